@@ -319,13 +319,18 @@ def formats() -> str:
     read = ["| format | name |", "|---|---|", *(f"| {item.title} | `{item.name}` |" for item in READERS), ""]
     written = ["| format | names, release lines |", "|---|---|"]
     for writer in WRITERS:
-        lines = [f"`{name}`{_releases(name)}" for name in writer.frameworks]
+        lines = [f"`{name}`{_releases(name, tuple(writer.endings))}" for name in writer.frameworks]
         written.append(f"| {writer.title} | {', '.join(lines)} |")
     return "\n".join([FORMATS, *read, WRITTEN, *written, "", OTHERS])
 
 
-def _releases(name: str) -> str:
-    result = release_names(load_framework(name).name)
+def _releases(name: str, starts: tuple[str, ...]) -> str:
+    """Return the release lines that are written: those that start as an ending of the writer says."""
+    result = [
+        release_name
+        for release_name in release_names(load_framework(name).name)
+        if release_name.startswith(starts or "")
+    ]
     return f" ({', '.join(result)})" if len(result) > 1 else ""
 
 

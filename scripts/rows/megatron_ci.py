@@ -101,7 +101,7 @@ def _read(case: Case, row: Row, reading: ParsedFile) -> Case:
     if model is None or reading.strategy is None or workload is None or reading.framework is None:
         raise InexpressibleError("its flags describe no whole run")
     cluster = load_cluster(_platform(row)["cluster"], reading.strategy.num_devices)
-    stated = RowSpec(framework=reading.framework, strategy=reading.told, workload=asdict(workload))
+    stated = RowSpec(framework=reading.framework, strategy=reading.layout_fields, workload=asdict(workload))
     layout, workload = stated.trained(model, cluster)
     notes = [*reading.notes, *(f"unknown flag {flag} left out" for flag in reading.unknown)]
     if not case.core:

@@ -28,8 +28,8 @@ from forescale.export import export as exported
 from forescale.formula import TermNode
 from forescale.io.measurements import CostSection
 from forescale.io.named import cluster_given, model_given
+from forescale.io.plan import spelt_out
 from forescale.io.question import KINDS, build_layout, build_question
-from forescale.io.reading import spelt_out
 from forescale.io.space import held_space
 from forescale.limits import DEVICES, SHOWN, TIME, Interval, within
 from forescale.memory.timeline import MemoryTimeline

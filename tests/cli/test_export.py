@@ -89,8 +89,7 @@ def test_the_file_and_the_line_that_starts_it_go_by_the_name_it_was_given(
     ("to", "name", "kind", "ending", "other"),
     [
         ("megatron", "run.toml", "a shell script", ".sh", ""),
-        ("torchtitan", "tt.toml", "Python", ".py", "TOML is for torchtitan@0.2"),
-        ("torchtitan@0.2", "tt.py", "TOML", ".toml", "Python is for torchtitan@0.3"),
+        ("torchtitan", "tt.toml", "Python", ".py", ""),
     ],
 )
 def test_a_file_is_not_given_the_name_of_another_kind(forescale, tmp_path, to, name, kind, ending, other):
@@ -113,7 +112,7 @@ def test_a_place_that_takes_none_is_refused_before_the_search(forescale, tmp_pat
     assert "exists; give another --output, or --force" in ran.err
     for to, name, local in (
         ("megatron", "x.toml", ".sh"),
-        ("torchtitan@0.2", "x.py", ".toml"),
+        ("torchtitan", "x.toml", ".py"),
         ("maxtext", "-", ""),
     ):
         ran = forescale("search", *SEARCH, "--emit", to, "--output", name)
@@ -139,9 +138,7 @@ def test_a_folder_for_a_file_is_refused_before_the_search(forescale, tmp_path, m
     assert not list((tmp_path / "folder").iterdir())
 
 
-@pytest.mark.parametrize(
-    ("to", "own"), [("torchtitan", "plan.py"), ("torchtitan@0.2", "train.toml"), ("torchtitan", "mine.py")]
-)
+@pytest.mark.parametrize(("to", "own"), [("torchtitan", "plan.py"), ("torchtitan", "mine.py")])
 @pytest.mark.parametrize("there", [False, True])
 def test_one_file_of_a_framework_that_may_take_several_stands_in_the_folder(
     forescale, tmp_path, to, own, there

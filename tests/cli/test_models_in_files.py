@@ -152,3 +152,16 @@ def test_the_catalogue_describes_the_model_of_a_file(forescale, files):
     assert all(len(row) == 1 for row in rows.values())
     layers = {source: row[0]["num_layers"] for source, row in rows.items()}
     assert layers == {source: 16 if source == "llama-3.2-1b" else 4 for source in SOURCES}
+
+
+def test_a_field_of_a_script_inside_a_table_stays_where_no_flag_sets_it(forescale, tmp_path):
+    script = tmp_path / "moe.sh"
+    script.write_text(
+        "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 2 --hidden-size 256 --num-attention-heads 4 "
+        "--seq-length 256 --micro-batch-size 1 --global-batch-size 8 --num-experts 8 --expert-model-parallel-size 8 "
+        "--moe-expert-capacity-factor 1.5 --moe-token-dispatcher-type alltoall --vocab-size 1024 --bf16\n"
+    )
+    ran = forescale("project", script, "--cluster", "h100-sxm", "--expert-imbalance", "1.2", "--json")
+    assert ran.code == 0, ran.err
+    routing = json.loads(ran.out)["strategy"]["routing"]
+    assert (routing["capacity_factor"], routing["imbalance"]) == (1.5, 1.2)

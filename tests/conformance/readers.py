@@ -85,7 +85,7 @@ def _check_recognition(reader: Reader, sample: Sample, others: Sequence[Reader])
 
 def _check_reading(reader: Reader, reading: ParsedFile, sample: Sample) -> None:
     assert reading.format == reader.name
-    says = reading.model is not None or reading.strategy is not None or reading.workload_values
+    says = reading.model is not None or reading.strategy is not None or reading.workload_fields
     assert says, "a reading says something"
     assert reading.unknown == (), "nothing unknown passes a strict reading"
     for note in reading.notes:

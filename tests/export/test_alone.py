@@ -17,7 +17,7 @@ from forescale.frameworks.writers import WRITERS
 from forescale.spec.layout import Recompute
 
 ON = {"devices": 8, "seq_len": 2048, "global_batch_size": 32}
-FRAMEWORKS = [*(name for writer in WRITERS for name in writer.frameworks), "torchtitan@0.2"]
+FRAMEWORKS = [name for writer in WRITERS for name in writer.frameworks]
 QUESTIONS = (
     ("llama-3.2-1b", {"zero": 1, "recompute": "none"}),
     ("qwen3-0.6b", {"zero": 3, "recompute": "full"}),

@@ -99,9 +99,7 @@ def test_a_model_without_text_is_refused() -> None:
         )
 
 
-@pytest.mark.parametrize(
-    "to", ["megatron", "bridge", "primus", "torchtitan@0.2", "torchtitan", "nanotron", "maxtext"]
-)
+@pytest.mark.parametrize("to", ["megatron", "bridge", "primus", "torchtitan", "nanotron", "maxtext"])
 def test_remarks_that_quote_commands_do_not_change_what_a_file_is(to: str, tmp_path: Path) -> None:
     """The head holds a line with --micro-batch-size, which only Megatron-LM's files have otherwise."""
     question = ask(

@@ -25,7 +25,7 @@ def trained(reading) -> Trainable:
     return (
         workload.trainable
         if isinstance(workload, Workload)
-        else Trainable(**reading.workload_values["trainable"])
+        else Trainable(**reading.workload_fields["trainable"])
     )
 
 
@@ -132,7 +132,7 @@ def test_trl(tmp_path):
     place.write_text(TRL, encoding="utf-8")
     file = read_file(place, OPTIONS)
     assert trained(file) == Trainable(lora_rank=64, lora_targets=(*ALL_LINEAR, *RECURRENT))
-    assert file.workload_values["precision"] == {"compute": "bf16", "frozen": "nf4_double"}
+    assert file.workload_fields["precision"] == {"compute": "bf16", "frozen": "nf4_double"}
 
 
 def test_quantised_weights_of_maxtext(tmp_path):
@@ -141,7 +141,7 @@ def test_quantised_weights_of_maxtext(tmp_path):
     text = next(iter(result.texts.values()))
     place = tmp_path / "run.yml"
     place.write_text(text, encoding="utf-8")
-    values = read_file(place, OPTIONS).workload_values
+    values = read_file(place, OPTIONS).workload_fields
     assert values["precision"]["frozen"] == "nf4"
     assert replace(Trainable(**values["trainable"]), lora_targets=ALL_LINEAR) == Trainable(lora_rank=8)
     place.write_text(text.replace("nf4", "int2"), encoding="utf-8")

@@ -1,4 +1,5 @@
 import json
+from importlib import import_module
 
 import pytest
 from tests.conformance.readers import Sample, check_reader
@@ -105,22 +106,6 @@ tokens: {sequence_length: 16, train_steps: 10, micro_batch_size: 1, batch_accumu
             "tokens.batch_accumulation_per_replica",
         }
     ),
-)
-TORCHTITAN_TOML = Sample(
-    text="""[model]
-name = "llama3"
-flavor = "debugmodel"
-[training]
-local_batch_size = 2
-seq_len = 128
-steps = 10
-[parallelism]
-tensor_parallel_degree = 2
-""",
-    suffix=".toml",
-    with_key=lambda text, key: f"{key} = 3\n{text}",
-    keys=frozenset({"model.name", "model.flavor", "training.local_batch_size", "training.steps"}),
-    options=Options(num_devices=4),
 )
 TORCHTITAN = Sample(
     text="""from torchtitan.config import ParallelismConfig, TrainingConfig
@@ -234,14 +219,18 @@ SAMPLES = {
     "peft": [PEFT],
     "primus": [PRIMUS],
     "torchtitan": [TORCHTITAN],
-    "torchtitan-toml": [TORCHTITAN_TOML],
 }
+
+
+def samples_of(name):
+    """Samples of a reader: those above, or `SAMPLES` of tests/frameworks/NAME/test_reader.py."""
+    return SAMPLES.get(name) or import_module(f"tests.frameworks.{name}.test_reader").SAMPLES
 
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
 def test_every_reader_keeps_to_the_rules(reader, tmp_path):
     others = [other for other in READERS if other is not reader]
-    check_reader(reader, SAMPLES[reader.name], tmp_path, others=others)
+    check_reader(reader, samples_of(reader.name), tmp_path, others=others)
 
 
 def test_the_check_finds_a_reader_that_drops_keys(tmp_path):
@@ -269,9 +258,9 @@ def test_the_check_finds_a_reader_of_the_environment(tmp_path, monkeypatch):
         check_reader(Leaking(), [PRIMUS], tmp_path)
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("name", [reader.name for reader in READERS])
 def test_a_file_finds_its_reader(name, tmp_path):
-    sample = SAMPLES[name][0]
+    sample = samples_of(name)[0]
     path = tmp_path / f"file{sample.suffix}"
     path.write_text(sample.text)
     assert read_file(path, sample.options).format == name
@@ -320,6 +309,15 @@ def test_reinforcement_learning_is_out_of_scope(text, name):
 def test_a_framework_that_is_not_read_is_named(text, said):
     with pytest.raises(ReaderError, match=f"{said}.*which is not read; give MODEL"):
         reader_of(text, "train.yaml")
+
+
+def test_a_toml_file_of_torchtitan_names_the_releases_that_have_it_and_what_is_read():
+    text = '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\n'
+    with pytest.raises(ReaderError) as refused:
+        reader_of(text, "train.toml")
+    assert refused.value.path == "train.toml, line 3"
+    for part in ("flavor", "torchtitan 0.2 and earlier", "torchtitan 0.3", "--framework torchtitan@0.2"):
+        assert part in refused.value.problem
 
 
 def test_a_hugging_face_model_has_no_layout(tmp_path):

@@ -139,18 +139,17 @@ run="torchrun ${ARGS[@]} pretrain_gpt.py ${MODEL[@]} --tensor-model-parallel-siz
 case $N in 8) BATCH=32;; *) BATCH=64;; esac
 srun bash -c "$run --micro-batch-size 1 --global-batch-size ${BATCH} --train-iters 10"
 """
-TITAN = """[model]
-name = "llama3"
-flavor = "8B"
-[training]
-local_batch_size = 1
-seq_len = 8192
-[parallelism]
-data_parallel_shard_degree = -1
-tensor_parallel_degree = 2
-[activation_checkpoint]
-mode = "selective"
-selective_ac_option = "op"
+TITAN = """from torchtitan.config import ParallelismConfig, TrainingConfig
+from torchtitan.models.llama3 import model_registry
+from torchtitan.trainer import Trainer
+
+
+def plan() -> Trainer.Config:
+    return Trainer.Config(
+        model_spec=model_registry("8B"),
+        training=TrainingConfig(local_batch_size=1, seq_len=8192),
+        parallelism=ParallelismConfig(data_parallel_shard_degree=-1, tensor_parallel_degree=2),
+    )
 """
 NANOTRON = (DATA / "nanotron" / "config_tiny_llama.yaml").read_text(encoding="utf-8")
 EXAMPLES: tuple[tuple[tuple[str, ...], str, str], ...] = (
@@ -193,10 +192,10 @@ EXAMPLES: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (("pipeline", "partition", *DENSE, "--pp", "2"), "", ""),
     (("pipeline", "list"), "", ""),
     (("project", "FILE", "--cluster", "h100-sxm", "--var", "TP=4"), "launch.sh", LAUNCH),
-    (("project", "FILE", "--cluster", "h100-sxm", "--devices", "8"), "titan.toml", TITAN),
+    (("project", "FILE", "--cluster", "h100-sxm", "--devices", "8"), "titan.py", TITAN),
     (("project", "FILE", "--cluster", "h100-sxm"), "nanotron.yaml", NANOTRON),
     (("export", *DENSE, "--to", "megatron", "--tp", "2", "--output", "OUT.sh"), "", ""),
-    (("export", "FILE", "--cluster", "h100-sxm", "--to", "torchtitan@0.2"), "launch.sh", LAUNCH),
+    (("export", "FILE", "--cluster", "h100-sxm", "--to", "torchtitan"), "launch.sh", LAUNCH),
     (("run", *DENSE, "--tokens", "1T", "--failures", "0.01", "--interval", "600", "--spares", "1", "--price", "2"), "", ""),
     (("run", *DENSE, "--phase", "tokens=1T seq_len=4096", "--phase", "tokens=2e10 tp=2 devices=16"), "", ""),
     (("sites", *DENSE, "--every", "50", "--fragments", "4", "--overlapped", "1", "--bandwidth", "10Gbit/s"), "", ""),

@@ -18,6 +18,8 @@ from forescale.cost.run_calibration import load_run_calibration
 from forescale.cost.select import Costs
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, UnknownNameError
 from forescale.io.bench import BenchArtifact
+from forescale.io.merge import with_overrides
+from forescale.io.plan import spelt_out
 from forescale.io.question import (
     build_layout,
     build_question,
@@ -26,10 +28,8 @@ from forescale.io.question import (
     question_values,
     read_plan_values,
     read_question,
-    with_overrides,
     write_question,
 )
-from forescale.io.reading import spelt_out
 from forescale.project import project
 from forescale.question import Question
 from forescale.spec import DenseFfn, Kernels, Layout, Overlap, Precision, Recompute, Share, Space, Workload
@@ -529,3 +529,12 @@ def test_rules_of_a_space_are_a_list_of_names(rules):
 def test_lengths_of_documents_are_lengths():
     work = {"seq_len": "8k", "document_len": "2k", "global_batch_size": 64}
     assert spelt_out({"workload": work})["workload"] == {**work, "seq_len": 8192, "document_len": 2048}
+
+
+def test_a_job_of_torchtitan_in_toml_is_no_plan(tmp_path):
+    path = tmp_path / "train.toml"
+    path.write_text('[model]\nflavor = "8B"\n[training]\nseq_len = 8192\n')
+    with pytest.raises(ReaderError) as refused:
+        read_question(path)
+    assert refused.value.path == f"{path}, line 2"
+    assert "torchtitan 0.2 and earlier" in refused.value.problem

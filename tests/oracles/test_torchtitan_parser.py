@@ -6,7 +6,6 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import pytest
 from tests.frameworks.torchtitan.plans import titan_plans
 from tests.oracles.parsers import asked_of, needs
 
@@ -15,7 +14,7 @@ from forescale.frameworks.torchtitan.writer import NAMES, stage_layers
 from forescale.question import Question
 from forescale.spec import Recompute
 
-PACKAGES = {"0.2": "torchtitan-0.2.2", "0.3": "torchtitan-0.3.0"}
+PACKAGE = "torchtitan-0.3.0"
 RECOMPUTE = (
     Recompute(),
     Recompute(granularity="full"),
@@ -23,7 +22,7 @@ RECOMPUTE = (
 )
 
 
-def understood(questions: list[Question], release: str, folder: Path) -> list[dict[str, Any]]:
+def understood(questions: list[Question], folder: Path) -> list[dict[str, Any]]:
     """What torchtitan makes of each folder, with the words of its launch."""
     requested = []
     for at, question in enumerate(questions):
@@ -34,11 +33,11 @@ def understood(questions: list[Question], release: str, folder: Path) -> list[di
             (place / name).write_text(text)
         parts = shlex.split(result.launch.partition("torchtitan.train")[2])
         world = question.cluster.num_devices
-        requested.append({"folder": str(place), "arguments": parts, "world": world, "release": release})
-    return asked_of("torchtitan_parser.py", PACKAGES[release], requested)
+        requested.append({"folder": str(place), "arguments": parts, "world": world})
+    return asked_of("torchtitan_parser.py", PACKAGE, requested)
 
 
-def meant(question: Question, release: str) -> dict[str, Any]:
+def meant(question: Question) -> dict[str, Any]:
     """What torchtitan must understand of a plan, in its words."""
     layout, workload, model = question.layout, question.workload, question.model
     values: dict[str, Any] = {
@@ -62,22 +61,16 @@ def meant(question: Question, release: str) -> dict[str, Any]:
     if layout.pp > 1:
         values["micro_batch_size"] = layout.micro_batch_size
         values["schedule"] = NAMES[layout.schedule or ("1f1b" if layout.vpp == 1 else "interleaved-1f1b")]
-    if release == "0.2" and model.is_moe and layout.ep > 1:
-        values["etp"] = layout.etp
-    if release == "0.3":
-        values |= {"sp": layout.sp, "loss": "ChunkedLossWrapper"}
-    return values
+    return values | {"sp": layout.sp, "loss": "ChunkedLossWrapper"}
 
 
-@pytest.mark.parametrize(
-    "release", [pytest.param(item, marks=needs(name)) for item, name in PACKAGES.items()]
-)
-def test_plans_are_understood_as_they_were_meant(release: str, tmp_path: Path) -> None:
-    drawn = titan_plans(f"torchtitan@{release}", 96, recompute=RECOMPUTE)
-    request = [item for item in drawn if release == "0.2" or item.workload.precision.compute == "bf16"][:48]
+@needs(PACKAGE)
+def test_plans_are_understood_as_they_were_meant(tmp_path: Path) -> None:
+    drawn = titan_plans("torchtitan@0.3", 96, recompute=RECOMPUTE)
+    request = [item for item in drawn if item.workload.precision.compute == "bf16"][:48]
     wrong = []
-    for question, answer in zip(request, understood(request, release, tmp_path), strict=True):
-        requested = meant(question, release)
+    for question, answer in zip(request, understood(request, tmp_path), strict=True):
+        requested = meant(question)
         if "refused" in answer:
             wrong.append(f"{answer['refused']}: {question.layout}")
         elif differs := {

@@ -2,7 +2,7 @@
 
     python torchtitan_parser.py FOLDER < asked.json
 
-reads a list of {"folder", "arguments", "world", "release"} and prints a list of what torchtitan understood, or why it
+reads a list of {"folder", "arguments", "world"} and prints a list of what torchtitan understood, or why it
 refused. FOLDER holds torchtitan beside tyro and what else it parses with; packages that only data, logging and kernels
 need are stood in for.
 """
@@ -10,7 +10,6 @@ need are stood in for.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -93,45 +92,12 @@ def main(folder: str) -> None:
 def _understood(values: dict[str, Any]) -> dict[str, Any]:
     os.chdir(values["folder"])
     sys.path.insert(0, values["folder"])
-    for name in ("plan", "plan_model"):
-        sys.modules.pop(name, None)
+    sys.modules.pop("plan", None)
     importlib.invalidate_caches()
     try:
-        read = _of_toml if values["release"] == "0.2" else _of_job
-        return read(values["arguments"], values["world"])
+        return _of_job(values["arguments"], values["world"])
     finally:
         sys.path.remove(values["folder"])
-
-
-def _of_toml(arguments: list[str], world: int) -> dict[str, Any]:
-    from torchtitan.config import ConfigManager
-    from torchtitan.distributed import ParallelDims
-    from torchtitan.protocols.train_spec import get_train_spec
-
-    config = ConfigManager().parse_args(arguments)
-    layout = config.parallelism
-    dims = ParallelDims(
-        dp_replicate=layout.data_parallel_replicate_degree,
-        dp_shard=layout.data_parallel_shard_degree,
-        cp=layout.context_parallel_degree,
-        tp=layout.tensor_parallel_degree,
-        pp=layout.pipeline_parallel_degree,
-        ep=layout.expert_parallel_degree,
-        etp=layout.expert_tensor_parallel_degree,
-        world_size=world,
-    )
-    if config.experimental.custom_import:
-        importlib.import_module(config.experimental.custom_import)
-    sizes = dataclasses.asdict(get_train_spec(config.model.name).model_args[config.model.flavor])
-    return {
-        **{name: getattr(dims, name) for name in (*DEGREES, "etp")},
-        **_common(config, sizes["n_layers"], "output"),
-        "recompute": config.activation_checkpoint.mode,
-        "option": config.activation_checkpoint.selective_ac_option,
-        "dim": sizes["dim"],
-        "vocab_size": sizes["vocab_size"],
-        "converters": list(config.model.converters),
-    }
 
 
 def _of_job(arguments: list[str], world: int) -> dict[str, Any]:
@@ -151,7 +117,7 @@ def _of_job(arguments: list[str], world: int) -> dict[str, Any]:
     }
     return {
         **{name: getattr(dims, name) for name in DEGREES},
-        **_common(config, len(model.layers), "lm_head"),
+        **_common(config, len(model.layers)),
         "recompute": "none" if recompute is None else type(recompute).__qualname__.split("AC")[0].lower(),
         "sp": config.parallelism.enable_sequence_parallel,
         "dim": model.dim,
@@ -161,7 +127,7 @@ def _of_job(arguments: list[str], world: int) -> dict[str, Any]:
     }
 
 
-def _common(config: Any, num_layers: int, head: str) -> dict[str, Any]:
+def _common(config: Any, num_layers: int) -> dict[str, Any]:
     from torchtitan.distributed import pipeline_parallel
 
     layout, pp = config.parallelism, config.parallelism.pipeline_parallel_degree
@@ -170,7 +136,7 @@ def _common(config: Any, num_layers: int, head: str) -> dict[str, Any]:
     )
     single = layout.pipeline_parallel_schedule in ("1F1B", "GPipe")
     parts = layout.module_fqns_per_model_part or deal(pp * (1 if single or pp == 1 else 2), num_layers)
-    assert parts[-1][-1] == head, parts[-1]
+    assert parts[-1][-1] == "lm_head", parts[-1]
     return {
         "layers": [sum(name.startswith("layers.") for name in part) for part in parts],
         "schedule": layout.pipeline_parallel_schedule,

@@ -18,7 +18,7 @@ class TargetOptions:
     """What is written, and where."""
 
     to: str = output_option(
-        "Framework that the configuration is for, such as megatron, or torchtitan@0.2.",
+        "Framework that the configuration is for, such as megatron, or torchtitan@0.3.",
         "NAME[@RELEASE]",
         complete=complete_frameworks,
         default=...,

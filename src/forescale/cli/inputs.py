@@ -1,9 +1,8 @@
-"""From what was typed to specifications: the plan file, then flags, then `--set`, checked once."""
+"""Merge defaults, files of frameworks, the plan, flags and `--set` to the question of a command line."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import replace
 from math import lcm
 from pathlib import Path
@@ -14,7 +13,6 @@ from forescale.cli.options import (
     Asked,
     ClusterOptions,
     CostOptions,
-    LayoutOptions,
     OperationsOptions,
     PlanOptions,
     RunOptions,
@@ -28,6 +26,7 @@ from forescale.positions import COMMAND_LINE, located, said_by
 
 if TYPE_CHECKING:
     from forescale.frameworks.reading import Options, ParsedFile
+    from forescale.io.merge import MergedQuestion, PartialQuestion
     from forescale.projection.result import Projection
     from forescale.question import Note, Question
 
@@ -88,48 +87,48 @@ def read_question(
     phased: bool = False,
     searched: bool = False,
 ) -> Question:
-    """Return the question that a command asks; without options of a layout it may have no strategy.
+    """Return the question of a command line; without options of a layout it may have no strategy.
 
-    A framework's file gives what it says of layout and workload; the plan file, flags and `--set` go over it.
-    `framework` is what trains where nothing else says so; `phased` leaves the phases of a run's plan out; `searched`
-    leaves the layout to a search where nothing gives a dimension that a search chooses.
+    Parameters
+    ----------
+    asked
+        Options in groups. The sources are merged in this order: `framework`, MODEL's file, --config, the plan, flags,
+        `--set`.
+    framework
+        Framework of the question if no source names one.
+    operated
+        Options of how the run is operated.
+    phased
+        Whether the phases of the plan are left out.
+    searched
+        Whether a search chooses the layout if no source sets a dimension that a search chooses.
     """
     from forescale.cli.unused import hardware_notes, unused_notes
-    from forescale.frameworks.reading import flat
     from forescale.io.document import is_written
-    from forescale.io.question import read_plan_values, with_overrides
+    from forescale.io.merge import PartialQuestion, merge
+    from forescale.io.question import read_plan
 
     request = _asked_in(request)
-    plan, layout, cost = request.plan, request.layout, request.cost
+    plan, layout = request.plan, request.layout
     folder = None if plan.plan is None else plan.plan.parent
-    plan_values = {} if plan.plan is None else read_plan_values(plan.plan)
-    written = deepcopy(plan_values)
-    if phased:
-        written.pop("phase", None)
-    _refilled(written, request)
-    named = {"model": _apart(request.model, plan), "cluster": _apart(request.cluster.cluster, plan)}
-    _lay(written, {**named, "framework": plan.framework, "preset": plan.preset})
-    _machine(written, request.cluster)
-    _run(written, request.run)
-    if layout is not None:
-        _layout(written, layout)
-    if cost is not None:
-        _section(written, "cost", cost.values() if isinstance(cost, CostOptions) else cost.measured())
-    if operated is not None:
-        _operations(written, operated)
-    values, notes, files = _with_files(written, folder, plan, layout=layout is not None)
-    if framework is not None:
-        values.setdefault("framework", framework)
-    values = with_overrides(values, plan.sets or ())
+    flags = PartialQuestion(values=_flag_values(request, operated))
+    written = PartialQuestion(values={}) if plan.plan is None else read_plan(plan.plan)
+    kept = _derived(written, request, phased=phased)
+    sets = plan.sets or ()
+    requested = merge(kept, flags, overrides=sets)
+    parsed, notes = _parsed_files(requested.values, folder, plan, layout=layout is not None)
+    default = PartialQuestion(values={} if framework is None else {"framework": framework})
+    merged = merge(default, *parsed.values(), kept, flags, overrides=sets)
+    values = {**merged.values, **_file_model(requested.values, folder, parsed)}
     laid = layout is not None and not (searched and _left_to_search(values))
     _counted(values, folder, plan, laid=laid)
-    with said_by(files, dict(flat(with_overrides(written, plan.sets or ())))):
-        question = _built(values, plan_values, plan.plan, laid=laid)
+    with said_by([*parsed], requested.sources):
+        question = _built(values, written, merged, plan.plan, laid=laid)
     if request.run.images and question.model.vision is None:
         raise SpecError(f"{question.model.name} has no vision tower to see images; leave --images out")
     if operated is not None and question.workload.tokens is None:
         refuse(operated, "is of a whole run: give its --tokens, such as 15T")
-    by_hand = plan_values if plan.plan and is_written(plan.plan) else {}
+    by_hand = written.values if plan.plan and is_written(plan.plan) else {}
     unused = unused_notes(request.run, layout, plan.sets, question, by_hand)
     notes = (*question.notes, *notes, *hardware_notes(values, folder))
     return replace(question, notes=(*notes, *_framework_notes(question), *unused))
@@ -150,18 +149,21 @@ def _left_to_search(values: dict[str, Any]) -> bool:
     return True
 
 
-def _built(values: dict[str, Any], explicit: dict[str, Any], plan: Path | None, *, laid: bool) -> Question:
-    """Return the question of all values; what is wrong with a plan's, once it is `laid` out too, has its line."""
-    from forescale.io.question import build_question, changed_keys
+def _built(
+    values: dict[str, Any], written: PartialQuestion, merged: MergedQuestion, plan: Path | None, *, laid: bool
+) -> Question:
+    """Return the question of all values; an error about a value of the plan has its line."""
+    from forescale.io.question import build_question
     from forescale.spec.constraints import check
 
     where, folder = (COMMAND_LINE, None) if plan is None else (str(plan), plan.parent)
-    with located(plan, changed_keys(values, explicit)):
+    others = frozenset(merged.sources) - merged.keys_from((written.source,))
+    with located(plan, others):
         question = build_question(values, where=where, folder=folder, laid=laid)
-        # A framework's words alone are no layout: a search has yet to find one.
+        # Fields of a framework alone are no layout: a search has yet to find one.
         if "strategy" in values and question.strategy is not None and question.preset == "default":
             check(question.model, question.cluster, question.strategy, question.workload)
-            if laid and "strategy" in explicit:
+            if laid and "strategy" in written.values:
                 from forescale.inputs import prepare
 
                 prepare(question)
@@ -180,18 +182,21 @@ def _asked_in(question: Asked) -> Asked:
     return replace(question, model=None, plan=replace(question.plan, plan=place_of(model)))
 
 
-def _refilled(written: dict[str, Any], question: Asked) -> None:
-    """Leave data parallel to the devices where flags change the degrees of a printed layout."""
+def _derived(plan: PartialQuestion, question: Asked, *, phased: bool) -> PartialQuestion:
+    """Return a plan without its phases if `phased`.
+
+    Where flags change the degrees of a layout that a command printed, data parallelism follows from the devices.
+    """
     from forescale.io.document import is_document
+    from forescale.io.merge import without_data_parallel
     from forescale.io.sizes import DEGREES
 
-    cluster, plan = question.cluster, question.plan.plan
+    values = {name: value for name, value in plan.values.items() if not (phased and name == "phase")}
+    cluster, file = question.cluster, question.plan.plan
     flags = [cluster.devices, cluster.nodes, *(getattr(question.layout, name, None) for name in DEGREES)]
-    if plan is None or not is_document(plan) or not any(flags):
-        return
-    from forescale.io.reading import without_data_parallel
-
-    written["strategy"] = without_data_parallel(written["strategy"])
+    if file is not None and any(flags) and is_document(file):
+        values["strategy"] = without_data_parallel(values["strategy"])
+    return replace(plan, values=values)
 
 
 def _framework_notes(question: Question) -> tuple[Note, ...]:
@@ -207,92 +212,102 @@ def _framework_notes(question: Question) -> tuple[Note, ...]:
     return tuple(Note(topic="framework", text=text) for text in texts)
 
 
-def _layout(written: dict[str, Any], layout: LayoutOptions) -> None:
-    """Lay how it is laid out over the plan's words."""
-    _section(written, "strategy", layout_overrides(layout))
-    if isinstance(written["strategy"], dict):
-        _section(written["strategy"], "routing", {name: getattr(layout, name) for name in ROUTING})
+def _flag_values(question: Asked, operated: OperationsOptions | None) -> dict[str, Any]:
+    """Return the fields that flags set, in the sections of a plan."""
+    plan, run, layout, cost = question.plan, question.run, question.layout, question.cost
+    values: dict[str, Any] = {
+        "model": _apart(question.model, plan),
+        "cluster": _apart(question.cluster.cluster, plan),
+        "framework": plan.framework,
+        "preset": plan.preset,
+        **_machine(question.cluster),
+        "workload": _workload(run),
+        "precision": {name: getattr(run, option) for option, name in PRECISION_FIELDS.items()},
+    }
+    if layout is not None:
+        routing = {name: getattr(layout, name) for name in ROUTING}
+        values["strategy"] = {**layout_overrides(layout), "routing": routing}
+    if cost is not None:
+        values["cost"] = cost.values() if isinstance(cost, CostOptions) else cost.measured()
+    if operated is not None:
+        values["operations"] = operated.values()
+    return {
+        name: _set_fields(value) if isinstance(value, dict) else value
+        for name, value in values.items()
+        if value is not None
+    }
 
 
-def _run(written: dict[str, Any], run: RunOptions) -> None:
-    """Lay what is trained on over the plan's words."""
-    _section(written, "workload", _workload(run))
-    for name, values in (
-        ("trainable", _trainable(run)),
-        ("images", {"count": run.images, "size": run.image_size}),
-    ):
-        if any(value is not None for value in values.values()) and isinstance(written["workload"], dict):
-            _section(written["workload"], name, values)
-    _section(written, "precision", {name: getattr(run, option) for option, name in PRECISION_FIELDS.items()})
+def _set_fields(table: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a table that are set, without empty tables inside."""
+    fields = {name: _set_fields(value) if isinstance(value, dict) else value for name, value in table.items()}
+    return {name: value for name, value in fields.items() if value is not None and value != {}}
 
 
-def _machine(values: dict[str, Any], cluster: ClusterOptions) -> None:
-    """Lay --devices or --nodes over whichever of the two the plan has, and sites and nodes' networks over its own."""
-    if cluster.sites is not None:
-        parts = cluster.sites.replace(",", " ").split()
-        if len(parts) not in (2, 3):
-            raise SpecError(
-                f"--sites takes how many, a link and a time, such as 2,100Gbit/s,30ms; got {cluster.sites!r}"
-            )
-        count, *link = parts
-        values["sites"] = {"count": _amount(count), **dict(zip(("bandwidth", "latency"), link, strict=False))}
-    if cluster.hardware_config is not None:
-        values["hardware_config"] = str(place_of(cluster.hardware_config).absolute())
+def _machine(cluster: ClusterOptions) -> dict[str, Any]:
+    """Return the number of devices, the sites and the network of the nodes."""
     if cluster.devices is not None and cluster.nodes is not None:
         raise SpecError("--devices and --nodes say the same thing; give one of them")
-    if cluster.devices is not None or cluster.nodes is not None:
-        values.pop("devices", None)
-        values.pop("nodes", None)
-        if isinstance(table := values.get("cluster"), dict):
-            values["cluster"] = {name: value for name, value in table.items() if name != "num_devices"}
-        _lay(values, {"devices": cluster.devices, "nodes": cluster.nodes})
+    config = cluster.hardware_config
+    return {
+        "hardware_config": None if config is None else str(place_of(config).absolute()),
+        "sites": None if cluster.sites is None else _sites(cluster.sites),
+        **{name: value for name in ("devices", "nodes") if (value := getattr(cluster, name)) is not None},
+    }
 
 
-def _with_files(
-    written: dict[str, Any], folder: Path | None, plan: PlanOptions, *, layout: bool
-) -> tuple[dict[str, Any], tuple[Note, ...], list[Path]]:
-    """Return `written` laid over what the model's file and --config say; notes about these files, and they.
+def _sites(text: str) -> dict[str, Any]:
+    parts = text.replace(",", " ").split()
+    if len(parts) not in (2, 3):
+        raise SpecError(f"--sites takes how many, a link and a time, such as 2,100Gbit/s,30ms; got {text!r}")
+    count, *link = parts
+    return {"count": _amount(count), **dict(zip(("bandwidth", "latency"), link, strict=False))}
 
-    Without `layout`, as for a search, only what is not searched counts, such as overlap and kernels.
+
+def _parsed_files(
+    requested: dict[str, Any], folder: Path | None, plan: PlanOptions, *, layout: bool
+) -> tuple[dict[Path, PartialQuestion], tuple[Note, ...]]:
+    """Return what the model's file and --config set, and notes about these files.
+
+    Without `layout`, as for a search, dimensions that are searched are left out; overlap and kernels stay.
     """
-    from forescale.io.question import with_overrides
-
-    overrides = with_overrides(written, plan.sets or ())
-    path = _model_file(overrides, folder)
-    files = [item for item in (path, plan.config) if item is not None]
+    path = _model_file(requested, folder)
+    files = [file for file in (path, plan.config) if file is not None]
     if not files:
-        for option, model in (("--var", plan.variables), ("--primus-presets-dir", plan.presets)):
-            if model:
+        for option, values in (("--var", plan.variables), ("--primus-presets-dir", plan.presets)):
+            if values:
                 raise SpecError(f"{option} goes with a framework's file as MODEL or --config; there is none")
-        return written, (), files
+        return {}, ()
     from forescale.frameworks.readers import is_bare_model, refuse_layout_alone, refuse_unread
-    from forescale.io.named import checked_model
-    from forescale.io.reading import said
+    from forescale.io.merge import partial_question
 
     if path is not None:
         refuse_layout_alone(path)
-    options = _reading_options(overrides, folder, plan, layout=layout)
+    options = _reading_options(requested, folder, plan, layout=layout)
     pairs = [
-        _read(file, overrides, folder, options, bare=file == path and is_bare_model(file)) for file in files
+        _read(file, requested, folder, options, bare=file == path and is_bare_model(file)) for file in files
     ]
-    readings = [reading for reading, _ in pairs]
     refuse_unread(options.variables, files)
-    values: dict[str, Any] = {}
-    for reading in readings:
-        _over(values, said(reading, layout=layout, sized="nodes" in written))
-    _over(values, written)
-    if path is not None:
-        if readings[0].model is None:
-            raise ReaderError(
-                path, f"it describes no model; give a MODEL, and this file with --config {path}"
-            )
-        model, result = overrides["model"], checked_model(readings[0].model, where=str(path))
-        values["model"] = {**model, "base": result} if isinstance(model, dict) else result
-    elif "model" not in values and readings[-1].model is not None:
-        values["model"] = checked_model(readings[-1].model, where=str(plan.config))
-    notes = [note for file, reading in zip(files, readings, strict=True) for note in _notes(file, reading)]
-    origins = [note for _, note in pairs if note is not None and "nodes" not in written]
-    return values, (*origins[-1:], *notes), files
+    counted = "nodes" in requested or "devices" in requested
+    parts = {
+        file: partial_question(parsed, file, layout=layout)
+        for file, (parsed, _) in zip(files, pairs, strict=True)
+    }
+    notes = [note for file, (parsed, _) in zip(files, pairs, strict=True) for note in _notes(file, parsed)]
+    origins = [note for _, note in pairs if note is not None and not counted]
+    return parts, (*origins[-1:], *notes)
+
+
+def _file_model(
+    values: dict[str, Any], folder: Path | None, parsed: dict[Path, PartialQuestion]
+) -> dict[str, Any]:
+    """Return the model of the file that MODEL names, or that a table of its fields is based on."""
+    if (path := _model_file(values, folder)) is None:
+        return {}
+    if (model := parsed[path].values.get("model")) is None:
+        raise ReaderError(path, f"it describes no model; give a MODEL, and this file with --config {path}")
+    table = values["model"]
+    return {"model": {**table, "base": model} if isinstance(table, dict) else model}
 
 
 def _reading_options(
@@ -386,13 +401,6 @@ def _model_file(written: dict[str, Any], folder: Path | None) -> Path | None:
     return (training_file(path) or path) if path is not None and is_folder(path) else path
 
 
-def _over(values: dict[str, Any], more: dict[str, Any]) -> None:
-    """Lay `more` over `values`, section by section."""
-    for name, section in more.items():
-        both = isinstance(section, dict) and isinstance(values.get(name), dict)
-        values[name] = {**values[name], **section} if both else section
-
-
 def _known_devices(values: dict[str, Any], folder: Path | None) -> int | None:
     """Return the devices that flags or plan give, for readers that leave them to the launcher."""
     from forescale.io.named import cluster_of, devices_told
@@ -423,27 +431,6 @@ def _apart(text: str | None, plan: PlanOptions) -> str | None:
     return str(place_of(text).absolute())
 
 
-def _lay(values: dict[str, Any], raw: dict[str, Any]) -> None:
-    values.update({name: value for name, value in raw.items() if value is not None})
-
-
-def _section(values: dict[str, Any], name: str, value: dict[str, Any]) -> None:
-    """Lay what was given over a section of the plan; a section that is no table is left to the checks."""
-    section = values.setdefault(name, {})
-    if isinstance(section, dict):
-        values[name] = section = dict(section)
-        _lay(section, value)
-
-
-def _operations(written: dict[str, Any], operated: OperationsOptions) -> None:
-    """Lay how the run is operated over the plan's words."""
-    value = operated.values()
-    saved = value.pop("checkpointing")
-    _section(written, "operations", value)
-    if isinstance(written["operations"], dict):
-        _section(written["operations"], "checkpointing", saved)
-
-
 RUN = ("seq_len", "global_batch_size", "tokens", "document_len", "optimizer")
 """Options that are fields of `Workload`."""
 
@@ -452,6 +439,12 @@ def _workload(run: RunOptions) -> dict[str, Any]:
     return {
         **{name: getattr(run, name) for name in RUN},
         "outer": None if run.outer is None else _outer(run.outer),
+        "trainable": {
+            "frozen": names_in(run.freeze),
+            "lora_rank": run.lora_rank,
+            "lora_targets": names_in(run.lora_targets),
+        },
+        "images": {"count": run.images, "size": run.image_size},
     }
 
 
@@ -476,14 +469,6 @@ def _amount(text: str) -> float | str:
         return float(text) if number is None else number
     except ValueError:
         return text
-
-
-def _trainable(run: RunOptions) -> dict[str, Any]:
-    return {
-        "frozen": names_in(run.freeze),
-        "lora_rank": run.lora_rank,
-        "lora_targets": names_in(run.lora_targets),
-    }
 
 
 def _require(values: dict[str, Any], *, uncounted: bool) -> None:

@@ -30,8 +30,8 @@ from forescale.frameworks.reading import Options
 from forescale.frameworks.writers import has_writer, writer_of
 from forescale.frameworks.writing import Files, check_ending
 from forescale.io.line import told_words
+from forescale.io.merge import merge, partial_question
 from forescale.io.question import build_question
-from forescale.io.reading import said
 from forescale.project import project
 from forescale.projection.result import Projection
 from forescale.question import Question
@@ -40,7 +40,6 @@ from forescale.spec import Model
 from forescale.spec.framework import RULES, Framework, Words, explicit_fields, merged
 from forescale.spec.proposal import Proposal
 from forescale.struct import Struct, attributes
-from forescale.syntax import deep_merge
 
 
 def place(export: Export, path: Path, *, force: bool = False) -> None:
@@ -313,9 +312,7 @@ def read_back(files: Files, question: Question) -> Question:
             readings = [read_file(Path(folder) / name, options) for name in (files.main, *files.beside)]
         except ForescaleError as error:
             raise SpecError(str(error).replace(f"{folder}/", "")) from error
-    values: dict[str, Any] = {"workload": {}}
-    for reading in readings:
-        values = deep_merge(values, said(reading, layout=True, sized=False))
+    values = merge(*map(partial_question, readings)).values
     model = next((reading.model for reading in readings if reading.model is not None), question.model)
     explicit = {name: getattr(question.workload, name) for name in files.left}
     if (
@@ -324,7 +321,7 @@ def read_back(files: Files, question: Question) -> Question:
         explicit["tokens"] = None
     parts = {
         "strategy": {**values.get("strategy", {}), **files.launched},
-        "workload": {**values["workload"], **explicit},
+        "workload": {**values.get("workload", {}), **explicit},
     }
     return completed(replace(question, model=model), parts, question.framework, where=files.main)
 

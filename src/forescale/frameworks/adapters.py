@@ -8,8 +8,8 @@ from typing import Any, Final, NoReturn
 
 from forescale.errors import shown
 from forescale.files import parse_json, read_text
-from forescale.frameworks.reading import Options, ParsedFile, packaged, unknown_of
-from forescale.frameworks.settings import Settings
+from forescale.frameworks.reading import Options, ParsedFile, packaged
+from forescale.frameworks.settings import known_settings
 from forescale.positions import key_lines
 from forescale.spec.workload import LoraTarget
 from forescale.syntax import parse_mapping
@@ -83,8 +83,7 @@ class AdapterReader:
         text = read_text(path)
         content = parse_mapping(text, path, parse_json)
         lines = key_lines(text, path.suffix)
-        unknown = unknown_of(content, KEYS, path, lines, strict=options.strict)
-        settings = Settings({key: content[key] for key in content if key in KEYS}, str(path), lines=lines)
+        settings, unknown = known_settings(content, KEYS, path, lines, strict=options.strict)
         if (kind := settings.get("peft_type")) != "LORA":
             settings.refuse(f"peft_type {kind} cannot be expressed; LORA can")
         if settings.flag("use_dora"):
@@ -102,6 +101,6 @@ class AdapterReader:
         return ParsedFile(
             format=self.name,
             model=options.model_of(str(base)) if known and options.model_of else None,
-            workload_values={"trainable": parts},
+            workload_fields={"trainable": parts},
             **settings.accounted(unknown),
         )

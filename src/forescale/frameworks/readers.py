@@ -20,7 +20,7 @@ from forescale.frameworks.megatron import MegatronReader
 from forescale.frameworks.nanotron.reader import NanotronReader
 from forescale.frameworks.primus.reader import PrimusReader
 from forescale.frameworks.reading import Options, ParsedFile, Reader, Variables
-from forescale.frameworks.torchtitan.reader import TorchtitanJobReader, TorchtitanTomlReader
+from forescale.frameworks.torchtitan.reader import TorchtitanJobReader
 from forescale.positions import says_lines
 
 
@@ -48,7 +48,6 @@ READERS: tuple[Reader, ...] = (
     TrainerReader(),
     AccelerateReader(),
     NanotronReader(),
-    TorchtitanTomlReader(),
     TorchtitanJobReader(),
     MaxTextReader(),
     BridgeReader(),
@@ -168,6 +167,7 @@ def reader_of(text: str, where: object) -> Reader:
     for reader in READERS:
         if reader.recognises(text):
             return reader
+    refuse_torchtitan_toml(text, where)
     for name, hallmark in FOREIGN.items():
         if result := hallmark.search(text):
             line = text.count("\n", 0, result.end()) + 1
@@ -186,6 +186,8 @@ def reader_of(text: str, where: object) -> Reader:
     raise ReaderError(where, f"its format is not known; what can be read: {titles}")
 
 
+TITAN: Final = "torchtitan 0.2 or earlier"
+"""Releases whose job configurations are TOML."""
 FOREIGN: Mapping[str, re.Pattern[str]] = {
     name: re.compile(rf"^[ \t]*(?:- )?(?:{item})\S*", re.MULTILINE)
     for name, item in {
@@ -194,9 +196,34 @@ FOREIGN: Mapping[str, re.Pattern[str]] = {
         "torchtune": "_component_:",
         "LLaMA-Factory": "finetuning_type:|cutoff_len:",
         "NeMo 1": "megatron_amp_O2:",
+        TITAN: r"(?:flavor|hf_assets_path|local_batch_size|tensor_parallel_degree|data_parallel_shard_degree)\s*=",
     }.items()
 }
-"""What configurations of frameworks that are not read hold, by framework."""
+"""Keys of configurations that are not read, by framework."""
+TITAN_PROBLEM: Final = (
+    "{key} is a key of torchtitan 0.2 and earlier, whose TOML files are not read; give the Python job configuration of "
+    "torchtitan 0.3, or MODEL with --framework torchtitan@0.2 and the layout in flags or --plan"
+)
+
+
+def is_torchtitan_toml(text: str) -> bool:
+    """Whether `text` is a job configuration in TOML of torchtitan 0.2 or earlier."""
+    return FOREIGN[TITAN].search(text) is not None
+
+
+def refuse_torchtitan_toml(text: str, where: object) -> None:
+    """Refuse a job configuration in TOML of torchtitan 0.2 or earlier.
+
+    Raises
+    ------
+    ReaderError
+        With its line, and what to give instead.
+    """
+    if result := FOREIGN[TITAN].search(text):
+        line, key = text.count("\n", 0, result.end()) + 1, result[0].strip(" \t=")
+        raise ReaderError(f"{where}, line {line}", TITAN_PROBLEM.format(key=key))
+
+
 HALLMARKS = (
     "model_type", "architectures", "language_model", "model_parallel", "MODEL_ARGS", "modules", "framework", "extends",
     "num_layers", "hidden_size", "zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu",

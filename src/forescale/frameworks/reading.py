@@ -15,7 +15,7 @@ from msgspec import field
 
 from forescale.errors import UnknownKeyError
 from forescale.spec import Layout, Model, Workload
-from forescale.spec.framework import Words
+from forescale.spec.framework import Words, merged
 from forescale.struct import Struct
 
 
@@ -43,22 +43,17 @@ class Variables(Mapping[str, str]):
 
 
 class ParsedFile(Struct, frozen=True, kw_only=True):
-    """A configuration as specifications, and what became of each of its keys."""
+    """The explicit fields of a framework's configuration, and what became of each of its keys."""
 
     format: str
     """Name of the reader."""
     model: Model | None = None
     framework: str | None = None
-    """Record of the framework that says the rest; None where the configuration is of a model only."""
-    strategy: Layout | None = None
-    """The layout as the configuration alone says it."""
-    told: Words = field(default_factory=lambda: MappingProxyType({}))
-    """What of the layout it says, in the words of a plan; the rest is the framework's."""
-    workload: Workload | None = None
-    workload_values: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    """What it says of the workload where the length of sequences is in no configuration, in the words of a plan."""
-    schedule: str | None = None
-    """Pipeline schedule by its name in the schedule library; None where the configuration names none."""
+    """Record of the framework that sets the other fields; None if the configuration is of a model only."""
+    layout_fields: Words = field(default_factory=lambda: MappingProxyType({}))
+    """Fields of the layout that the configuration sets; all others are the framework's."""
+    workload_fields: Words = field(default_factory=lambda: MappingProxyType({}))
+    """Fields of the workload that it sets."""
     num_devices: int | None = None
     """Devices that the layout was read for; None where neither the caller nor the configuration says."""
     used: tuple[str, ...] = ()
@@ -69,6 +64,19 @@ class ParsedFile(Struct, frozen=True, kw_only=True):
     """Keys that the framework does not have; empty unless `Options.strict` is off."""
     notes: tuple[str, ...] = ()
     """How something was understood, or what could not be expressed, one sentence each."""
+
+    @property
+    def strategy(self) -> Layout | None:
+        """The layout of the explicit fields, with the usual defaults; None if there are none."""
+        return merged(Layout(), self.layout_fields) if self.layout_fields else None
+
+    @property
+    def workload(self) -> Workload | None:
+        """The workload of the explicit fields, with the usual defaults; None if it has no length or batch."""
+        sizes = {name: self.workload_fields.get(name) for name in ("seq_len", "global_batch_size")}
+        if None in sizes.values():
+            return None
+        return merged(Workload(**sizes), self.workload_fields)  # type: ignore[arg-type]
 
 
 @cache
@@ -103,16 +111,33 @@ def flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]
             yield f"{before}{key}", value
 
 
-def words_of(layout: Layout, *, left: Collection[str] = (), **tables: Collection[str]) -> dict[str, Any]:
-    """Return a layout in the words of a plan without the fields that are `left` to the framework.
+def explicit_fields(
+    layout: Layout,
+    *,
+    left: Collection[str] = (),
+    schedule: str | None = None,
+    tables: Mapping[str, Collection[str]] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Return the fields of a layout without those that are `left` to the framework.
 
-    `tables` name, of a table such as kernels, the fields that are said.
+    Parameters
+    ----------
+    layout
+        The layout that a configuration sets.
+    left
+        Fields that it does not set.
+    schedule
+        Pipeline schedule, if it is not that of `layout`; the 1F1B schedules are the default.
+    tables
+        Fields that are set, of each table such as kernels that is not set as a whole.
     """
     whole = asdict(layout)
-    parts = {name: value for name, value in whole.items() if name not in left}
-    return parts | {
-        name: {field: value for field, value in whole[name].items() if field in table}
-        for name, table in tables.items()
+    fields = {name: value for name, value in whole.items() if name not in left}
+    named = schedule or layout.schedule
+    fields["schedule"] = None if named in ("1f1b", "interleaved-1f1b") else named
+    return fields | {
+        name: {key: value for key, value in whole[name].items() if key in keys}
+        for name, keys in tables.items()
     }
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Final, NoReturn, TypeVar, overload
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, TypeVar, overload
 
-from forescale.errors import ReaderError, shown
+from forescale.errors import ForescaleError, ReaderError, UnknownKeyError, UnknownNameError, shown
+from forescale.frameworks.getters import Getters
+from forescale.frameworks.reading import unknown_of
 from forescale.frameworks.shell import is_unset
 from forescale.limits import COUNT, EXTENT, LAYERS, whole_of
 from forescale.struct import Struct
@@ -35,7 +39,7 @@ LONGEST = 10_000
 """Characters of a list that are read."""
 
 
-class Settings:
+class Settings(Getters):
     """Values by the framework's own key (`num_layers`); getters convert, and note the key as used.
 
     Parameters
@@ -82,6 +86,12 @@ class Settings:
             raise ReaderError(value.where, value.problem)
         return value
 
+    def override(self, fields: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Any]:
+        """Set keys to the fields of a plan that they mean, and return the keys and their values."""
+        values = {key: fields[name] for name, key in keys.items() if fields.get(name) is not None}
+        self._values |= values
+        return values
+
     def set(self, key: str, value: object) -> None:
         """Lay a value over what was written."""
         self._values[key] = value
@@ -98,14 +108,11 @@ class Settings:
         text = str(value).replace("_", "")
         whole = isinstance(value, float) and value.is_integer()
         number = int(value) if whole else whole_of(text)  # type: ignore[call-overload]
-        if number is None or isinstance(value, bool) or number < least:
-            values = f"{shown(value if number is None else number)}{_var(value)}"
-            self.refuse(f"{self.spell(key)} must be a whole number of {least} or more, got {values}")
         usual = LAYERS.le if key == "num_layers" else COUNT.le if key in LARGE_COUNTS else EXTENT.le
-        most = _MANY.get(key, usual)
-        if number > most:
-            self.refuse(f"{self.spell(key)} must be {most:,} or less, got {number}")
-        return int(number)
+        known = None if isinstance(value, bool) else number
+        return self.whole(
+            self.spell(key), known, value, least=least, most=_MANY.get(key, usual), hint=_var(value)
+        )
 
     def size(self, key: str, default: int | None = None) -> int:
         """Return a whole number of 1 or more that must be given, unless it has a `default`."""
@@ -135,9 +142,7 @@ class Settings:
         if value is None:
             return default
         known = {"true": True, "1": True, "false": False, "0": False}.get(str(value).lower())
-        if known is None:
-            self.refuse(f"{self.spell(key)} must be true or false, got {shown(value)}")
-        return known
+        return self.boolean(self.spell(key), known, value)
 
     def choice(self, key: str, default: str, choices: Mapping[str, T]) -> T:
         """Return what `choices` makes of the value; `default` (a key of it) if it is not given."""
@@ -221,16 +226,16 @@ class Settings:
         if text not in self.notes:
             self.notes.append(text)
 
+    def note_fewest(self, devices: int) -> None:
+        """Note that a configuration without a number of devices is read for the fewest."""
+        self.note(f"the number of devices is not stated; it is read for the fewest, {devices}")
+
     def note_devices(self, count: int, *keys: str) -> None:
         """Note the keys that the number of devices follows from."""
         named = " x ".join(
             f"{self._spelling.get(key, key)} {self.get(key)}{self._place(key)}" for key in keys
         )
         self.note(f"{counted(count, 'device')}, from {named}")
-
-    def refuse(self, problem: str) -> NoReturn:
-        """Raise: the configuration cannot be, or cannot be expressed."""
-        raise ReaderError(self.where, problem)
 
     def used(self) -> tuple[str, ...]:
         """Return the keys that were given and read, as they are spelled."""
@@ -244,6 +249,25 @@ class Settings:
         """Return what became of every key, as the fields of a `ParsedFile` that say it."""
         kept = {"used": self.used(), "ignored": self.unread()}
         return {**kept, "unknown": tuple(unknown), "notes": tuple(self.notes)}
+
+
+def known_settings(
+    values: Mapping[str, Any], known: Collection[str], path: Path, lines: Mapping[str, int], *, strict: bool
+) -> tuple[Settings, tuple[str, ...]]:
+    """Return the values of known keys, and the unknown keys; the first of these is refused if `strict`."""
+    unknown = unknown_of(values, known, path, lines, strict=strict)
+    return Settings({key: values[key] for key in values if key in known}, str(path), lines=lines), unknown
+
+
+@contextmanager
+def errors_of(where: object) -> Iterator[None]:
+    """Name the file in errors about a configuration that do not name it."""
+    try:
+        yield
+    except (ReaderError, UnknownKeyError, UnknownNameError):
+        raise
+    except ForescaleError as error:
+        raise ReaderError(where, str(error)) from error
 
 
 def _var(value: object) -> str:

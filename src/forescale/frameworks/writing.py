@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import PurePath
 from types import MappingProxyType
-from typing import Protocol
 
 from msgspec import field
 from msgspec.structs import replace
@@ -117,29 +117,21 @@ def filled(framework: str, name: str, /, **words: str) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda result: message[result[1]], text)
 
 
-class Writer(Protocol):
+class Writer(ABC):
     """Writes one framework's configuration. A new one must pass the laws of tests/export/laws.py."""
 
-    @property
-    def title(self) -> str:
-        """What it writes, for people."""
+    title: str
+    """Format that it writes, for people."""
+    frameworks: tuple[str, ...]
+    """Names of the frameworks' records that it writes for; `--to` takes these and their aliases."""
+    no_vision: str = ""
+    """Reason that no model with a vision tower is written; empty if some are."""
+    endings: Mapping[str, str] = MappingProxyType({})
+    """Ending of the name of the one file, by what names of releases start with; empty if it is a folder."""
+    several: bool = False
+    """Whether some layouts take more files than one."""
 
-    @property
-    def frameworks(self) -> tuple[str, ...]:
-        """Names of the frameworks' records that it writes for; `--to` takes these and their aliases."""
-
-    @property
-    def no_vision(self) -> str:
-        """Why no model with a vision tower is written, in words; empty where some are."""
-
-    @property
-    def endings(self) -> Mapping[str, str]:
-        """How the name of the one file ends, by what names of releases start with; empty where it is a folder."""
-
-    @property
-    def several(self) -> bool:
-        """Whether some layouts take more files than one."""
-
+    @abstractmethod
     def write(self, question: Question) -> Files:
         """Return the configuration of one layout, of which `question.framework` says release and name.
 

@@ -33,7 +33,6 @@ Beside `devices` there may be `objective`, `max_memory` and `safe`, the limits o
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
@@ -43,10 +42,10 @@ from typing import TYPE_CHECKING, Any, get_args
 from forescale.atomic_write import write_text
 from forescale.catalogue.frameworks import load_framework
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, UnknownNameError, shown
-from forescale.files import check_plain, file_of, is_file, parse_json, read_text
-from forescale.frameworks.reading import flat
+from forescale.files import file_of, is_file, parse_json, read_text
 from forescale.io.document import PLAN, is_document, is_written, read_asked, toml_file
 from forescale.io.measurements import artifact_notes, cost_values, of_artifact, of_profile, read_costs
+from forescale.io.merge import PartialQuestion, merge
 from forescale.io.named import (
     build,
     build_operations,
@@ -57,7 +56,7 @@ from forescale.io.named import (
     named_cluster,
     named_model,
 )
-from forescale.io.reading import (
+from forescale.io.plan import (
     check_names,
     in_todays_words,
     names_of,
@@ -66,7 +65,7 @@ from forescale.io.reading import (
     with_fixed_vpp,
 )
 from forescale.io.sizes import microbatch_note, sized_cluster
-from forescale.positions import located, says_lines
+from forescale.positions import COMMAND_LINE, located, says_lines
 from forescale.question import Objective, Question
 from forescale.records import home_of
 from forescale.spec import Cluster, Device, Layout, Workload
@@ -107,16 +106,11 @@ def read_question(path: str | Path, *, overrides: Iterable[str] = ()) -> Questio
     SpecError
         If anything in it is unknown, missing, of the wrong type or impossible.
     """
-    written = read_plan_values(file := file_of(path, "read_question"))
-    values = with_overrides(written, overrides)
-    with located(file, changed_keys(values, written)):
+    plan = read_plan(file := file_of(path, "read_question"))
+    merged = merge(plan, overrides=overrides)
+    values = merged.values
+    with located(file, merged.keys_from((COMMAND_LINE,))):
         return build_question(values, where=str(file), folder=file.parent, laid="strategy" in values)
-
-
-def changed_keys(values: Mapping[str, Any], written: Mapping[str, Any]) -> frozenset[str]:
-    """Return the dotted keys of `values` whose values are not those of `written`."""
-    before = dict(flat(written))
-    return frozenset(key for key, value in flat(values) if key not in before or before[key] != value)
 
 
 def write_question(question: Question, path: str | Path) -> None:
@@ -136,6 +130,11 @@ def write_question(question: Question, path: str | Path) -> None:
     write_text(file, dump_toml(values))
 
 
+def read_plan(path: str | Path) -> PartialQuestion:
+    """Return the fields that a plan file sets, unchecked."""
+    return PartialQuestion(values=read_plan_values(path), source=str(path))
+
+
 @says_lines
 def read_plan_values(path: str | Path) -> dict[str, Any]:
     """Return a plan file's values as they are written, unchecked; also of a layout in a document (`io/document.py`)."""
@@ -144,6 +143,10 @@ def read_plan_values(path: str | Path) -> dict[str, Any]:
     file = Path(path)
     if not is_written(file):
         raise ReaderError(file, f"a plan is {PLAN}, or what a command printed with --json (FILE.json#1)")
+    if file.suffix.lower() == ".toml":
+        from forescale.frameworks.readers import refuse_torchtitan_toml
+
+        refuse_torchtitan_toml(read_text(file), file)
     return spelt_out(uncontradicted(file, load_mapping(file)))
 
 
@@ -154,29 +157,9 @@ def is_plan(path: str | Path) -> bool:
         return is_document(path)
     if file.suffix.lower() != ".toml":
         return re.search(r"^workload\s*:", read_text(file), re.MULTILINE) is not None
-    from forescale.frameworks.torchtitan.reader import TorchtitanTomlReader
+    from forescale.frameworks.readers import is_torchtitan_toml
 
-    return not TorchtitanTomlReader().recognises(read_text(file))
-
-
-def with_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """Return `values` with each `a.b=c` of `overrides` laid over them, later ones over earlier ones.
-
-    The right side is read as TOML (8, true, [4, 4], "text"); whatever is not TOML is text. A name on the way,
-    as in `cluster.device.hbm_bytes=96 GiB` over `cluster = "h100-sxm"`, becomes the base of a table.
-    """
-    changed = dict(values)
-    several = isinstance(overrides, Iterable) and not isinstance(overrides, str)
-    for override in overrides if several else (overrides,):
-        path, equals, text = str(override).partition("=")
-        keys = [key.strip() for key in path.split(".")]
-        if keys[0] == "layout":
-            keys[0] = "strategy"
-        if not equals or not all(keys):
-            like = "section.key=value, such as layout.tp=4"
-            raise SpecError(f"the override {override!r} must look like {like}")
-        _set(changed, keys, _literal(text.strip()), str(override))
-    return spelt_out(changed)
+    return not is_torchtitan_toml(read_text(file))
 
 
 def build_question(
@@ -528,31 +511,6 @@ def _check_sections(values: Mapping[str, Any], where: str) -> None:
         if key in values and not isinstance(values[key], Mapping | Layout | Workload | Operations):
             raise SpecError(f"{where}: {key} must be a table ([{key}]), got {shown(values[key])}")
     check_names(values, where)
-
-
-def _set(values: dict[str, Any], keys: list[str], value: object, override: str) -> None:
-    """Put `value` at the path `keys`, making copies and tables on the way."""
-    place = values
-    for key in keys[:-1]:
-        below = place.get(key, {})
-        if isinstance(below, str) and key in ("model", "cluster", "device"):
-            below = {"base": below}
-        if not isinstance(below, Mapping):
-            raise SpecError(
-                f"the override {override!r} goes through {key!r}, which holds {shown(below)} and no table"
-            )
-        place[key] = dict(below)
-        place = place[key]
-    place[keys[-1]] = value
-
-
-def _literal(text: str) -> object:
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):
-        return text
-    check_plain(value, "--set")
-    return value
 
 
 def _changed(spec: DataclassInstance) -> dict[str, Any]:

@@ -35,8 +35,9 @@ from typing import Any, TypeVar, cast
 from forescale.cost.select import Costs
 from forescale.errors import ForescaleError, SpecError, UnknownKeyError, UnknownNameError
 from forescale.files import read_text
+from forescale.io.merge import with_overrides
 from forescale.io.named import cluster_of, model_of
-from forescale.io.question import build_question, with_overrides
+from forescale.io.question import build_question
 from forescale.io.space import held_space
 from forescale.limits import SWEPT, Interval, within
 from forescale.positions import line_of, located, with_line

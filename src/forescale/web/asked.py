@@ -18,8 +18,9 @@ from forescale.catalogue.models import model_names, resolve_model_name
 from forescale.errors import ForescaleError, ReaderError, SpecError, UnknownKeyError, UnknownNameError
 from forescale.files import parse_json
 from forescale.frameworks.huggingface import read_huggingface
+from forescale.io.merge import with_overrides
 from forescale.io.named import checked_model
-from forescale.io.question import build_question, with_overrides
+from forescale.io.question import build_question
 from forescale.projection.result import Projection
 from forescale.question import Question
 from forescale.schedule import families

@@ -20,9 +20,9 @@ from forescale.frameworks.huggingface.writer import config_of, same_model
 from forescale.frameworks.readers import read_file
 from forescale.frameworks.reading import Options
 from forescale.io.line import told_words
+from forescale.io.merge import partial_question
 from forescale.io.named import named_model
 from forescale.io.question import build_question
-from forescale.io.reading import said
 from forescale.spec.model import Model
 from forescale.web.asked import FIELDS, LONGEST_VALUE, OWN, ROOTS, leaves
 
@@ -66,7 +66,9 @@ def uploaded(name: str, text: str, form: Mapping[str, str]) -> dict[str, Any]:
     if reading.ignored:
         more = ", …" if len(reading.ignored) > NAMED else ""
         notes.append(f"without effect here: {', '.join(reading.ignored[:NAMED])}{more}")
-    values = said(reading, layout=True, sized=open_ended)
+    sections = ("framework", "strategy", "workload", *(() if open_ended else ("devices",)))
+    parsed = partial_question(reading).values
+    values = {name: parsed[name] for name in sections if name in parsed}
     fields = dict(_fields(_needed(values, reading.model, form)))
     if reading.model is not None:
         fields |= _model(reading.model)

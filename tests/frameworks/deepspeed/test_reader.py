@@ -27,8 +27,8 @@ def test_stage_batch_and_types(read):
     result = read({**BATCH, "bf16": {"enabled": True}, "zero_optimization": {"stage": 2}}, 8)
     layout = result.strategy
     assert (layout.zero, layout.dp_shard, layout.micro_batch_size) == (2, 8, 2)
-    assert result.workload_values["global_batch_size"] == 64
-    assert result.workload_values["precision"] == {
+    assert result.workload_fields["global_batch_size"] == 64
+    assert result.workload_fields["precision"] == {
         "compute": "bf16", "parameters": "bf16", "gradients": "bf16", "activations": "bf16",
     }  # fmt: skip
     assert not layout.overlap.grad_reduce
@@ -41,7 +41,7 @@ def test_batch_sizes_must_agree_with_the_devices(read):
         read(BATCH, 16)
     assert read(BATCH).strategy.dp == 8
     assert (
-        read({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}, 4).workload_values[
+        read({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}, 4).workload_fields[
             "global_batch_size"
         ]
         == 32
@@ -51,8 +51,8 @@ def test_batch_sizes_must_agree_with_the_devices(read):
 def test_sums_in_fp32_stay_beside_gradients_in_bf16(read):
     value = {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
     first = read({**BATCH, **value, "zero_optimization": {"stage": 1}}, 8)
-    assert first.workload_values["precision"]["gradients"] == "fp32"
-    assert first.told["kernels"] == {}, "which optimizer that means is the framework's"
+    assert first.workload_fields["precision"]["gradients"] == "fp32"
+    assert first.layout_fields["kernels"] == {}, "which optimizer that means is the framework's"
 
 
 def test_offload_to_the_host(read):
@@ -85,7 +85,7 @@ def test_other_parallelism(read):
 
 def test_a_micro_batch_that_is_left_out_follows_from_the_batch(read):
     result = read({"train_batch_size": 64, "gradient_accumulation_steps": 2}, 8)
-    assert (result.strategy.micro_batch_size, result.workload_values["global_batch_size"]) == (4, 64)
+    assert (result.strategy.micro_batch_size, result.workload_fields["global_batch_size"]) == (4, 64)
     message = "train_micro_batch_size_per_gpu is not given: 4, from train_batch_size 64"
     assert any(note.startswith(message) for note in result.notes)
     auto = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": "auto"}
@@ -112,7 +112,7 @@ def test_parameters_alone_on_the_host(read):
 )
 def test_a_type_that_is_auto_is_the_one_that_a_trainer_would_set(read, content, compute):
     result = read({**BATCH, **content}, 8)
-    assert result.workload_values["precision"]["compute"] == compute
+    assert result.workload_fields["precision"]["compute"] == compute
     assumed = any("auto: taken as true" in note for note in result.notes)
     assert assumed == ("auto" in str(content) and True not in [item["enabled"] for item in content.values()])
 
@@ -121,7 +121,7 @@ def test_what_hugging_face_fills_in_is_not_given(read):
     result = read(
         {"train_batch_size": "auto", "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"}}, 8
     )
-    assert "global_batch_size" not in result.workload_values
+    assert "global_batch_size" not in result.workload_fields
     assert result.notes.count("train_batch_size is auto: not given") == 1
 
 
@@ -157,11 +157,11 @@ def test_what_is_not_expressed_is_noted(read):
 def test_what_the_file_leaves_open_is_its_frameworks(read):
     third = read({**BATCH, "zero_optimization": {"stage": 3}}, 8)
     assert third.framework == "deepspeed-zero"
-    assert third.told["kernels"] == {}
-    assert third.told["overlap"] == {"grad_reduce": True}
-    assert not {"software", "recompute", "allocator"} & third.told.keys()
+    assert third.layout_fields["kernels"] == {}
+    assert third.layout_fields["overlap"] == {"grad_reduce": True}
+    assert not {"software", "recompute", "allocator"} & third.layout_fields.keys()
     sized = read({**BATCH, "zero_optimization": {"stage": 3, "reduce_bucket_size": 1000}}, 8)
-    assert sized.told["kernels"] == {"bucket_elements": 1000.0}
+    assert sized.layout_fields["kernels"] == {"bucket_elements": 1000.0}
 
 
 def test_experts_that_deepspeed_places(read):

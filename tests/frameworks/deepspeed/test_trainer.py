@@ -71,4 +71,4 @@ def test_accelerate_fills_in_a_type_that_is_auto(tmp_path, kind, compute):
     )
     path.write_text(launch + (f"mixed_precision: '{kind}'\n" if kind else ""))
     result = AccelerateReader().read(path, Options())
-    assert result.workload_values["precision"]["compute"] == compute
+    assert result.workload_fields["precision"]["compute"] == compute

@@ -158,7 +158,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize("value", ["256", -1, 0, 2.5, True])
     def test_impossible_size(self, value: object):
-        with pytest.raises(ReaderError, match="'hidden_size' must be a whole number of at least 1"):
+        with pytest.raises(ReaderError, match="'hidden_size' must be a whole number of 1 or more"):
             read("llama", hidden_size=value)
 
     def test_impossible_flag_and_list(self):
@@ -527,7 +527,7 @@ def test_keys_that_are_read_for_one_another_may_differ():
     [
         ({"layer_types": ["full_attention"] * 5 + ["full"]}, "'layer_types' takes full_attention, .* got 'full'"),
         ({"mlp_layer_types": ["moe"] * 6, **MOE}, "'mlp_layer_types' takes dense, sparse; got 'moe'"),
-        ({"hidden_size": float("nan")}, "'hidden_size' must be a whole number of at least 1; got nan"),
+        ({"hidden_size": float("nan")}, "'hidden_size' must be a whole number of 1 or more, got nan"),
     ],
 )  # fmt: skip
 def test_words_of_layers_and_sizes_that_are_none_are_refused(keys, said):

@@ -49,7 +49,7 @@ def test_every_example_reads(path):
     assert result.num_devices == result.strategy.num_devices == 16
     content = yaml.safe_load(path.read_text())
     if "max_target_length" in content and "model_name" not in content:
-        assert result.workload_values["seq_len"] == content["max_target_length"]
+        assert result.workload_fields["seq_len"] == content["max_target_length"]
 
 
 @pytest.mark.parametrize("name", sorted(presets()))
@@ -118,7 +118,7 @@ def test_without_devices_the_free_axis_is_one_and_says_so(read):
     result = read({"ici_tensor_parallelism": 4, "per_device_batch_size": 0.5})
     assert result.num_devices is None
     assert result.strategy.num_devices == 4
-    assert result.workload_values["global_batch_size"] == 2
+    assert result.workload_fields["global_batch_size"] == 2
 
 
 def test_on_gpus_a_slice_is_a_node(read):
@@ -130,13 +130,13 @@ def test_batch_of_every_device(read):
     keys = {"per_device_batch_size": 0.5, "ici_tensor_parallelism": 8, "gradient_accumulation_steps": 3}
     result = read(keys, 64)
     assert result.strategy.micro_batch_size == 4
-    assert result.workload_values["global_batch_size"] == 96
+    assert result.workload_fields["global_batch_size"] == 96
 
 
 def test_the_pipeline(read):
     keys = {"base_num_decoder_layers": 16, "ici_pipeline_parallelism": 4, "per_device_batch_size": 4}
     result = read(keys, 16)
-    assert (result.strategy.pp, result.strategy.vpp, result.schedule) == (4, 4, "looped-bfs")
+    assert (result.strategy.pp, result.strategy.vpp, result.strategy.schedule) == (4, 4, "looped-bfs")
     assert result.strategy.micro_batch_size == 4  # 64 sequences over 4 data-parallel ranks in 4 micro-batches
     once = read({**keys, "num_layers_per_pipeline_stage": 4, "num_pipeline_microbatches": 8}, 16)
     assert (once.strategy.vpp, once.strategy.micro_batch_size) == (1, 2)
@@ -186,20 +186,20 @@ def test_the_policy_custom_names_its_tensors(read):
 
 
 def test_types(read):
-    assert read().workload_values["precision"] == {"compute": "bf16"}
-    narrow = read({"weight_dtype": "bfloat16"}).workload_values["precision"]
+    assert read().workload_fields["precision"] == {"compute": "bf16"}
+    narrow = read({"weight_dtype": "bfloat16"}).workload_fields["precision"]
     assert narrow == {"compute": "bf16", "parameters": "bf16", "master": "none", "moments": "bf16"}
-    assert read({"quantization": "fp8"}).workload_values["precision"]["recipe"] == "delayed"
+    assert read({"quantization": "fp8"}).workload_fields["precision"]["recipe"] == "delayed"
     integers = read({"quantization": "int8"})
-    assert integers.workload_values["precision"] == {"compute": "fp8", "recipe": "none"}
+    assert integers.workload_fields["precision"] == {"compute": "fp8", "recipe": "none"}
     assert integers.notes == ("quantization (line 2) int8: its products are projected at the rate of fp8",)
 
 
 def test_only_what_is_said_is_told(read):
-    parts = read().told
-    assert not {"software", "flash_attention", "routing", "allocator"} & parts.keys()
-    assert parts["kernels"] == {}
-    more = read({"attention": "dot_product", "num_vocab_tiling": 8, "capacity_factor": 1.25}).told
+    layout_fields = read().layout_fields
+    assert not {"software", "flash_attention", "routing", "allocator"} & layout_fields.keys()
+    assert layout_fields["kernels"] == {}
+    more = read({"attention": "dot_product", "num_vocab_tiling": 8, "capacity_factor": 1.25}).layout_fields
     assert more["flash_attention"] is False
     assert more["kernels"] == {"cross_entropy": "fused_linear"}
     assert more["routing"] == {"capacity_factor": 1.25}
@@ -209,14 +209,14 @@ def test_overrides_go_over_the_file(read):
     result = read(
         {"ici_tensor_parallelism": 2}, over={"ici_tensor_parallelism": "4", "max_target_length": "4096"}
     )
-    assert (result.strategy.tp, result.workload_values["seq_len"]) == (4, 4096)
+    assert (result.strategy.tp, result.workload_fields["seq_len"]) == (4, 4096)
 
 
 def test_words_of_a_plan_go_over_the_file_before_it_is_checked(tmp_path):
     path = tmp_path / "run.yml"
     path.write_text("base_config: base.yml\nici_tensor_parallelism: 16\nper_device_batch_size: 1\n")
     result = MaxTextReader().read(path, Options(num_devices=8, over={"tp": 4, "seq_len": 1024}))
-    assert (result.strategy.tp, result.strategy.dp_shard, result.workload_values["seq_len"]) == (4, 2, 1024)
+    assert (result.strategy.tp, result.strategy.dp_shard, result.workload_fields["seq_len"]) == (4, 2, 1024)
 
 
 def test_a_model_rules_over_the_file_but_not_in_silence_over_overrides(read):
@@ -237,7 +237,7 @@ def test_a_file_is_based_on_another(tmp_path):
     (tmp_path / "inner.yml").write_text("base_config: base.yml\nmax_target_length: 512\nsteps: 4\n")
     (tmp_path / "outer.yml").write_text("base_config: inner.yml\nsteps: 8\n")
     result = MaxTextReader().read(tmp_path / "outer.yml", Options())
-    assert (result.workload_values["seq_len"], result.workload_values["tokens"]) == (512, 8 * 12 * 512)
+    assert (result.workload_fields["seq_len"], result.workload_fields["tokens"]) == (512, 8 * 12 * 512)
     (tmp_path / "inner.yml").write_text("base_config: outer.yml\n")
     with pytest.raises(ForescaleError, match="its chain of base_config comes back to itself"):
         MaxTextReader().read(tmp_path / "outer.yml", Options())
@@ -326,14 +326,14 @@ def test_a_command_without_a_file_starts_from_base_yml(tmp_path):
     result = script(
         tmp_path, "python3 -m maxtext.trainers.post_train.sft.train_sft max_target_length=512 steps=3"
     )
-    assert result.workload_values["tokens"] == 3 * 12 * 512
+    assert result.workload_fields["tokens"] == 3 * 12 * 512
 
 
 def test_a_file_that_a_script_names_is_looked_for(tmp_path):
     (tmp_path / "gpu").mkdir()
     (tmp_path / "gpu" / "mine.yml").write_text("base_config: base.yml\nmax_target_length: 256\n")
     text = "python3 -m maxtext.trainers.pre_train.train /elsewhere/gpu/mine.yml steps=5"
-    assert script(tmp_path, text).workload_values["seq_len"] == 256
+    assert script(tmp_path, text).workload_fields["seq_len"] == 256
 
 
 @pytest.mark.parametrize(
@@ -357,9 +357,9 @@ def test_images_bring_the_tower_of_the_model_frozen_unless_told_otherwise(read):
         result = read({"model_name": name, "use_multimodal": True})
         encoder = result.model.vision.encoder
         assert (encoder.num_layers, encoder.hidden_size) == (27, 1152)
-        assert result.workload_values["trainable"] == {"frozen": ["vision"]}
+        assert result.workload_fields["trainable"] == {"frozen": ["vision"]}
         assert any("--images" in note for note in result.notes)
     trained = read({"model_name": "gemma3-4b", "use_multimodal": True, "freeze_vision_encoder_params": False})
-    assert "trainable" not in trained.workload_values
+    assert "trainable" not in trained.workload_fields
     other = read({"model_name": "qwen3-omni-30b-a3b", "use_multimodal": True}).model
     assert (other.vision, other.left_out) == (None, "encoders of images and sound")

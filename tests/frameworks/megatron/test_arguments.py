@@ -2,6 +2,7 @@ import pytest
 
 from forescale.errors import ReaderError, UnknownKeyError
 from forescale.frameworks.megatron.arguments import known_flags, parse_arguments
+from forescale.frameworks.megatron.reader import read_arguments
 
 SCRIPT = r"""#!/bin/bash
 # a comment with --num-layers 3
@@ -97,3 +98,13 @@ def test_the_list_of_flags_is_whole():
     assert len(known_flags()) > 800
     assert known_flags()["--fp8-format"] == ("fp8", "value")
     assert {kind for _, kind in known_flags().values()} == {"value", "true", "false"}
+
+
+def test_an_error_names_its_origin_once():
+    with pytest.raises(ReaderError) as refused:
+        read_arguments("--num-experts 8 --tensor-model-parallel-size 2 --micro-batch-size 1 --num-layers 2 "
+                       "--hidden-size 64 --num-attention-heads 4 --seq-length 16 --vocab-size 100", where="run.sh")  # fmt: skip
+    assert (refused.value.path, refused.value.problem.partition(" need ")[0]) == (
+        "run.sh",
+        "experts under tensor parallelism",
+    )

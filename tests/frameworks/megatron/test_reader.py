@@ -906,8 +906,8 @@ def test_how_long_a_run_is_may_be_left_open():
 def test_what_the_allocator_is_told(name):
     script = f"export {name}=expandable_segments:True\ntorchrun pretrain_gpt.py {BASE}"
     arguments = read_arguments(script)
-    assert arguments.told["allocator"] == arguments.strategy.allocator == "expandable_segments"
-    assert "allocator" not in read_arguments(f"torchrun pretrain_gpt.py {BASE}").told
+    assert arguments.layout_fields["allocator"] == arguments.strategy.allocator == "expandable_segments"
+    assert "allocator" not in read_arguments(f"torchrun pretrain_gpt.py {BASE}").layout_fields
 
 
 @pytest.mark.parametrize(

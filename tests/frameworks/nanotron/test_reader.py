@@ -42,7 +42,7 @@ def test_every_example_reads(path):
     layout = result.strategy
     assert (layout.tp, layout.pp, layout.dp) == (degrees["tp"], degrees["pp"], degrees["dp"])
     assert result.num_devices == layout.num_devices
-    assert result.workload_values["seq_len"] == tokens["sequence_length"]
+    assert result.workload_fields["seq_len"] == tokens["sequence_length"]
     assert result.model.num_layers == content["model"]["model_config"]["num_hidden_layers"]
 
 
@@ -62,17 +62,17 @@ def test_words_of_tensor_parallelism(read):
     assert read().strategy.sp
     plain = read({"parallelism/tp_mode": "ALL_REDUCE", "parallelism/tp_linear_async_communication": False})
     assert not plain.strategy.sp
-    assert plain.told["kernels"] == {"hides_input_sums": False, "regathers_inputs": True}
+    assert plain.layout_fields["kernels"] == {"hides_input_sums": False, "regathers_inputs": True}
     kept = read({"parallelism/tp_recompute_allgather": False})
-    assert not kept.told["kernels"]["regathers_inputs"]
-    assert read({"parallelism/tp": 1}).told["kernels"] == {}
+    assert not kept.layout_fields["kernels"]["regathers_inputs"]
+    assert read({"parallelism/tp": 1}).layout_fields["kernels"] == {}
 
 
 def test_words_of_the_pipeline(read):
-    assert read({"parallelism/pp": 2}).schedule is None
-    assert read({"parallelism/pp": 2, "parallelism/pp_engine": "afab"}).schedule == "gpipe"
-    assert read({"parallelism/pp": 2, "parallelism/pp_engine": None}).schedule == "gpipe"
-    assert read({"parallelism/pp_engine": "afab"}).schedule is None
+    assert read({"parallelism/pp": 2}).strategy.schedule is None
+    assert read({"parallelism/pp": 2, "parallelism/pp_engine": "afab"}).strategy.schedule == "gpipe"
+    assert read({"parallelism/pp": 2, "parallelism/pp_engine": None}).strategy.schedule == "gpipe"
+    assert read({"parallelism/pp_engine": "afab"}).strategy.schedule is None
 
 
 def test_words_of_context_parallelism(read):
@@ -84,7 +84,7 @@ def test_words_of_context_parallelism(read):
 
 
 def test_recompute_and_states(read):
-    assert read().told["recompute"]["granularity"] == "none"
+    assert read().layout_fields["recompute"]["granularity"] == "none"
     assert read({"parallelism/recompute_layer": True}).strategy.recompute.granularity == "full"
     assert read({"optimizer/zero_stage": 1}).strategy.zero == 1
     third = read({"optimizer/zero_stage": 3})
@@ -93,16 +93,16 @@ def test_recompute_and_states(read):
 
 
 def test_types(read):
-    assert read().workload_values["precision"] == {"compute": "bf16", "gradients": "fp32"}
-    narrow = read({"optimizer/accumulate_grad_in_fp32": False}).workload_values["precision"]
+    assert read().workload_fields["precision"] == {"compute": "bf16", "gradients": "fp32"}
+    narrow = read({"optimizer/accumulate_grad_in_fp32": False}).workload_fields["precision"]
     assert narrow == {"compute": "bf16", "gradients": "bf16", "master": "none", "moments": "bf16"}
-    assert read({"model/dtype": "float32"}).workload_values["precision"]["compute"] == "fp32"
+    assert read({"model/dtype": "float32"}).workload_fields["precision"]["compute"] == "fp32"
 
 
 def test_batch_and_tokens(read):
     result = read({"tokens/batch_accumulation_per_replica": 5})
-    assert result.workload_values["global_batch_size"] == 3 * 5 * 4
-    assert result.workload_values["tokens"] == 2000 * 60 * 4096
+    assert result.workload_fields["global_batch_size"] == 3 * 5 * 4
+    assert result.workload_fields["tokens"] == 2000 * 60 * 4096
 
 
 def test_experts(read):
@@ -128,7 +128,7 @@ def test_the_last_of_equal_keys_counts_and_is_said():
 
 def test_devices_go_over_data_parallelism(read):
     result = read(devices=32)
-    assert (result.strategy.dp, result.workload_values["global_batch_size"]) == (16, 48)
+    assert (result.strategy.dp, result.workload_fields["global_batch_size"]) == (16, 48)
     assert any("on 32 it is 16" in note for note in result.notes)
     with pytest.raises(ForescaleError, match="the number of devices, 33, is no multiple of tp x cp x pp = 2"):
         read(devices=33)
@@ -137,7 +137,7 @@ def test_devices_go_over_data_parallelism(read):
 def test_words_of_a_plan_go_over_the_file_before_it_is_checked():
     result = NanotronReader().read(TINY, Options(over={"tp": 1, "pp": 2, "micro_batch_size": 1}))
     assert (result.strategy.tp, result.strategy.pp, result.num_devices) == (1, 2, 8)
-    assert result.workload_values["global_batch_size"] == 4
+    assert result.workload_fields["global_batch_size"] == 4
     with pytest.raises(
         ForescaleError, match=r"num_key_value_heads .line .* 2 must be a multiple of parallelism.tp"
     ):

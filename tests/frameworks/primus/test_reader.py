@@ -106,7 +106,7 @@ def test_module_then_model_then_overrides(repository):
     assert result.workload.precision.compute == "bf16"
     assert "lr" in result.ignored
     assert "stderr_sink_level" in result.ignored
-    assert result.schedule is None
+    assert result.strategy.schedule is None
 
 
 def test_placeholders_take_the_callers_value_and_never_the_environments(repository, monkeypatch):
@@ -216,7 +216,7 @@ HEURISTIC = PIPE + "\n      pp_algorithm: zero-bubble-heuristic"
         (HEURISTIC, "zb-unlimited"),
         (HEURISTIC + "\n      pp_max_mem: 1", "zb-1p"),
         (HEURISTIC + "\n      pp_max_mem: 2", "zb-2p"),
-        (PIPE, "interleaved-1f1b"),
+        (PIPE, None),
         ("pp_algorithm: v-min", None),
         (ZERO_BUBBLE + "\n      zero_bubble_v_schedule: true" + TWO_CHUNKS, "v-half"),
         (ZERO_BUBBLE, "zb-1p"),
@@ -224,7 +224,7 @@ HEURISTIC = PIPE + "\n      pp_algorithm: zero-bubble-heuristic"
     ],
 )
 def test_schedules(repository, more, schedule):
-    assert read(experiment(repository, "lr: 1.0e-5", more)).schedule == schedule
+    assert read(experiment(repository, "lr: 1.0e-5", more)).strategy.schedule == schedule
 
 
 TURBO = (
@@ -258,7 +258,7 @@ def test_what_the_heuristic_orders_by_is_noted_where_it_runs(repository, algorit
 
 def test_other_limits_of_the_heuristic_are_the_next_that_has_a_schedule(repository):
     result = read(experiment(repository, "lr: 1.0e-5", HEURISTIC + "\n      pp_max_mem: 5"))
-    assert result.schedule == "zb-2p"
+    assert result.strategy.schedule == "zb-2p"
     assert "pp_max_mem 5 is taken as 2 micro-batches a rank" in result.notes
 
 

@@ -9,14 +9,13 @@ import pytest
 
 from forescale.catalogue.models import load_model
 from forescale.errors import ForescaleError, ReaderError, UnknownKeyError
-from forescale.frameworks.reading import Options
+from forescale.frameworks.reading import Options, flat
 from forescale.frameworks.torchtitan.layout import dealt
-from forescale.frameworks.torchtitan.reader import TorchtitanJobReader, TorchtitanTomlReader
+from forescale.frameworks.torchtitan.reader import TorchtitanJobReader, read_sections
 from forescale.graph.counts import count_parameters
 from forescale.spec.workload import ALL_LINEAR, Trainable
 
 DATA = Path(__file__).parents[2] / "data" / "torchtitan"
-TOML = sorted(path for path in DATA.glob("*.toml") if "flux" not in path.name)
 REGISTRIES = sorted(DATA.glob("*.txt"))
 
 
@@ -52,14 +51,6 @@ OUTSIDE = ("rl__", "flux")
 """Reinforcement learning, and models of images."""
 
 
-@pytest.mark.parametrize("path", TOML, ids=lambda path: path.stem)
-def test_every_example_in_toml_reads(path):
-    result = TorchtitanTomlReader().read(path, options())
-    assert result.framework.startswith("torchtitan@0.2")
-    assert result.strategy.num_devices >= 1
-    assert result.workload_values["seq_len"] >= 1024
-
-
 @pytest.mark.parametrize(
     ("file", "name"), [pair for pair in ALL if not any(part in pair[0] for part in OUTSIDE)]
 )
@@ -68,7 +59,7 @@ def test_every_example_in_python_reads(trees, file, name):
     result = TorchtitanJobReader().read(path, options(config=name))
     assert result.framework.startswith("torchtitan@0.3")
     assert result.model.num_layers >= 2
-    assert result.workload_values["global_batch_size"] >= 1
+    assert result.workload_fields["global_batch_size"] >= 1
 
 
 @pytest.mark.parametrize(("file", "name"), [pair for pair in ALL if any(part in pair[0] for part in OUTSIDE)])
@@ -85,7 +76,7 @@ def test_how_many_examples_there_are():
     outside = [
         pair for pair in ALL if pair[0].startswith("main__") and any(part in pair[0] for part in OUTSIDE)
     ]
-    assert (len(TOML), len(main), len(outside)) == (20, 120, 28)
+    assert (len(main), len(outside)) == (120, 28)
 
 
 BASE = {
@@ -98,14 +89,13 @@ BASE = {
 
 
 @pytest.fixture
-def toml(tmp_path):
-    from forescale.syntax import dump_toml
+def sections(tmp_path):
+    """Read sections of torchtitan 0.2, as a module of Primus contains them."""
 
-    def reading(devices=None, *, strict=True, **sections):
-        content = {name: {**BASE.get(name, {}), **sections.get(name, {})} for name in {**BASE, **sections}}
-        path = tmp_path / "train.toml"
-        path.write_text(dump_toml(content))
-        return TorchtitanTomlReader().read(path, options(devices, strict=strict))
+    def reading(devices=None, *, strict=True, **changed):
+        content = {name: {**BASE.get(name, {}), **changed.get(name, {})} for name in {**BASE, **changed}}
+        lines = {key: line for line, (key, _) in enumerate(flat(content), 1)}
+        return read_sections(content, lines, tmp_path / "primus.yaml", options(devices, strict=strict))
 
     return reading
 
@@ -139,8 +129,8 @@ def job(tmp_path):
     return reading
 
 
-def test_degrees_and_shards(toml):
-    result = toml(
+def test_degrees_and_shards(sections):
+    result = sections(
         64,
         parallelism={
             "tensor_parallel_degree": 4,
@@ -156,16 +146,16 @@ def test_degrees_and_shards(toml):
         3,
         True,
     )
-    assert toml(8, parallelism={"data_parallel_replicate_degree": 8}).strategy.zero == 0
+    assert sections(8, parallelism={"data_parallel_replicate_degree": 8}).strategy.zero == 0
 
 
-def test_batch_is_of_a_rank_before_it_is_cut_into_micro_batches(toml):
-    flat = toml(8, training={"local_batch_size": 4, "global_batch_size": 64})
-    assert (flat.strategy.micro_batch_size, flat.workload_values["global_batch_size"]) == (4, 64)
-    piped = toml(8, training={"local_batch_size": 4}, parallelism={"pipeline_parallel_degree": 2})
-    assert (piped.strategy.micro_batch_size, piped.workload_values["global_batch_size"]) == (1, 16)
+def test_batch_is_of_a_rank_before_it_is_cut_into_micro_batches(sections):
+    flat = sections(8, training={"local_batch_size": 4, "global_batch_size": 64})
+    assert (flat.strategy.micro_batch_size, flat.workload_fields["global_batch_size"]) == (4, 64)
+    piped = sections(8, training={"local_batch_size": 4}, parallelism={"pipeline_parallel_degree": 2})
+    assert (piped.strategy.micro_batch_size, piped.workload_fields["global_batch_size"]) == (1, 16)
     assert not [note for note in piped.notes if "fills and drains" in note]
-    twice = toml(
+    twice = sections(
         8,
         training={"local_batch_size": 4, "global_batch_size": 32},
         parallelism={"pipeline_parallel_degree": 2},
@@ -181,7 +171,7 @@ def test_tokens_are_sequences_of_the_context_length(job):
         "pipeline_parallel_degree=2, num_pp_microbatches=4",
     )
     assert result.strategy.micro_batch_size == 2
-    assert (result.workload_values["seq_len"], result.workload_values["global_batch_size"]) == (4096, 64)
+    assert (result.workload_fields["seq_len"], result.workload_fields["global_batch_size"]) == (4096, 64)
 
 
 def test_embedding_and_head_count_as_layers():
@@ -191,77 +181,77 @@ def test_embedding_and_head_count_as_layers():
     assert dealt(20, 4) is None
 
 
-def test_stages_and_schedules(toml):
-    result = toml(
+def test_stages_and_schedules(sections):
+    result = sections(
         8, parallelism={"pipeline_parallel_degree": 4, "pipeline_parallel_schedule": "interleaved1f1b"}
     )
-    assert (result.schedule, result.strategy.vpp) == ("interleaved-1f1b", 2)
+    assert (result.strategy.schedule, result.strategy.vpp) == (None, 2)
     assert sum(result.strategy.stage_layers) == 32
     named = [["tok_embeddings", "layers.0"], [f"layers.{number}" for number in range(1, 32)]]
-    value = toml(8, parallelism={"pipeline_parallel_degree": 2, "module_fqns_per_model_part": named})
+    value = sections(8, parallelism={"pipeline_parallel_degree": 2, "module_fqns_per_model_part": named})
     assert value.strategy.stage_layers == (1, 31)
 
 
-def test_recompute_of_every_second_layer_counts_along_the_rank(toml):
+def test_recompute_of_every_second_layer_counts_along_the_rank(sections):
     selected = {"mode": "selective", "selective_ac_option": "2"}
-    flat = toml(8, activation_checkpoint=selected).strategy.recompute
+    flat = sections(8, activation_checkpoint=selected).strategy.recompute
     assert flat.layer_ids == tuple(range(1, 32, 2))
     assert not flat.stops_early
-    piped = toml(
+    piped = sections(
         8,
         activation_checkpoint=selected,
         parallelism={"pipeline_parallel_degree": 2, "pipeline_parallel_schedule": "1F1B"},
     ).strategy
     assert piped.stage_layers == (16, 16)
     assert piped.recompute.layer_ids == tuple(range(1, 32, 2))
-    op = toml(8, activation_checkpoint={"mode": "selective", "selective_ac_option": "op"})
+    op = sections(8, activation_checkpoint={"mode": "selective", "selective_ac_option": "op"})
     assert op.strategy.recompute.policy == "torch_per_op_compiled"
-    assert toml(
+    assert sections(
         8, activation_checkpoint={"mode": "selective", "selective_ac_option": "1"}
     ).strategy.recompute.takes_all
 
 
-def test_without_fsdp_a_tensor_parallel_run_of_0_2_is_in_fp32(toml, job):
-    alone = toml(8, parallelism={"tensor_parallel_degree": 8})
-    assert alone.workload_values["precision"]["compute"] == "fp32"
+def test_without_fsdp_a_tensor_parallel_run_of_0_2_is_in_fp32(sections, job):
+    alone = sections(8, parallelism={"tensor_parallel_degree": 8})
+    assert alone.workload_fields["precision"]["compute"] == "fp32"
     assert any("compute in fp32" in note for note in alone.notes)
-    assert toml(16, parallelism={"tensor_parallel_degree": 8}).workload_values["precision"] == {
+    assert sections(16, parallelism={"tensor_parallel_degree": 8}).workload_fields["precision"] == {
         "compute": "bf16"
     }
     later = job(8, "local_batch_size=2, seq_len=4096", "tensor_parallel_degree=8")
-    assert later.workload_values["precision"] == {"compute": "bf16"}
+    assert later.workload_fields["precision"] == {"compute": "bf16"}
 
 
-def test_narrow_types(toml, job):
+def test_narrow_types(sections, job):
     narrow = {"converters": ["quantize.linear.float8"]}
-    assert toml(8, model=narrow).workload_values["precision"]["compute"] == "fp8"
-    mx = toml(
+    assert sections(8, model=narrow).workload_fields["precision"]["compute"] == "fp8"
+    mx = sections(
         8, model={"converters": ["quantize.linear.mx"]}, quantize={"linear": {"mx": {"filter_fqns": ["wq"]}}}
     )
-    assert mx.workload_values["precision"]["compute"] == "mxfp8"
+    assert mx.workload_fields["precision"]["compute"] == "mxfp8"
     assert any("quantize.linear.mx.filter_fqns (line " in note for note in mx.notes)
-    local = toml(8, model={"converters": ["float9"]})
+    local = sections(8, model={"converters": ["float9"]})
     assert any(
         note.startswith("not expressed: model.converters (line") and "float9" in note for note in local.notes
     )
-    bare = toml(8, training={"dtype": "bfloat16"}).workload_values["precision"]
+    bare = sections(8, training={"dtype": "bfloat16"}).workload_fields["precision"]
     assert (bare["parameters"], bare["master"], bare["moments"]) == ("bf16", "none", "bf16")
 
 
-def test_the_release_and_whether_it_is_compiled_name_the_record(toml, job):
-    assert toml(8).framework == "torchtitan@0.2"
-    assert toml(8, compile={"enable": False}).framework == "torchtitan@0.2-eager"
+def test_the_release_and_whether_it_is_compiled_name_the_record(sections, job):
+    assert sections(8).framework == "torchtitan@0.2"
+    assert sections(8, compile={"enable": False}).framework == "torchtitan@0.2-eager"
     assert job(8).framework == "torchtitan@0.3"
 
 
-def test_loss_and_graphs(toml, job):
-    assert toml(8).strategy.kernels.cross_entropy == "compiled"
+def test_loss_and_graphs(sections, job):
+    assert sections(8).strategy.kernels.cross_entropy == "compiled"
     eager = {"compile": {"enable": False}}
     assert (
-        toml(8, **eager, parallelism={"tensor_parallel_degree": 2}).strategy.kernels.cross_entropy
+        sections(8, **eager, parallelism={"tensor_parallel_degree": 2}).strategy.kernels.cross_entropy
         == "loss_parallel"
     )
-    assert toml(8, **eager).strategy.kernels.cross_entropy == "eager"
+    assert sections(8, **eager).strategy.kernels.cross_entropy == "eager"
     chunked = "loss=ChunkedLossWrapper.Config(loss_fn=CrossEntropyLoss.Config()),"
     assert job(8, more=chunked).strategy.kernels.cross_entropy == "fused_linear"
     assert job(8).strategy.graphs == "full"
@@ -273,11 +263,11 @@ def test_a_pipeline_keeps_cuda_graphs_off(job):
         job(8, parallelism="pipeline_parallel_degree=2")
 
 
-def test_models_without_a_catalogue_entry_are_of_torchtitans_sizes(toml):
-    debug = toml(8, model={"flavor": "debugmodel"}).model
+def test_models_without_a_catalogue_entry_are_of_torchtitans_sizes(sections):
+    debug = sections(8, model={"flavor": "debugmodel"}).model
     attention, ffn = 4 * 256 * 256, 3 * 256 * 768
     assert count_parameters(debug).total == 6 * (attention + ffn + 2 * 256) + 2 * 2048 * 256 + 256
-    assert toml(8, model={"name": "deepseek_v3", "flavor": "671B"}).model.num_mtp_layers == 0
+    assert sections(8, model={"name": "deepseek_v3", "flavor": "671B"}).model.num_mtp_layers == 0
 
 
 def test_functions_are_followed_but_never_run(job):
@@ -286,7 +276,7 @@ def test_functions_are_followed_but_never_run(job):
         "\n\ndef other() -> Trainer.Config:\n    config = plan()\n    config.training.seq_len = 1024\n    return config\n"
     )
     result = job(8, text=text, config="other")
-    assert (result.strategy.micro_batch_size, result.workload_values["seq_len"]) == (6, 1024)
+    assert (result.strategy.micro_batch_size, result.workload_fields["seq_len"]) == (6, 1024)
     with pytest.raises(
         ForescaleError, match="holds 2 job configurations; say which with --var config=NAME: plan, other"
     ):
@@ -349,17 +339,19 @@ def test_a_function_that_calls_itself_is_no_value(job):
 
 
 @pytest.mark.parametrize(
-    ("sections", "text"),
+    ("changed", "text"),
     [
-        ({"parallelism": {"tensor_paralel_degree": 2}}, r"train.toml, line 10; did you mean parallelism.tensor_parallel_degree"),
+        ({"parallelism": {"tensor_paralel_degree": 2}}, r"primus.yaml, line 5; did you mean parallelism.tensor_parallel_degree"),
         ({"model": {"flavor": "9B"}}, r"unknown flavor of llama3 in .*did you mean"),
         ({"model": {"flavor": ""}}, r"model.flavor \(line \d+\) must be one of debugmodel, .*, got ''"),
         ({"model": {"name": "lama3"}}, r"unknown model.name in .*did you mean llama3"),
         ({"parallelism": {"data_parallel_shard_degree": 3}}, r"8 devices cannot be laid out"),
         ({"parallelism": {"tensor_parallel_degree": 3}}, r"8 devices cannot be laid out"),
-        ({"training": {"global_batch_size": 7}}, r"global_batch_size \(line 8\) 7 is no multiple of 2 x 8 data-parallel ranks"),
+        ({"training": {"global_batch_size": 7}}, r"global_batch_size \(line 5\) 7 is no multiple of 2 x 8 data-parallel ranks"),
         ({"parallelism": {"pipeline_parallel_degree": 2, "pipeline_parallel_schedule": "2F2B"}}, "must be one of 1F1B"),
         ({"parallelism": {"tensor_parallel_degree": "two"}}, "must be a whole number"),
+        ({"activation_checkpoint": {"mode": []}}, r"activation_checkpoint.mode \(line \d+\) must be text, got \[\]"),
+        ({"compile": {"enable": True, "components": ["modl"]}}, r"must be of model and loss, got \['modl'\]"),
         ({"activation_checkpoint": {"mode": "some"}}, "must be one of none, selective, full, memory_budget"),
         (
             {"parallelism": {"enable_async_tensor_parallel": True}, "compile": {"enable": False}},
@@ -371,9 +363,9 @@ def test_a_function_that_calls_itself_is_no_value(job):
         ),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said(toml, sections, text):
+def test_what_is_wrong_is_said(sections, changed, text):
     with pytest.raises(ForescaleError, match=text):
-        toml(8, **sections)
+        sections(8, **changed)
 
 
 def test_what_is_wrong_in_python_is_said_with_its_line(job, tmp_path):
@@ -392,8 +384,8 @@ def test_what_is_wrong_in_python_is_said_with_its_line(job, tmp_path):
             "def plan() -> Trainer.Config:\n    return llama3_8b()\n")  # fmt: skip
 
 
-def test_keys_of_ones_own_come_first_among_the_notes(toml):
-    result = toml(8, job={"custom_config_module": "mine"}, extra={"rank": 8})
+def test_keys_of_ones_own_come_first_among_the_notes(sections):
+    result = sections(8, job={"custom_config_module": "mine"}, extra={"rank": 8})
     assert result.notes[0].startswith("not expressed") or "extra.rank" in result.notes[0]
     assert any("extra.rank (line" in note for note in result.notes)
 
@@ -409,7 +401,7 @@ LORA = JOB.replace('registry("8B"', 'registry("8B", converters=[LoRAConverter.Co
 )  # fmt: skip
 def test_adapters(job, words, rank, targets):
     result = job(8, text=LORA.format(words))
-    assert Trainable(**result.workload_values["trainable"]) == Trainable(lora_rank=rank, lora_targets=targets)
+    assert Trainable(**result.workload_fields["trainable"]) == Trainable(lora_rank=rank, lora_targets=targets)
     assert any("adapters at lm_head" in note for note in result.notes) is ("wkv'" not in words)
 
 

@@ -43,19 +43,3 @@ def test_python(model, text):
     result = exported(model, "torchtitan@0.3")
     assert text in result.texts["plan.py"]
     assert {item.word for item in result.unsaid} <= {"model.norm_eps"}
-
-
-@pytest.mark.parametrize(
-    ("model", "lines", "unsaid"),
-    [
-        ("qwen3-8b", ("rope_theta=1000000.0", "norm_eps=1e-06"), set()),
-        ("llama-3.1-8b", ("rope_theta=500000.0", "norm_eps=1e-05"), {"model.layers.attention.rope"}),
-        ("deepseek-v2-lite", ("rope_factor=40.0", "mscale=0.707", "original_seq_len=4096"), set()),
-        ("moonlight-16b-a3b", ("rope_theta=50000.0", "rope_factor=1.0"), set()),
-    ],
-)
-def test_arguments_of_the_older_release(model, lines, unsaid):
-    result = exported(model, "torchtitan@0.2")
-    text = result.texts["plan_model.py"]
-    assert [line for line in lines if f"    {line},\n" not in text] == []
-    assert {item.word for item in result.unsaid} == unsaid

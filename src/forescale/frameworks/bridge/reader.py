@@ -7,6 +7,7 @@ and of files beside it included; of a base that lies elsewhere only what the rec
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -124,14 +125,14 @@ class BridgeReader:
             framework="megatron-bridge",
             based=True,
         )
-        adapters, workload = read_peft(container_settings), reading.workload
-        if workload is None:
-            return reading
+        adapters = read_peft(container_settings)
         if adapters is None:
             frozen = _frozen(container_settings) if model is not None and model.vision is not None else ()
-            return replace(reading, workload=replace(workload, trainable=Trainable(frozen=frozen)))
-        trained = replace(workload, trainable=Trainable(**adapters))
-        return replace(reading, workload=trained, used=(*reading.used, "peft"))
+            trainable, used = Trainable(frozen=frozen), reading.used
+        else:
+            trainable, used = Trainable(**adapters), (*reading.used, "peft")
+        fields = {**reading.workload_fields, "trainable": asdict(trainable)}
+        return replace(reading, workload_fields=fields, used=used)
 
 
 def _frozen(container_settings: ContainerSettings) -> tuple[FrozenPart, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
 
 from msgspec.structs import replace
 
@@ -11,7 +11,7 @@ from forescale.frameworks.bridge.reader import FROZEN, fields, peft_lines
 from forescale.frameworks.megatron.laws import check_laws
 from forescale.frameworks.megatron.writer import STEPS, all_settings
 from forescale.frameworks.reading import packaged
-from forescale.frameworks.writing import PLACEHOLDER, Files, allocator, filled, torchrun
+from forescale.frameworks.writing import PLACEHOLDER, Files, Writer, allocator, filled, torchrun
 from forescale.question import Question
 
 RECIPE = "recipe.py"
@@ -21,14 +21,12 @@ DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "uint
 LISTS = ("moe_layer_freq", "linear_attention_freq", "window_attn_skip_freq", "no_rope_freq")
 
 
-class BridgeWriter:
+class BridgeWriter(Writer):
     """Recipes over Megatron-Bridge's plain GPT, whose every field that matters is set."""
 
-    title: Final = "Megatron-Bridge recipe in Python"
-    frameworks: Final = ("megatron-bridge", "nemo")
-    no_vision: Final = ""
-    endings: Final = {"": ".py"}
-    several: Final = False
+    title = "Megatron-Bridge recipe in Python"
+    frameworks = ("megatron-bridge", "nemo")
+    endings: Mapping[str, str] = {"": ".py"}
 
     def write(self, question: Question) -> Files:
         """Return the recipe; what the container has no field for is left out."""

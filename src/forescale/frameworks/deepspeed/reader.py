@@ -12,7 +12,7 @@ from typing import Any, Final, get_args
 
 from forescale.errors import ReaderError, UnknownKeyError, shown
 from forescale.files import parse_json, read_text
-from forescale.frameworks.reading import Options, ParsedFile, flat, packaged, unknown_of, words_of
+from forescale.frameworks.reading import Options, ParsedFile, explicit_fields, flat, packaged, unknown_of
 from forescale.frameworks.settings import Settings
 from forescale.positions import located
 from forescale.spec.layout import Kernels, Layout, Offload, Overlap
@@ -75,9 +75,8 @@ def read_config(
         return ParsedFile(
             format=DeepSpeedReader.name,
             framework="megatron-deepspeed" if "pipeline.stages" in config else "deepspeed-zero",
-            strategy=layout,
-            told=_told(config, layout),
-            workload_values=_workload(config, layout),
+            layout_fields=_layout_fields(config, layout),
+            workload_fields=_workload(config, layout),
             num_devices=options.num_devices,
             **config.accounted(unknown),
         )
@@ -196,10 +195,10 @@ def _bucket(config: Settings) -> float:
     return size
 
 
-def _told(config: Settings, layout: Layout) -> dict[str, Any]:
-    """Return what the configuration says."""
+def _layout_fields(config: Settings, layout: Layout) -> dict[str, Any]:
+    """Return the explicit fields of the layout."""
     names = ["bucket_elements"] if config.get(BUCKET) is not None else []
-    return words_of(layout, left=LEFT, overlap=("grad_reduce",), kernels=names)
+    return explicit_fields(layout, left=LEFT, tables={"overlap": ("grad_reduce",), "kernels": names})
 
 
 OFFLOADED = {"optimizer": "cpu_offload", "param": "cpu_offload_params"}

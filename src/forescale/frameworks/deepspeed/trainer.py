@@ -15,8 +15,8 @@ from forescale.files import is_file, parse_json, read_text
 from forescale.frameworks.adapters import lora_words, parts_of, targets_of
 from forescale.frameworks.deepspeed.reader import BUCKET, HALF, LEFT, read_config
 from forescale.frameworks.huggingface import load_huggingface
-from forescale.frameworks.reading import Options, ParsedFile, packaged, unknown_of, words_of
-from forescale.frameworks.settings import Settings
+from forescale.frameworks.reading import Options, ParsedFile, explicit_fields, packaged
+from forescale.frameworks.settings import Settings, known_settings
 from forescale.positions import key_lines
 from forescale.spec.layout import ContextKind, Layout, Offload, Recompute
 from forescale.spec.model import Model
@@ -200,9 +200,8 @@ def _sharded(settings: Settings, devices: int | None, unknown: tuple[str, ...]) 
     return ParsedFile(
         format=AccelerateReader.name,
         framework="torch-fsdp",
-        strategy=layout,
-        told=words_of(layout, left=left),
-        workload_values={"precision": _compute(settings)},
+        layout_fields=explicit_fields(layout, left=left),
+        workload_fields={"precision": _compute(settings)},
         num_devices=devices,
         **settings.accounted(unknown),
     )
@@ -273,19 +272,16 @@ class TrainerReader:
             )
         whole = {**dict.fromkeys(("train_batch_size", *OWN), "auto"), **content}
         inner = read_config(whole, place, options, values)
-        types = inner.workload_values["precision"]
+        types = inner.workload_fields["precision"]
         if types["compute"] == "tf32" and "tf32" in settings and not settings.flag("tf32"):
             types["compute"] = "fp32"
         kind: Literal["full", "none"] = "full" if settings.flag("gradient_checkpointing") else "none"
-        recompute = Recompute(granularity=kind)
-        explicit = {**inner.told, "recompute": {"granularity": kind}}
         return replace(
             inner,
             format=self.name,
             model=model,
-            strategy=inner.strategy and replace(inner.strategy, recompute=recompute),
-            told=explicit,
-            workload_values=_joined(inner.workload_values, settings),
+            layout_fields={**inner.layout_fields, "recompute": {"granularity": kind}},
+            workload_fields=_joined(inner.workload_fields, settings),
             used=(*settings.used(), *(f"deepspeed.{key}" for key in inner.used)),
             ignored=(*settings.unread(), *(f"deepspeed.{key}" for key in inner.ignored)),
             unknown=(*unknown, *inner.unknown),
@@ -300,8 +296,7 @@ def _settings(path: Path, options: Options) -> tuple[Settings, tuple[str, ...]]:
     text = read_text(path)
     content = parse_mapping(text, path, parse_yaml)
     lines, known = key_lines(text, path.suffix), packaged("deepspeed", "trainer")["keys"]
-    unknown = unknown_of(content, known, path, lines, strict=options.strict)
-    return Settings({key: content[key] for key in content if key in known}, str(path), lines=lines), unknown
+    return known_settings(content, known, path, lines, strict=options.strict)
 
 
 def _filled(settings: Settings, model: Model | None) -> dict[str, Any]:
@@ -407,9 +402,8 @@ def _with_fsdp(settings: Settings, options: Options, unknown: tuple[str, ...]) -
         format=TrainerReader.name,
         model=_model(settings, options),
         framework="torch-fsdp",
-        strategy=layout,
-        told=words_of(layout, left=left),
-        workload_values=_joined(
+        layout_fields=explicit_fields(layout, left=left),
+        workload_fields=_joined(
             {"global_batch_size": micro * steps * devices, "precision": {"compute": compute}}, settings
         ),
         num_devices=options.num_devices,

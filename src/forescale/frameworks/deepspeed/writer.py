@@ -10,7 +10,7 @@ from forescale.errors import SpecError
 from forescale.frameworks.adapters import WHOLE
 from forescale.frameworks.deepspeed.reader import EXPERTS, FULLY_SHARDED, ZERO
 from forescale.frameworks.huggingface.writer import config_of
-from forescale.frameworks.writing import PLACEHOLDER, Files, allocator, torchrun
+from forescale.frameworks.writing import PLACEHOLDER, Files, Writer, allocator, torchrun
 from forescale.question import Question
 from forescale.spec.workload import Workload
 
@@ -29,14 +29,13 @@ QUANTISED: Final[Mapping[str, Mapping[str, Any]]] = {
 DROPOUT: Final = 0.05
 
 
-class DeepSpeedWriter:
+class DeepSpeedWriter(Writer):
     """A folder for the Hugging Face Trainer on DeepSpeed."""
 
-    title: Final = "DeepSpeed configuration with the Hugging Face Trainer's arguments"
-    frameworks: Final = ("deepspeed-zero",)
-    no_vision: Final = "the Trainer's program that is written, run_clm.py, trains text alone"
-    endings: Final[dict[str, str]] = {}
-    several: Final = True
+    title = "DeepSpeed configuration with the Hugging Face Trainer's arguments"
+    frameworks = ("deepspeed-zero",)
+    no_vision = "the Trainer's program that is written, run_clm.py, trains text alone"
+    several = True
 
     def write(self, question: Question) -> Files:
         """Return the three files; what their keys have no word for is left out."""

@@ -1,13 +1,14 @@
-"""Architectures with dense feed-forward parts or routed experts: one function each, with the defaults of its class."""
+"""Architectures with dense feed-forward parts or routed experts: rows of architectures.json, and a few functions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
 
 from msgspec.structs import replace
 
-from forescale.errors import ReaderError, shown
+from forescale.errors import shown
 from forescale.frameworks.huggingface.keys import (
     CLASSES,
     HEADS,
@@ -27,6 +28,7 @@ from forescale.frameworks.huggingface.keys import (
     routed,
     windowed,
 )
+from forescale.frameworks.reading import packaged
 from forescale.spec.model import (
     Attention,
     DenseFfn,
@@ -37,78 +39,7 @@ from forescale.spec.model import (
     Model,
     MoeFfn,
 )
-
-
-def llama(keys: Keys) -> Model:
-    """Llama 1-3, Granite: gated, RMS norms, optional biases."""
-    return decoder(
-        keys, full_attention(keys), dense_ffn(keys, bias=keys.flag("mlp_bias", default=False)), tied=False
-    )
-
-
-def internlm(keys: Keys) -> Model:
-    """InternLM 1 and 2: Llama with biases on the four attention projections under the key `bias`."""
-    return decoder(
-        keys, full_attention(keys, bias=keys.flag("bias", default=True)), dense_ffn(keys), tied=False
-    )
-
-
-def mistral(keys: Keys) -> Model:
-    """Mistral, Ministral, Phi-3/4: Llama with an optional sliding window on every layer."""
-    window = keys.optional_size("sliding_window")
-    attention = windowed(keys, full_attention(keys), slides=lambda _: True, window=window)
-    return decoder(keys, attention, dense_ffn(keys), tied=False)
-
-
-def qwen2(keys: Keys) -> Model:
-    """Qwen2, Qwen2.5 and MiMo: biases on queries, keys and values."""
-    attention = qwen_windows(keys, full_attention(keys, qkv_bias=True, output_bias=False))
-    return decoder(
-        keys, attention, dense_ffn(keys), tied=False, num_mtp_layers=keys.count("num_nextn_predict_layers")
-    )
-
-
-def qwen3(keys: Keys) -> Model:
-    """Qwen3 dense: norms of queries and keys per head; head_dim is 128 whatever the hidden size."""
-    attention = qwen_windows(keys, full_attention(keys, head_dim=128, qk_norm="head"))
-    return decoder(keys, attention, dense_ffn(keys), tied=False)
-
-
-def qwen_windows(keys: Keys, full: FullAttention) -> tuple[FullAttention, ...]:
-    """Return attention that slides from layer `max_window_layers` on, if `use_sliding_window` is set."""
-    window = keys.optional_size("sliding_window") if keys.flag("use_sliding_window", default=False) else None
-    first = keys.count("max_window_layers")
-    return windowed(keys, full, slides=lambda i: i >= first, window=window)
-
-
-def gemma(keys: Keys) -> Model:
-    """Gemma 1: wide heads, tied embeddings."""
-    return decoder(keys, full_attention(keys, head_dim=256), dense_ffn(keys), tied=True)
-
-
-def gemma2(keys: Keys) -> Model:
-    """Gemma 2: norms before and after each part, every other layer slides."""
-    full = full_attention(keys, head_dim=256)
-    attention = windowed(
-        keys, full, slides=lambda i: i % 2 == 0, window=keys.size("sliding_window", default=4096)
-    )
-    return decoder(keys, attention, dense_ffn(keys), tied=True, num_norms=4)
-
-
-def gemma3(keys: Keys) -> Model:
-    """Gemma 3: as Gemma 2 with norms of queries and keys; one layer in six sees all, with a base of its own."""
-    full = full_attention(keys, head_dim=256, qk_norm="head")
-    every = keys.size("sliding_window_pattern", default=6)
-    window = keys.size("sliding_window", default=4096)
-    local = replace(full, rope=near_rope_of(keys, "rope_local_base_freq"))
-    attention = windowed(keys, full, slides=lambda i: (i + 1) % every != 0, window=window, local=local)
-    return decoder(keys, attention, dense_ffn(keys), tied=True, num_norms=4)
-
-
-def nemotron(keys: Keys) -> Model:
-    """Nemotron 3 and 4: layer norms with bias, squared ReLU without a gate."""
-    ffn = dense_ffn(keys, gated=False, bias=keys.flag("mlp_bias", default=False))
-    return decoder(keys, full_attention(keys), ffn, tied=False, norm="layer")
+from forescale.struct import Struct
 
 
 def falcon(keys: Keys) -> Model:
@@ -149,36 +80,10 @@ def opt(keys: Keys) -> Model:
     )
 
 
-def bloom(keys: Keys) -> Model:
-    """BLOOM: ALiBi, biases everywhere, a norm on the embeddings."""
-    ffn = DenseFfn(ffn_hidden_size=four_times(keys, "n_inner"), gated=False, bias=True)
-    attention = full_attention(keys, bias=True, rotary=False)
-    return decoder(keys, attention, ffn, tied=True, norm="layer", embedding_norm=True)
-
-
-def gpt2(keys: Keys) -> Model:
-    """GPT-2: learned positions, biases everywhere."""
-    return decoder(
-        keys,
-        full_attention(keys, bias=True, rotary=False),
-        DenseFfn(ffn_hidden_size=four_times(keys, "n_inner"), gated=False, bias=True),
-        tied=True,
-        norm="layer",
-        learned_positions=keys.size(*POSITIONS),
-    )
-
-
-def gpt_neox(keys: Keys) -> Model:
-    """GPT-NeoX and Pythia: parallel parts that keep a norm each."""
-    parallel = keys.flag("use_parallel_residual", default=True)
-    ffn = dense_ffn(keys, gated=False, bias=True)
-    return decoder(keys, full_attention(keys, bias=True), ffn, tied=False, norm="layer", parallel=parallel)
-
-
 def mpt(keys: Keys) -> Model:
     """MPT: weight-only layer norms, no biases; learned positions unless ALiBi replaces them."""
     attention_keys = keys.child("attn_config") or Keys({}, keys.where)
-    attention_keys.refuse("qk_ln", "a layer norm with bias over queries and keys")
+    attention_keys.refuse_set("qk_ln", "a layer norm with bias over queries and keys")
     heads, hidden = keys.size(*HEADS), keys.size(*HIDDEN)
     kv_heads = attention_keys.size("kv_n_heads", default=heads)
     alibi = attention_keys.flag("alibi", default=True)
@@ -202,48 +107,6 @@ def mpt(keys: Keys) -> Model:
     )
 
 
-def phi(keys: Keys) -> Model:
-    """Phi-1, 1.5 and 2: parallel parts behind one norm, biases everywhere, also on the head."""
-    keys.refuse("qk_layernorm", "a layer norm with bias over queries and keys")
-    ffn = DenseFfn(ffn_hidden_size=four_times(keys, "intermediate_size"), gated=False, bias=True)
-    attention = full_attention(keys, bias=True)
-    return decoder(keys, attention, ffn, tied=False, num_norms=1, parallel=True, norm="layer", head_bias=True)
-
-
-def glm(keys: Keys, num_norms: int = 2) -> Model:
-    """GLM-4: biases on queries, keys and values; heads are 128 wide."""
-    bias = keys.flag("attention_bias", default=True)
-    attention = full_attention(keys, head_dim=128, qkv_bias=bias, output_bias=False)
-    return decoder(keys, attention, dense_ffn(keys), tied=False, num_norms=num_norms)
-
-
-def glm4(keys: Keys) -> Model:
-    """GLM-4-0414: GLM-4 with norms before and after each part."""
-    return glm(keys, num_norms=4)
-
-
-def glm4v(keys: Keys) -> Model:
-    """GLM-4.1V: GLM-4-0414 with heads as wide as divides the hidden size, and no key for its biases."""
-    attention = full_attention(keys, qkv_bias=True, output_bias=False)
-    return decoder(keys, attention, dense_ffn(keys), tied=False, num_norms=4)
-
-
-def olmo2(keys: Keys) -> Model:
-    """OLMo 2 and 3: norms after each part and over all heads of queries and keys; OLMo 3 slides on 3 of 4."""
-    full = full_attention(keys, qk_norm="hidden")
-    slides = keys.get("model_type") == "olmo3"
-    window = keys.size("sliding_window", default=4096) if slides else None
-    local = replace(full, rope=near_rope_of(keys))
-    attention = windowed(keys, full, slides=lambda i: (i + 1) % 4 != 0, window=window, local=local)
-    return decoder(keys, attention, dense_ffn(keys), tied=False)
-
-
-def exaone4(keys: Keys) -> Model:
-    """EXAONE 4: norms after each part and of queries and keys per head; three layers of four may slide."""
-    attention, mtp = exaone_attention(keys), keys.count("num_nextn_predict_layers")
-    return decoder(keys, attention, dense_ffn(keys), tied=False, num_mtp_layers=mtp)
-
-
 def exaone_attention(keys: Keys) -> tuple[FullAttention, ...]:
     """Return attention of EXAONE 4: where some layers slide, those that see all have no rotary positions."""
     local = full_attention(keys, qk_norm="head")
@@ -259,61 +122,6 @@ def exaone_attention(keys: Keys) -> tuple[FullAttention, ...]:
 
     seen_by_all = local.without_positions()
     return windowed(keys, seen_by_all, slides=slides, window=window, local=local)
-
-
-def starcoder2(keys: Keys) -> Model:
-    """StarCoder 2: layer norms and biases, one window on all layers."""
-    bias = keys.flag("use_bias", default=True)
-    full = full_attention(keys, bias=bias)
-    attention = windowed(keys, full, slides=lambda _: True, window=keys.optional_size("sliding_window"))
-    return decoder(keys, attention, dense_ffn(keys, gated=False, bias=bias), tied=True, norm="layer")
-
-
-def cohere(keys: Keys) -> Model:
-    """Command R: parallel parts behind one weight-only layer norm; the R7B slides, with rotary there only."""
-    norm: Literal["none", "hidden"] = "hidden" if keys.flag("use_qk_norm", default=False) else "none"
-    full = full_attention(keys, qk_norm=norm)
-    window = keys.optional_size("sliding_window")
-    if keys.get("model_type") == "cohere2":
-        every = keys.size("sliding_window_pattern", default=4)
-        seen_by_all = full.without_positions()
-        attention = windowed(
-            keys, seen_by_all, slides=lambda i: (i + 1) % every != 0, window=window, local=full
-        )
-    else:
-        attention = (full,) * num_layers(keys)
-    return decoder(
-        keys, attention, dense_ffn(keys), tied=True, num_norms=1, parallel=True, norm="layer_no_bias"
-    )
-
-
-DENSE: Mapping[str, Callable[[Keys], Model]] = named(
-    {
-        bloom: "bloom",
-        cohere: "cohere cohere2",
-        exaone4: "exaone4 exaone4_5_text",
-        falcon: "falcon",
-        gemma: "gemma",
-        gemma2: "gemma2",
-        gemma3: "gemma3 gemma3_text",
-        glm: "glm",
-        glm4: "glm4",
-        glm4v: "glm4v_text",
-        gpt2: "gpt2",
-        gpt_neox: "gpt_neox",
-        llama: "granite llama",
-        internlm: "internlm internlm2",
-        qwen2: "mimo qwen2 qwen2_5_omni_text qwen2_5_vl qwen2_5_vl_text qwen2_vl qwen2_vl_text",
-        mistral: "ministral3 mistral phi3",
-        mpt: "mpt",
-        nemotron: "nemotron",
-        olmo2: "olmo2 olmo3",
-        opt: "opt",
-        phi: "phi",
-        qwen3: "qwen3 qwen3_vl_text",
-        starcoder2: "starcoder2",
-    }
-)
 
 
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
@@ -339,9 +147,7 @@ def router(keys: Keys) -> dict[str, Any]:
         "scoring_func", "softmax"
     )
     if score not in SCORES:
-        raise ReaderError(
-            keys.where, f"the key 'scoring_func' takes {' or '.join(SCORES)}; got {shown(score)}"
-        )
+        keys.refuse(f"the key 'scoring_func' takes {' or '.join(SCORES)}; got {shown(score)}")
     sums = usual.get("norm_topk_prob", True)
     scale = keys.number("routed_scaling_factor") if "routed_scaling_factor" in usual else None
     return {
@@ -349,47 +155,6 @@ def router(keys: Keys) -> dict[str, Any]:
         "normalised": keys.flag("norm_topk_prob", default=sums) if "norm_topk_prob" in usual else sums,
         "weight_scale": scale or usual.get("routed_scaling_factor", 1.0),
     }
-
-
-def mixtral(keys: Keys) -> Model:
-    """Mixtral: `intermediate_size` is that of an expert."""
-    window = keys.optional_size("sliding_window")
-    attention = windowed(keys, full_attention(keys), slides=lambda _: True, window=window)
-    return decoder(keys, attention, experts(keys, "intermediate_size"), tied=False)
-
-
-def granitemoe(keys: Keys) -> Model:
-    """Granite 3 MoE: `intermediate_size` is that of an expert."""
-    return decoder(keys, full_attention(keys), experts(keys, "intermediate_size"), tied=False)
-
-
-def olmoe(keys: Keys) -> Model:
-    """OLMoE: `intermediate_size` is that of an expert; norms over all heads of queries and keys."""
-    attention = full_attention(keys, qk_norm="hidden")
-    return decoder(keys, attention, experts(keys, "intermediate_size"), tied=False)
-
-
-def phimoe(keys: Keys) -> Model:
-    """Phi-3.5-MoE: layer norms with bias, biases on attention and head."""
-    window = keys.optional_size("sliding_window")
-    attention = windowed(keys, full_attention(keys), slides=lambda _: True, window=window)
-    head_bias = keys.flag("lm_head_bias", default=False)
-    return decoder(
-        keys, attention, experts(keys, "intermediate_size"), tied=False, norm="layer", head_bias=head_bias
-    )
-
-
-def qwen2_moe(keys: Keys) -> Model:
-    """Qwen1.5-MoE and Qwen2-MoE: biases on queries, keys and values, a gated shared expert."""
-    bias = keys.flag("qkv_bias", default=True)
-    attention = qwen_windows(keys, full_attention(keys, qkv_bias=bias, output_bias=False))
-    return decoder(keys, attention, qwen_ffn(keys, shared=True), tied=False)
-
-
-def qwen3_moe(keys: Keys) -> Model:
-    """Qwen3-MoE: norms of queries and keys per head, no shared expert."""
-    attention = qwen_windows(keys, full_attention(keys, qk_norm="head"))
-    return decoder(keys, attention, qwen_ffn(keys, shared=False), tied=False)
 
 
 def qwen_ffn(keys: Keys, *, shared: bool) -> tuple[Ffn, ...]:
@@ -405,17 +170,6 @@ def optional_dense(keys: Keys) -> DenseFfn | None:
     """Return the dense feed-forward of the layers that do not route, if the file gives one."""
     width = keys.optional_size("intermediate_size")
     return DenseFfn(ffn_hidden_size=width) if width else None
-
-
-def deepseek(keys: Keys) -> Model:
-    """DeepSeek-V2, V3, R1, Kimi K2, Moonlight: latent attention, leading dense layers, shared experts."""
-    return decoder(
-        keys,
-        latent_attention(keys),
-        deepseek_ffn(keys, score_bias=keys.get("model_type") != "deepseek_v2"),
-        tied=False,
-        num_mtp_layers=keys.count("num_nextn_predict_layers"),
-    )
 
 
 def latent_attention(keys: Keys) -> LatentAttention:
@@ -446,26 +200,13 @@ def limited_groups(keys: Keys) -> dict[str, int]:
     return {"num_groups": groups, "top_groups": taken} if 0 < taken < groups else {}
 
 
-def glm4_moe(keys: Keys) -> Model:
-    """GLM-4.5 and 4.6, and 4.5V: DeepSeek's experts with grouped-query attention."""
-    norm: Literal["none", "head"] = "head" if keys.flag("use_qk_norm", default=False) else "none"
-    bias = keys.flag("attention_bias", default=keys.get("model_type") == "glm4v_moe_text")
-    return decoder(
-        keys,
-        full_attention(keys, qkv_bias=bias, output_bias=False, qk_norm=norm),
-        deepseek_ffn(keys, score_bias=True),
-        tied=False,
-        num_mtp_layers=keys.count("num_nextn_predict_layers"),
-    )
-
-
 def exaone_moe(keys: Keys) -> Model:
     """K-EXAONE: DeepSeek's experts with the attention of EXAONE 4.
 
     What predicts further is a dense layer that sees all (Megatron-Bridge, models/exaone/exaone_moe).
     """
     for name in ("sliding_windows", "swiglu_limits", "mtp_layer_types"):
-        keys.refuse(name, "what differs so from layer to layer")
+        keys.refuse_set(name, "what differs so from layer to layer")
     listed = keys.items("is_moe_layer", num_layers(keys))
     first = keys.count("first_k_dense_replace") if keys.get("first_k_dense_replace") is not None else 1
     shared = keys.count("num_shared_experts") * keys.size("moe_intermediate_size")
@@ -481,21 +222,6 @@ def exaone_moe(keys: Keys) -> Model:
         num_mtp_layers=depth,
         mtp_layer=Layer(attention=seen_by_all, ffn=dense) if depth else None,
     )
-
-
-def gpt_oss(keys: Keys) -> Model:
-    """GPT-OSS: sinks, biases, every other layer slides; `intermediate_size` is that of an expert."""
-    full = full_attention(keys, head_dim=64, bias=True, sinks=True)
-    window = keys.size("sliding_window", default=128)
-    attention = windowed(keys, full, slides=lambda i: i % 2 == 0, window=window)
-    moe = experts(keys, "intermediate_size", bias=True, limited=True, router_bias=True)
-    return decoder(keys, attention, moe, tied=False)
-
-
-def grok1(keys: Keys) -> Model:
-    """Grok-1: norms before and after each part, eight wide gated experts, tied embeddings."""
-    moe = experts(keys, "moe_intermediate_size", "intermediate_size")
-    return decoder(keys, full_attention(keys), moe, tied=True, num_norms=4)
 
 
 def dbrx(keys: Keys) -> Model:
@@ -515,20 +241,6 @@ def dbrx(keys: Keys) -> Model:
         ffn_hidden_size=ffn_keys.size("ffn_hidden_size"),
     )
     return decoder(keys, attention, moe, tied=False, norm="layer_no_bias")
-
-
-def minimax_m2(keys: Keys) -> Model:
-    """MiniMax-M2: norms over all heads of queries and keys, sigmoid routing with a selection bias."""
-    norm: Literal["none", "hidden"] = "hidden" if keys.flag("use_qk_norm", default=True) else "none"
-    predicts = keys.flag("use_mtp", default=False)
-    depth = keys.count("num_mtp_modules") * keys.size("mtp_transformer_layers", default=1)
-    return decoder(
-        keys,
-        full_attention(keys, head_dim=128, qk_norm=norm),
-        experts(keys, "intermediate_size", score_bias=keys.flag("use_routing_bias", default=True)),
-        tied=False,
-        num_mtp_layers=depth if predicts else 0,
-    )
 
 
 def llama4(keys: Keys) -> Model:
@@ -556,21 +268,133 @@ def _llama4_attention(keys: Keys) -> tuple[Attention, ...]:
     return windowed(keys, full, slides=lambda i: bool(rotary[i]), window=chunk, local=local)
 
 
-MOE: Mapping[str, Callable[[Keys], Model]] = named(
+class Row(Struct, frozen=True, kw_only=True, eq=False):
+    """One architecture whose parts are those of others: its defaults, and the keys that change them.
+
+    A value `[key, default]` is the flag `key` of the file; `[key, default, kind]` is `kind` where that flag is set, and
+    "none" where it is not.
+    """
+
+    names: str
+    """Values of `model_type`."""
+    title: str
+    """Models of this architecture."""
+    attention: str | Mapping[str, Any] = MappingProxyType({})
+    """Fields of full attention, or another kind: latent, exaone."""
+    windows: Mapping[str, Any] | None = None
+    """Layers that slide (all, even, late, or all but every n-th), the window, and how their positions differ."""
+    ffn: Mapping[str, Any] = MappingProxyType({})
+    """Fields of the dense feed-forward; the key `four_times` of its size has four times the hidden size as default."""
+    experts: Mapping[str, Any] | None = None
+    """Fields of the experts of every layer, and the keys of the size of one."""
+    routed: Mapping[str, Any] | None = None
+    """Rule for the layers with experts: qwen or deepseek."""
+    tied: bool = False
+    num_norms: int = 2
+    parallel: Any = False
+    norm: str = "rms"
+    embedding_norm: bool = False
+    head_bias: Any = False
+    positions: bool = False
+    """Whether positions are learned."""
+    mtp: bool | str = False
+    """Whether layers predict further tokens, or the flag that switches them on."""
+    refuse: Mapping[str, str] = MappingProxyType({})
+    """Keys that describe what a model cannot express."""
+
+    def model(self, keys: Keys) -> Model:
+        """Return the model of a file of this architecture."""
+        for key, reason in self.refuse.items():
+            keys.refuse_set(key, reason)
+        return decoder(
+            keys,
+            self._attention(keys),
+            self._ffn(keys),
+            tied=self.tied,
+            num_norms=self.num_norms,
+            parallel=_value(keys, self.parallel),
+            norm=self.norm,
+            embedding_norm=self.embedding_norm,
+            head_bias=_value(keys, self.head_bias),
+            learned_positions=keys.size(*POSITIONS) if self.positions else 0,
+            num_mtp_layers=self._depth(keys),
+        )
+
+    def _attention(self, keys: Keys) -> Attention | Sequence[Attention]:
+        if isinstance(self.attention, str):
+            return ATTENTION[self.attention](keys)
+        full = full_attention(keys, **{name: _value(keys, value) for name, value in self.attention.items()})
+        if (windows := self.windows) is None:
+            return full
+        if "base" in windows:
+            return _windows(keys, full, windows, replace(full, rope=near_rope_of(keys, *windows["base"])))
+        return _windows(keys, full.without_positions() if windows.get("rotary") else full, windows, full)
+
+    def _ffn(self, keys: Keys) -> Ffn | Sequence[Ffn]:
+        if self.experts is not None:
+            fields = {name: _value(keys, value) for name, value in self.experts.items() if name != "size"}
+            return experts(keys, *self.experts["size"], **fields)
+        if self.routed is not None:
+            fields = dict(self.routed)
+            return ROUTED[fields.pop("by")](keys, **fields)
+        fields = {name: _value(keys, value) for name, value in self.ffn.items() if name != "four_times"}
+        if (key := self.ffn.get("four_times")) is not None:
+            return DenseFfn(ffn_hidden_size=four_times(keys, key), **fields)
+        return dense_ffn(keys, **fields)
+
+    def _depth(self, keys: Keys) -> int:
+        if not isinstance(self.mtp, str):
+            return keys.count("num_nextn_predict_layers") if self.mtp else 0
+        depth = keys.count("num_mtp_modules") * keys.size("mtp_transformer_layers", default=1)
+        return depth if keys.flag(self.mtp, default=False) else 0
+
+
+def _value(keys: Keys, value: Any) -> Any:  # noqa: ANN401 (JSON)
+    """Return a value of a row, or what the flag of the file that it names makes of it."""
+    if not isinstance(value, list):
+        return value
+    name, default, *kind = value
+    on = keys.flag(name, default=default)
+    return (kind[0] if on else "none") if kind else on
+
+
+def _windows(
+    keys: Keys, full: FullAttention, windows: Mapping[str, Any], local: FullAttention
+) -> tuple[FullAttention, ...]:
+    """Return the attention of each layer; `local` is that of layers that slide."""
+    rule, usual = windows["slides"], windows.get("size")
+    late = rule == "late"
+    slides = not late or keys.flag("use_sliding_window", default=False)
+    window = None
+    if usual != 0 and slides:
+        window = keys.size("sliding_window", default=usual) if usual else keys.optional_size("sliding_window")
+    first = keys.count("max_window_layers") if late else 0
+    every = keys.size(rule[0], default=rule[1]) if isinstance(rule, list) else rule
+    rules: Mapping[str, Callable[[int], bool]] = {
+        "all": lambda _: True,
+        "even": lambda layer: layer % 2 == 0,
+        "late": lambda layer: layer >= first,
+    }
+    return windowed(
+        keys, full, slides=rules.get(str(rule), lambda i: (i + 1) % every != 0), window=window, local=local
+    )
+
+
+ATTENTION: Final[Mapping[str, Callable[[Keys], Attention | Sequence[Attention]]]] = {
+    "latent": latent_attention,
+    "exaone": exaone_attention,
+}
+ROUTED: Final[Mapping[str, Callable[..., Sequence[Ffn]]]] = {"qwen": qwen_ffn, "deepseek": deepseek_ffn}
+ROWS: Final = tuple(Row(**row) for row in packaged("huggingface", "architectures")["rows"])
+DECODERS: Mapping[str, Callable[[Keys], Model]] = named(
     {
+        **{row.model: row.names for row in ROWS},
         dbrx: "dbrx",
-        deepseek: "deepseek_v2 deepseek_v3 kimi_k2",
         exaone_moe: "exaone_moe",
-        glm4_moe: "glm4_moe glm4v_moe_text",
-        gpt_oss: "gpt_oss",
-        granitemoe: "granitemoe",
-        grok1: "grok-1 grok1",
+        falcon: "falcon",
         llama4: "llama4 llama4_text",
-        minimax_m2: "minimax_m2",
-        mixtral: "mixtral",
-        olmoe: "olmoe",
-        phimoe: "phimoe",
-        qwen2_moe: "qwen2_moe",
-        qwen3_moe: "qwen3_moe qwen3_omni_moe_text qwen3_vl_moe_text",
+        mpt: "mpt",
+        opt: "opt",
     }
 )
+"""What reads each `model_type`: a row of architectures.json, or a function where it has parts that no other has."""

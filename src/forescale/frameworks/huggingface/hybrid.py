@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from forescale.errors import ReaderError
 from forescale.frameworks.huggingface.decoders import experts, qwen_ffn
 from forescale.frameworks.huggingface.keys import (
     HEADS,
@@ -126,7 +125,7 @@ def _one_part_layers(keys: Keys) -> Sequence[str]:
             f"'hybrid_override_pattern' must name each of the {counted(num_layers(keys), 'layer')} "
             f"by one of M, *, - and E; got {listed!r}"
         )
-        raise ReaderError(keys.where, problem)
+        keys.refuse(problem)
     return kinds
 
 
@@ -143,7 +142,7 @@ def _one_layer_ahead(keys: Keys) -> Sequence[str]:
         or ahead[1] not in ("mlp", "moe")
     ):
         problem = f'{name!r} must be of M or *, then of - or E, such as "*E"; got {listed!r}'
-        raise ReaderError(keys.where, problem)
+        keys.refuse(problem)
     return ahead
 
 

@@ -10,7 +10,8 @@ from typing import Any, Final, TypeVar, cast
 
 from msgspec.structs import replace
 
-from forescale.errors import ReaderError, UnknownKeyError, shown
+from forescale.errors import UnknownKeyError, shown
+from forescale.frameworks.getters import Getters
 from forescale.frameworks.reading import packaged
 from forescale.limits import EXTENT, LAYERS
 from forescale.spec.model import USUAL_EPS, Attention, DenseFfn, Ffn, FullAttention, Layer, Model, MoeFfn
@@ -22,10 +23,8 @@ MISSPELT = 0.93
 _BOUNDED = ("num_hidden_layers", "n_layers", "n_layer", "num_layers", "num_nextn_predict_layers")
 
 
-class Keys:
+class Keys(Getters):
     """Keys of one JSON object; null is absent. Several names may be given where spellings differ."""
-
-    __slots__ = ("_children", "_data", "_missing", "_used", "where")
 
     def __init__(self, data: Mapping[str, Any], where: str) -> None:
         self._data = dict(data)
@@ -44,7 +43,7 @@ class Keys:
         for name, value in values.items() if names in ALIKE else ():
             if name != first and value != values[first]:
                 text = f"{first!r} is {shown(values[first])} and {name!r} is {shown(value)}"
-                raise ReaderError(self.where, f"{text}, which mean the same; leave one of them out")
+                self.refuse(f"{text}, which mean the same; leave one of them out")
         return values.get(first)
 
     def leave(self, *names: str) -> None:
@@ -63,7 +62,7 @@ class Keys:
         if default is None:
             near = get_close_matches(names[0], self.unread(), 1, 0.8)
             hint = f"; it has {near[0]!r}" if near else self._also(names)
-            raise ReaderError(self.where, f"the required key {names[0]!r} is missing{hint}")
+            self.refuse(f"the required key {names[0]!r} is missing{hint}")
         return default
 
     def optional_size(self, *names: str) -> int | None:
@@ -85,7 +84,7 @@ class Keys:
             return 0.0
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
             problem = f"the key {self.spelt(*names)} must be a number above 0; got {shown(value)}"
-            raise ReaderError(self.where, problem)
+            self.refuse(problem)
         return float(value)
 
     def flag(self, *names: str, default: bool) -> bool:
@@ -93,9 +92,7 @@ class Keys:
         value = self.get(*names)
         if value is None:
             return default
-        if not isinstance(value, bool):
-            raise ReaderError(self.where, f"the key {names[0]!r} must be true or false; got {shown(value)}")
-        return value
+        return self.boolean(f"the key {names[0]!r}", value if isinstance(value, bool) else None, value)
 
     def items(self, name: str, length: int | None = None) -> Sequence[Any] | None:
         """Return a list of names or numbers, one for each of `length` layers, or None where it is absent."""
@@ -103,12 +100,10 @@ class Keys:
         if value is None:
             return None
         if not isinstance(value, list | tuple) or not all(isinstance(item, str | int) for item in value):
-            raise ReaderError(
-                self.where, f"the key {name!r} must be a list of names or numbers; got {shown(value)}"
-            )
+            self.refuse(f"the key {name!r} must be a list of names or numbers; got {shown(value)}")
         if length is not None and len(value) != length:
             problem = f"the key {name!r} lists {counted(len(value), 'layer')}, but there are {length}"
-            raise ReaderError(self.where, problem)
+            self.refuse(problem)
         return value
 
     def words(self, name: str, length: int, known: Sequence[str]) -> Sequence[Any] | None:
@@ -116,7 +111,7 @@ class Keys:
         value = self.items(name, length)
         if wrong := [item for item in value or () if item not in known]:
             problem = f"the key {name!r} takes {', '.join(known)}; got {shown(wrong[0])}"
-            raise ReaderError(self.where, problem)
+            self.refuse(problem)
         return value
 
     def child(self, name: str) -> Keys | None:
@@ -130,14 +125,14 @@ class Keys:
         """Return the keys of what can only be a nested object, or None where it is absent."""
         value, child = self.get(name), self.child(name)
         if value is not None and child is None:
-            raise ReaderError(self.where, f"the key {name!r} must be a table; got {shown(value)}")
+            self.refuse(f"the key {name!r} must be a table; got {shown(value)}")
         return child
 
     def word(self, *names: str) -> str:
         """Return a word; empty where the key is absent."""
         value = self.get(*names)
         if value is not None and not isinstance(value, str):
-            raise ReaderError(self.where, f"the key {self.spelt(*names)} must be a word; got {shown(value)}")
+            self.refuse(f"the key {self.spelt(*names)} must be a word; got {shown(value)}")
         return value or ""
 
     def fall_back(self, name: str, other: Keys) -> None:
@@ -146,10 +141,10 @@ class Keys:
         if self._data.get(name) is None and value is not None:
             self._data[name] = value
 
-    def refuse(self, name: str, why: str) -> None:
+    def refuse_set(self, name: str, why: str) -> None:
         """Raise an error if the flag `name` is set: the file describes what the model cannot express."""
         if self.get(name):
-            raise ReaderError(self.where, f"the key {name!r} is set, and {why} cannot be described")
+            self.refuse(f"the key {name!r} is set, and {why} cannot be described")
 
     def refuse_misspelt(self) -> None:
         """Refuse a key that nobody asked for and that is nearly one that was asked for and is not there.
@@ -179,15 +174,10 @@ class Keys:
         }
 
     def _whole(self, name: str, value: object, *, least: int) -> int:
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            problem = f"the key {name!r} must be a whole number of at least {least}; got {shown(value)}"
-            raise ReaderError(self.where, problem)
+        number = int(value) if isinstance(value, float) and value.is_integer() else value
+        known = number if isinstance(number, int) and not isinstance(number, bool) else None
         most = LAYERS.le if name in _BOUNDED else EXTENT.le
-        if value > most:
-            raise ReaderError(self.where, f"the key {name!r} must be {most:,} or less; got {shown(value)}")
-        return value
+        return self.whole(f"the key {name!r}", known, value, least=least, most=most)
 
     def _also(self, names: Sequence[str]) -> str:
         return f" (also looked for {', '.join(names[1:])})" if len(names) > 1 else ""
@@ -280,9 +270,7 @@ def num_layers(keys: Keys) -> int:
     listed = keys.items("layers_block_type")
     number = keys.size(*DEPTH_KEYS, default=len(listed) if listed else None)
     if number > MOST_LAYERS:
-        raise ReaderError(
-            keys.where, f"{number} layers are more than the {MOST_LAYERS} that a model may have"
-        )
+        keys.refuse(f"{number} layers are more than the {MOST_LAYERS} that a model may have")
     return number
 
 
@@ -308,7 +296,7 @@ def full_attention(
     kv_heads = keys.size(*KV_HEADS, default=heads)
     if heads % kv_heads:
         problem = f"{keys.spelt(*HEADS)} {heads} is no multiple of {keys.spelt(*KV_HEADS)} {kv_heads}"
-        raise ReaderError(keys.where, problem)
+        keys.refuse(problem)
     return FullAttention(num_heads=heads, num_kv_heads=kv_heads, head_dim=width, **fields)
 
 
@@ -379,7 +367,7 @@ def even_head_dim(keys: Keys) -> int:
     hidden, heads = keys.size(*HIDDEN), keys.size(*HEADS)
     if hidden % heads:
         problem = f"{keys.spelt(*HIDDEN)} {hidden} is no multiple of {keys.spelt(*HEADS)} {heads}"
-        raise ReaderError(keys.where, f"{problem}; give the key 'head_dim'")
+        keys.refuse(f"{problem}; give the key 'head_dim'")
     return hidden // heads
 
 
@@ -434,7 +422,7 @@ def routed(
     kinds = keys.words("mlp_layer_types", layers, ("dense", "sparse"))
     sparse = [kind == "sparse" for kind in kinds] if kinds else [is_moe(i) for i in range(layers)]
     if not all(sparse) and dense is None:
-        raise ReaderError(keys.where, "some layers are dense, but the key 'intermediate_size' is missing")
+        keys.refuse("some layers are dense, but the key 'intermediate_size' is missing")
     return tuple(moe if routes or dense is None else dense for routes in sparse)
 
 

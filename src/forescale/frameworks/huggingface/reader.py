@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, nearest
 from forescale.files import is_folder, parse_json, read_text
-from forescale.frameworks.huggingface.decoders import DENSE, MOE
+from forescale.frameworks.huggingface.decoders import DECODERS
 from forescale.frameworks.huggingface.hybrid import HYBRID
 from forescale.frameworks.huggingface.keys import Keys
 from forescale.frameworks.huggingface.sparse import SPARSE
@@ -29,7 +29,7 @@ from forescale.units import format_count
 CONFIG_FILE = "config.json"
 THINKER = "thinker_config"
 """The part of a Qwen-Omni model that is trained on text, images and sound; what speaks is beside it."""
-FAMILIES: Mapping[str, Callable[[Keys], Model]] = MappingProxyType({**DENSE, **MOE, **HYBRID, **SPARSE})
+FAMILIES: Mapping[str, Callable[[Keys], Model]] = MappingProxyType({**DECODERS, **HYBRID, **SPARSE})
 """What reads each `model_type`."""
 
 
@@ -124,17 +124,15 @@ def _language_part(outer: Keys) -> Keys:
 def _family(keys: Keys) -> Callable[[Keys], Model]:
     kind = keys.get("model_type")
     if kind is None and isinstance(keys.get("workload"), Mapping):
-        raise ReaderError(keys.where, "it asks a question; write a plan in TOML or YAML (.toml, .yaml)")
+        keys.refuse("it asks a question; write a plan in TOML or YAML (.toml, .yaml)")
     if not isinstance(kind, str) or not kind:
-        raise ReaderError(
-            keys.where, "it has no model_type, so it is not the config.json of a Hugging Face model"
-        )
+        keys.refuse("it has no model_type, so it is not the config.json of a Hugging Face model")
     if kind not in FAMILIES:
         close = nearest(kind, FAMILIES)
         hint = f" (nearest: {', '.join(close)})" if close else ""
         supported = ", ".join(supported_model_types())
         problem = f"the architecture {kind!r} is not supported{hint}; those that are: {supported}"
-        raise ReaderError(keys.where, problem)
+        keys.refuse(problem)
     return FAMILIES[kind]
 
 

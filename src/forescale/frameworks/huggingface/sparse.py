@@ -7,7 +7,6 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from forescale.errors import ReaderError
 from forescale.frameworks.huggingface.decoders import deepseek_ffn, latent_attention
 from forescale.frameworks.huggingface.keys import Keys, decoder, named, num_layers
 from forescale.spec.model import Indexer, LatentAttention, Model, picking_layers, predicting_layer
@@ -56,9 +55,7 @@ def _picks(keys: Keys) -> list[bool]:
     if listed is None:
         return list(picking_layers(layers, every=every, first=first))
     if listed[0] != "full":
-        raise ReaderError(
-            keys.where, f"the key {key!r} begins with full: nothing is picked before the first layer"
-        )
+        keys.refuse(f"the key {key!r} begins with full: nothing is picked before the first layer")
     return [kind == "full" for kind in listed]
 
 
@@ -69,7 +66,7 @@ def _pattern(keys: Keys, layers: int) -> Sequence[str] | None:
         return keys.words("index_topk_pattern", layers, tuple(LETTERS.values()))
     if len(pattern) != layers or set(pattern) - set(LETTERS):
         allowed = f"one of {', '.join(LETTERS)} for each of {layers} layers"
-        raise ReaderError(keys.where, f"the key 'index_topk_pattern' takes {allowed}; got {pattern!r}")
+        keys.refuse(f"the key 'index_topk_pattern' takes {allowed}; got {pattern!r}")
     return [LETTERS[letter] for letter in pattern]
 
 

@@ -8,7 +8,6 @@ from typing import Any, Final, Literal
 
 from msgspec.structs import replace
 
-from forescale.errors import ReaderError
 from forescale.frameworks.huggingface.keys import HEADS, Keys, named
 from forescale.limits import LAYERS, Interval, within
 from forescale.spec.model import DenseFfn, FullAttention, Layer, Model, NormKind, Patches, Tiles, Vision
@@ -50,7 +49,7 @@ def encoder(
 ) -> Model:
     """Return a vision transformer; `windows` says what patches each layer sees, 0 `kv_heads` are as many as `heads`."""
     if width % heads:
-        raise ReaderError(keys.where, f"hidden size {width} does not divide over {heads} heads")
+        keys.refuse(f"hidden size {width} does not divide over {heads} heads")
     within(depth, LAYERS, f"{keys.where}: the number of layers")
 
     def layer(window: int | None) -> Layer:
@@ -87,7 +86,7 @@ def clip_or_siglip(
     patch = keys.size("patch_size", default=32 if clip else patch)
     image = keys.size("image_size", default=224)
     if not clip and keys.flag("vision_use_head", default=False):
-        keys.refuse("vision_use_head", "a pooling head of a tower")
+        keys.refuse_set("vision_use_head", "a pooling head of a tower")
     tower = encoder(
         keys,
         width=keys.size("hidden_size", default=width),
@@ -145,9 +144,7 @@ def llava_onevision(keys: Keys, outer: Keys, text: Model) -> Vision:
     message = str(outer.get("vision_aspect_ratio") or "anyres_max_9")
     most = message.removeprefix("anyres_max_")
     if not most.isdecimal() or most == message:
-        raise ReaderError(
-            outer.where, f"the key 'vision_aspect_ratio' must be anyres_max_ and a number; got {message!r}"
-        )
+        outer.refuse(f"the key 'vision_aspect_ratio' must be anyres_max_ and a number; got {message!r}")
     tiled = _tiled(llava(keys, outer, text), outer, ONEVISION)
     assert tiled.tiles is not None
     return replace(tiled, tiles=replace(tiled.tiles, most=int(most)))
@@ -162,7 +159,7 @@ def _tiled(vision: Vision, outer: Keys, usual: Sequence[tuple[int, int]]) -> Vis
         grids = ()
     if not grids or min(map(min, grids)) < 1:
         problem = f"the key 'image_grid_pinpoints' must list heights and widths of {side} pixels or more each"
-        raise ReaderError(outer.where, problem)
+        outer.refuse(problem)
     return replace(vision, tiles=Tiles(grids=grids, fits="resolution", rows_end=True))
 
 
@@ -176,7 +173,7 @@ def glm4v(keys: Keys, outer: Keys, text: Model) -> Vision:
     )
     if inner != text.hidden_size:
         problem = f"out_hidden_size {inner} is not the text's hidden_size {text.hidden_size}"
-        raise ReaderError(keys.where, problem)
+        keys.refuse(problem)
     tower = encoder(
         keys,
         width=keys.size("hidden_size", default=1536),
@@ -243,7 +240,7 @@ def internvl(keys: Keys, outer: Keys, text: Model) -> Vision:
     outer.get(
         "vision_feature_layer", "vision_feature_select_strategy", "image_seq_length", "projector_hidden_act"
     )
-    keys.refuse("use_mask_token", "a mask of patches")
+    keys.refuse_set("use_mask_token", "a mask of patches")
     patch, image = _side(keys, "patch_size", 14), _side(keys, "image_size", 448)
     merge = _shuffled(outer, "downsample_ratio")
     tower = encoder(
@@ -285,8 +282,7 @@ def internvl_chat(keys: Keys, outer: Keys, text: Model) -> Vision:
     sides = range(1, most + 1)
     grids = tuple((rows, columns) for rows in sides for columns in sides if least <= rows * columns <= most)
     if not grids:
-        raise ReaderError(
-            outer.where,
+        outer.refuse(
             f"the key 'min_dynamic_patch' must be 'max_dynamic_patch' {most} at most; got {least}",
         )
     whole = outer.flag("use_thumbnail", default=True)
@@ -299,7 +295,7 @@ def _side(keys: Keys, name: str, usual: int) -> int:
     if not isinstance(sides, list | tuple):
         return keys.size(name, default=usual)
     if len(set(map(str, sides))) != 1 or not isinstance(sides[0], int) or sides[0] < 1:
-        raise ReaderError(keys.where, f"the key {name!r} must be a side, or two equal ones; got {sides!r}")
+        keys.refuse(f"the key {name!r} must be a side, or two equal ones; got {sides!r}")
     return sides[0]
 
 
@@ -308,14 +304,14 @@ def _shuffled(keys: Keys, name: str) -> int:
     ratio = keys.get(name) or 0.5
     merge = round(1.0 / ratio) if isinstance(ratio, int | float) and 0.0 < ratio <= 1.0 else 0
     if not merge:
-        raise ReaderError(keys.where, f"the key {name!r} must lie in (0, 1]; got {ratio!r}")
+        keys.refuse(f"the key {name!r} must lie in (0, 1]; got {ratio!r}")
     return merge
 
 
 def _last_layer(keys: Keys, outer: Keys) -> tuple[Model, int, int]:
     """Return the transformer of LLaVA's family, the result of one of whose layers is projected."""
     if isinstance(outer.get("vision_feature_layer"), list):
-        outer.refuse("vision_feature_layer", "several layers of a tower side by side")
+        outer.refuse_set("vision_feature_layer", "several layers of a tower side by side")
     outer.get("vision_feature_select_strategy", "image_seq_length", "projector_hidden_act")
     return pixtral(keys) if keys.get("model_type") == "pixtral" else clip_or_siglip(keys)
 
@@ -362,7 +358,7 @@ def kimi(keys: Keys, outer: Keys, text: Model) -> Vision:
         learned_positions=positions,
     )
     if merge[0] != merge[1] or not isinstance(merge[0], int):
-        raise ReaderError(keys.where, f"the key 'merge_kernel_size' must be two equal numbers; got {merge!r}")
+        keys.refuse(f"the key 'merge_kernel_size' must be two equal numbers; got {merge!r}")
     return Vision(
         encoder=tower,
         patch_size=patch,
@@ -383,9 +379,9 @@ def llama4(keys: Keys, outer: Keys, text: Model) -> Vision:
     width, adapter = keys.size("hidden_size", default=768), keys.size("projector_output_dim", default=4096)
     if width * merge**2 != inner:
         problem = f"intermediate_size {inner} is not hidden_size {width} of {merge**2} patches, which the adapter takes"
-        raise ReaderError(keys.where, problem)
+        keys.refuse(problem)
     if keys.size("vision_output_dim", default=adapter) != adapter:
-        raise ReaderError(keys.where, "vision_output_dim is not the projector_output_dim that it stands for")
+        keys.refuse("vision_output_dim is not the projector_output_dim that it stands for")
     tower = encoder(
         keys,
         width=width,

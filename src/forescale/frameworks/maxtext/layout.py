@@ -10,7 +10,7 @@ from typing import Any, Final, get_args
 from forescale.errors import shown
 from forescale.frameworks.adapters import lora_words, targets_of
 from forescale.frameworks.maxtext.command import topologies
-from forescale.frameworks.reading import Options, packaged, words_of
+from forescale.frameworks.reading import Options, explicit_fields, packaged
 from forescale.frameworks.settings import Settings
 from forescale.limits import whole_of
 from forescale.spec.layout import (
@@ -244,7 +244,9 @@ def told(settings: Settings, layout: Layout) -> dict[str, Any]:
         "recompute": [name for name in Recompute.__struct_fields__ if name != "stops_early"],
         **({} if layout.routing.capacity_factor is None else {"routing": ["capacity_factor"]}),
     }
-    return words_of(layout, left=[*alone, *(name for name in LEFT if not message.get(name))], **tables)
+    return explicit_fields(
+        layout, left=[*alone, *(name for name in LEFT if not message.get(name))], tables=tables
+    )
 
 
 def _check_axes(settings: Settings, mesh: Mesh) -> None:

@@ -14,13 +14,13 @@ from typing import Any, Final
 from msgspec import field
 from msgspec.structs import replace
 
-from forescale.errors import ForescaleError, ReaderError, UnknownNameError, shown
+from forescale.errors import ReaderError, UnknownNameError, shown
 from forescale.files import is_file, read_text
 from forescale.frameworks.maxtext.command import HALLMARK, base_values, known_keys, parse_command, presets
 from forescale.frameworks.maxtext.layout import WORDS, Mesh, read_mesh, read_strategy, read_workload, told
 from forescale.frameworks.maxtext.model import read_model, same
 from forescale.frameworks.reading import Options, ParsedFile, unknown_of
-from forescale.frameworks.settings import Settings
+from forescale.frameworks.settings import Settings, errors_of
 from forescale.positions import keys_of_yaml
 from forescale.spec.model import Model
 from forescale.struct import Struct
@@ -103,33 +103,25 @@ def read_given(config: MaxTextValues, path: Path, options: Options) -> ParsedFil
     }
     unknown = _unknown({**config.values, **overrides}, config.lines, path, strict=options.strict)
     settings, model_keys = _settings(config, overrides, unknown, path)
-    for word, axis in OVER.items():
-        if options.over.get(word) is not None:
-            settings.set(f"ici_{axis}_parallelism", options.over[word])
-            settings.set(f"dcn_{axis}_parallelism", 1)
-    if options.over.get("seq_len") is not None:
-        settings.set("max_target_length", options.over["seq_len"])
+    axes = settings.override(options.over, {word: f"ici_{axis}_parallelism" for word, axis in OVER.items()})
+    for key in axes:
+        settings.set(key.replace("ici_", "dcn_", 1), 1)
+    settings.override(options.over, {"seq_len": "max_target_length"})
     written = {key for key in (*config.values, *overrides) if key not in unknown}
-    try:
+    with errors_of(path):
         model = _model(settings, path, options, model_keys)
         mesh = read_mesh(settings, options)
         layout = read_strategy(settings, mesh, model)
         workload = read_workload(settings, mesh, model)
         parts = told(settings, layout)
-    except ReaderError:
-        raise
-    except ForescaleError as error:
-        raise ReaderError(path, str(error)) from error
     _note_devices(settings, mesh, options)
     used = tuple(key for key in settings.used() if key in written)
     return ParsedFile(
         format=MaxTextReader.name,
         model=model,
         framework=MaxTextReader.name,
-        strategy=layout,
-        told=parts,
-        workload_values=workload,
-        schedule=layout.schedule,
+        layout_fields=parts,
+        workload_fields=workload,
         num_devices=layout.num_devices if options.layout and mesh.stated else options.num_devices,
         used=used,
         ignored=tuple(sorted(written.difference(used))),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Final
+from typing import Any
 
 from forescale.errors import SpecError
 from forescale.frameworks.adapters import PLACES
@@ -23,7 +23,7 @@ from forescale.frameworks.maxtext.layout import (
 from forescale.frameworks.maxtext.model import read_model, same
 from forescale.frameworks.maxtext.rope import rope_keys
 from forescale.frameworks.settings import Settings
-from forescale.frameworks.writing import PLACEHOLDER, Files
+from forescale.frameworks.writing import PLACEHOLDER, Files, Writer
 from forescale.question import Question
 from forescale.spec.cluster import Cluster
 from forescale.spec.layout import Layout
@@ -251,14 +251,12 @@ REMARKS = {
 }
 
 
-class MaxTextWriter:
+class MaxTextWriter(Writer):
     """The YAML configuration of MaxText."""
 
-    title: Final = "MaxText configuration in YAML"
-    frameworks: Final = ("maxtext",)
-    no_vision: Final = ""
-    endings: Final = {"": ".yml"}
-    several: Final = False
+    title = "MaxText configuration in YAML"
+    frameworks = ("maxtext",)
+    endings: Mapping[str, str] = {"": ".yml"}
 
     def write(self, question: Question) -> Files:
         """Return the configuration; what MaxText has no key for is left out."""

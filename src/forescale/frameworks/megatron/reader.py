@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,8 +15,8 @@ from forescale.frameworks.megatron.laws import ParsedConfig, check_settings
 from forescale.frameworks.megatron.layout import KERNELS, check_param_gather, read_strategy
 from forescale.frameworks.megatron.model import read_model
 from forescale.frameworks.megatron.run import has_tower, lay_program, read_workload
-from forescale.frameworks.reading import Options, ParsedFile, unknown_of, words_of
-from forescale.frameworks.settings import Settings
+from forescale.frameworks.reading import Options, ParsedFile, explicit_fields, unknown_of
+from forescale.frameworks.settings import Settings, errors_of
 from forescale.positions import keys_of_yaml
 from forescale.spec.model import Model
 from forescale.syntax import parse_mapping, parse_yaml
@@ -151,51 +152,41 @@ def read_settings(
     `based` says that they change others which are not here, so what they leave out need not be the default.
     """
     num_devices, layout = num_devices or options.num_devices, options.layout
-    merged = _lay_over(settings, options)
+    overridden = settings.override(options.over, OVER)
     settings.ask(SIZES)
     _refuse_old(settings)
     try:
-        model = model or read_model(settings, name=name, options=options)
-        devices = num_devices if layout else None
-        if not based:
-            check_param_gather(settings)
-        strategy = read_strategy(settings, num_layers=model.num_layers, num_devices=devices)
-        if num_devices is None and layout:
-            settings.note(
-                f"the number of devices is not stated; it is read for the fewest, {strategy.num_devices}"
-            )
-        workload = read_workload(settings, strategy)
-        if layout and not based:
-            parsed_config = ParsedConfig(model=model, layout=strategy, workload=workload)
-            check_settings(settings, parsed_config, merged, framework)
-        _note_idle(settings, based=based)
-    except (ReaderError, UnknownKeyError):
+        with errors_of(settings.where):
+            model = model or read_model(settings, name=name, options=options)
+            devices = num_devices if layout else None
+            if not based:
+                check_param_gather(settings)
+            strategy = read_strategy(settings, num_layers=model.num_layers, num_devices=devices)
+            if num_devices is None and layout:
+                settings.note_fewest(strategy.num_devices)
+            workload = read_workload(settings, strategy)
+            if layout and not based:
+                parsed_config = ParsedConfig(model=model, layout=strategy, workload=workload)
+                check_settings(settings, parsed_config, overridden, framework)
+            _note_idle(settings, based=based)
+    except ForescaleError:
         raise
-    except ForescaleError as error:
-        raise ReaderError(settings.where, str(error)) from error
     except (TypeError, ValueError) as error:
         raise ReaderError(settings.where, f"it holds a value that cannot be read: {error}") from error
     return ParsedFile(
         format=form,
         model=model,
         framework=framework,
-        strategy=strategy,
-        told=words_of(
-            strategy, left=("software", *["allocator"] * (ALLOCATOR[0] not in settings)), kernels=KERNELS
+        layout_fields=explicit_fields(
+            strategy,
+            left=("software", *["allocator"] * (ALLOCATOR[0] not in settings)),
+            schedule=schedule,
+            tables={"kernels": KERNELS},
         ),
-        workload=workload,
-        schedule=schedule,
+        workload_fields=asdict(workload),
         num_devices=num_devices,
         **settings.accounted(unknown),
     )
-
-
-def _lay_over(settings: Settings, options: Options) -> dict[str, Any]:
-    """Lay what is asked over what was written, and return it by Megatron's keys."""
-    question = {key: options.over[word] for word, key in OVER.items() if options.over.get(word) is not None}
-    for key, value in question.items():
-        settings.set(key, value)
-    return question
 
 
 AWARE = "use_precision_aware_optimizer"

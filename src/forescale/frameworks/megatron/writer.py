@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from typing import Final
 
 from forescale.frameworks.megatron.arguments import flag_of, known_flags
 from forescale.frameworks.megatron.laws import check_laws
@@ -14,7 +13,7 @@ from forescale.frameworks.megatron.write_layout import (
     model_settings,
     run_settings,
 )
-from forescale.frameworks.writing import PLACEHOLDER, Files, filled, torchrun
+from forescale.frameworks.writing import PLACEHOLDER, Files, Writer, filled, torchrun
 from forescale.question import Question
 
 LAUNCH = "run.sh"
@@ -25,14 +24,13 @@ STEPS = 100_000
 """Steps of a run of which nobody said how long it is."""
 
 
-class MegatronWriter:
+class MegatronWriter(Writer):
     """Bash scripts that start Megatron-LM by torchrun."""
 
-    title: Final = "Megatron-LM launch script"
-    frameworks: Final = ("megatron-core",)
-    no_vision: Final = "Megatron-LM's programs on images (examples/multimodal) have towers of their own"
-    endings: Final = {"": ".sh"}
-    several: Final = False
+    title = "Megatron-LM launch script"
+    frameworks = ("megatron-core",)
+    no_vision = "Megatron-LM's programs on images (examples/multimodal) have towers of their own"
+    endings: Mapping[str, str] = {"": ".sh"}
 
     def write(self, question: Question) -> Files:
         """Return the script; what its flags have no word for is left out."""

@@ -14,11 +14,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
-from forescale.errors import ForescaleError, ReaderError, UnknownKeyError, shown
+from forescale.errors import ReaderError, UnknownKeyError, shown
 from forescale.files import read_text
 from forescale.frameworks.nanotron.model import CONFIG, family_of, read_model
-from forescale.frameworks.reading import Options, ParsedFile, flat, packaged, unknown_of, words_of
-from forescale.frameworks.settings import Settings
+from forescale.frameworks.reading import Options, ParsedFile, explicit_fields, flat, packaged, unknown_of
+from forescale.frameworks.settings import Settings, errors_of
 from forescale.positions import keys_of_yaml
 from forescale.spec.layout import ContextKind, Kernels, Layout, Recompute
 from forescale.spec.workload import OptimizerName, StorageType
@@ -83,25 +83,17 @@ class NanotronReader:
         text = read_text(path)
         content = parse_mapping(text, path, parse_yaml)
         settings, unknown, family = _settings(content, keys_of_yaml(text), path, strict=options.strict)
-        for word, key in OVER.items():
-            if options.over.get(word) is not None:
-                settings.set(key, options.over[word])
-        try:
+        settings.override(options.over, OVER)
+        with errors_of(path):
             model = read_model(settings, family, path.stem)
             layout = _strategy(settings, options)
             workload = _workload(settings, layout)
-        except ReaderError:
-            raise
-        except ForescaleError as error:
-            raise ReaderError(path, str(error)) from error
         return ParsedFile(
             format=self.name,
             model=model,
             framework=self.name,
-            strategy=layout,
-            told=_told(layout),
-            workload_values=workload,
-            schedule=layout.schedule,
+            layout_fields=_layout_fields(layout),
+            workload_fields=workload,
             num_devices=layout.num_devices if options.layout else options.num_devices,
             **settings.accounted(unknown),
         )
@@ -262,11 +254,11 @@ GRANULARITIES: Mapping[str, str] = {
 }
 
 
-def _told(layout: Layout) -> dict[str, Any]:
-    """Return what the configuration says; of kernels what it says of tensor parallelism."""
+def _layout_fields(layout: Layout) -> dict[str, Any]:
+    """Return the explicit fields of the layout; of kernels those of tensor parallelism."""
     names = ("hides_input_sums", "regathers_inputs") if layout.tp > 1 else ()
     alone = () if layout.cp > 1 else ("cp_kind", "cp_balanced")
-    return words_of(layout, left=(*LEFT, *alone), kernels=names)
+    return explicit_fields(layout, left=(*LEFT, *alone), tables={"kernels": names})
 
 
 def _workload(settings: Settings, layout: Layout) -> dict[str, Any]:

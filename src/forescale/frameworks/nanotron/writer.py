@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, Final
 
 from forescale.errors import SpecError
 from forescale.frameworks.nanotron.reader import CONTEXT, ENGINES, STORAGE
-from forescale.frameworks.writing import PLACEHOLDER, Files, allocator, torchrun
+from forescale.frameworks.writing import PLACEHOLDER, Files, Writer, allocator, torchrun
 from forescale.question import Question
 from forescale.spec.layout import Layout
 from forescale.spec.model import DenseFfn, FullAttention, Layer, Model, MoeFfn
@@ -40,14 +41,13 @@ PLACES: dict[str, Any] = {
 """Sections that say where things lie."""
 
 
-class NanotronWriter:
+class NanotronWriter(Writer):
     """The YAML configuration of nanotron."""
 
-    title: Final = "nanotron configuration in YAML"
-    frameworks: Final = ("nanotron",)
-    no_vision: Final = "nanotron has no class with a vision tower"
-    endings: Final = {"": ".yaml"}
-    several: Final = False
+    title = "nanotron configuration in YAML"
+    frameworks = ("nanotron",)
+    no_vision = "nanotron has no class with a vision tower"
+    endings: Mapping[str, str] = {"": ".yaml"}
 
     def write(self, question: Question) -> Files:
         """Return the configuration; what nanotron has no key for is left out."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -25,8 +26,8 @@ from forescale.frameworks.megatron.arguments import known_flags, known_keys
 from forescale.frameworks.megatron.model import read_model
 from forescale.frameworks.megatron.reader import read_settings
 from forescale.frameworks.reading import Options, ParsedFile, packaged, unknown_of
-from forescale.frameworks.settings import Settings
-from forescale.frameworks.torchtitan.reader import read_tables
+from forescale.frameworks.settings import Settings, known_settings
+from forescale.frameworks.torchtitan.reader import read_sections
 from forescale.positions import keys_of_yaml
 from forescale.schedule.library import family
 from forescale.spec.model import MoeFfn
@@ -59,8 +60,7 @@ def read_bridge(
         If the recipe alone knows the model.
     """
     known = known_keys() | OWN | primus
-    unknown = unknown_of(values, known, path, lines, strict=options.strict)
-    settings = Settings({key: value for key, value in values.items() if key in known}, str(path), lines=lines)
+    settings, unknown = known_settings(values, known, path, lines, strict=options.strict)
     named = settings.get("hf_path")
     if not named or options.model_of is None:
         problem = (
@@ -99,7 +99,7 @@ def container_words(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
 def _adapted(parsed_file: ParsedFile, settings: Settings) -> ParsedFile:
     """Return a reading with the adapters that `peft` asks for: Megatron-Bridge's LoRA as it is without arguments."""
     kind = settings.text("peft", "none").lower()
-    if kind == "none" or parsed_file.workload is None:
+    if kind == "none":
         return parsed_file
     if kind != "lora":
         settings.refuse(f"{settings.spell('peft')} {kind} cannot be expressed; lora and none can")
@@ -108,7 +108,7 @@ def _adapted(parsed_file: ParsedFile, settings: Settings) -> ParsedFile:
     used = (*parsed_file.used, "peft")
     return replace(
         parsed_file,
-        workload=replace(parsed_file.workload, trainable=adapters),
+        workload_fields={**parsed_file.workload_fields, "trainable": asdict(adapters)},
         used=used,
         ignored=tuple(key for key in parsed_file.ignored if key not in ("peft", "peft_dim")),
     )
@@ -170,7 +170,7 @@ class PrimusReader:
             framework=self.name,
             schedule=schedule,
         )
-        _check_chunks(reading, path)
+        _check_chunks(schedule, reading, path)
         return reading
 
 
@@ -185,11 +185,11 @@ def _read_backend(backend: str, merged: Mapping[str, Any], path: Path, options: 
     if backend == BRIDGE:
         return read_bridge(parts, lines, _primus_keys(), path, options)
     if backend == "torchtitan":
-        tables = read_tables(parts, lines, path, options, more=FLAVOR_FIELDS)
+        sections = read_sections(parts, lines, path, options, more=FLAVOR_FIELDS)
     else:
-        tables = read_given(MaxTextValues(parts), path, options)
+        sections = read_given(MaxTextValues(parts), path, options)
     local = "not expressed: primus_turbo (Primus's own kernels of attention and products)"
-    return replace(tables, format=PrimusReader.name, notes=(*tables.notes, *[local] * bool(turbo)))
+    return replace(sections, format=PrimusReader.name, notes=(*sections.notes, *[local] * bool(turbo)))
 
 
 def _read_preset(content: Mapping[str, Any], path: Path, options: Options) -> ParsedFile:
@@ -389,12 +389,12 @@ COSTS = ("pp_cost_f", "pp_cost_b", "pp_cost_w")
 """What the heuristic of zero bubbles orders passes by; Primus's defaults are equal, as ours are."""
 
 
-def _check_chunks(reading: ParsedFile, path: Path) -> None:
+def _check_chunks(schedule: str | None, reading: ParsedFile, path: Path) -> None:
     """Refuse a schedule with a number of virtual stages that Primus does not run it with."""
-    fixed_vpp = None if reading.schedule is None else family(reading.schedule).fixed_vpp
+    fixed_vpp = None if schedule is None else family(schedule).fixed_vpp
     vpp = reading.strategy.vpp if reading.strategy is not None else fixed_vpp
     if fixed_vpp is not None and vpp != fixed_vpp:
-        problem = f"the schedule {reading.schedule!r} takes {counted(fixed_vpp, 'virtual stage')} per rank, got {vpp}"
+        problem = f"the schedule {schedule!r} takes {counted(fixed_vpp, 'virtual stage')} per rank, got {vpp}"
         raise ReaderError(path, problem)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Final
 
 from forescale.errors import SpecError
@@ -10,7 +11,7 @@ from forescale.frameworks.megatron.laws import check_laws
 from forescale.frameworks.megatron.write_layout import Settings, hybrid_pattern
 from forescale.frameworks.megatron.writer import STEPS, all_settings
 from forescale.frameworks.primus.reader import SCHEDULES
-from forescale.frameworks.writing import PLACEHOLDER, Files, allocator, filled
+from forescale.frameworks.writing import PLACEHOLDER, Files, Writer, allocator, filled
 from forescale.question import Question
 from forescale.spec.layout import Layout, Recompute
 
@@ -24,14 +25,13 @@ UNLISTED: Final = ("beta_fast", "beta_slow")
 """Fields of Megatron-LM's latent attention that none of Primus' presets has."""
 
 
-class PrimusWriter:
+class PrimusWriter(Writer):
     """Experiments for Primus' Megatron backend; run in its folder by its own script."""
 
-    title: Final = "Primus experiment in YAML"
-    frameworks: Final = ("primus",)
-    no_vision: Final = "what is written for Primus are its pre-trainings of text"
-    endings: Final = {"": ".yaml"}
-    several: Final = False
+    title = "Primus experiment in YAML"
+    frameworks = ("primus",)
+    no_vision = "what is written for Primus are its pre-trainings of text"
+    endings: Mapping[str, str] = {"": ".yaml"}
 
     def write(self, question: Question) -> Files:
         """Return the experiment; what its keys have no word for is left out."""

@@ -1,1 +1,1 @@
-"""torchtitan: its TOML files up to 0.2 and its Python job configurations since 0.3."""
+"""torchtitan: Python job configurations of 0.3 and later; sections of 0.2 inside Primus experiments."""

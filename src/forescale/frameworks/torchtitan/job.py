@@ -39,7 +39,7 @@ class Torchtitan:
     """What is known of torchtitan's own functions and classes."""
 
     package: Final = "torchtitan"
-    closed: Final = frozenset((REGISTRY, MTP_BUILDER, *(item.name for item in BUILDERS["0.3"])))
+    closed: Final = frozenset((REGISTRY, MTP_BUILDER, *(item.name for item in BUILDERS)))
 
     def call(self, call: Call, owner: object) -> Any:  # noqa: ANN401
         """Return a configuration by its class, a model with a converter, or what a function was called with."""
@@ -122,20 +122,6 @@ def read_job(path: Path, options: Options) -> Call:
         problem = f"what {name} returns cannot be read without running it"
         raise ReaderError(module.place(module.functions[name]), problem)
     return result
-
-
-def read_flavor(path: Path, flavor: str) -> Call | None:
-    """Return what a file of one's own puts under a flavor's name into a table of models (0.2); None if it does not."""
-    module = _module(path)
-    for node in module.tree.body:
-        match node:
-            case ast.Assign(targets=[ast.Subscript(slice=ast.Constant(value=key))], value=value) if (
-                key == flavor
-            ):
-                return _found(module, value)
-            case _:
-                pass
-    return None
 
 
 def _found(module: Module, node: ast.expr) -> Call | None:

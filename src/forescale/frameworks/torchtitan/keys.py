@@ -1,4 +1,4 @@
-"""What torchtitan's files may hold, by the keys that TOML has: fields of a Python job, adapters, sizes of models."""
+"""Fields of torchtitan's job configurations by dotted key (`training.seq_len`), adapters, sizes of models."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def flavors() -> Any:  # noqa: ANN401 (JSON)
 
 
 def job_settings(job: Call, path: Path, *, strict: bool) -> tuple[Settings, tuple[str, ...], Call | None]:
-    """Return a job configuration's fields under the keys that TOML has for them, those that are unknown, and its model.
+    """Return a job configuration's fields by dotted key, those that are unknown, and its model.
 
     The model is there where its sizes are written out, not a flavor's.
 
@@ -270,7 +270,7 @@ KEYS: Final[Mapping[str, str]] = FACTS["keys"]
 
 
 class Builder(Struct, frozen=True, kw_only=True):
-    """What makes a model of any size: a class of arguments (0.2), or a function that makes layers (0.3)."""
+    """A function of torchtitan 0.3 that makes the layers of a model of any size."""
 
     name: str
     module: str
@@ -278,18 +278,14 @@ class Builder(Struct, frozen=True, kw_only=True):
     types: Sequence[str]
     """Architectures that it can build."""
     words: Sequence[str]
-    inside: Sequence[str] = ()
-    """Words of moe_args, of models with experts."""
-    model: str = ""
-    """Class of the whole model, where the builder makes layers only."""
+    model: str
+    """Class of the whole model."""
 
 
 REGISTRY: Final = "model_registry"
 """Name of the functions that give a model by its flavor."""
 MTP_BUILDER: Final = "_build_mtp_layers"
-BUILDERS: Final[Mapping[str, tuple[Builder, ...]]] = {
-    release: tuple(Builder(**row) for row in rows) for release, rows in FACTS["builders"].items()
-}
+BUILDERS: Final = tuple(Builder(**row) for row in FACTS["builders"])
 SCORES: Final = {"deepseek_v2": "softmax", "deepseek_v3": "sigmoid"}
 """How routers score experts: DeepSeek-V3's keep a bias per expert beside it."""
 
@@ -315,8 +311,6 @@ class Sized(Struct, frozen=True, kw_only=True):
         """Return the sizes under torchtitan's words, those that the model does not have left out."""
         config = dict(self.config)
         config["num_experts"] = next((config[key] for key in COUNTS if key in config), None)
-        if self.kind == "mixtral":
-            config["moe_intermediate_size"] = config["intermediate_size"]
         result = {name: config.get(KEYS[name]) for name in names}
         if "q_lora_rank" in result:
             result["q_lora_rank"] = result["q_lora_rank"] or 0
@@ -326,19 +320,18 @@ class Sized(Struct, frozen=True, kw_only=True):
 COUNTS: Final = ("num_experts", "n_routed_experts", "num_local_experts")
 
 
-def flavor_of(model: Model, release: str) -> tuple[str, str] | None:
-    """Return the module and the flavor that are this model in a release's registries; None if it has none."""
+def flavor_of(model: Model) -> tuple[str, str] | None:
+    """Return the module and the flavor of this model in torchtitan's registries; None if it has none."""
     known = flavors()
-    for module in known["releases"][release]:
+    for module in known["registered"]:
         for flavor, means in known["flavors"][module].items():
-            named = isinstance(means, list) and means == [model.name, _trained(model)]
-            if named and f"{module} {flavor}" not in known["later"].get(release, ()):
+            if isinstance(means, list) and means == [model.name, _trained(model)]:
                 return module, flavor
     return None
 
 
-def sized(model: Model, release: str) -> Sized:
-    """Return how a release builds a model that is not in its registries.
+def sized(model: Model) -> Sized:
+    """Return how torchtitan builds a model that is not in its registries.
 
     Raises
     ------
@@ -346,7 +339,7 @@ def sized(model: Model, release: str) -> Sized:
         If none of its builders makes such a model.
     """
     plain = replace(model, num_mtp_layers=0)
-    builders = {kind: builder for builder in BUILDERS[release] for kind in builder.types}
+    builders = {kind: builder for builder in BUILDERS for kind in builder.types}
     if plain.layer_kinds and model.norm == "rms" and not model.learned_positions:
         try:
             config = config_of(plain, builders)
@@ -361,21 +354,19 @@ def sized(model: Model, release: str) -> Sized:
 
 
 def model_of_sizes(call: Call, name: str) -> Model:
-    """Return the model that a class of arguments, or a configuration with built layers, describes."""
+    """Return the model that a configuration with built layers describes."""
     fields = dict(call.fields)
     builder = call.name
     predicting = fields.pop("mtp_layers", None)
     for part in list(fields.values()):
-        if isinstance(part, Call) and (part.name.endswith("_layers") or part.name == "MoEArgs"):
+        if isinstance(part, Call) and part.name.endswith("_layers"):
             fields |= part.fields
-            builder = part.name.rpartition(".")[2] if part.name.endswith("_layers") else builder
+            builder = part.name.rpartition(".")[2]
     config = {KEYS[word]: value for word, value in fields.items() if word in KEYS}
     config["model_type"] = _kind(builder, fields)
     config |= {**rope_config(_module(builder), fields), **weight_config(fields)}
     config["q_lora_rank"] = config.get("q_lora_rank") or None
     config["n_routed_experts"] = config["num_local_experts"] = config.get("num_experts")
-    if config["model_type"] == "mixtral":
-        config["intermediate_size"] = config["moe_intermediate_size"]
     line = call.place.rpartition(", ")[2]
     model = read_huggingface(config, name=name, where=f"{line}: {call.name}").model
     depth = predicting.fields.get("num_mtp_layers", 0) if isinstance(predicting, Call) else 0
@@ -383,25 +374,17 @@ def model_of_sizes(call: Call, name: str) -> Model:
 
 
 def _module(builder: str) -> str:
-    """Return the module of a builder of any release; empty of one that is not known."""
-    return next((row.module for rows in BUILDERS.values() for row in rows if row.name == builder), "")
+    """Return the module of a builder; empty if it is not known."""
+    return next((item.module for item in BUILDERS if item.name == builder), "")
 
 
 def _kind(builder: str, fields: Mapping[str, Any]) -> str:
-    """Return the architecture that a builder makes of its words."""
-    if builder == "Qwen3ModelArgs":
-        dense, routed = ("qwen3", "qwen3_moe") if fields.get("qk_norm", True) else ("llama", "mixtral")
-        return routed if fields.get("moe_enabled") else dense
-    if "ModelArgs" in builder or "dsv3" in builder:
-        return (
-            "deepseek_v3"
-            if "sigmoid" in (fields.get("score_func"), fields.get("router_score_func"))
-            else "deepseek_v2"
-        )
-    kinds = {item.name: item.types[0] for item in BUILDERS["0.3"]}
+    """Return the architecture that a builder makes of its arguments."""
+    kinds = {item.name: item.types[0] for item in BUILDERS}
     if builder not in kinds:
         raise SpecError(f"the model is built by {builder}; what can be read is built by {', '.join(kinds)}")
-    return kinds[builder]
+    softmax = kinds[builder] == "deepseek_v3" and fields.get("router_score_func") != "sigmoid"
+    return "deepseek_v2" if softmax else kinds[builder]
 
 
 def _trained(model: Model) -> int:

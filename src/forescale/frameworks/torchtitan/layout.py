@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from forescale.errors import ReaderError, ScheduleError, shown
 from forescale.files import read_text
-from forescale.frameworks.reading import words_of
+from forescale.frameworks.reading import explicit_fields
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.torchtitan.keys import NOTHING
 from forescale.limits import whole_of
@@ -175,8 +175,8 @@ class Read(Struct, frozen=True, kw_only=True):
     """What settings say of layout and workload."""
 
     strategy: Layout
-    told: dict[str, Any]
-    schedule: str | None
+    fields: dict[str, Any]
+    """Explicit fields of the layout."""
     workload: dict[str, Any]
     compiled: bool
     """torch.compile is applied to the model."""
@@ -190,18 +190,21 @@ def read_layout(settings: Settings, model: Model, num_devices: int | None, *, py
     compiled = settings.flag("compile.enable") and _in(settings, "compile.components", MODEL_COMPONENT)
     layout, schedule = _strategy(settings, model, num_devices, compiled=compiled, python=python)
     types = _precision(settings, layout, python=python)
-    parts = words_of(
+    parts = explicit_fields(
         layout,
         left=LEFT if python else (*LEFT, "graphs"),
-        overlap=("tensor", "expert"),
-        kernels=("cross_entropy", "deterministic", *["narrow_experts"] * (types["compute"] in NARROW)),
+        schedule=schedule,
+        tables={
+            "overlap": ("tensor", "expert"),
+            "kernels": ("cross_entropy", "deterministic", *["narrow_experts"] * (types["compute"] in NARROW)),
+        },
     )
     batch = _batch(settings, layout.dp, layout.pp)[1]
     seq_len = _seq_len(settings)
     workload = {"global_batch_size": batch, "seq_len": seq_len, "precision": types}
     if (steps := settings.count("training.steps")) is not None:
         workload["tokens"] = float(steps * batch * seq_len)
-    return Read(strategy=layout, told=parts, schedule=schedule, workload=workload, compiled=compiled)
+    return Read(strategy=layout, fields=parts, workload=workload, compiled=compiled)
 
 
 def _strategy(

@@ -1,4 +1,4 @@
-"""Readers of torchtitan's files: TOML up to 0.2, a Python file of job configurations since 0.3."""
+"""Read torchtitan's Python job configurations (0.3), and sections of torchtitan 0.2 inside Primus experiments."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from forescale.errors import ForescaleError, ReaderError, UnknownKeyError, UnknownNameError, shown
-from forescale.files import is_file, read_text
+from forescale.errors import ReaderError, UnknownNameError, shown
+from forescale.files import is_file
 from forescale.frameworks.huggingface import load_huggingface, read_huggingface
 from forescale.frameworks.python.values import Call
-from forescale.frameworks.reading import Options, ParsedFile, flat, unknown_of
-from forescale.frameworks.settings import Settings
-from forescale.frameworks.torchtitan.job import read_flavor, read_job
+from forescale.frameworks.reading import Options, ParsedFile, flat
+from forescale.frameworks.settings import Settings, errors_of, known_settings
+from forescale.frameworks.torchtitan.job import read_job
 from forescale.frameworks.torchtitan.keys import (
     check_language,
     flavors,
@@ -25,62 +25,44 @@ from forescale.frameworks.torchtitan.keys import (
     read_adapters,
 )
 from forescale.frameworks.torchtitan.layout import read_layout
-from forescale.positions import key_lines
 from forescale.spec.model import Model
-from forescale.syntax import parse_mapping, parse_toml
 
-_SECTION = re.compile(r"^[ \t]*\[(?:model|training|parallelism|activation_checkpoint)\]", re.MULTILINE)
-_KEY = re.compile(
-    r"^[ \t]*(?:flavor|hf_assets_path|local_batch_size|tensor_parallel_degree|data_parallel_shard_degree)\s*=",
-    re.MULTILINE,
-)
 _JOB = re.compile(r"^def \w+\(.*\)\s*->\s*[\w.]*Config\s*:", re.MULTILINE)
 
 
-class TorchtitanTomlReader:
-    """The TOML files of torchtitan 0.2 and before."""
-
-    name: Final = "torchtitan-toml"
-    title: Final = "torchtitan job configuration in TOML (0.2)"
-
-    def recognises(self, text: str) -> bool:
-        """Whether `text` has torchtitan's sections and keys."""
-        return _SECTION.search(text) is not None and _KEY.search(text) is not None
-
-    def read(self, path: Path, options: Options) -> ParsedFile:
-        """Return what the file at `path` says."""
-        text = read_text(path)
-        content = parse_mapping(text, path, parse_toml)
-        return read_tables(content, key_lines(text, ".toml"), path, options)
-
-
-def read_tables(
+def read_sections(
     content: Mapping[str, Any],
     lines: Mapping[str, int],
     path: Path,
     options: Options,
     more: Sequence[str] = (),
 ) -> ParsedFile:
-    """Return what the sections of a job of 0.2 say, in whatever form they were written; `lines` by dotted key.
+    """Return what the sections of a job of torchtitan 0.2 contain, as a module of Primus writes them.
 
-    `more` are keys that whoever starts torchtitan takes beside its own.
+    Parameters
+    ----------
+    content
+        Keys by section.
+    lines
+        Line of each dotted key.
+    path
+        The file, for messages.
+    options
+        What the caller knows.
+    more
+        Keys that Primus accepts in addition to torchtitan's.
     """
-    known = [*(f"{section}.{key}" for section, names in keys()["toml"].items() for key in names), *more]
+    known = [*(f"{section}.{key}" for section, names in keys()["sections"].items() for key in names), *more]
     values = {key: value for key, value in flat(content) if value != {} or key in known}
-    unknown = [key for key in values if key not in known]
-    settings = Settings({key: values[key] for key in values if key in known}, str(path), lines=lines)
+    strict = options.strict and not values.get("job.custom_config_module")  # the module adds keys
+    settings, unknown = known_settings(values, known, path, lines, strict=strict)
     if "model.name" not in values and "model.flavor" not in values:
         raise ReaderError(path, "it has no [model] with name and flavor")
     check_language(values.get("model.name"), f"{path}, line {lines.get('model.name', 1)}")
-    if settings.get("job.custom_config_module"):
-        for key in unknown:
-            place = f" (line {lines[key]})" if key in lines else ""
-            settings.note(f"not expressed: {key}{place}, of a configuration module of its own")
-        unknown = []
-    unknown_of(unknown, known, path, lines, strict=options.strict)
-    sizes = _own_sizes(settings, path)
-    name = TorchtitanTomlReader.name
-    return _reading(name, settings, options, sizes, unknown=tuple(unknown), python=False)
+    for key in unknown if options.strict else ():
+        settings.note(f"not expressed: {key} (line {lines.get(key, 1)}) of a configuration module")
+    unknown = () if options.strict else unknown
+    return _reading("torchtitan", settings, options, None, unknown=unknown, python=False)
 
 
 class TorchtitanJobReader:
@@ -100,20 +82,6 @@ class TorchtitanJobReader:
         return _reading(self.name, settings, options, sizes, unknown=unknown, python=True)
 
 
-def _own_sizes(settings: Settings, path: Path) -> Call | None:
-    """Return the flavor that a module of one's own beside the file adds to torchtitan's, if it does."""
-    named, flavor, _ = (
-        settings.get(key) for key in ("experimental.custom_import", "model.flavor", "model.name")
-    )
-    if not isinstance(named, str) or not named.strip(".") or not isinstance(flavor, str):
-        return None
-    file = path.parent / Path(*named.split(".")).with_suffix(".py")
-    result = read_flavor(file, flavor) if is_file(file) else None
-    if result is None:
-        settings.note(f"not expressed: {settings.spell('experimental.custom_import')} (code of one's own)")
-    return result
-
-
 def _reading(
     form: str,
     settings: Settings,
@@ -123,19 +91,13 @@ def _reading(
     unknown: tuple[str, ...],
     python: bool,
 ) -> ParsedFile:
-    try:
+    with errors_of(settings.where):
         model = (
             _model(settings, options) if sizes is None else model_of_sizes(sizes, Path(settings.where).stem)
         )
         layout = read_layout(settings, model, options.num_devices if options.layout else None, python=python)
-    except (ReaderError, UnknownKeyError, UnknownNameError):
-        raise
-    except ForescaleError as error:
-        raise ReaderError(settings.where, str(error)) from error
     if options.num_devices is None and options.layout:
-        settings.note(
-            f"the number of devices is not stated; it is read for the fewest, {layout.strategy.num_devices}"
-        )
+        settings.note_fewest(layout.strategy.num_devices)
     _read_optimizer(settings, layout.workload)
     if adapters := read_adapters(settings, model):
         layout.workload["trainable"] = adapters
@@ -145,10 +107,8 @@ def _reading(
         format=form,
         model=model,
         framework=f"torchtitan@{release}" + ("" if layout.compiled else "-eager"),
-        strategy=layout.strategy,
-        told=layout.told,
-        workload_values=layout.workload,
-        schedule=layout.schedule,
+        layout_fields=layout.fields,
+        workload_fields=layout.workload,
         num_devices=options.num_devices,
         used=settings.used(),
         ignored=settings.unread(),

@@ -45,7 +45,7 @@ USUAL: Final[Mapping[str, Any]] = {
     "rope_factor": 40.0,
     "original_seq_len": 4096,
 }
-"""Values of words that are not given: of RoPE.Config (0.3) and of DeepSeekV3ModelArgs (0.2)."""
+"""Defaults of RoPE.Config (0.3)."""
 
 
 def rope_text(module: str, rope: Rope, *, width: int, longest: int) -> str:
@@ -56,18 +56,6 @@ def rope_text(module: str, rope: Rope, *, width: int, longest: int) -> str:
     if rope.scaling == "yarn":
         values |= {"scaling": "yarn", **_named(rope, YARN)}
     return f"{KINDS[module]}.Config({', '.join(f'{word}={value!r}' for word, value in values.items())})"
-
-
-def argument_words(module: str, rope: Rope, eps: float) -> dict[str, Any]:
-    """Return the words of a model's arguments (0.2)."""
-    parts = {"rope_theta": rope.base, "norm_eps": eps}
-    if module != "deepseek_v3":
-        return parts
-    if rope.scaling != "yarn":
-        return parts | {"rope_factor": 1.0}
-    yarn = _named(rope, YARN)
-    del yarn["truncate"]
-    return parts | yarn | {"mscale": product_scale(rope)}
 
 
 def weight_words(model: Model) -> dict[str, Any]:
@@ -96,18 +84,12 @@ def _named(rope: Rope, texts: Mapping[str, str]) -> dict[str, Any]:
 
 
 def rope_config(module: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return Hugging Face's keys of positions and norms, as a class of arguments or a call of a builder has them."""
+    """Return Hugging Face's keys of positions and norms, from the arguments of a builder."""
     call = fields.get("rope")
-    latent = module == "deepseek_v3"
     eps = {"rms_norm_eps": fields.get("norm_eps", EPS.get(module, USUAL_EPS))}
-    if isinstance(call, Call):
-        explicit, scaling = dict(call.fields), str(call.fields.get("scaling", "none"))
-        theta = explicit.get("theta", 10_000.0)
-    else:
-        explicit, scaling = dict(fields), "yarn" if latent else "none"
-        theta = explicit.get("rope_theta", 1_000_000.0 if module == "qwen3" else 10_000.0)
+    value = {**USUAL, **(call.fields if isinstance(call, Call) else {})}
+    scaling, theta = str(value.get("scaling", "none")), value.get("theta", 10_000.0)
     parts = {"llama": LLAMA, "yarn": YARN}.get(scaling, {})
-    value = {**USUAL, **explicit}
     table = {theirs: value[word] for word, theirs in parts.items() if word in value}
     result = {"rope_theta": theta, **eps}
     if not table or table["factor"] == 1:

@@ -1,4 +1,4 @@
-"""A question as torchtitan's files: TOML for 0.2, a Python job configuration for 0.3."""
+"""Write a question as a Python job configuration of torchtitan 0.3."""
 
 from __future__ import annotations
 
@@ -8,35 +8,25 @@ from typing import Any, Final
 
 from forescale.errors import SpecError
 from forescale.frameworks.torchtitan.keys import FACTS, SCORES, Sized, converter, flavor_of, sized
-from forescale.frameworks.torchtitan.layout import (
-    CP_KINDS,
-    LOSS_COMPONENT,
-    MODEL_COMPONENT,
-    SCHEDULES,
-    SINGLE,
-    dealt,
-    every_layer,
-)
-from forescale.frameworks.torchtitan.rope import argument_words, product_scale, rope_text, weight_words
-from forescale.frameworks.writing import PLACEHOLDER, Files, allocator, torchrun
+from forescale.frameworks.torchtitan.layout import LOSS_COMPONENT, MODEL_COMPONENT, SCHEDULES, SINGLE, dealt
+from forescale.frameworks.torchtitan.rope import product_scale, rope_text, weight_words
+from forescale.frameworks.writing import PLACEHOLDER, Files, Writer, allocator, torchrun
 from forescale.graph.stages import virtual_stages
 from forescale.question import Question
 from forescale.schedule.family import Request
 from forescale.schedule.library import build_schedule, family
 from forescale.schedule.model import Schedule
 from forescale.schedule.torch_csv import to_csv
-from forescale.spec.layout import Layout, Recompute
-from forescale.spec.model import Model
+from forescale.spec.layout import Layout
 from forescale.spec.rope import PLAIN_ROPE
 from forescale.spec.workload import num_microbatches
-from forescale.syntax import dump_toml
 
 NAMES: Final = {ours: theirs for theirs, ours in SCHEDULES.items()}
 FOLDED: Final = ("zbv", "dualpipev")
 """Schedules whose second stages lie on the ranks in reverse order."""
 
 
-def training(question: Question, *, python: bool) -> dict[str, Any]:
+def training(question: Question) -> dict[str, Any]:
     """Return the section of batch, types and steps."""
     layout, workload = question.layout, question.workload
     ranks = layout.dp
@@ -55,14 +45,13 @@ def training(question: Question, *, python: bool) -> dict[str, Any]:
         values["mixed_precision_param"] = "float32"
     if layout.offload.parameters:
         values["enable_cpu_offload"] = True
-    if python:
-        values["disable_cuda_graphs"] = layout.graphs != "full"
+    values["disable_cuda_graphs"] = layout.graphs != "full"
     return values
 
 
-def parallelism(question: Question, *, python: bool) -> dict[str, Any]:
+def parallelism(question: Question) -> dict[str, Any]:
     """Return the section of degrees and stages; without shards all of data parallel is replicas."""
-    layout, moe = question.layout, question.model.is_moe
+    layout = question.layout
     whole = layout.zero == 0
     values: dict[str, Any] = {
         "data_parallel_replicate_degree": layout.dp if whole else layout.dp_replicate,
@@ -77,26 +66,14 @@ def parallelism(question: Question, *, python: bool) -> dict[str, Any]:
     if layout.zero in (1, 2):
         values["fsdp_reshard_after_forward"] = "never"
     if layout.pp > 1:
-        values |= _pipeline(question, head="lm_head" if python else "output")
-    if python:
-        values["enable_sequence_parallel"] = layout.sp
-        if layout.cp > 1 and not layout.cp_balanced:
-            values["context_parallel_load_balancer"] = None
-        return values
-    methods = {kind: word for word, kind in CP_KINDS.items()}
-    values["context_parallel_rotate_method"] = methods.get(layout.cp_kind, "allgather")
-    values["enable_async_tensor_parallel"] = layout.overlap.tensor
-    if layout.kernels.cross_entropy == "eager" and layout.tp > 1:
-        values["disable_loss_parallel"] = True
-    if moe and layout.ep > 1:
-        values["expert_tensor_parallel_degree"] = layout.etp if layout.etp in (1, layout.tp) else 1
-        values["expert_parallel_comm_backend"] = "standard" if layout.dispatcher == "all_to_all" else "deepep"
-        if layout.schedule == "dualpipev":
-            values["pipeline_parallel_expert_parallel_overlap"] = layout.overlap.expert
+        values |= _pipeline(question)
+    values["enable_sequence_parallel"] = layout.sp
+    if layout.cp > 1 and not layout.cp_balanced:
+        values["context_parallel_load_balancer"] = None
     return values
 
 
-def _pipeline(question: Question, head: str) -> dict[str, Any]:
+def _pipeline(question: Question) -> dict[str, Any]:
     """Return schedule, micro-batch and which layers each stage has, where torchtitan would deal them otherwise."""
     layout, model = question.layout, question.model
     name = NAMES.get(_schedule(layout), "")
@@ -106,7 +83,7 @@ def _pipeline(question: Question, head: str) -> dict[str, Any]:
     layers = stage_layers(question)
     usual = layout.pp * (1 if name in SINGLE else 2)
     if len(layers) != usual or dealt(usual, model.num_layers) != layers:
-        values["module_fqns_per_model_part"] = list(_modules(layers, head))
+        values["module_fqns_per_model_part"] = list(_modules(layers))
     return values
 
 
@@ -125,12 +102,12 @@ def stage_layers(question: Question) -> tuple[int, ...]:
     return tuple(int(count) for count in plan.counts.sum(axis=1))
 
 
-def _modules(layers: tuple[int, ...], head: str) -> Iterator[list[str]]:
+def _modules(layers: tuple[int, ...]) -> Iterator[list[str]]:
     start = 0
     for stage, count in enumerate(layers):
         names = [f"layers.{number}" for number in range(start, start + count)]
         start += count
-        yield [*["tok_embeddings"] * (stage == 0), *names, *["norm", head] * (stage == len(layers) - 1)]
+        yield [*["tok_embeddings"] * (stage == 0), *names, *["norm", "lm_head"] * (stage == len(layers) - 1)]
 
 
 def schedule_csv(question: Question) -> Schedule | None:
@@ -159,36 +136,14 @@ def schedule_csv(question: Question) -> Schedule | None:
     return schedule
 
 
-def recompute_words(question: Question) -> dict[str, Any]:
-    """Return the section of activation checkpointing, as 0.2 has it; what has no word is taken per operator."""
-    recompute, layers = question.layout.recompute, stage_layers(question)
-    if recompute.granularity == "none":
-        return {"mode": "none"}
-    if recompute.granularity != "full":
-        return {"mode": "selective", "selective_ac_option": "op"}
-    early = {"early_stop": True} if recompute.stops_early else {}
-    if recompute.takes_all:
-        return {"mode": "full", **early}
-    every = _every(recompute, layers, question.layout.pp)
-    if every is None:
-        return {"mode": "full", **early}
-    return {"mode": "selective", "selective_ac_option": str(every), **early}
-
-
-def _every(recompute: Recompute, layers: tuple[int, ...], pp: int) -> int | None:
-    """Return the step by which every such layer of a rank is recomputed; None where they lie otherwise."""
-    choices = range(2, sum(layers) + 1)
-    return next((step for step in choices if every_layer(step, layers, pp) == recompute.layer_ids), None)
-
-
-def compile_words(question: Question, *, compiled: bool, python: bool) -> dict[str, Any]:
+def compile_words(question: Question, *, compiled: bool) -> dict[str, Any]:
     """Return the section of torch.compile."""
     layout = question.layout
     parts = [MODEL_COMPONENT] * compiled + [LOSS_COMPONENT] * (layout.kernels.cross_entropy == "compiled")
     values: dict[str, Any] = {"enable": bool(parts)}
     if parts and len(parts) < len((MODEL_COMPONENT, LOSS_COMPONENT)):
         values["components"] = parts
-    if python and layout.overlap.tensor and compiled:
+    if layout.overlap.tensor and compiled:
         values["enable_async_tensor_parallel"] = True
     return values
 
@@ -207,7 +162,7 @@ def job_text(
     question: Question, flavor: tuple[str, str] | None, local: Sized | None, csv: str, *, compiled: bool
 ) -> str:
     """Return the file: one function that returns a Trainer.Config."""
-    layout = parallelism(question, python=True)
+    layout = parallelism(question)
     if csv:
         layout |= {
             "pipeline_parallel_schedule": "_PipelineScheduleRuntime",
@@ -224,10 +179,12 @@ def job_text(
         "dataloader": f'HuggingFaceTextDataLoader.Config(dataset="c4"),  # {PLACEHOLDER}',
         "optimizer": f"default_adamw(lr=3e-4),  # {PLACEHOLDER}: rates are yours",
         "loss": f"{loss},",
-        "training": _call("TrainingConfig", training(question, python=True)),
+        "training": _call("TrainingConfig", training(question)),
         "parallelism": _call("ParallelismConfig", layout),
-        "compile": _call("CompileConfig", compile_words(question, compiled=compiled, python=True)),
-        "activation_checkpoint": RECOMPUTE[recompute_words(question)["mode"]],
+        "compile": _call("CompileConfig", compile_words(question, compiled=compiled)),
+        "activation_checkpoint": RECOMPUTE.get(
+            question.layout.recompute.granularity, "SelectiveAC.Config(),"
+        ),
     }
     if question.layout.kernels.deterministic:
         fields["debug"] = "DebugConfig(deterministic=True),"
@@ -238,7 +195,8 @@ def job_text(
     return f"{_imports(code)}\n\n\n{code}"
 
 
-RECOMPUTE: Final = {"none": "None,", "full": "FullAC.Config(),", "selective": "SelectiveAC.Config(),"}
+RECOMPUTE: Final = {"none": "None,", "full": "FullAC.Config(),"}
+"""Class of activation checkpointing by granularity; every other granularity is written per operator."""
 
 
 def _imports(code: str) -> str:
@@ -353,105 +311,33 @@ def _layers(question: Question, local: Sized) -> str:
     return f"{module}.{local.builder.name}(\n{inside}    )"
 
 
-TOML, SIZES, CSV = "train.toml", "plan_model.py", "schedule.csv"
-FLAVOR: Final = "plan"
-ASSETS: Final = "assets/hf"
-RELEASES: Final = ("0.2", "0.3")
-NARROW: Final = {"fp8": ("float8", "quantize.linear.float8"), "mxfp8": ("mx", "quantize.linear.mx")}
-TABLES: Final = {"qwen3": "qwen3_args", "deepseek_v3": "deepseekv3_args"}
-"""Tables of flavors that a module of one's own may add to (0.2)."""
+CSV: Final = "schedule.csv"
 
 
-class TorchtitanWriter:
-    """torchtitan's own files, by the release."""
+class TorchtitanWriter(Writer):
+    """Writes the Python job configurations of torchtitan 0.3."""
 
-    title: Final = "torchtitan job configuration, TOML (0.2) or Python (0.3)"
-    frameworks: Final = ("torchtitan",)
-    no_vision: Final = "what is written for torchtitan are its models of text"
-    endings: Final = {"0.2": ".toml", "0.3": ".py"}
-    several: Final = True
+    title = "torchtitan job configuration in Python (0.3)"
+    frameworks = ("torchtitan",)
+    no_vision = "what is written for torchtitan are its models of text"
+    endings: Mapping[str, str] = {"0.3": ".py"}
+    several = True
 
     def write(self, question: Question) -> Files:
-        """Return the files of the release; what its keys have no word for is left out."""
+        """Return the job configuration; settings that have no key in torchtitan are left out."""
         assert question.framework is not None
         release, _, eager = question.framework.release.partition("-")
-        if release not in RELEASES:
-            msg = f"nothing is written for {question.framework.label}; give torchtitan@0.2 or torchtitan@0.3"
+        if release not in self.endings:
+            msg = f"{question.framework.label} cannot be exported; torchtitan@0.3 can"
             raise SpecError(msg)
-        flavor = flavor_of(question.model, release)
-        local = sized(question.model, release) if flavor is None else None
+        flavor = flavor_of(question.model)
+        local = sized(question.model) if flavor is None else None
         csv = schedule_csv(question)
         table = {} if csv is None else {CSV: to_csv(csv)}
-        if release == "0.2":
-            texts = _toml(question, flavor, local, table=bool(table), compiled=not eager)
-            text = f"torchtitan.train --job.config_file {TOML}"
-        else:
-            texts = {JOB: job_text(question, flavor, local, CSV if table else "", compiled=not eager)}
-            text = "torchtitan.train --module plan --config plan"
+        job = job_text(question, flavor, local, CSV if table else "", compiled=not eager)
         return Files(
-            texts={**texts, **table},
-            main=next(iter(texts)),
-            launch=f"{torchrun(question.cluster)} -m {text}",
+            texts={JOB: job, **table},
+            main=JOB,
+            launch=f"{torchrun(question.cluster)} -m torchtitan.train --module plan --config plan",
             variables=allocator(question),
         )
-
-
-def _toml(
-    question: Question, flavor: tuple[str, str] | None, local: Sized | None, *, table: bool, compiled: bool
-) -> dict[str, str]:
-    """Return the file of 0.2, and the module that adds a flavor where torchtitan has none of these sizes."""
-    name, known = flavor or (local.builder.module if local else "", FLAVOR)
-    layout, run = parallelism(question, python=False), training(question, python=False)
-    if table:
-        layout |= {
-            "pipeline_parallel_schedule": "_PipelineScheduleRuntime",
-            "pipeline_parallel_schedule_csv": CSV,
-        }
-    model: dict[str, Any] = {"name": name, "flavor": known, "hf_assets_path": ASSETS}
-    types = question.workload.precision
-    kind, converter = NARROW.get(types.compute, ("", ""))
-    if converter:
-        experts = question.model.is_moe and question.layout.kernels.narrow_experts
-        model["converters"] = [converter, *[f"quantize.grouped_mm.{kind}"] * experts]
-    tables: dict[str, Any] = {
-        "model": model,
-        "training": {"dataset": "c4", **run},
-        "parallelism": layout,
-        "activation_checkpoint": recompute_words(question),
-        "compile": compile_words(question, compiled=compiled, python=False),
-    }
-    if converter:
-        experts_of = {"grouped_mm": {kind: {"fqns": ["experts"]}}} if len(model["converters"]) > 1 else {}
-        tables["quantize"] = {"linear": {kind: {"filter_fqns": ["output"]}}, **experts_of}
-    if question.layout.kernels.deterministic:
-        tables["debug"] = {"deterministic": True}
-    if local is not None:
-        tables["experimental"] = {"custom_import": SIZES.removesuffix(".py")}
-    text = dump_toml(tables)
-    for line in (f'hf_assets_path = "{ASSETS}"', 'dataset = "c4"'):
-        text = text.replace(line, f"{line}  # {PLACEHOLDER}")
-    return {TOML: text} | ({} if local is None else {SIZES: _flavor(local, question.model)})
-
-
-def _flavor(local: Sized, model: Model) -> str:
-    """Return a module that puts a flavor of these sizes into torchtitan's table (0.2)."""
-    module, table = local.builder.module, TABLES[local.builder.module]
-    values: dict[str, Any] = local.words(local.builder.words)
-    values |= argument_words(module, model.ropes[0] or PLAIN_ROPE, model.norm_eps)
-    if module == "qwen3":
-        values |= {"qk_norm": local.kind.startswith("qwen3"), "moe_enabled": local.routed}
-    lines = [f"    {word}={value!r}," for word, value in values.items()]
-    if local.routed:
-        inside = {"num_shared_experts": 0, **local.words(local.builder.inside)}
-        inside |= {"score_func": SCORES.get(local.kind, "softmax"), **weight_words(model)}
-        lines += [
-            "    moe_args=MoEArgs(",
-            *(f"        {word}={value!r}," for word, value in inside.items()),
-            "    ),",
-        ]
-    imports = [
-        *["from torchtitan.models.moe import MoEArgs"] * local.routed,
-        f"from torchtitan.models.{module} import {table}",
-        f"from torchtitan.models.{module}.model.args import {local.builder.name}",
-    ]
-    return "\n".join([*imports, "", f'{table}["{FLAVOR}"] = {local.builder.name}(', *lines, ")", ""])

@@ -1,55 +1,17 @@
-"""What a framework's file says, as a plan says it."""
+"""Check the sections of a plan, and read fields and values that earlier releases wrote otherwise."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from forescale.errors import ReaderError, SpecError, shown
-from forescale.frameworks.reading import ParsedFile
 from forescale.positions import says_lines
 from forescale.question import Note
 from forescale.schedule.library import family
-from forescale.spec.space import NAMES
 from forescale.spec.workload import Precision
 from forescale.units import length_of
-
-
-def said(reading: ParsedFile, *, layout: bool, sized: bool) -> dict[str, Any]:
-    """Return what a framework's file says, as a plan would; devices unless nodes are given."""
-    values: dict[str, Any] = {}
-    if reading.framework is not None:
-        values["framework"] = reading.framework
-    if reading.told:
-        data_parallel = {**without_data_parallel(reading.told), "schedule": _own_schedule(reading)}
-        values["strategy"] = data_parallel if layout else _not_searched(data_parallel)
-    if reading.workload is not None:
-        values["workload"] = asdict(reading.workload)
-    elif reading.workload_values:
-        values["workload"] = dict(reading.workload_values)
-    if reading.num_devices is not None and not sized:
-        values["devices"] = reading.num_devices
-    return values
-
-
-def _not_searched(layout: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in layout.items() if name not in (*NAMES, "stage_layers")}
-
-
-def _own_schedule(reading: ParsedFile) -> str | None:
-    """Return the schedule that a file names; (interleaved) 1F1B is what there is without a name."""
-    return None if reading.schedule in (None, "1f1b", "interleaved-1f1b") else reading.schedule
-
-
-def without_data_parallel(layout: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave data parallel to the devices; shards stay where there are replicas of them."""
-    left_out = (
-        {"dp_replicate"} if layout["dp_replicate"] > 1 < layout["dp_shard"] else {"dp_replicate", "dp_shard"}
-    )
-    return {name: value for name, value in layout.items() if name not in left_out}
-
 
 REPLAYS = {"modules": ("selective",), "policy": ("policy",), "num_layers": ("selective", "full", "policy")}
 """Granularities of recompute under which its other words mean something."""
