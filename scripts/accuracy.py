@@ -50,9 +50,10 @@ from forescale.evidence.scoreboard import (
     score,
 )
 from forescale.files import packaged
+from forescale.spec.attention import FullAttention
 from forescale.spec.cluster import Cluster
 from forescale.spec.layout import Layout
-from forescale.spec.model import DenseFfn, FullAttention, Model, MoeFfn
+from forescale.spec.model import DenseFfn, Model, MoeFfn
 from forescale.units import GB, TB
 from forescale.view.bars import Bar, BarChart
 from forescale.view.lines import LineChart

@@ -93,15 +93,16 @@ def _parameter(parameter: inspect.Parameter) -> str:
 
 
 def _field_docs(kind: type) -> dict[str, str]:
-    """Return the docstring under each field of a dataclass that has one."""
+    """Return the docstring under each field of a dataclass, or of a base, that has one."""
+    base = kind.__base__
+    field_docs = {} if base is None or not is_dataclass(base) else _field_docs(base)
     body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
     assert isinstance(body, ast.ClassDef)
-    result = {}
     for statement, following in zip(body.body, body.body[1:], strict=False):
         match statement, following:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                result[name] = inspect.cleandoc(text)
-    return result
+                field_docs[name] = inspect.cleandoc(text)
+    return field_docs
 
 
 def _value(name: str) -> str:

@@ -34,8 +34,9 @@ from forescale.project import project
 from forescale.projection.result import Projection
 from forescale.question import Question
 from forescale.spec import Model, Workload
+from forescale.spec.attention import FullAttention
 from forescale.spec.framework import searched
-from forescale.spec.model import DenseFfn, FullAttention, Layer
+from forescale.spec.model import DenseFfn, Layer
 from forescale.units import GIB, format_seconds
 from forescale.view.axes import colour
 

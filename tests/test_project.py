@@ -15,7 +15,8 @@ from forescale.graph.ops import AttentionCore
 from forescale.graph.sharding import ShardingRules, split_layout
 from forescale.project import project
 from forescale.spec import Layout, Recompute, Workload
-from forescale.spec.layout import Kernels, Routing, near_context
+from forescale.spec.context import near_context
+from forescale.spec.layout import Kernels, Routing
 from forescale.spec.workload import Precision
 
 LAYOUTS = [

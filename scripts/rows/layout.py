@@ -14,19 +14,11 @@ from forescale.catalogue.frameworks import load_framework
 from forescale.evidence.case import InexpressibleError, RowSpec
 from forescale.files import Row
 from forescale.frameworks.megatron.layout import launch_graphs
+from forescale.spec.dispatchers import DISPATCHERS, Dispatcher
 from forescale.spec.framework import Framework, explicit_fields, merge_sections
-from forescale.spec.layout import (
-    SENT_ONCE,
-    Dispatcher,
-    KeptName,
-    LaunchGraphs,
-    Module,
-    Offload,
-    OffloadName,
-    Recompute,
-)
+from forescale.spec.layout import KeptName, LaunchGraphs, Module, Offload, OffloadName, Recompute
 from forescale.spec.model import Model
-from forescale.spec.workload import OptimizerName
+from forescale.spec.optimizers import OptimizerName
 from forescale.struct import Struct
 
 _DEFAULT_SEQ_LEN = 4096
@@ -92,7 +84,7 @@ def stated_of(row: Row, model: Model, notes: Notes) -> RowSpec:
 def _dispatcher(row: Row, ep: int, framework: Framework, notes: Notes) -> Dispatcher | None:
     """Return how tokens travel as the remarks say; where they do not, frameworks that advise are noted."""
     remarks = row.text("notes").lower()
-    explicit = next((name for name in SENT_ONCE if name in remarks), None)
+    explicit = next((name for name, kind in DISPATCHERS.items() if kind.sends_once and name in remarks), None)
     if explicit is None and ep > 1 and framework.dispatchers:
         notes.append("dispatcher not given: the one that the framework advises assumed")
     return explicit

@@ -16,17 +16,9 @@ from forescale.errors import UnknownNameError
 from forescale.evidence.case import InexpressibleError
 from forescale.evidence.published import published_flops
 from forescale.files import Row
+from forescale.spec.attention import Attention, FullAttention, LatentAttention
 from forescale.spec.layout import Layout
-from forescale.spec.model import (
-    Attention,
-    DenseFfn,
-    Ffn,
-    FullAttention,
-    LatentAttention,
-    Layer,
-    Model,
-    MoeFfn,
-)
+from forescale.spec.model import DenseFfn, Ffn, Layer, Model, MoeFfn
 from forescale.units import TB
 
 _HEAD_DIM = 128

@@ -30,7 +30,9 @@ from forescale.memory.states import state_bytes
 from forescale.question import Question
 from forescale.schedule.legality import LEGALITY
 from forescale.spec.constraints import check
-from forescale.spec.layout import CONTEXT_KINDS, SENT_ONCE, inner_ranks, settled
+from forescale.spec.context import CONTEXT_KINDS, inner_ranks
+from forescale.spec.dispatchers import DISPATCHERS
+from forescale.spec.layout import settled
 from forescale.spec.model import Model
 from forescale.struct import Struct
 from forescale.time.blocks import BlockCosts, PricedModel, price_model
@@ -135,7 +137,7 @@ def pricing_between(
     run: RunFactors | None = None,
 ) -> Pricing:
     """Return what prices candidates with these communicators."""
-    routed = question.model.moe if choices.dispatcher in SENT_ONCE else None
+    routed = question.model.moe if DISPATCHERS[choices.dispatcher].sends_once else None
     return Pricing(
         models=question.costs.models(
             question.cluster, choices.software, routed=routed, dispatcher=choices.dispatcher, run=run

@@ -46,8 +46,10 @@ from forescale.projection.result import (
 )
 from forescale.question import Note, Question, question_of
 from forescale.spec.cluster import Cluster
+from forescale.spec.constraints import freezable
 from forescale.spec.layout import Layout, Routing
-from forescale.spec.model import LatentAttention, Model, MoeFfn
+from forescale.spec.model import Model, MoeFfn
+from forescale.spec.space import recompute_modules
 from forescale.spec.workload import Workload
 from forescale.time.blocks import BlockSeconds
 from forescale.time.outer import OUTER_BYTES, exchanged_bytes, step_of_sites, utilisation_of, waited_for_sites
@@ -513,13 +515,9 @@ def _notes(model: Model, layout: Layout, workload: Workload) -> tuple[Note, ...]
 
 def _without_effect(model: Model, layout: Layout, workload: Workload) -> Iterator[str]:
     """Yield what a layout or workload recomputes or freezes of parts that a model does not have."""
-    latent = any(isinstance(kind.attention, LatentAttention) for kind in model.layer_kinds)
-    shared = model.moe is not None and model.moe.shared_ffn_hidden_size > 0
-    has = {"moe": model.is_moe, "moe_act": model.is_moe, "shared_experts": shared, "mla_up_proj": latent}
-    has |= {"vision": model.vision is not None, "projector": model.vision is not None}
-    for what, names in (
-        ("recompute.modules", layout.recompute.modules),
-        ("trainable.frozen", workload.trainable.frozen),
+    for what, names, present in (
+        ("recompute.modules", layout.recompute.modules, recompute_modules(model)),
+        ("trainable.frozen", workload.trainable.frozen, freezable(model)),
     ):
-        if absent := [name for name in names if not has.get(name, True)]:
+        if absent := [name for name in names if name not in present]:
             yield f"{model.name} has no {', '.join(absent)}: {what} changes nothing there"

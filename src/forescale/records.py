@@ -11,6 +11,7 @@ from types import MappingProxyType, NoneType, UnionType
 from typing import (
     Annotated,
     Any,
+    ClassVar,
     Literal,
     TypeAlias,
     TypeVar,
@@ -277,7 +278,8 @@ def _bare(hint: Hint) -> tuple[Hint, Interval]:
 @cache
 def _forms(kind: type) -> dict[str, _Form]:
     """Return what the fields of a dataclass allow, by name."""
-    return {name: _form(hint) for name, hint in get_type_hints(kind, include_extras=True).items()}
+    hints = get_type_hints(kind, include_extras=True).items()
+    return {name: _form(hint) for name, hint in hints if _origin(hint) is not ClassVar}
 
 
 def _inside(kind: Hint) -> Iterator[tuple[str, Hint]]:

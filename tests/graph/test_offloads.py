@@ -71,9 +71,12 @@ def test_results_by_maxtexts_names():
     )
 
 
-def test_linear_attention_has_none_of_attention_s_modules():
+@pytest.mark.parametrize("conv_kernel", [4, 0])
+def test_linear_attention_has_none_of_attention_s_modules(conv_kernel):
     """Megatron-LM's gated delta nets offload nothing inside; the norm before is any layer's."""
-    spec = LinearAttention(num_heads=8, num_key_heads=8, key_head_dim=64, value_head_dim=64, conv_kernel=4)
+    spec = LinearAttention(
+        num_heads=8, num_key_heads=8, key_head_dim=64, value_head_dim=64, conv_kernel=conv_kernel
+    )
     model = replace(dense(), layers=(replace(DENSE_LAYER, attention=spec),))
     assert moved(model, "qkv_linear", "core_attn", "attn_proj") == 0.0
     assert moved(model, "attn_norm", "core_attn") == size_of(model, "input", "attention.input.statistics")

@@ -10,7 +10,7 @@ from tests.plans import dense_first, plans
 
 from forescale.export import export
 from forescale.question import Question
-from forescale.spec.model import FullAttention
+from forescale.spec.attention import FullAttention
 from forescale.spec.workload import num_microbatches
 
 PACKAGE = "maxtext-0.2.5"

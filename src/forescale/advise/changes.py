@@ -17,10 +17,9 @@ from forescale.schedule.library import family
 from forescale.search.layouts import longest_chunk, options
 from forescale.spec.constraints import virtual_stages
 from forescale.spec.framework import Words, choice_word, merged, replayed, searched
-from forescale.spec.layout import ALL_LAYERS, Layout, Module, Recompute
-from forescale.spec.model import DenseFfn, LatentAttention, Model
+from forescale.spec.layout import ALL_LAYERS, Layout, Recompute
 from forescale.spec.proposal import Constraint, Proposal, violated
-from forescale.spec.space import NAMES, Space, default_recompute
+from forescale.spec.space import NAMES, Space, default_recompute, recompute_modules
 from forescale.units import counted
 
 LEAN_SCHEDULES = (None, "zb-h1", "zbv", "v-half", "v-min")
@@ -144,26 +143,11 @@ def _recomputes(question: Question) -> tuple[Recompute, ...]:
     """Return the policies of a search, each module beside those recomputed now, and every number of layers."""
     layout, model = question.layout, question.model
     present = layout.recompute.modules if layout.recompute.granularity == "selective" else ()
-    modules = [name for name in _modules(model) if name not in present]
+    modules = [name for name in recompute_modules(model) if name not in present]
     more = (Recompute(granularity="selective", modules=(*present, name)) for name in modules)
     longest = int(longest_chunk(model.num_layers, *(np.array([item]) for item in (layout.pp, layout.vpp)))[0])
     counts = (Recompute(granularity="full", num_layers=count) for count in range(1, longest))
     return (*default_recompute(model), *more, *counts)
-
-
-def _modules(model: Model) -> tuple[Module, ...]:
-    """Return the modules that a model's layers have."""
-    kinds = model.layer_kinds
-    has: dict[Module, bool] = {
-        "layernorm": True,
-        "core_attn": True,
-        "mla_up_proj": any(isinstance(kind.attention, LatentAttention) for kind in kinds),
-        "mlp": any(isinstance(kind.ffn, DenseFfn) for kind in kinds),
-        "moe_act": model.is_moe,
-        "moe": model.is_moe,
-        "shared_experts": model.moe is not None and model.moe.shared_ffn_hidden_size > 0,
-    }
-    return tuple(name for name, present in has.items() if present)
 
 
 def _reliefs(question: Question) -> Iterator[tuple[str, Sequence[Any]]]:

@@ -7,7 +7,7 @@ exchange parts of the sequence for heads (DeepSpeed-Ulysses, arXiv:2309.14509).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import torch
@@ -18,7 +18,7 @@ from torch.nn.attention.bias import causal_lower_right
 
 from forescale.bench.groups import Group, exchange, gather
 from forescale.bench.here import CPU
-from forescale.spec.layout import ContextKind
+from forescale.spec.context import ContextKind
 from forescale.struct import Struct
 
 Runs: TypeAlias = list[tuple[int, int]]
@@ -57,11 +57,11 @@ class Context(Struct, frozen=True):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
         """Return what own queries find among all keys before them; shapes (batch, heads, tokens, head size)."""
-        if self.kind == "ring":
-            tensor: Tensor = _Ring.apply(query, key, value, self, scaling)  # type: ignore[no-untyped-call]
-            return tensor
-        attend = self._by_heads if self.kind == "ulysses" else self._among_gathered
-        return attend(query, key, value, scaling)
+        return DATAFLOWS[self.kind](self, query, key, value, scaling)
+
+    def _around_ring(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
+        result: Tensor = _Ring.apply(query, key, value, self, scaling)  # type: ignore[no-untyped-call]
+        return result
 
     def _order(self, part: int) -> Tensor:
         """Return where each token of a sequence stands once the parts of all ranks, so long, are put together."""
@@ -118,6 +118,14 @@ class Context(Struct, frozen=True):
             sent.clear()  # what was sent is held until then
 
         return empty_like, wait
+
+
+DATAFLOWS: Mapping[ContextKind, Callable[..., Tensor]] = {
+    "all_gather": Context._among_gathered,  # noqa: SLF001
+    "ring": Context._around_ring,  # noqa: SLF001
+    "ulysses": Context._by_heads,  # noqa: SLF001
+}
+"""Attention of each kind of context parallelism that runs here."""
 
 
 class _Ring(torch.autograd.Function):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor.parallel import loss_parallel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from forescale.bench.context import CONTEXT, Context, attend_in_context
+from forescale.bench.context import CONTEXT, DATAFLOWS, Context, attend_in_context
 from forescale.bench.groups import Groups
 from forescale.bench.model import IGNORED, SEED, TYPES, Adapter, Blocks, quiet, untrained_types
 from forescale.bench.parallel import (
@@ -32,8 +32,9 @@ from forescale.frameworks.huggingface.writer import config_of
 from forescale.graph.layer import block_name
 from forescale.question import Question
 from forescale.spec.constraints import picks_keys
+from forescale.spec.context import CONTEXT_KINDS
 from forescale.spec.layout import Layout
-from forescale.spec.model import FullAttention, LatentAttention, Layer, Model
+from forescale.spec.model import Model
 
 logging.disable(logging.ERROR)  # torchao tells of every kernel of its own that this machine has no use for
 try:
@@ -84,57 +85,50 @@ def check(question: Question) -> None:
         With what they do not do.
     """
     model, _, layout, workload = question.parts
-    split, types = layout.tp > 1, workload.precision
-    plain, narrow = layout.flash_attention and all(map(_sees_all, model.layers)), multiplies_narrow(question)
-    latent = any(isinstance(layer.attention, LatentAttention) for layer in model.layers)
+    split, types, plain = layout.tp > 1, workload.precision, layout.flash_attention and _sees_all(model)
     reasons = {
         "split hidden states over tp but for plain fused attention: ask with --no-sp": split
         and layout.sp
-        and (latent or not plain),
-        f"copy key/value heads over tp {layout.tp}": any(heads[1] % layout.tp for heads in _heads(model)),
+        and (model.has_latent or not plain),
+        f"copy key/value heads over tp {layout.tp}": any(
+            attention.heads[1] % layout.tp for attention in model.attentions
+        ),
         f"split experts over etp {layout.etp} of tp {layout.tp}{' with sp' * layout.sp}": model.is_moe
         and layout.etp != (1 if layout.sp else layout.tp),
         f"spread experts over ep {layout.ep} of whole hidden states: ask with sp": split
         and layout.ep > 1
         and not layout.sp,
-        f"pass keys and values on as {layout.cp_kind}: ask with --cp-kind all_gather, ring or ulysses": layout.cp
+        f"pass keys and values on as {layout.cp_kind}: ask with --cp-kind {', '.join(DATAFLOWS)}": layout.cp
         > 1
-        and layout.cp_kind == "hierarchical",
-        "pass latent attention's keys and values around a ring: ask with --cp-kind all_gather or ulysses": latent
-        and layout.cp > 1
-        and layout.cp_kind == "ring",
+        and layout.cp_kind not in DATAFLOWS,
+        "pass latent attention's keys and values around a ring: ask with --cp-kind all_gather or ulysses": layout.cp
+        > 1
+        and model.has_latent
+        and CONTEXT_KINDS[layout.cp_kind].ring,
         f"split sequences over cp {layout.cp} but for fused attention to all before": layout.cp > 1
         and not plain,
         f"recompute parts of a layer ({layout.recompute.granularity})": layout.recompute.granularity
         not in ("none", "full"),
         f"multiply in fp8 with recipe {types.recipe}: ask with --fp8-recipe {' or '.join(RECIPES)}": types.compute
         == "fp8"
-        and not narrow,
-        "split layers that multiply in fp8: ask with --tp 1": split and narrow,
+        and not multiplies_narrow(question),
+        "split layers that multiply in fp8: ask with --tp 1": split and multiplies_narrow(question),
         **untrained_types(question),
         "read only the keys that an indexer picks: they mask the others": picks_keys(model),
         "predict several tokens": model.num_mtp_layers > 0,
         "read patches": model.patches is not None,
         "run a vision tower here: leave it out with --images 0": model.vision is not None,
     }
-    for reason, holds in reasons.items():
-        if holds:
-            raise SpecError(f"the classes of transformers do not {reason}")
+    if reason := next((reason for reason, holds in reasons.items() if holds), None):
+        raise SpecError(f"the classes of transformers do not {reason}")
     kind = config_of(model)["model_type"]
     if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise SpecError(f"transformers {transformers.__version__} has no class for {model.name} ({kind})")
 
 
-def _heads(model: Model) -> list[tuple[int, int]]:
-    return [layer.attention.heads for layer in model.layer_kinds if layer.attention]
-
-
-def _sees_all(layer: Layer) -> bool:
-    """Whether a token sees all before it, and nothing else."""
-    kind = layer.attention
-    if isinstance(kind, FullAttention):
-        return kind.causal and kind.window is None and not kind.sinks
-    return isinstance(kind, LatentAttention) and not kind.top_k
+def _sees_all(model: Model) -> bool:
+    """Whether a token sees all tokens before it, and nothing else, in every layer."""
+    return all(layer.attention is not None and layer.attention.sees_all for layer in model.layer_kinds)
 
 
 def as_run(question: Question) -> Layout:
@@ -166,7 +160,7 @@ class HuggingFaceBlocks(Blocks):
         torch.manual_seed(SEED)
         layout = question.layout
         self.group, self.model = groups.tp, _built(question)
-        balanced = layout.cp_balanced and layout.cp_kind != "ulysses"
+        balanced = layout.cp_balanced and CONTEXT_KINDS[layout.cp_kind].exchanges is None
         self.context = Context(groups.cp, layout.cp_kind, balanced)
         body = self.model.base_model
         self.embedding, self.layers, self.norm = body.embed_tokens, body.layers, body.norm

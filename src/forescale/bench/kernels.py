@@ -35,6 +35,7 @@ from forescale.inputs import prepare
 from forescale.io.bench import KERNEL_TIMINGS, OPERATORS
 from forescale.memory.parameters import Elements, gathered_bytes, holdings
 from forescale.question import Question
+from forescale.spec.context import CONTEXT_KINDS
 from forescale.spec.workload import STORAGE_BYTES
 from forescale.time.data_parallel import stage_3_bytes
 
@@ -140,7 +141,7 @@ def messages_of(question: Question, num_ranks: int) -> list[Message]:
         if isinstance(primitive, Collective) and 1 < degrees.get(primitive.axis, 0) <= num_ranks:
             size, ranks = float(cast("float", primitive.num_bytes)), degrees[primitive.axis]
             messages.add((primitive.kind, size, ranks))
-            if primitive.axis == "cp" and layout.cp_kind == "ring":
+            if primitive.axis == "cp" and CONTEXT_KINDS[layout.cp_kind].ring:
                 messages.add(("p2p", size / ranks, 2))
     if layout.pp > 1:
         split = split_layout(layout)

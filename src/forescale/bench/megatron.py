@@ -24,8 +24,9 @@ from forescale.frameworks.megatron.write_layout import model_settings
 from forescale.graph.layer import block_name, padded_vocab
 from forescale.question import Question
 from forescale.runtime.gradients import linear, store_of
+from forescale.spec.attention import FullAttention, LatentAttention
 from forescale.spec.layout import Layout
-from forescale.spec.model import DenseFfn, FullAttention, LatentAttention, Layer, MoeFfn
+from forescale.spec.model import DenseFfn, Layer, MoeFfn
 
 FRAMEWORK = "megatron-core"
 CORE_ATTENTION = ("core_attn",)
@@ -60,7 +61,7 @@ def check(question: Question) -> None:
         "materialise scores with Transformer Engine: ask with --flash-attention": engine
         and not layout.flash_attention,
         "run latent attention without Transformer Engine and a device for it": not engine
-        and any(isinstance(layer.attention, LatentAttention) for layer in model.layer_kinds),
+        and model.has_latent,
         f"recompute {recompute.granularity} {', '.join(recompute.modules)} here: ask with --recompute none or "
         "full": recompute.granularity not in ("none", "full")
         and (recompute.granularity, recompute.modules) != ("selective", CORE_ATTENTION),
@@ -68,7 +69,7 @@ def check(question: Question) -> None:
         **untrained_types(question),
         "split experts over tp without sp": layout.tp > 1 and model.is_moe and not layout.sp,
         f"copy key/value heads over tp {layout.tp}": any(
-            layer.attention and layer.attention.heads[1] % layout.tp for layer in model.layer_kinds
+            attention.heads[1] % layout.tp for attention in model.attentions
         ),
         f"run {model.name} here, only layers of attention to all before, latent too, and gated feed-forwards or "
         "experts": not all(map(_plain, model.layer_kinds))
@@ -186,8 +187,7 @@ class MegatronBlocks(Blocks):
 
     def _mark(self, question: Question) -> None:
         """Mark experts, and parameters of which each rank of tp has a part of the gradients."""
-        latent = any(isinstance(layer.attention, LatentAttention) for layer in question.model.layer_kinds)
-        heads = () if latent else HEAD_NORMS
+        heads = () if question.model.has_latent else HEAD_NORMS
         for name, parameter in self.named_parameters():
             among = name.rpartition(".")[0]
             normed = isinstance(self.get_submodule(among), nn.LayerNorm | nn.RMSNorm)

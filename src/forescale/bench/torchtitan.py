@@ -16,8 +16,9 @@ from forescale.errors import ForescaleError, SpecError
 from forescale.frameworks.huggingface.writer import config_of
 from forescale.graph.layer import block_name
 from forescale.question import Question
+from forescale.spec.attention import FullAttention
 from forescale.spec.layout import Layout
-from forescale.spec.model import DenseFfn, FullAttention, Layer
+from forescale.spec.model import DenseFfn, Layer
 
 FRAMEWORK = "torchtitan"
 

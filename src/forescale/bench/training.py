@@ -24,6 +24,7 @@ from forescale.errors import SpecError
 from forescale.question import Question
 from forescale.runtime import RunError
 from forescale.spec.layout import Overlap
+from forescale.spec.optimizers import OPTIMIZERS
 from forescale.spec.workload import Precision
 
 ADAPTERS = (torchtitan.ADAPTER, megatron.ADAPTER, huggingface.ADAPTER)
@@ -45,11 +46,13 @@ def as_run(question: Question) -> Question:
 
 RATE = 1e-4
 MAIN = "_forescale_main_grad"
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "adamw": torch.optim.AdamW,
-    "adafactor": torch.optim.Adafactor,
-    "sgd": torch.optim.SGD,
+CLASSES: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    kind.name: getattr(torch.optim, kind.torch_class) for kind in OPTIMIZERS.values() if kind.torch_class
 }
+
+
+FREE_MOMENTS = ("adafactor", "sgd")
+"""Optimizers whose moments are not in the type of the weights that are updated, or that have none here."""
 
 
 def check_states(question: Question) -> None:
@@ -61,14 +64,14 @@ def check_states(question: Question) -> None:
         With what it does not do.
     """
     layout, name, types = question.layout, question.workload.optimizer, question.workload.precision
-    if name not in OPTIMIZERS:
-        raise SpecError(f"a bench updates with {', '.join(OPTIMIZERS)}; the question has {name}")
+    if name not in CLASSES:
+        raise SpecError(f"a bench updates with {', '.join(CLASSES)}; the question has {name}")
     _check_types(types, name)
     if layout.dp * layout.cp == 1 or not layout.zero:
         return
     whole, shared = layout.zero == 3, f"in shards (zero {layout.zero})"
     reasons = {
-        f"states of {name} {shared}: ask with --zero 0": name == "adafactor",
+        f"states of {name} {shared}: ask with --zero 0": not OPTIMIZERS[name].elementwise,
         f"states {shared} within replicas (dp_replicate {layout.dp_replicate})": 1
         < layout.dp_replicate
         < layout.dp * layout.cp,
@@ -91,7 +94,7 @@ def _check_types(types: Precision, optimizer: str) -> None:
     allowed: dict[str, tuple[str, tuple[str, ...]]] = {
         "gradients": (types.gradients, (runs, "fp32")),
         "master": (types.master, ("none", runs, "fp32")),
-        "moments": (types.moments, (updated,) if optimizer == "adamw" else (types.moments,)),
+        "moments": (types.moments, (types.moments,) if optimizer in FREE_MOMENTS else (updated,)),
     }
     for key, (value, kept) in allowed.items():
         if value not in kept:
@@ -275,9 +278,9 @@ class Update:
         self.gradients = [gradient for bucket in self.buckets for gradient in bucket.gradients]
         self.masters = _masters(self.updated, types)
         trained = self.masters or self.updated
-        fused = question.layout.kernels.fused_update and name != "adafactor"
+        fused = question.layout.kernels.fused_update and OPTIMIZERS[name].elementwise
         fused = fused and question.cluster.device.vendor != CPU
-        self.optimizer = OPTIMIZERS[name](trained, lr=RATE, **{"fused": True} if fused else {})
+        self.optimizer = CLASSES[name](trained, lr=RATE, **{"fused": True} if fused else {})
 
     def reduce(self) -> None:
         """Add up over ranks the gradients of which each has a part."""

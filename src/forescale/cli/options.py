@@ -18,8 +18,11 @@ from forescale.cli.help import Rare
 from forescale.errors import SpecError, shown
 from forescale.files import is_file, place_of
 from forescale.limits import MEMORY, PRICE, Interval, outside, within
-from forescale.spec.layout import Allocator, ContextKind, Dispatcher, RematPolicy, TensorKind
-from forescale.spec.workload import ComputeType, FrozenType, OptimizerName, StorageType
+from forescale.spec.context import ContextKind
+from forescale.spec.dispatchers import Dispatcher
+from forescale.spec.layout import Allocator, RematPolicy, TensorKind
+from forescale.spec.optimizers import OptimizerName
+from forescale.spec.workload import ComputeType, FrozenType, StorageType
 from forescale.struct import Struct
 
 F = TypeVar("F", bound=Callable[..., None])

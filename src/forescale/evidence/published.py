@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 from forescale.spec import Cluster, Layout, Model, Workload
-from forescale.spec.model import Attention, DenseFfn, Ffn, FullAttention, LatentAttention, Layer
+from forescale.spec.attention import Attention
+from forescale.spec.model import DenseFfn, Ffn, Layer
 from forescale.spec.workload import MATRIX_RATE
 from forescale.struct import Struct
 from forescale.units import TB
@@ -89,26 +90,9 @@ def layer_flops(layer: Layer, hidden: int, seq_len: int, *, halved: bool) -> flo
 
 
 def _attention_flops(attention: Attention, hidden: int, seq_len: int, *, halved: bool) -> float:
-    heads = attention.num_heads
-    if isinstance(attention, FullAttention):
-        width = attention.head_dim
-        weights = hidden * width * (2 * heads + 2 * attention.num_kv_heads)
-        keys = min(seq_len, attention.window or seq_len)
-        score_width = 2 * width
-    elif isinstance(attention, LatentAttention):
-        query = attention.qk_nope_head_dim + attention.qk_rope_head_dim
-        rank, value = attention.q_lora_rank, attention.v_head_dim
-        weights = heads * query * (rank or hidden) + (hidden * rank if rank else 0)
-        weights += hidden * (attention.kv_lora_rank + attention.qk_rope_head_dim)
-        weights += (
-            attention.kv_lora_rank * heads * (attention.qk_nope_head_dim + value) + heads * value * hidden
-        )
-        keys, score_width = seq_len, query + value
-    else:
-        inner, keyed = heads * attention.value_head_dim, attention.num_key_heads * attention.key_head_dim
-        weights = hidden * ((3 if attention.output_gate else 2) * inner + 2 * keyed)
-        keys, score_width = attention.chunk_size, attention.key_head_dim + attention.value_head_dim
-    return 2.0 * weights + 2.0 * heads * score_width * keys * (0.5 if halved else 1.0)
+    keys, widths = attention.core_extents(seq_len)
+    scores = attention.num_heads * widths * keys
+    return 2.0 * attention.matrix_elements(hidden) + 2.0 * scores * (0.5 if halved else 1.0)
 
 
 def _ffn_flops(ffn: Ffn, hidden: int) -> float:

@@ -16,7 +16,6 @@ from forescale.evidence.metrics import ErrorSummary, coverage, regret, relative_
 from forescale.evidence.published import published_flops
 from forescale.repr import ReprMixin
 from forescale.spec import Model
-from forescale.spec.model import LatentAttention, LinearAttention
 from forescale.struct import Struct
 
 Label: TypeAlias = Callable[[Case], str]
@@ -183,8 +182,8 @@ def parallelism(case: Case) -> str:
 def architecture(case: Case) -> str:
     """Return what the layers are made of, such as "dense", "mla+moe" or "hybrid+moe"."""
     model = case.question.model
-    kinds = {type(layer.attention) for layer in model.layer_kinds}
-    attention = "hybrid" if LinearAttention in kinds else "mla" if LatentAttention in kinds else ""
+    groups = {attention.architecture for attention in model.attentions}
+    attention = next((name for name in ("hybrid", "mla", *sorted(groups)) if name in groups), "")
     return "+".join(filter(None, (attention, "moe" if model.is_moe else ""))) or "dense"
 
 

@@ -5,19 +5,23 @@ from __future__ import annotations
 import re
 import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import PurePath
 from types import MappingProxyType
+from typing import TypeVar
 
 from msgspec import field
 from msgspec.structs import replace
 
 from forescale.errors import SpecError
 from forescale.question import Question
+from forescale.spec.attention import AttentionKind
 from forescale.spec.cluster import Cluster
+from forescale.spec.model import Model
 from forescale.struct import Struct
 
+T = TypeVar("T", bound=AttentionKind)
 PLACEHOLDER = "PLACEHOLDER"
 """Stands in the remark beside everything that only the user knows: data, tokenizer, folders."""
 KINDS = {
@@ -142,6 +146,26 @@ class Writer(ABC):
         SpecError
             If the framework refuses such a layout; it says which limit.
         """
+
+
+def first_attention(model: Model, kind: type[T]) -> T | None:
+    """Return the first attention of a kind; None if no layer has it."""
+    return next((attention for attention in model.attentions if isinstance(attention, kind)), None)
+
+
+def check_attention(framework: str, model: Model, kinds: Sequence[type[AttentionKind]]) -> None:
+    """Refuse a model with a kind of attention that the files of a framework do not describe.
+
+    Raises
+    ------
+    SpecError
+        With the first such attention.
+    """
+    other = next((attention for attention in model.attentions if type(attention) not in kinds), None)
+    if other is not None:
+        raise SpecError(
+            f"{framework} has no {other.description}, which {model.name} has; export writes no other model"
+        )
 
 
 def torchrun(cluster: Cluster) -> str:

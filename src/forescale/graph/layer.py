@@ -26,14 +26,7 @@ from forescale.graph.operator import Block, Builder
 from forescale.graph.ops import Collective, Elementwise
 from forescale.graph.sharding import Extent, ShardingRules
 from forescale.numeric import Numeric
-from forescale.spec.model import (
-    DenseFfn,
-    FullAttention,
-    LatentAttention,
-    Layer,
-    Model,
-    MoeFfn,
-)
+from forescale.spec.model import DenseFfn, Layer, Model, MoeFfn
 
 VOCABULARY_WEIGHT = "head.logits.weight"
 
@@ -57,8 +50,7 @@ def layer_block(model: Model, layer: Layer, sharding: ShardingRules) -> Block:
             narrow = not _several_linears(layer)
             source = _norm(b, model, "attention.norm", stream, "attention.input", narrow=narrow)
         result = b.tensor("attention.result", local * h)
-        _, build = ATTENTIONS[type(layer.attention)]
-        build(b, model, layer.attention, source=source, result=result)
+        ATTENTIONS[type(layer.attention)](b, model, layer.attention, source=source, result=result)
         stream = _join(b, model, "attention", stream, result, post_norm=post_norms)
     if layer.ffn is not None:
         own_norm = not layer.parallel or layer.num_norms > 1 or layer.attention is None
@@ -79,17 +71,13 @@ def layer_block(model: Model, layer: Layer, sharding: ShardingRules) -> Block:
 
 def _several_linears(layer: Layer) -> bool:
     """Whether the norm before attention feeds several linear layers: latent queries, or a parallel block."""
-    latent = isinstance(layer.attention, LatentAttention)
-    return latent or (layer.parallel and layer.num_norms == 1)
+    splits = layer.attention is not None and layer.attention.splits_input
+    return splits or (layer.parallel and layer.num_norms == 1)
 
 
 def block_name(layer: Layer) -> str:
     """Return a short name of a kind of layer: its attention and its feed-forward."""
-    name = "no-attention" if layer.attention is None else ATTENTIONS[type(layer.attention)][0]
-    if isinstance(layer.attention, FullAttention) and layer.attention.window:
-        name = f"window-{layer.attention.window}"
-    if isinstance(layer.attention, LatentAttention) and layer.attention.top_k:
-        name = f"top-{layer.attention.top_k}{'' if layer.attention.indexer else '-shared'}"
+    name = "no-attention" if layer.attention is None else layer.attention.block_name
     return f"{name}+{'moe' if isinstance(layer.ffn, MoeFfn) else 'dense' if layer.ffn else 'no-ffn'}"
 
 

@@ -24,7 +24,7 @@ from forescale.graph.operator import Builder, Names
 from forescale.graph.ops import Collective, CollectiveKind, Elementwise, GroupedGemm
 from forescale.graph.sharding import Extent
 from forescale.numeric import Numeric, maximum, minimum
-from forescale.spec.layout import SENT_ONCE
+from forescale.spec.dispatchers import DISPATCHERS
 from forescale.spec.model import Model, MoeFfn
 
 
@@ -198,7 +198,9 @@ def _experts(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: st
     _permute(b, "moe.unsort", output, unsorted, moved=2.0 * received * row * either, called=called)
     reduced = b.tensor("moe.reduced", arrived * hidden * both)
     _over_etp(b, "moe.combine_etp", unsorted, reduced, received * row, forward="reduce_scatter")
-    once = sharding.choices.dispatcher in SENT_ONCE  # combined on the way: one row per token comes back
+    once = DISPATCHERS[
+        sharding.choices.dispatcher
+    ].sends_once  # combined on the way: one row per token comes back
     returned = b.tensor("moe.returned", (_own_tokens(b) if once else sent) * hidden)
     moved = more(sent=sent, received=arrived) * hidden
     _travel(b, "moe.combine", elements=moved, source=reduced, result=returned, narrow="backward")
@@ -337,7 +339,7 @@ def _moves(b: Builder) -> tuple[Numeric, Numeric]:
 
 def _copied_here(b: Builder) -> float:
     """Return 1 where rows are copied per expert before they travel and summed after; DeepEP does both on the way."""
-    return 0.0 if b.sharding.choices.dispatcher in SENT_ONCE else 1.0
+    return 0.0 if DISPATCHERS[b.sharding.choices.dispatcher].sends_once else 1.0
 
 
 def _framework_sorts(b: Builder) -> bool:
@@ -345,7 +347,7 @@ def _framework_sorts(b: Builder) -> bool:
 
     Megatron-LM, moe/fused_a2a.py: dispatch_with_permute and combine_with_unpermute.
     """
-    return b.sharding.choices.dispatcher != "hybridep"
+    return not DISPATCHERS[b.sharding.choices.dispatcher].sorts_by_expert
 
 
 def _permute(

@@ -100,8 +100,7 @@ def counted_weight_part(model: Model, seq_len: int) -> float:
     As the authors' scheduler does, whatever kernels keep (sail-sg/zero-bubble-pipeline-parallelism,
     pipeline_parallel/zerobubble/runtime.py; Qi et al. 2023, arXiv:2401.10241, section 2.1).
     """
-    attention = [kind.attention for kind in model.layer_kinds if kind.attention is not None]
-    heads = max((item.heads[0] for item in attention), default=0)
+    heads = max((attention.heads[0] for attention in model.attentions), default=0)
     return 32.0 * model.hidden_size / (34.0 * model.hidden_size + 5.0 * heads * seq_len)
 
 

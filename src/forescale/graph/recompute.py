@@ -9,7 +9,7 @@ from typing import cast
 from forescale.errors import SpecError
 from forescale.formula import total
 from forescale.graph.operator import NARROWEST_GRADIENT_BYTES, Block, Operator, Tensor
-from forescale.graph.ops import Collective, Gemm, GroupedGemm
+from forescale.graph.ops import AttentionCore, Collective, Gemm, GroupedGemm
 from forescale.numeric import Numeric, maximum
 from forescale.spec.layout import KeptName, OffloadName, Recompute, RematPolicy
 from forescale.struct import Struct
@@ -276,8 +276,11 @@ def _named(block: Block, names: tuple[OffloadName, ...]) -> set[str]:
 
 def _saved_inside(block: Block, names: tuple[OffloadName, ...]) -> set[str]:
     """Return the tensors that operators of the named modules save, and no other operator does."""
-    linear = any(operator.name == "attention.convolution" for operator in block.operators)
-    rules = [MODULES[name] for name in names if name in MODULES and not (linear and name in INSIDE_ATTENTION)]
+    work = (item for operator in block.operators for item in operator.forward)
+    recurrent = any(isinstance(item, AttentionCore) and item.chunked for item in work)
+    rules = [
+        MODULES[name] for name in names if name in MODULES and not (recurrent and name in INSIDE_ATTENTION)
+    ]
     inside: set[str] = set()
     outside: set[str] = set()
     for operator in block.operators:

@@ -11,12 +11,10 @@ import numpy as np
 
 from forescale.formula import formula
 from forescale.numeric import Numeric, minimum
+from forescale.spec.context import CONTEXT_KINDS, ContextKind, ContextParallel, inner_ranks
+from forescale.spec.dispatchers import Dispatcher
 from forescale.spec.layout import (
-    CONTEXT_KINDS,
     Allocator,
-    ContextKind,
-    ContextParallel,
-    Dispatcher,
     Kernels,
     LaunchGraphs,
     Layout,
@@ -27,7 +25,6 @@ from forescale.spec.layout import (
     Routing,
     TensorKind,
     expert_shards,
-    inner_ranks,
 )
 from forescale.spec.model import Images
 from forescale.spec.workload import STORAGE_BYTES, Precision, Trainable, Workload, narrow_bytes

@@ -12,6 +12,7 @@ from forescale.io.question import build_question, question_values
 from forescale.question import Question
 from forescale.schedule.library import cuts_sequences
 from forescale.spec import Layout
+from forescale.spec.context import CONTEXT_KINDS
 from forescale.spec.space import Space
 from forescale.syntax import toml_value
 
@@ -44,7 +45,7 @@ def _several(ranks: int) -> bool:
 WORKS_UNDER: Mapping[str, Condition] = {
     "axis_order": Condition("placement", lambda placed: placed in (None, "orders"), "no placement"),
     "cp_balanced": Condition("cp", _several, "cp of 2 or more"),
-    "cp_inner": Condition("cp_kind", lambda kind: kind == "hierarchical", "cp_kind hierarchical"),
+    "cp_inner": Condition("cp_kind", lambda kind: CONTEXT_KINDS[kind].halves, "cp_kind hierarchical"),
     "cp_kind": Condition("cp", _several, "cp of 2 or more"),
     "microbatch_group": Condition("vpp", _several, "vpp of 2 or more"),
     "reshard": Condition("zero", lambda stage: stage >= 2, "zero 2 or 3"),

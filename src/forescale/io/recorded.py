@@ -12,7 +12,6 @@ from forescale.formula import number_of
 from forescale.graph.ops import AttentionCore, Gemm
 from forescale.question import Question
 from forescale.spec import Device
-from forescale.spec.model import FullAttention, LatentAttention
 
 if TYPE_CHECKING:
     from forescale.io.profile import Profile
@@ -92,19 +91,9 @@ def check_run(profile: Profile, target: Question, file: Path) -> None:
 
 def _of_attention(ops: Sequence[AttentionCore], target: Question) -> Iterator[Field]:
     layout, length = target.layout, target.workload.seq_len
-    kinds = [
-        layer_kind.attention for layer_kind in target.model.layer_kinds if layer_kind.attention is not None
-    ]
-    sizes: set[int] = set()
-    for kind in kinds:
-        if isinstance(kind, FullAttention):
-            sizes |= {kind.head_dim}
-        elif isinstance(kind, LatentAttention):
-            sizes |= {
-                kind.qk_nope_head_dim + kind.qk_rope_head_dim,
-                kind.kv_lora_rank + kind.qk_rope_head_dim,
-            }
-    if not kinds or not sizes or target.model.vision is not None:
+    kinds = target.model.attentions
+    sizes = {size for kind in kinds for size in kind.core_head_dims}
+    if not sizes or target.model.vision is not None:
         return
     cuts = {1, layout.cp, 2 * layout.cp}
     lengths = {length // cut for cut in cuts} | {length - 1}

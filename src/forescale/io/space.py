@@ -16,12 +16,12 @@ from forescale.files import read_text
 from forescale.limits import DEVICES, whole_of
 from forescale.positions import says_lines
 from forescale.schedule import family
+from forescale.spec.context import ContextKind
+from forescale.spec.dispatchers import Dispatcher
 from forescale.spec.framework import Framework, check_choice, searched
 from forescale.spec.layout import (
     ALL_LAYERS,
     DEFAULT_AXIS_ORDER,
-    ContextKind,
-    Dispatcher,
     Overlap,
     Placement,
     Recompute,

@@ -13,7 +13,6 @@ from forescale.memory.parameters import NO_ELEMENTS, BlockParameters, Elements, 
 from forescale.numeric import Numeric, minimum, summed, where
 from forescale.spec.cluster import Device
 from forescale.spec.layout import Kernels, Reshard, state_shards
-from forescale.spec.model import FullAttention, LatentAttention
 from forescale.spec.workload import STORAGE_BYTES
 from forescale.struct import Struct
 
@@ -59,12 +58,7 @@ def lasting_buffers(setting: EvalContext, sharded: Sharded) -> Numeric:
 def _score_buffer(setting: EvalContext, sharded: Sharded) -> Numeric:
     """Return the buffer of the layers with most heads, on every stage."""
     sharding = setting.sharding(sharded.degrees)
-    attentions = [kind.attention for kind in setting.model.layer_kinds]
-    heads = [
-        attention.num_heads
-        for attention in attentions
-        if isinstance(attention, FullAttention | LatentAttention)
-    ]
+    heads = [attention.score_heads for attention in setting.model.attentions]
     return score_buffer_bytes(
         queries=sharding.tokens("sequence") * float(max(heads, default=0)) / sharding.split("heads"),
         keys=sharding.seq_len,

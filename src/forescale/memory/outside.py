@@ -24,7 +24,8 @@ from forescale.memory.inputs import EvalContext
 from forescale.memory.overhead import Bounds, Outside
 from forescale.numeric import Numeric, maximum, minimum
 from forescale.spec.cluster import Cluster
-from forescale.spec.layout import CONTEXT_KINDS, SENT_ONCE, Dispatcher
+from forescale.spec.context import CONTEXT_KINDS
+from forescale.spec.dispatchers import DISPATCHERS, Dispatcher
 from forescale.spec.workload import STORAGE_BYTES
 
 COLLECTIVE: tuple[MeshAxis, ...] = ("tp", "cp", "dp_cp", "dp_replicate")
@@ -70,8 +71,8 @@ def outside_bytes(
         made[axis] = _least(_collective(cluster, library, group) for group in places(axis))
     for name, axis, peers in _exchanges(choices, experts=experts):
         made[name] = _least(_exchange(cluster, library, group, peers=peers) for group in places(axis))
-    if experts and choices.dispatcher in BUFFERS:
-        name, buffers = BUFFERS[choices.dispatcher]
+    if experts and (local := BUFFERS[choices.dispatcher]) is not None:
+        name, buffers = local
         made[name] = _least((buffers(setting, group, degrees),) * 3 for group in places("ep"))
     low, expected, high = (
         total({name: item[index] for name, item in made.items()}, name="communicators", unit="byte")
@@ -83,7 +84,7 @@ def outside_bytes(
 def _exchanges(choices: StructuralOptions, *, experts: bool) -> Iterator[tuple[str, MeshAxis, float | None]]:
     """Yield the groups that send and receive, and with how many neighbours; None is with everybody."""
     yield "pp", "pp", 2.0
-    if experts and choices.dispatcher not in SENT_ONCE:
+    if experts and not DISPATCHERS[choices.dispatcher].sends_once:
         yield "ep", "ep", None
     for axis, peers in CONTEXT_KINDS[choices.cp_kind].sends:
         yield f"cp, {choices.cp_kind}" if axis == "cp" else axis, axis, peers
@@ -119,11 +120,12 @@ def _hybrid_buffers(setting: EvalContext, group: Group, degrees: Degrees) -> Num
     )
 
 
-BUFFERS: Mapping[Dispatcher, tuple[str, Callable[[EvalContext, Group, Degrees], Numeric]]] = {
+BUFFERS: Mapping[Dispatcher, tuple[str, Callable[[EvalContext, Group, Degrees], Numeric]] | None] = {
+    "all_to_all": None,
     "deepep": ("DeepEP", _expert_buffers),
     "hybridep": ("HybridEP", _hybrid_buffers),
 }
-"""Name and bytes of what dispatchers allocate beside the library's communicators, where expert ranks are a group."""
+"""Name and bytes of the buffers of each dispatcher, in addition to the communicators of the library."""
 
 
 def _collective(cluster: Cluster, library: Communication, group: Group) -> Bytes:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache, partial
-from types import MappingProxyType
 
 import numpy as np
 from msgspec.structs import replace
 
 from forescale.formula import formula
 from forescale.graph.counts import own_parameters
-from forescale.graph.operator import Parameter, ParameterGroup
+from forescale.graph.operator import ParameterGroup
 from forescale.graph.stages import over_stages
 from forescale.memory.buffers import gathered, gathered_aside, lasting_buffers, standing_buffers
 from forescale.memory.inputs import EvalContext, StateBytes
@@ -21,14 +20,14 @@ from forescale.numeric import Numeric, maximum, where
 from forescale.spec.cluster import Device
 from forescale.spec.layout import Kernels, Offload, state_shards
 from forescale.spec.model import Model
-from forescale.spec.workload import STORAGE_BYTES, OptimizerName, Precision, Trainable, narrow_bytes
+from forescale.spec.optimizers import OPTIMIZERS, OptimizerName
+from forescale.spec.workload import STORAGE_BYTES, Precision, Trainable, narrow_bytes
 from forescale.struct import Struct
 
 ZERO = "Rajbhandari et al. 2020, ZeRO, arXiv:1910.02054, section 5"
 ENGINE = (
     "Transformer Engine, pytorch/module/base.py quantize_weight and pytorch/csrc/quantizer.cpp create_tensor"
 )
-ENDS = ("embedding.", "head.")
 
 
 def state_bytes(setting: EvalContext, sharded: Sharded) -> StateBytes:
@@ -267,42 +266,15 @@ class Moments(Struct, frozen=True, kw_only=True):
     expert: float
 
 
-def _muon(parameter: Parameter) -> float:
-    """One momentum for hidden matrices; embedding, head and vectors are left to AdamW."""
-    hidden = parameter.matrix and not parameter.name.startswith(ENDS)
-    return parameter.elements * (1.0 if hidden else 2.0)
-
-
-def _adafactor(parameter: Parameter) -> float:
-    """Row and column sums of matrices (of every expert its own), whole second moments of vectors; no first."""
-    if not parameter.matrix:
-        return parameter.elements
-    rows, columns = parameter.shape[-2:]
-    return parameter.elements * (1.0 / rows + 1.0 / columns)
-
-
-ELEMENTS: Mapping[OptimizerName, Callable[[Parameter], float]] = MappingProxyType(
-    {
-        "adamw": lambda parameter: 2.0 * parameter.elements,
-        "lion": lambda parameter: parameter.elements,
-        "sgd": lambda parameter: parameter.elements,
-        "muon": _muon,
-        "adafactor": _adafactor,
-    }
-)
-"""Elements of moments of one parameter. AdamW: arXiv:1711.05101; Lion: arXiv:2302.06675, Algorithm 2; SGD with
-momentum; Muon: Jordan et al. 2024, with AdamW for the rest (arXiv:2502.16982, section 2.2); Adafactor without
-momentum: arXiv:1804.04235, section 3."""
-
-
 @cache
 def moments_per_parameter(model: Model, optimizer: OptimizerName, trainable: Trainable) -> Moments:
     """Return the moments that `optimizer` keeps per parameter of `model` that is trained."""
+    moments = OPTIMIZERS[optimizer].moments
     trained = [(item, times) for _, item, times in own_parameters(model, trainable) if not item.frozen]
 
     def average(group: ParameterGroup) -> float:
         ours = [(item, times) for item, times in trained if item.group == group]
         elements = sum(item.elements * times for item, times in ours)
-        return sum(ELEMENTS[optimizer](item) * times for item, times in ours) / elements if ours else 0.0
+        return sum(moments(item) * times for item, times in ours) / elements if ours else 0.0
 
     return Moments(dense=average("dense"), expert=average("expert"))

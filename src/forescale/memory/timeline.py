@@ -55,38 +55,34 @@ class Sized(Struct, frozen=True, kw_only=True):
     num_bytes: float
 
 
-class BlockLoad(Struct, frozen=True, kw_only=True):
-    """What one micro-batch keeps of one block, and its fullest moments."""
+class Load(Struct, frozen=True, kw_only=True):
+    """Tensors that one micro-batch keeps, and those of its fullest moments."""
 
-    name: str
     kept: tuple[Sized, ...]
     """From its forward until its backward."""
     awaited: tuple[Sized, ...]
-    """From its input gradient until its weight gradient, where they are passes of their own."""
+    """From its input gradient until its weight gradient, if these are separate passes."""
     forward: tuple[Sized, ...]
-    """Everything of the block at the fullest moment of its forward, kept tensors included."""
+    """At the fullest moment of its forward: everything of a block; of a stage everything that is not kept."""
     backward: tuple[Sized, ...]
+    """The same of its backward."""
     afterwards: tuple[Sized, ...] = ()
-    """For a moment when the micro-batch's backward is over; what is kept too is held until then."""
+    """For a moment when its backward is over: what metrics take of the logits."""
 
 
-class StageLoad(Struct, frozen=True, kw_only=True):
-    """What one micro-batch puts on one stage (a chunk of a rank's layers)."""
+class BlockLoad(Load, frozen=True, kw_only=True):
+    """Load of one block."""
+
+    name: str
+
+
+class StageLoad(Load, frozen=True, kw_only=True):
+    """Load of one stage (a chunk of a rank's layers)."""
 
     stage: int
     rank: int
-    kept: tuple[Sized, ...]
-    """From its forward until its backward."""
-    awaited: tuple[Sized, ...]
-    """From its input gradient until its weight gradient, where they are passes of their own."""
-    forward: tuple[Sized, ...]
-    """Beyond everything kept, at the fullest moment of its forward."""
-    backward: tuple[Sized, ...]
-    """Beyond everything kept, at the fullest moment of its backward."""
     between: tuple[Sized, ...] = ()
-    """Kept beside from the end of forward until backward begins: the head's, on the last stage."""
-    afterwards: tuple[Sized, ...] = ()
-    """For a moment when its backward is over: what metrics take of the logits, on the last stage."""
+    """Kept in addition from the end of forward until backward begins: the head's, on the last stage."""
 
 
 def total_bytes(tensors: Iterable[Sized]) -> float:

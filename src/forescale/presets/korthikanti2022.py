@@ -20,8 +20,9 @@ from forescale.presets.preset import (
 )
 from forescale.projection.result import Projection
 from forescale.question import Note, Question
+from forescale.spec.attention import FullAttention
 from forescale.spec.layout import Layout
-from forescale.spec.model import DenseFfn, FullAttention, Layer, Model
+from forescale.spec.model import DenseFfn, Layer, Model
 from forescale.spec.workload import Workload
 from forescale.struct import Struct
 

@@ -24,18 +24,11 @@ from forescale.report.document import (
 )
 from forescale.search.rank import SearchResult
 from forescale.spec import phrases
+from forescale.spec.attention import Attention
 from forescale.spec.cluster import Cluster
 from forescale.spec.groups import group_of
 from forescale.spec.layout import DEFAULT_AXIS_ORDER, Layout, Recompute
-from forescale.spec.model import (
-    Attention,
-    DenseFfn,
-    FullAttention,
-    LatentAttention,
-    LinearAttention,
-    Model,
-    MoeFfn,
-)
+from forescale.spec.model import DenseFfn, Model, MoeFfn
 from forescale.spec.workload import Workload
 from forescale.struct import Struct
 from forescale.units import GB, GIB, counted
@@ -195,15 +188,7 @@ def _counted(names: list[str]) -> str:
 
 
 def _attention_name(attention: Attention | None) -> str:
-    match attention:
-        case LinearAttention():
-            return "linear attention"
-        case LatentAttention(top_k=picked):
-            return f"latent attention to {picked:,} keys" if picked else "latent attention"
-        case FullAttention():
-            return "softmax attention"
-        case None:
-            return "without attention"
+    return "without attention" if attention is None else attention.description
 
 
 def _experts(moe: MoeFfn) -> str:
@@ -213,21 +198,13 @@ def _experts(moe: MoeFfn) -> str:
 
 def _heads(model: Model) -> str:
     texts = [
-        f"{kind.attention.num_heads}h × {_head_width(kind.attention)}d"
+        f"{kind.attention.num_heads}h × {kind.attention.value_dim}d"
         for kind in model.layer_kinds
         if kind.attention is not None
     ]
     dense = [kind.ffn.ffn_hidden_size for kind in model.layer_kinds if isinstance(kind.ffn, DenseFfn)]
     wide = f"; dense FFN {', '.join(f'{width:,}' for width in dict.fromkeys(dense))}" if dense else ""
     return ", ".join(dict.fromkeys(texts)) + wide
-
-
-def _head_width(attention: Attention) -> int:
-    match attention:
-        case LinearAttention(value_head_dim=width) | LatentAttention(v_head_dim=width):
-            return width
-        case FullAttention(head_dim=width):
-            return width
 
 
 COMPUTE = ("attention", "ffn", "moe", "norm", "embedding", "head", "recompute")

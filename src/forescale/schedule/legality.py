@@ -44,7 +44,7 @@ def _runs(q: Proposal) -> Any:  # noqa: ANN401 (a flag, or an array)
 
 
 def _all_causal(model: Model) -> bool:
-    return all(getattr(kind.attention, "causal", True) for kind in model.layer_kinds)
+    return all(attention.causal for attention in model.attentions)
 
 
 SCHEDULES: tuple[Constraint, ...] = (

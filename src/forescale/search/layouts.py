@@ -19,10 +19,10 @@ from forescale.question import Question
 from forescale.schedule.legality import LEGALITY
 from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import fills_tiers, legal
+from forescale.spec.context import ContextKind
 from forescale.spec.layout import (
     DEFAULT_AXIS_ORDER,
     Axis,
-    ContextKind,
     Layout,
     Placement,
     Recompute,

@@ -17,7 +17,8 @@ from forescale.numeric import Array, Numeric, mapped, taking
 from forescale.question import Question
 from forescale.search.layouts import Candidates, Columns, RankOrder, Rows, as_degrees, distinct, first_rows
 from forescale.spec.cluster import Cluster
-from forescale.spec.layout import CONTEXT_KINDS, Axis
+from forescale.spec.context import CONTEXT_KINDS
+from forescale.spec.layout import Axis
 from forescale.spec.model import Model
 from forescale.struct import Struct
 from forescale.time.price import Pricing

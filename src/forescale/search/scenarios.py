@@ -28,6 +28,7 @@ from forescale.search.scope import Scope
 from forescale.search.solve import Progress, Solver, Watch
 from forescale.search.tree import Cells, unlisted
 from forescale.spec.constraints import picks_keys
+from forescale.spec.context import CONTEXT_KINDS
 from forescale.spec.layout import Layout, Overlap
 from forescale.spec.proposal import Constraint
 from forescale.spec.space import SCENARIO_NAMES
@@ -224,7 +225,8 @@ def nothing_legal(question: Question, refused: dict[str, int]) -> InfeasibleErro
     rows = [(name, count) for name, count in counts.items() if count]
     msg = f"no legal layout of {question.model.name} on {counted(cluster.num_devices, 'device')} of {cluster.name}"
     space = question.space
-    if picks_keys(question.model) and "all_gather" not in space.cp_kind and 1 not in (space.cp or (1,)):
+    gathered = any(CONTEXT_KINDS[kind].gathers for kind in space.cp_kind)
+    if picks_keys(question.model) and not gathered and 1 not in (space.cp or (1,)):
         msg += f": cp_kind of what reads picked keys is all_gather, not {' or '.join(space.cp_kind)}"
     return InfeasibleError(msg, rows)
 

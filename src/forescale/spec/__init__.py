@@ -1,20 +1,9 @@
 """Frozen descriptions of the question: model, cluster, strategy or space, workload."""
 
+from forescale.spec.attention import Attention, FullAttention, Indexer, LatentAttention, LinearAttention
 from forescale.spec.cluster import Cluster, Device, LinkParameters, MatrixRates, Tier
 from forescale.spec.layout import DEFAULT_AXIS_ORDER, Kernels, Layout, Overlap, Recompute, Routing, Share
-from forescale.spec.model import (
-    Attention,
-    DenseFfn,
-    Ffn,
-    FullAttention,
-    Indexer,
-    LatentAttention,
-    Layer,
-    LinearAttention,
-    Model,
-    MoeFfn,
-    Patches,
-)
+from forescale.spec.model import DenseFfn, Ffn, Layer, Model, MoeFfn, Patches
 from forescale.spec.rope import Rope
 from forescale.spec.space import Space
 from forescale.spec.workload import Precision, Workload

@@ -11,19 +11,10 @@ import numpy as np
 from forescale.errors import SpecError
 from forescale.numeric import Numeric, divisors
 from forescale.spec.cluster import Cluster
+from forescale.spec.context import CONTEXT_KINDS, ContextKind, ContextParallel, halves_evenly, inner_ranks
 from forescale.spec.groups import groups_fit, violation
-from forescale.spec.layout import (
-    CONTEXT_KINDS,
-    ContextKind,
-    ContextParallel,
-    Layout,
-    Share,
-    expert_shards,
-    halves_evenly,
-    inner_ranks,
-    state_shards,
-)
-from forescale.spec.model import LatentAttention, LinearAttention, Model, MoeFfn
+from forescale.spec.layout import Layout, Share, expert_shards, state_shards
+from forescale.spec.model import Model, MoeFfn
 from forescale.spec.proposal import (
     Constraint,
     Degrees,
@@ -61,22 +52,14 @@ PROJECTED_KEYS: tuple[LoraTarget, ...] = ("k_proj", "v_proj", "qkv_proj")
 """Targets of adapters that lie beside the projections of keys and values."""
 
 
-def _latent(model: Model) -> list[LatentAttention]:
-    return [
-        layer_kind.attention
-        for layer_kind in model.layer_kinds
-        if isinstance(layer_kind.attention, LatentAttention)
-    ]
-
-
 def picks_keys(model: Model) -> bool:
     """Return whether attention of a layer reads keys that an indexer picks."""
-    return any(item.top_k for item in _latent(model))
+    return any(attention.picks_keys for attention in model.attentions)
 
 
 def sees_picked(model: Model, cp: Values, kind: ContextKind) -> Values:
     """Return where every rank has the keys that may be picked: all of them, gathered."""
-    return (np.asarray(cp) == 1) | (kind == "all_gather" or not picks_keys(model))
+    return (np.asarray(cp) == 1) | (CONTEXT_KINDS[kind].gathers or not picks_keys(model))
 
 
 def _context(q: Proposal) -> ContextParallel:
@@ -89,7 +72,7 @@ def _inner(q: Proposal) -> Values:
 
 
 def _heads(model: Model) -> list[tuple[int, int]]:
-    return list(dict.fromkeys(kind.attention.heads for kind in model.layer_kinds if kind.attention))
+    return list(dict.fromkeys(attention.heads for attention in model.attentions))
 
 
 def _all(masks: list[Values]) -> Values:
@@ -111,10 +94,6 @@ def _moe(q: Proposal) -> MoeFfn:
     moe = q.model.moe
     assert moe is not None
     return moe
-
-
-def _local_batch(q: Proposal) -> Values:
-    return _dp(q.degrees) * q.degrees.micro_batch_size
 
 
 def _microbatches(q: Proposal) -> Values:
@@ -246,7 +225,9 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     Constraint(
         name="keys are picked before they are read",
-        holds=lambda q: next(item.indexer for item in _latent(q.model) if item.top_k) is not None,
+        holds=lambda q: (
+            next(attention for attention in q.model.attentions if attention.picks_keys).picks_itself
+        ),
         message=lambda q: (
             f"the first layers of {q.model.name} that read picked keys (top_k) pick none: give them an indexer"
         ),
@@ -281,7 +262,7 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     Constraint(
         name="global batch",
-        holds=lambda q: _divides(_local_batch(q), q.workload.global_batch_size),
+        holds=lambda q: _divides(_dp(q.degrees) * q.degrees.micro_batch_size, q.workload.global_batch_size),
         message=lambda q: (
             f"global_batch_size {q.workload.global_batch_size} does not divide by dp {_dp(q.degrees)} × "
             f"micro_batch_size {q.degrees.micro_batch_size}"
@@ -316,7 +297,7 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     Constraint(
         name="something is trained",
-        holds=lambda q: any(not q.workload.trainable.freezes(part) for part in _parts(q.model)),
+        holds=lambda q: any(not q.workload.trainable.freezes(part) for part in freezable(q.model)),
         message=lambda q: f"every part of {q.model.name} is frozen; leave one out, or give lora_rank",
         applies=lambda q: not q.workload.trainable.lora_rank,
     ),
@@ -399,7 +380,7 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     _summa(
         "keys and values",
-        lambda q: q.degrees.cp_kind == "all_gather",
+        lambda q: _context(q).gathers,
         lambda q: f"tp_kind summa gathers keys and values: cp_kind is all_gather, not {q.degrees.cp_kind}",
         choices=("cp_kind",),
     ),
@@ -461,7 +442,7 @@ def _undivided(q: Proposal) -> str:
     return f"reshard {d.reshard} does not divide {over}; it takes always, never{''.join(fit)}"
 
 
-def _parts(model: Model) -> tuple[FrozenPart, ...]:
+def freezable(model: Model) -> tuple[FrozenPart, ...]:
     """Return the parts of a model that can be frozen."""
     absent: set[FrozenPart] = set() if model.vision else {"vision", "projector"}
     if model.is_moe:
@@ -472,9 +453,7 @@ def _parts(model: Model) -> tuple[FrozenPart, ...]:
 def _misplaced_adapters(q: Proposal) -> list[LoraTarget]:
     """Return targets that no layer has; who names all linear layers means those that are there."""
     targets = q.workload.trainable.lora_targets
-    if set(ALL_LINEAR) <= set(targets) or any(
-        isinstance(layer.attention, LinearAttention) for layer in q.model.layer_kinds
-    ):
+    if set(ALL_LINEAR) <= set(targets) or any(attention.recurrent for attention in q.model.attentions):
         return []
     return [target for target in targets if target in RECURRENT]
 

@@ -15,17 +15,10 @@ from msgspec.structs import replace
 from forescale.errors import SpecError
 from forescale.limits import Devices
 from forescale.spec.cluster import Cluster
-from forescale.spec.layout import (
-    Allocator,
-    ContextKind,
-    Dispatcher,
-    Kernels,
-    LaunchGraphs,
-    Layout,
-    Overlap,
-    Recompute,
-)
-from forescale.spec.model import DenseFfn, FullAttention, Model
+from forescale.spec.context import ContextKind
+from forescale.spec.dispatchers import Dispatcher
+from forescale.spec.layout import Allocator, Kernels, LaunchGraphs, Layout, Overlap, Recompute
+from forescale.spec.model import DenseFfn, Model
 from forescale.spec.proposal import Constraint
 from forescale.spec.proposal import Proposal as Asked
 from forescale.spec.space import Space, default_recompute, partial_recompute
@@ -387,8 +380,7 @@ def _on(by_device: Mapping[str, S], cluster: Cluster, usual: S) -> S:
 
 def _kv_heads(model: Model) -> int:
     """Return the key/value heads that every softmax attention of a model can be divided by."""
-    attentions = (layer.attention for layer in model.layer_kinds)
-    return math.gcd(*(item.num_kv_heads for item in attentions if isinstance(item, FullAttention)))
+    return math.gcd(*(attention.grouped_heads for attention in model.attentions))
 
 
 def _of(question: Asked, name: str) -> Any:  # noqa: ANN401 (degrees of one layout, or of many)

@@ -2,78 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, TypeAlias
+from collections.abc import Iterable
+from typing import Annotated, Literal, TypeAlias
 
-import numpy as np
 from msgspec import field
 from msgspec.structs import replace
 
 from forescale.errors import SpecError
-from forescale.formula import formula
 from forescale.limits import Devices, Extent, Factor, Interval, Measure, OptionalExtent
-from forescale.numeric import Numeric, minimum
+from forescale.numeric import Numeric
+from forescale.spec.context import CONTEXT_KINDS, ContextKind, Values, inner_ranks
+from forescale.spec.dispatchers import Dispatcher
 from forescale.struct import SpecStruct
-
-Values: TypeAlias = Any
-"""Degrees of one layout or of many."""
-ContextAxis: TypeAlias = Literal["cp", "cp_inner", "cp_outer"]
-"""All context-parallel ranks, a group of neighbours among them, or one rank of each such group."""
-
-
-class ContextParallel(SpecStruct, frozen=True, kw_only=True):
-    """How the ranks of one kind see all keys and values; operators, memory and legality follow from it."""
-
-    name: ContextKind
-    exchanges: ContextAxis | None = None
-    """Ranks that exchange heads for parts of the sequence; None exchanges none."""
-    around: ContextAxis | None = None
-    """Ranks that meet each other's keys and values; None is nobody."""
-    ring: bool = False
-    """Whether these are passed on step by step, behind the core's own work, rather than gathered before it."""
-
-    @property
-    def halves(self) -> bool:
-        """Whether cp is a number of groups of `cp_inner` neighbours."""
-        return self.exchanges == "cp_inner"
-
-    @property
-    def sends(self) -> tuple[tuple[ContextAxis, float | None], ...]:
-        """Groups that send and receive, and with how many neighbours a rank does; None is with everybody."""
-        everybody = ((self.exchanges, None),) if self.exchanges else ()
-        return (*everybody, (self.around, 2.0)) if self.around and self.ring else everybody
-
-
-_KINDS = (
-    ContextParallel(name="all_gather", around="cp"),
-    ContextParallel(name="ring", around="cp", ring=True),
-    ContextParallel(name="ulysses", exchanges="cp"),
-    ContextParallel(name="hierarchical", exchanges="cp_inner", around="cp_outer", ring=True),
-)
-CONTEXT_KINDS: Mapping[ContextKind, ContextParallel] = {kind.name: kind for kind in _KINDS}
-
-
-@formula(unit="1", source="Megatron-LM, hierarchical context parallelism: heads are exchanged inside a node")
-def near_context(*, cp: Numeric, tp: Numeric, domain: float) -> Numeric:
-    """Return the most ranks that divide cp and lie, each with its tp neighbours, in one domain of devices."""
-    most = np.maximum(np.floor(domain / np.asarray(tp)), 1.0)
-    where = np.ones(np.broadcast(np.asarray(cp), most).shape)
-    for ranks in range(2, int(np.max(np.minimum(cp, most), initial=1.0)) + 1):
-        where = np.where((np.remainder(cp, ranks) == 0) & (ranks <= most), float(ranks), where)
-    return where if where.ndim else float(where)
-
-
-@formula(unit="1", source="Megatron-LM, hierarchical context parallelism: the innermost ranks of the group")
-def inner_context(*, cp: Numeric, wanted: float) -> Numeric:
-    """min(cp, wanted)."""
-    return minimum(cp, wanted)
-
-
-def inner_ranks(*, cp: Values, tp: Values, wanted: int | None, domain: int) -> Values:
-    """Return the neighbouring context-parallel ranks that exchange heads: those `wanted`, or those near each other."""
-    if wanted is None:
-        return near_context(cp=cp, tp=tp, domain=float(domain))
-    return inner_context(cp=cp, wanted=float(wanted))
 
 
 def state_shards(degrees: Values, tp_kind: TensorKind) -> Numeric:
@@ -91,11 +31,6 @@ def expert_shards(degrees: Values) -> Numeric:
     return shards
 
 
-def halves_evenly(cp: Values, inner: Values) -> Values:
-    """Return where hierarchical context parallelism has whole groups: `inner` divides cp, or is no less."""
-    return (np.asarray(cp) <= inner) | (np.remainder(cp, inner) == 0)
-
-
 def settled(layout: Layout, domain: int) -> Layout:
     """Return the layout with what it leaves to the cluster: how many neighbours exchange heads."""
     if layout.cp_inner is not None or not CONTEXT_KINDS[layout.cp_kind].halves:
@@ -105,7 +40,6 @@ def settled(layout: Layout, domain: int) -> Layout:
 
 
 Degree: TypeAlias = Devices
-ContextKind: TypeAlias = Literal["all_gather", "ring", "ulysses", "hierarchical"]
 TensorKind: TypeAlias = Literal["1d", "summa"]
 Axis: TypeAlias = Literal["tp", "cp", "dp", "pp"]
 Module: TypeAlias = Literal[
@@ -132,9 +66,6 @@ OffloadName: TypeAlias = Literal[
 Reshard: TypeAlias = Literal["always", "never", "default"] | Annotated[int, Interval(ge=2, le=2**24)]
 LaunchGraphs: TypeAlias = Literal["none", "router", "partial", "full"]
 Allocator: TypeAlias = Literal["segments", "expandable_segments"]
-Dispatcher: TypeAlias = Literal["all_to_all", "deepep", "hybridep"]
-SENT_ONCE: tuple[Dispatcher, ...] = ("deepep", "hybridep")
-"""Dispatchers that send a token once to each device and node, however many experts it has there."""
 CrossEntropy: TypeAlias = Literal[
     "vocab_parallel", "native", "fused", "fused_linear", "compiled", "eager", "loss_parallel"
 ]

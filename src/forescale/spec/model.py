@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from forescale.errors import SpecError
 from forescale.limits import LAYERS, Extent, Factor, Interval, OptionalExtent, within
-from forescale.spec.rope import GPT_OSS_ROPE, PLAIN_ROPE, Rope
+from forescale.spec.attention import Attention
+from forescale.spec.rope import Rope
 from forescale.struct import SpecStruct
 
 NormKind: TypeAlias = Literal["rms", "layer", "layer_no_bias"]
@@ -25,145 +26,6 @@ NormKind: TypeAlias = Literal["rms", "layer", "layer_no_bias"]
 Eps: TypeAlias = Annotated[float, Interval(gt=0, le=1)]
 USUAL_EPS: Final = 1e-5
 """What norms add to the variance where nothing is said (PyTorch's LayerNorm, Megatron-LM, MaxText, torchtitan)."""
-
-
-class FullAttention(SpecStruct, frozen=True, kw_only=True):
-    """Softmax attention with any number of key/value heads (MHA, GQA, MQA), optionally windowed."""
-
-    num_heads: Extent
-    num_kv_heads: Extent
-    head_dim: Extent
-    causal: bool = True
-    window: Extent | None = None
-    """Tokens a query sees (sliding window or chunk); None sees all."""
-    qkv_bias: bool = False
-    output_bias: bool = False
-    qk_norm: Literal["none", "head", "hidden"] = "none"
-    """RMS norm of queries and keys: one weight per head dimension, or over all heads at once."""
-    sinks: bool = False
-    """One learned logit per head (gpt-oss)."""
-    output_gate: bool = False
-    """The query projection also makes a gate of the output (Qwen3-Next)."""
-    rotary: bool = True
-    rope: Rope = PLAIN_ROPE
-    """How positions turn queries and keys, where they do (`rotary`); plain with base 10,000 if nothing is said."""
-
-    @property
-    def heads(self) -> tuple[int, int]:
-        """Heads of queries, and of keys and values, as tensor parallelism splits them."""
-        return self.num_heads, self.num_kv_heads
-
-    def __post_init__(self) -> None:
-        """Refuse queries that share no whole number of key/value heads."""
-        if self.num_heads % max(self.num_kv_heads, 1):
-            msg = f"{self.num_heads} attention heads are no multiple of {self.num_kv_heads} key/value heads"
-            raise SpecError(msg)
-
-    @property
-    def scaled_rotary(self) -> bool:
-        """Whether sines and cosines of the rotary embedding are multiplied by a factor, which not all kernels take."""
-        return self.rotary and self.rope.concentration != 1
-
-    @classmethod
-    def renewed(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return a table of earlier versions in today's words: of scaled rotary positions they knew GPT-OSS's only."""
-        if not isinstance(scaled := values.get("scaled_rotary"), bool):
-            return values
-        rest = {key: value for key, value in values.items() if key != "scaled_rotary"}
-        return {"rope": GPT_OSS_ROPE, **rest} if scaled else rest
-
-    def without_positions(self) -> FullAttention:
-        """Return the same attention without rotary positions."""
-        return replace(self, rotary=False, rope=PLAIN_ROPE)
-
-
-class Indexer(SpecStruct, frozen=True, kw_only=True):
-    """What picks the keys that sparse attention reads: few narrow heads score all (DeepSeek-V3.2, section 2.1)."""
-
-    num_heads: Extent
-    head_dim: Extent
-    trained: bool = True
-    """Scores follow attention itself on the keys picked, by a loss of their own; False leaves the indexer as it is."""
-    interleaved_rotary: bool = False
-    """Neighbours are turned together rather than halves (GLM-5); it costs the same."""
-
-
-def picking_layers(num_layers: int, *, every: int, first: int) -> tuple[bool, ...]:
-    """Return which layers pick: the `first` ones, at least one, and then each `every`-th; the others share theirs.
-
-    transformers, models/glm_moe_dsa (index_topk_freq, index_skip_topk_offset); Megatron-LM, dsa.py:
-    is_dsa_skip_topk_layer.
-    """
-    return tuple(max(number - max(first, 1), 0) % every == 0 for number in range(1, num_layers + 1))
-
-
-class LatentAttention(SpecStruct, frozen=True, kw_only=True):
-    """Multi-head latent attention (DeepSeek-V2): queries and keys/values through low ranks."""
-
-    num_heads: Extent
-    q_lora_rank: Extent | None = None
-    """None projects queries directly."""
-    kv_lora_rank: Extent
-    qk_nope_head_dim: Extent
-    qk_rope_head_dim: OptionalExtent
-    v_head_dim: Extent
-    causal: bool = True
-    rope: Rope = PLAIN_ROPE
-    """How positions turn `qk_rope_head_dim` dimensions of queries and keys; plain if nothing is said."""
-    projection_bias: bool = False
-    """Biases on the q-down, kv-down and output projections (`attention_bias` of DeepSeek's configs)."""
-    top_k: Extent | None = None
-    """Keys that a query reads, which are latents that all heads share (DeepSeek-V3.2, GLM-5); None reads all."""
-    indexer: Indexer | None = None
-    """What picks them; without one, those that a layer before picked are read (GLM-5.2)."""
-
-    def __post_init__(self) -> None:
-        """Refuse an indexer that picks nothing, and keys picked where queries also see what comes after."""
-        if self.indexer is not None and self.top_k is None:
-            raise SpecError("an indexer picks keys: give top_k, or leave indexer out")
-        if self.top_k is not None and not self.causal:
-            raise SpecError("top_k of latent attention is for causal masks: leave causal true")
-
-    @property
-    def heads(self) -> tuple[int, int]:
-        """Heads of queries, and of keys and values, as tensor parallelism splits them."""
-        return self.num_heads, self.num_heads
-
-
-class LinearAttention(SpecStruct, frozen=True, kw_only=True):
-    """Attention with a recurrent state: gated linear attention, gated delta net, lightning attention."""
-
-    num_heads: Extent
-    """Value heads; each owns one state of key_head_dim x value_head_dim."""
-    num_key_heads: Extent
-    key_head_dim: Extent
-    value_head_dim: Extent
-    conv_kernel: OptionalExtent = 0
-    """Width of the depthwise convolution over queries, keys and values; 0 has none."""
-    conv_bias: bool = False
-    """The convolution has a bias per channel (Mamba-2 of Nemotron-H)."""
-    output_gate: bool = True
-    """A full projection hidden -> heads x value_head_dim that gates the output."""
-    num_gates_per_head: OptionalExtent = 1
-    """Scalars per head and token (decay, beta) projected from the hidden state."""
-    gate_lora_rank: OptionalExtent = 0
-    """Rank of a low-rank projection to one decay per key dimension (GLA); 0 has none."""
-    num_head_parameters: OptionalExtent = 0
-    """Learned scalars per head (A_log, dt_bias)."""
-    output_norm: Literal["none", "head", "hidden"] = "head"
-    """Norm of the output: none, one weight per value dimension, or over all heads."""
-    chunk_size: Extent = 64
-    fused_scan: bool = False
-    """Convolution, recurrence and gate are one kernel, which keeps its inputs and the recurrence's output and makes
-    the rest again (Mamba-2); a norm of the output is apart."""
-
-    @property
-    def heads(self) -> tuple[int, int]:
-        """Heads of values, and of keys, as tensor parallelism splits them."""
-        return self.num_heads, self.num_key_heads
-
-
-Attention: TypeAlias = FullAttention | LatentAttention | LinearAttention
 
 
 class DenseFfn(SpecStruct, frozen=True, kw_only=True):
@@ -246,9 +108,9 @@ def predicting_layer(layers: Sequence[Layer]) -> Layer | None:
 
     The last one may read those that a layer before it picked (GLM-5.2).
     """
-    latent = [layer.attention for layer in layers if isinstance(layer.attention, LatentAttention)]
-    picking = next((item for item in latent if item.indexer is not None), None)
-    if picking is None or layers[-1].attention != replace(picking, indexer=None):
+    attentions = (layer.attention for layer in layers if layer.attention is not None)
+    picking = next((attention for attention in attentions if attention.picks_itself), None)
+    if picking is None or layers[-1].attention != picking.sharing_picks:
         return None
     return replace(layers[-1], attention=picking)
 
@@ -256,13 +118,9 @@ def predicting_layer(layers: Sequence[Layer]) -> Layer | None:
 def _shaped(layer: Layer) -> Layer:
     """Return a layer with plain rotary positions and weights of experts."""
     mixer, ffn = layer.attention, layer.ffn
-    if isinstance(mixer, FullAttention | LatentAttention):
-        mixer = replace(mixer, rope=PLAIN_ROPE)
-    if isinstance(mixer, LatentAttention) and mixer.indexer is not None:
-        mixer = replace(mixer, indexer=replace(mixer.indexer, interleaved_rotary=False))
     if isinstance(ffn, MoeFfn):
         ffn = replace(ffn, score="softmax", normalised=True, weight_scale=1.0)
-    return replace(layer, attention=mixer, ffn=ffn)
+    return replace(layer, attention=mixer and mixer.shape, ffn=ffn)
 
 
 class Patches(SpecStruct, frozen=True, kw_only=True):
@@ -477,12 +335,24 @@ class Model(SpecStruct, frozen=True, kw_only=True, dict=True):
 
         Where only layers with a window have any they are both.
         """
-        parts = [layer.attention for layer in self.layer_kinds]
-        full = [part for part in parts if isinstance(part, FullAttention) and part.rotary]
-        near = [item.rope for item in full if item.window]
-        far = [part.rope for part in parts if isinstance(part, LatentAttention)]
-        far += [item.rope for item in full if not item.window]
+        turned = [attention for attention in self.attentions if attention.rotary_positions is not None]
+        near = [item.rotary_positions for item in turned if item.near]
+        far = [
+            item.rotary_positions
+            for item in sorted(turned, key=lambda item: not item.latent)
+            if not item.near
+        ]
         return next(iter([*far, *near]), None), next(iter(near), None)
+
+    @cached_property
+    def attentions(self) -> tuple[Attention, ...]:
+        """The distinct attentions of its layers, in order of first appearance."""
+        return tuple(dict.fromkeys(layer.attention for layer in self.layer_kinds if layer.attention))
+
+    @cached_property
+    def has_latent(self) -> bool:
+        """Whether any layer has latent attention."""
+        return any(attention.latent for attention in self.attentions)
 
     @cached_property
     def is_moe(self) -> bool:

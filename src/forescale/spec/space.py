@@ -9,17 +9,10 @@ from msgspec import field
 from msgspec.structs import replace
 
 from forescale.errors import UnknownKeyError
-from forescale.spec.layout import (
-    Axis,
-    ContextKind,
-    Dispatcher,
-    Layout,
-    Placement,
-    Recompute,
-    TensorKind,
-    check_order,
-)
-from forescale.spec.model import LatentAttention, Model
+from forescale.spec.context import ContextKind
+from forescale.spec.dispatchers import Dispatcher
+from forescale.spec.layout import Axis, Layout, Module, Placement, Recompute, TensorKind, check_order
+from forescale.spec.model import DenseFfn, Model
 from forescale.spec.proposal import Constraint
 from forescale.struct import SpecStruct
 
@@ -118,18 +111,33 @@ class Space(SpecStruct, frozen=True, kw_only=True):
 
 def default_recompute(model: Model) -> tuple[Recompute, ...]:
     """Return the policies a search tries: none, the cheap modules, the feed-forward, everything."""
-    cheap = ["layernorm"]
-    if any(isinstance(kind.attention, LatentAttention) for kind in model.layer_kinds):
-        cheap.append("mla_up_proj")
-    if model.is_moe:
-        cheap.append("moe_act")
-    wide = (*cheap, "moe" if model.is_moe else "mlp")
+    present = recompute_modules(model)
+    cheap = tuple(item for item in present if item in CHEAP)
+    wide: Module = "moe" if model.is_moe else "mlp"
     return (
         Recompute(),
-        Recompute(granularity="selective", modules=tuple(cheap)),  # type: ignore[arg-type]
-        Recompute(granularity="selective", modules=wide),  # type: ignore[arg-type]
+        Recompute(granularity="selective", modules=cheap),
+        Recompute(granularity="selective", modules=(*cheap, wide)),
         Recompute(granularity="full"),
     )
+
+
+CHEAP: tuple[Module, ...] = ("layernorm", "mla_up_proj", "moe_act")
+"""Modules that take little time to run again."""
+
+
+def recompute_modules(model: Model) -> tuple[Module, ...]:
+    """Return the modules of a model's layers that selective recompute can run again."""
+    present: dict[Module, bool] = {
+        "layernorm": True,
+        "core_attn": True,
+        "mla_up_proj": model.has_latent,
+        "mlp": any(isinstance(kind.ffn, DenseFfn) for kind in model.layer_kinds),
+        "moe_act": model.is_moe,
+        "moe": model.is_moe,
+        "shared_experts": model.moe is not None and model.moe.shared_ffn_hidden_size > 0,
+    }
+    return tuple(name for name, is_there in present.items() if is_there)
 
 
 def partial_recompute(model: Model) -> tuple[Recompute, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from forescale.spec.model import FullAttention, Model, MoeFfn
+from forescale.spec.model import Model, MoeFfn
 from forescale.spec.proposal import Values
 
 SUMMA_NEIGHBOURS = (
@@ -16,8 +16,7 @@ SUMMA_NEIGHBOURS = (
 
 def summa_refusal(model: Model) -> str | None:
     """Return why a model has no layout by SUMMA, if it has none."""
-    kinds = model.layer_kinds
-    others = any(kind.attention and not isinstance(kind.attention, FullAttention) for kind in kinds)
+    others = not all(attention.summa for attention in model.attentions)
     reasons = {
         "experts": model.is_moe,
         "latent or linear attention": others,
@@ -46,8 +45,8 @@ def ffn_widths(model: Model) -> tuple[int, ...]:
 
 def inner_widths(model: Model) -> tuple[int, ...]:
     """Return the widths that matrices contract over: what SUMMA cuts into panels."""
-    full = [kind.attention for kind in model.layer_kinds if isinstance(kind.attention, FullAttention)]
-    widths = [model.hidden_size, *ffn_widths(model), *(item.num_heads * item.head_dim for item in full)]
+    outputs = (attention.num_heads * attention.value_dim for attention in model.attentions if attention.summa)
+    widths = [model.hidden_size, *ffn_widths(model), *outputs]
     if model.patches is not None:
         widths.append(model.patches.patch_elements)
     return tuple(dict.fromkeys(widths))

@@ -11,9 +11,9 @@ from forescale.formula import formula
 from forescale.limits import Amount, Count, Interval, OptionalExtent
 from forescale.numeric import Numeric
 from forescale.spec.model import Images
+from forescale.spec.optimizers import OptimizerName
 from forescale.struct import SpecStruct
 
-OptimizerName: TypeAlias = Literal["adamw", "adafactor", "lion", "muon", "sgd"]
 ComputeType: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
 StorageType: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8"]
 FrozenType: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8", "int8", "nf4", "nf4_double"]

@@ -24,8 +24,10 @@ from forescale.io.question import build_question
 from forescale.projection.result import Projection
 from forescale.question import Question
 from forescale.schedule import families
+from forescale.spec.context import ContextKind
+from forescale.spec.dispatchers import Dispatcher
 from forescale.spec.framework import replayed, searched
-from forescale.spec.layout import ContextKind, Dispatcher, Layout
+from forescale.spec.layout import Layout
 from forescale.spec.space import Space
 from forescale.spec.workload import ComputeType, Workload
 from forescale.struct import Struct

@@ -8,7 +8,8 @@ from forescale.errors import ReaderError
 from forescale.frameworks.megatron import read_arguments
 from forescale.frameworks.megatron.write_layout import hybrid_pattern
 from forescale.frameworks.reading import Options
-from forescale.spec.model import DenseFfn, FullAttention, LinearAttention, MoeFfn
+from forescale.spec.attention import FullAttention, LinearAttention
+from forescale.spec.model import DenseFfn, MoeFfn
 
 BASE = "--hidden-size 1024 --num-attention-heads 16 --seq-length 16 --vocab-size 100 --micro-batch-size 1 "
 PP = "--pipeline-model-parallel-size "

@@ -558,7 +558,7 @@ def test_the_rest_of_the_layout():
         (
             "--cp-comm-type ring",
             None,
-            "--cp-comm-type must be one of p2p, a2a, allgather, a2a.p2p, got 'ring'",
+            "--cp-comm-type must be one of allgather, p2p, a2a, a2a.p2p, got 'ring'",
         ),
         (
             "--tp-comm-overlap --tensor-model-parallel-size 2",

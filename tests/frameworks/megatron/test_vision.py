@@ -6,8 +6,9 @@ from forescale.errors import ReaderError
 from forescale.frameworks.megatron import read_arguments
 from forescale.frameworks.reading import packaged
 from forescale.graph.counts import count_parameters
+from forescale.spec.attention import FullAttention
 from forescale.spec.layout import Recompute
-from forescale.spec.model import FullAttention, Images
+from forescale.spec.model import Images
 
 TEXT = "--num-layers 4 --hidden-size 4096 --num-attention-heads 32 --vocab-size 32768 --micro-batch-size 1 --normalization RMSNorm "
 IMAGE = "--img-h 336 --img-w 336 --patch-dim 14 --seq-length 576 --decoder-seq-length 4096 "

@@ -82,7 +82,7 @@ def test_what_is_lost_is_listed():
             {"model": "gpt2-xl", "devices": 8, "seq_len": 1024},
             "no model like gpt2-xl: learned_positions 1024",
         ),
-        ({"model": "deepseek-v2-lite"}, "nanotron has no class for deepseek-v2-lite .LatentAttention."),
+        ({"model": "deepseek-v2-lite"}, "nanotron has no class for deepseek-v2-lite .latent attention."),
         ({"tp": 16}, "nanotron does not run this layout: a key/value head for every rank of tp"),
         ({"dp_replicate": 2, "dp_shard": 8, "zero": 1}, "replicas of shards are of stage 3"),
     ],

@@ -259,11 +259,6 @@ def leg_across(leg: Leg, *, kind: CollectiveKind, protocol: int) -> tuple[Numeri
     )
 
 
-def _never(*_of: object) -> tuple[Numeric, Numeric]:
-    """Return what NCCL's tuner believes of trees within a node: more than of its rings, whatever the size."""
-    return float("inf"), 0.0
-
-
 def _tree(kind: CollectiveKind, route: Route, protocol: int) -> Cost:
     """Double binary tree between the innermost tiers, chains inside them.
 
@@ -523,7 +518,8 @@ ALGORITHMS: tuple[Algorithm, ...] = (
     Algorithm(
         name="ring", kinds=_SUMS | PIPED, cost=_ring, sliced=_SUMS, believed=_ring_believed, ramp=_ring_ramp
     ),
-    Algorithm(name="tree", kinds=_TO_ALL, cost=_tree, believed=_never),
+    # NCCL's tuner estimates trees within a node slower than rings, whatever the size.
+    Algorithm(name="tree", kinds=_TO_ALL, cost=_tree, believed=lambda *_: (float("inf"), 0.0)),
     Algorithm(name="halving_doubling", kinds=_SUMS, cost=_halving_doubling),
     Algorithm(name="bruck", kinds=_SUMS, cost=_bruck),
     Algorithm(name="single_shot", kinds=_SUMS, cost=_single_shot),

@@ -15,7 +15,7 @@ from forescale.frameworks.megatron.rope import ROPE_KEYS, read_rope
 from forescale.frameworks.megatron.write_layout import model_settings
 from forescale.frameworks.python.values import Call
 from forescale.frameworks.settings import Settings
-from forescale.spec.model import FullAttention, LatentAttention, Layer, Model
+from forescale.spec.model import Model
 
 TEXT: Final = frozenset(("GPTModelProvider", "HybridModelProvider", "GPTModelConfig", "HybridModelConfig"))
 """Classes that models of text build on."""
@@ -155,13 +155,10 @@ def _turned(model: Model, settings: Settings, keys: Sequence[str]) -> Model:
         return replace(model, norm_eps=eps)
     rope = read_rope(settings)
 
-    def turned(layer: Layer) -> Layer:
-        mixer = layer.attention
-        if isinstance(mixer, LatentAttention) or (isinstance(mixer, FullAttention) and mixer.rotary):
-            return replace(layer, attention=replace(mixer, rope=rope))
-        return layer
-
-    kinds = {layer: turned(layer) for layer in model.layer_kinds}
+    kinds = {
+        layer: replace(layer, attention=layer.attention and layer.attention.with_rope(rope))
+        for layer in model.layer_kinds
+    }
     return replace(model, norm_eps=eps, layers=tuple(kinds[layer] for layer in model.layers))
 
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 from forescale.errors import ReaderError, UnknownKeyError, shown
 from forescale.files import parse_json, read_text
 from forescale.frameworks.reading import Options, ParsedFile, explicit_fields, flat, packaged, unknown_of
 from forescale.frameworks.settings import Settings
 from forescale.positions import located
+from forescale.spec.kinds import framework_names
 from forescale.spec.layout import Kernels, Layout, Offload, Overlap
-from forescale.spec.workload import OptimizerName
+from forescale.spec.optimizers import OPTIMIZERS, OptimizerName
 from forescale.syntax import parse_mapping
 from forescale.units import counted
 
@@ -40,12 +41,8 @@ TYPES = {
     "fp16": "fp16",
     "float16": "fp16",
 }
-OPTIMIZERS: Mapping[str, OptimizerName] = {
-    "adam": "adamw",
-    "fusedadam": "adamw",
-    "deepspeedcpuadam": "adamw",
-    "muon": "muon",
-    "lion": "lion",
+OPTIMIZER_NAMES: Mapping[str, OptimizerName] = {
+    theirs.lower(): ours for theirs, ours in framework_names(OPTIMIZERS.values(), "deepspeed").items()
 }
 
 
@@ -277,8 +274,7 @@ def _workload(config: Settings, layout: Layout) -> dict[str, Any]:
         values["global_batch_size"] = whole
     named = config.get("optimizer.type")
     if isinstance(named, str):
-        plain = named.lower()
-        if plain not in get_args(OptimizerName) and plain not in OPTIMIZERS:
+        if named.lower() not in OPTIMIZER_NAMES:
             config.note(f"optimizer.type {named}: states taken as AdamW's")
-        values["optimizer"] = OPTIMIZERS.get(plain, plain if plain in get_args(OptimizerName) else "adamw")
+        values["optimizer"] = OPTIMIZER_NAMES.get(named.lower(), "adamw")
     return values

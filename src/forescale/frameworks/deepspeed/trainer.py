@@ -18,7 +18,9 @@ from forescale.frameworks.huggingface import load_huggingface
 from forescale.frameworks.reading import Options, ParsedFile, explicit_fields, packaged
 from forescale.frameworks.settings import Settings, known_settings
 from forescale.positions import key_lines
-from forescale.spec.layout import ContextKind, Layout, Offload, Recompute
+from forescale.spec.context import CONTEXT_KINDS, ContextKind
+from forescale.spec.kinds import framework_names
+from forescale.spec.layout import Layout, Offload, Recompute
 from forescale.spec.model import Model
 from forescale.syntax import parse_mapping, parse_yaml
 
@@ -33,7 +35,7 @@ SHARDING: Final = {
 TABLES: Final[Mapping[str, list[str]]] = packaged("deepspeed", "accelerate")["tables"]
 """Keys of Accelerate's launch files, and of the tables in them by their names."""
 DEGREES: Final = "parallelism_config_"
-CP_KINDS: Final[dict[str, ContextKind]] = {"allgather": "all_gather", "alltoall": "ring"}
+CP_KINDS: Final[dict[str, ContextKind]] = framework_names(CONTEXT_KINDS.values(), "accelerate")
 
 
 class AccelerateReader:

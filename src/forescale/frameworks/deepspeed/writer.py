@@ -12,10 +12,10 @@ from forescale.frameworks.deepspeed.reader import EXPERTS, FULLY_SHARDED, ZERO
 from forescale.frameworks.huggingface.writer import config_of
 from forescale.frameworks.writing import PLACEHOLDER, Files, Writer, allocator, torchrun
 from forescale.question import Question
+from forescale.spec.optimizers import OPTIMIZERS
 from forescale.spec.workload import Workload
 
 ARGUMENTS, CONFIG, MODEL = "training.json", "ds_config.json", "config.json"
-OPTIMIZERS: Final = {"adamw": "AdamW", "adafactor": "Adafactor", "lion": "Lion", "muon": "Muon", "sgd": "SGD"}
 KEPT: Final = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16"}
 PLACED: Final = ("mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3")
 """Models whose experts DeepSpeed 0.19.8 can place by itself (module_inject/auto_ep_presets)."""
@@ -132,7 +132,10 @@ def _config(question: Question) -> dict[str, Any]:
         "train_batch_size": workload.global_batch_size,
         "train_micro_batch_size_per_gpu": layout.micro_batch_size,
         "gradient_accumulation_steps": _steps(question),
-        "optimizer": {"type": OPTIMIZERS[workload.optimizer], "params": {"lr": 3e-4}},
+        "optimizer": {
+            "type": OPTIMIZERS[workload.optimizer].frameworks["deepspeed"][0],
+            "params": {"lr": 3e-4},
+        },
         ZERO: _zero(question),
     }
     if types.activations in ("bf16", "fp16"):

@@ -29,16 +29,8 @@ from forescale.frameworks.huggingface.keys import (
     windowed,
 )
 from forescale.frameworks.reading import packaged
-from forescale.spec.model import (
-    Attention,
-    DenseFfn,
-    Ffn,
-    FullAttention,
-    LatentAttention,
-    Layer,
-    Model,
-    MoeFfn,
-)
+from forescale.spec.attention import Attention, FullAttention, LatentAttention
+from forescale.spec.model import DenseFfn, Ffn, Layer, Model, MoeFfn
 from forescale.struct import Struct
 
 

@@ -16,7 +16,8 @@ from forescale.frameworks.huggingface.keys import (
     named,
     num_layers,
 )
-from forescale.spec.model import Attention, Layer, LinearAttention, Model, MoeFfn
+from forescale.spec.attention import Attention, LinearAttention
+from forescale.spec.model import Layer, Model, MoeFfn
 from forescale.units import counted
 
 PARTS: Mapping[str, str] = {

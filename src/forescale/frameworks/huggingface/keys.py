@@ -14,7 +14,8 @@ from forescale.errors import UnknownKeyError, shown
 from forescale.frameworks.getters import Getters
 from forescale.frameworks.reading import packaged
 from forescale.limits import EXTENT, LAYERS
-from forescale.spec.model import USUAL_EPS, Attention, DenseFfn, Ffn, FullAttention, Layer, Model, MoeFfn
+from forescale.spec.attention import Attention, FullAttention
+from forescale.spec.model import USUAL_EPS, DenseFfn, Ffn, Layer, Model, MoeFfn
 from forescale.spec.rope import PLAIN_ROPE, Rope
 from forescale.units import counted
 

@@ -22,7 +22,8 @@ from forescale.frameworks.huggingface.sparse import SPARSE
 from forescale.frameworks.huggingface.vision import vision_of
 from forescale.graph.counts import count_parameters
 from forescale.positions import says_lines
-from forescale.spec.model import DenseFfn, FullAttention, Layer, Model, Patches
+from forescale.spec.attention import FullAttention
+from forescale.spec.model import DenseFfn, Layer, Model, Patches
 from forescale.struct import Struct
 from forescale.units import format_count
 

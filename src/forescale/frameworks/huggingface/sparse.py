@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from forescale.frameworks.huggingface.decoders import deepseek_ffn, latent_attention
 from forescale.frameworks.huggingface.keys import Keys, decoder, named, num_layers
-from forescale.spec.model import Indexer, LatentAttention, Model, picking_layers, predicting_layer
+from forescale.spec.attention import Indexer, LatentAttention, picking_layers
+from forescale.spec.model import Model, predicting_layer
 
 LETTERS: Final[Mapping[str, str]] = {"F": "full", "S": "shared"}
 """What `index_topk_pattern` says of each layer."""

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from forescale.frameworks.huggingface.keys import HEADS, Keys, named
 from forescale.limits import LAYERS, Interval, within
-from forescale.spec.model import DenseFfn, FullAttention, Layer, Model, NormKind, Patches, Tiles, Vision
+from forescale.spec.attention import FullAttention
+from forescale.spec.model import DenseFfn, Layer, Model, NormKind, Patches, Tiles, Vision
 
 PART = "vision_config"
 TILES: Final = Interval(gt=0, le=256)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from functools import lru_cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -13,11 +13,12 @@ from forescale.errors import ForescaleError, SpecError
 from forescale.frameworks.huggingface.keys import CLASSES, ROPE_TYPES
 from forescale.frameworks.huggingface.reader import FAMILIES, read_huggingface
 from forescale.frameworks.reading import packaged
+from forescale.frameworks.writing import first_attention
 from forescale.graph.counts import count_parameters
-from forescale.spec.model import DenseFfn, FullAttention, LatentAttention, LinearAttention, Model, MoeFfn
+from forescale.spec.attention import FullAttention, LatentAttention, LinearAttention
+from forescale.spec.model import DenseFfn, Model, MoeFfn
 from forescale.spec.rope import Rope
 
-T = TypeVar("T")
 FARTHEST: Final = 0.01
 """Share of the parameters that the nearest architecture may have more or less."""
 NAMES: Final = packaged("huggingface", "names")
@@ -121,13 +122,8 @@ def _parts(model: Model) -> list[tuple[type, type]]:
     return [(type(layer.attention), type(layer.ffn)) for layer in model.layers]
 
 
-def _first(model: Model, kind: type[T]) -> T | None:
-    parts = (part for layer in model.layers for part in (layer.attention, layer.ffn))
-    return next((part for part in parts if isinstance(part, kind)), None)
-
-
 def _attention(model: Model) -> Iterator[tuple[str, Any]]:
-    full, latent = _first(model, FullAttention), _first(model, LatentAttention)
+    full, latent = first_attention(model, FullAttention), first_attention(model, LatentAttention)
     if full is not None:
         yield "num_attention_heads", full.num_heads
         yield "num_key_value_heads", full.num_kv_heads
@@ -194,8 +190,7 @@ def _scaling(rope: Rope) -> dict[str, Any]:
 
 
 def _linear(model: Model) -> Iterator[tuple[str, Any]]:
-    linear = _first(model, LinearAttention)
-    if linear is None:
+    if (linear := first_attention(model, LinearAttention)) is None:
         return
     kinds = [isinstance(layer.attention, LinearAttention) for layer in model.layers]
     yield "layer_types", ["linear_attention" if kind else "full_attention" for kind in kinds]
@@ -207,12 +202,13 @@ def _linear(model: Model) -> Iterator[tuple[str, Any]]:
 
 
 def _feed_forward(model: Model, kind: str) -> Iterator[tuple[str, Any]]:
-    dense, moe = _first(model, DenseFfn), _first(model, MoeFfn)
+    ffns = [layer.ffn for layer in model.layers]
+    dense, moe = next((ffn for ffn in ffns if isinstance(ffn, DenseFfn)), None), model.moe
     if dense is not None:
         yield "intermediate_size", dense.ffn_hidden_size
         yield "mlp_bias", dense.bias or None
     if moe is None:
-        if dense is not None and _first(model, LatentAttention) is not None:
+        if dense is not None and model.has_latent:
             # Its architectures have experts, from some layer on: here from beyond the last.
             yield "first_k_dense_replace", model.num_layers
             yield COUNTS.get(kind, "num_experts"), 1

@@ -13,8 +13,9 @@ from forescale.frameworks.maxtext.command import topologies
 from forescale.frameworks.reading import Options, explicit_fields, packaged
 from forescale.frameworks.settings import Settings
 from forescale.limits import whole_of
+from forescale.spec.context import CONTEXT_KINDS, ContextKind
+from forescale.spec.kinds import framework_names
 from forescale.spec.layout import (
-    ContextKind,
     KeptName,
     Kernels,
     Layout,
@@ -26,7 +27,8 @@ from forescale.spec.layout import (
     Routing,
 )
 from forescale.spec.model import Model
-from forescale.spec.workload import ComputeType, OptimizerName, StorageType
+from forescale.spec.optimizers import OPTIMIZERS, OptimizerName
+from forescale.spec.workload import ComputeType, StorageType
 from forescale.struct import Struct
 from forescale.units import counted
 
@@ -51,19 +53,9 @@ FREE = -1
 """Degree of the one axis that takes what the others leave."""
 NODE = 8
 """Devices of a slice on GPUs, where a slice is a node, if nothing says how many slices there are."""
-STRATEGIES: Mapping[str, ContextKind] = {
-    "all_gather": "all_gather",
-    "ring": "ring",
-    "ulysses": "ulysses",
-    "usp": "hierarchical",
-}
+STRATEGIES: Mapping[str, ContextKind] = framework_names(CONTEXT_KINDS.values(), "maxtext")
 STORAGE: Mapping[str, StorageType] = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
-OPTIMIZERS: Mapping[str, OptimizerName] = {
-    "adamw": "adamw",
-    "adam_pax": "adamw",
-    "sgd": "sgd",
-    "muon": "muon",
-}
+OPTIMIZER_NAMES: Mapping[str, OptimizerName] = framework_names(OPTIMIZERS.values(), "maxtext")
 NARROW: Mapping[str, tuple[ComputeType, str]] = {name: tuple(kind) for name, kind in WORDS["narrow"].items()}
 """Quantisation by our compute type and recipe."""
 INTEGERS = ("int8", "intmp", "int4")
@@ -208,7 +200,7 @@ def read_strategy(settings: Settings, mesh: Mesh, model: Model) -> Layout:
         cp=cp,
         cp_kind=kind,
         cp_balanced=settings.flag("context_parallel_load_balance"),
-        cp_inner=mesh.degree("context_usp_ulysses") if kind == "hierarchical" and cp > 1 else None,
+        cp_inner=mesh.degree("context_usp_ulysses") if CONTEXT_KINDS[kind].halves and cp > 1 else None,
         ep=mesh.degree("expert"),
         etp=tp if model.is_moe else 1,
         pp=pp,
@@ -423,7 +415,7 @@ def read_workload(settings: Settings, mesh: Mesh, model: Model) -> dict[str, Any
         )
     length = settings.size("max_target_length")
     run = settings.count("steps") if "steps" in settings else None
-    named = settings.choice("opt_type", "adamw", OPTIMIZERS)
+    named = settings.choice("opt_type", "adamw", OPTIMIZER_NAMES)
     return {
         "seq_len": length,
         "global_batch_size": batch,

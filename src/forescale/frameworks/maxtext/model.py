@@ -11,18 +11,8 @@ from msgspec.structs import replace
 from forescale.errors import nearest, shown
 from forescale.frameworks.maxtext.rope import read_rope
 from forescale.frameworks.settings import Settings
-from forescale.spec.model import (
-    USUAL_EPS,
-    Attention,
-    DenseFfn,
-    Ffn,
-    FullAttention,
-    LatentAttention,
-    Layer,
-    LinearAttention,
-    Model,
-    MoeFfn,
-)
+from forescale.spec.attention import Attention, FullAttention, LatentAttention, LinearAttention
+from forescale.spec.model import USUAL_EPS, DenseFfn, Ffn, Layer, Model, MoeFfn
 from forescale.spec.rope import PLAIN_ROPE
 
 GATED = 2

@@ -15,7 +15,7 @@ from forescale.frameworks.maxtext.layout import (
     HALVES,
     NARROW,
     OFFLOADED,
-    OPTIMIZERS,
+    OPTIMIZER_NAMES,
     QUANTISED,
     STORAGE,
     STRATEGIES,
@@ -23,11 +23,13 @@ from forescale.frameworks.maxtext.layout import (
 from forescale.frameworks.maxtext.model import read_model, same
 from forescale.frameworks.maxtext.rope import rope_keys
 from forescale.frameworks.settings import Settings
-from forescale.frameworks.writing import PLACEHOLDER, Files, Writer
+from forescale.frameworks.writing import PLACEHOLDER, Files, Writer, check_attention, first_attention
 from forescale.question import Question
+from forescale.spec.attention import FullAttention, LatentAttention, LinearAttention
 from forescale.spec.cluster import Cluster
+from forescale.spec.context import CONTEXT_KINDS
 from forescale.spec.layout import Layout
-from forescale.spec.model import DenseFfn, FullAttention, LatentAttention, LinearAttention, Model, MoeFfn
+from forescale.spec.model import DenseFfn, Model, MoeFfn
 from forescale.spec.workload import Precision, Trainable, Workload
 from forescale.struct import attributes
 from forescale.syntax import dump_yaml
@@ -137,13 +139,14 @@ def _sizes(model: Model) -> dict[str, Any]:
 
 def _block(model: Model) -> str:
     """Return the style of decoder block that has most of a model's features."""
+    check_attention("MaxText", model, (FullAttention, LatentAttention, LinearAttention))
     first = model.layers[-1].attention
     if any(layer.attention is None or layer.ffn is None or layer.parallel for layer in model.layers):
         msg = f"MaxText has no style of block for {model.name}, whose layers are of one part or of two side by side"
         raise SpecError(msg)
     if isinstance(first, LatentAttention):
         return "deepseek"
-    if any(isinstance(layer.attention, LinearAttention) for layer in model.layers):
+    if first_attention(model, LinearAttention) is not None:
         return "qwen3_next"
     assert isinstance(first, FullAttention)
     if first.sinks:
@@ -170,10 +173,7 @@ def _dense_block(attention: FullAttention) -> str:
 
 
 def _attention(model: Model) -> dict[str, Any]:
-    latent = next(
-        (layer.attention for layer in model.layers if isinstance(layer.attention, LatentAttention)), None
-    )
-    if latent is not None:
+    if (latent := first_attention(model, LatentAttention)) is not None:
         return {
             "attention_type": "mla",
             "base_num_query_heads": latent.num_heads,
@@ -182,9 +182,7 @@ def _attention(model: Model) -> dict[str, Any]:
             **attributes(latent, "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
         }
     full = [layer.attention for layer in model.layers if isinstance(layer.attention, FullAttention)]
-    delta = next(
-        (layer.attention for layer in model.layers if isinstance(layer.attention, LinearAttention)), None
-    )
+    delta = first_attention(model, LinearAttention)
     if not full:
         raise SpecError(f"MaxText has no style of block for {model.name}, which has no softmax attention")
     one = full[-1]
@@ -241,7 +239,7 @@ TRAIN, SFT = "pre_train.train", "post_train.sft.train_sft"
 KINDS = {narrow: wide for wide, narrow in STORAGE.items()}
 CONTEXT = {kind: name for name, kind in STRATEGIES.items()}
 QUANTIZATION = {kind: name for name, kind in reversed(list(NARROW.items()))}
-OPTIMIZER = {ours: theirs for theirs, ours in reversed(list(OPTIMIZERS.items()))}
+OPTIMIZER = {ours: theirs for theirs, ours in reversed(list(OPTIMIZER_NAMES.items()))}
 TILES = 8
 """Pieces that a loss by pieces is cut into."""
 REMARKS = {
@@ -304,8 +302,8 @@ def _axes(layout: Layout, cluster: Cluster) -> dict[str, int]:
     inner = layout.cp_inner or 1
     degrees = {
         "tensor": layout.tp,
-        "context_usp_ulysses": inner if layout.cp_kind == "hierarchical" else 1,
-        "context": layout.cp // inner if layout.cp_kind == "hierarchical" else layout.cp,
+        "context_usp_ulysses": inner if CONTEXT_KINDS[layout.cp_kind].halves else 1,
+        "context": layout.cp // inner if CONTEXT_KINDS[layout.cp_kind].halves else layout.cp,
         "expert": layout.ep,
         "fsdp": fsdp // layout.ep,
         "pipeline": layout.pp,

@@ -15,8 +15,9 @@ from forescale.frameworks.megatron.run import has_tower
 from forescale.frameworks.megatron.write_layout import stage_sizes
 from forescale.frameworks.settings import Settings
 from forescale.question import Question
+from forescale.spec.attention import FullAttention, LatentAttention
 from forescale.spec.layout import Layout
-from forescale.spec.model import FullAttention, LatentAttention, Model
+from forescale.spec.model import Model
 from forescale.spec.workload import Workload
 from forescale.struct import Struct
 

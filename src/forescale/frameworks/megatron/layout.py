@@ -15,12 +15,13 @@ from forescale.frameworks.megatron.run import has_tower
 from forescale.frameworks.reading import packaged
 from forescale.frameworks.settings import Settings
 from forescale.limits import whole_of
+from forescale.spec.context import CONTEXT_KINDS, ContextKind
+from forescale.spec.dispatchers import DISPATCHERS, Dispatcher
+from forescale.spec.kinds import framework_names
 from forescale.spec.layout import (
     DEFAULT_AXIS_ORDER,
     Allocator,
-    ContextKind,
     CrossEntropy,
-    Dispatcher,
     Kernels,
     LaunchGraphs,
     Layout,
@@ -32,12 +33,11 @@ from forescale.spec.layout import (
     Routing,
 )
 
-CP_KINDS: dict[str, ContextKind] = {
-    "p2p": "ring",
-    "a2a": "ulysses",
-    "allgather": "all_gather",
-    "a2a+p2p": "hierarchical",
-}
+CP_KINDS: dict[str, ContextKind] = framework_names(CONTEXT_KINDS.values(), "megatron")
+FLEXIBLE: dict[str, Dispatcher] = framework_names(
+    (kind for kind in DISPATCHERS.values() if kind.sends_once), "megatron"
+)
+"""Backends of the flexible dispatcher."""
 LEVELS = 2
 """Levels of hierarchical context parallelism: an exchange of heads inside, a ring outside."""
 MODULES: tuple[Module, ...] = get_args(Module)
@@ -115,21 +115,16 @@ def _dispatcher(settings: Settings) -> Dispatcher:
     kind = settings.choice("moe_token_dispatcher_type", "allgather", TOKEN_DISPATCHERS)
     backend = settings.text("moe_flex_dispatcher_backend", "deepep")
     once = settings.flag("moe_enable_deepep") or settings.flag("use_turbo_deepep")
-    if kind == "flex" and backend == "hybridep":
-        return "hybridep"
-    if kind == "flex" and backend != "deepep":
+    if kind == "flex" and backend in FLEXIBLE:
+        return FLEXIBLE[backend]
+    if kind == "flex":
         settings.note(
             f"tokens travel by {backend}; taken as DeepEP, which sends them once to each device, too"
         )
     return "deepep" if kind == "flex" or once else "all_to_all"
 
 
-TOKEN_DISPATCHERS = {
-    "allgather": "all_to_all",
-    "alltoall": "all_to_all",
-    "alltoall_seq": "all_to_all",
-    "flex": "flex",
-}
+TOKEN_DISPATCHERS = {**framework_names([DISPATCHERS["all_to_all"]], "megatron"), "flex": "flex"}
 
 
 COUNTING = frozenset(("aux_loss", "seq_aux_loss", "global_aux_loss"))

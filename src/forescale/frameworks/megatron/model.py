@@ -19,21 +19,15 @@ from forescale.frameworks.megatron.run import read_tower
 from forescale.frameworks.reading import Options, packaged
 from forescale.frameworks.settings import Settings
 from forescale.limits import whole_of
-from forescale.spec.model import (
-    USUAL_EPS,
+from forescale.spec.attention import (
     Attention,
-    DenseFfn,
-    Ffn,
     FullAttention,
     Indexer,
     LatentAttention,
-    Layer,
     LinearAttention,
-    Model,
-    MoeFfn,
     picking_layers,
-    predicting_layer,
 )
+from forescale.spec.model import USUAL_EPS, DenseFfn, Ffn, Layer, Model, MoeFfn, predicting_layer
 from forescale.spec.rope import PLAIN_ROPE
 
 PROVIDERS = (None, "gpt", "mamba", "hybrid")

@@ -11,7 +11,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from forescale.frameworks.settings import Settings
-from forescale.spec.model import FullAttention, LatentAttention
+from forescale.spec.attention import FullAttention, LatentAttention
 from forescale.spec.rope import PLAIN_ROPE, Rope
 
 LLAMA3: Final = Rope(base=PLAIN_ROPE.base, scaling="llama3", factor=8.0, original_seq_len=8192)

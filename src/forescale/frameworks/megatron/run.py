@@ -10,14 +10,16 @@ from msgspec.structs import replace
 from forescale.frameworks.reading import packaged
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.shell import is_unset
+from forescale.spec.attention import FullAttention
 from forescale.spec.groups import group_of, groups_fit
+from forescale.spec.kinds import framework_names
 from forescale.spec.layout import Layout
-from forescale.spec.model import DenseFfn, FullAttention, Images, Layer, Model, Patches, Vision
+from forescale.spec.model import DenseFfn, Images, Layer, Model, Patches, Vision
+from forescale.spec.optimizers import OPTIMIZERS, OptimizerName
 from forescale.spec.workload import (
     FROZEN_PARTS,
     ComputeType,
     FrozenPart,
-    OptimizerName,
     Precision,
     StorageType,
     Trainable,
@@ -198,14 +200,7 @@ def read_trainable(settings: Settings) -> Trainable:
 
 Recipe: TypeAlias = Literal["none", "delayed", "current", "blockwise", "mxfp8"]
 
-OPTIMIZERS: dict[str, OptimizerName] = {
-    "adam": "adamw",
-    "sgd": "sgd",
-    "lion": "lion",
-    "muon": "muon",
-    "dist_muon": "muon",
-    "adaptive_muon": "muon",
-}
+OPTIMIZER_NAMES: dict[str, OptimizerName] = framework_names(OPTIMIZERS.values(), "megatron")
 RECIPES: dict[str, Recipe] = {
     "delayed": "delayed",
     "tensorwise": "current",
@@ -232,13 +227,13 @@ def read_workload(settings: Settings, layout: Layout) -> Workload:
         )
     _check_interleaving(settings, layout, batch // step)
     optimizer = settings.text("optimizer", "adam")
-    if optimizer not in OPTIMIZERS:
-        settings.refuse(f"the optimizer {optimizer!r} is not one of {', '.join(OPTIMIZERS)}")
+    if optimizer not in OPTIMIZER_NAMES:
+        settings.refuse(f"the optimizer {optimizer!r} is not one of {', '.join(OPTIMIZER_NAMES)}")
     return Workload(
         seq_len=seq_len,
         global_batch_size=batch,
         tokens=_tokens(settings, seq_len, batch),
-        optimizer=OPTIMIZERS[optimizer],
+        optimizer=OPTIMIZER_NAMES[optimizer],
         precision=read_precision(settings),
         trainable=read_trainable(settings),
         images=read_images(settings),

@@ -8,24 +8,27 @@ from itertools import accumulate, groupby
 from typing import Any, Final, TypeAlias, TypeVar
 
 from forescale.errors import SpecError
-from forescale.frameworks.megatron.layout import ALL_MICROBATCHES, CP_KINDS, FSDP_LEVELS, OFFLOADED, WORDS
+from forescale.frameworks.megatron.layout import (
+    ALL_MICROBATCHES,
+    CP_KINDS,
+    FLEXIBLE,
+    FSDP_LEVELS,
+    OFFLOADED,
+    WORDS,
+)
 from forescale.frameworks.megatron.model import EXPANSION
 from forescale.frameworks.megatron.rope import rope_settings
-from forescale.frameworks.megatron.run import GROUP, OPTIMIZERS, RECIPES
+from forescale.frameworks.megatron.run import GROUP, OPTIMIZER_NAMES, RECIPES
+from forescale.frameworks.writing import check_attention
 from forescale.graph.stages import given_chunks, layers_per_chunk
 from forescale.question import Question
+from forescale.spec.attention import FullAttention, LatentAttention, LinearAttention, picking_layers
+from forescale.spec.context import CONTEXT_KINDS, inner_ranks
+from forescale.spec.dispatchers import DISPATCHERS
 from forescale.spec.groups import group_of
-from forescale.spec.layout import Layout, Module, Offload, Routing, inner_ranks
-from forescale.spec.model import (
-    DenseFfn,
-    FullAttention,
-    LatentAttention,
-    Layer,
-    LinearAttention,
-    Model,
-    MoeFfn,
-    picking_layers,
-)
+from forescale.spec.layout import Layout, Module, Offload, Routing
+from forescale.spec.model import DenseFfn, Layer, Model, MoeFfn
+from forescale.spec.space import recompute_modules
 from forescale.spec.workload import Precision, Workload
 
 AUX_LOSS = 1e-3
@@ -40,7 +43,7 @@ def layout_settings(question: Question) -> Settings:
     moe = model.is_moe
     domain = question.cluster.domain
     inner = int(inner_ranks(cp=layout.cp, tp=layout.tp, wanted=layout.cp_inner, domain=domain))
-    hierarchical = layout.cp_kind == "hierarchical"
+    hierarchical = CONTEXT_KINDS[layout.cp_kind].halves
     return {
         "tensor_model_parallel_size": layout.tp,
         "sequence_parallel": layout.sp and layout.tp > 1,
@@ -71,7 +74,7 @@ def run_settings(question: Question) -> Settings:
         "seq_length": workload.seq_len,
         "global_batch_size": workload.global_batch_size,
         "train_iters": workload.num_steps,
-        "optimizer": _key_of(OPTIMIZERS, workload.optimizer),
+        "optimizer": _key_of(OPTIMIZER_NAMES, workload.optimizer),
         **_precision(workload, layout),
     }
 
@@ -175,13 +178,9 @@ def _recompute(model: Model, layout: Layout) -> Settings:
 
 def _has(model: Model, layout: Layout, module: Module) -> bool:
     """Return whether the model has a module, as Megatron-LM asks of those that are recomputed."""
-    if module == "mla_up_proj":
-        return any(isinstance(kind.attention, LatentAttention) for kind in model.layer_kinds)
-    if module == "moe_act":
-        return model.is_moe and layout.kernels.grouped_experts
-    if module == "shared_experts":
-        return model.moe is not None and bool(model.moe.shared_ffn_hidden_size)
-    return model.is_moe or module != "moe"
+    if module == "moe_act" and not layout.kernels.grouped_experts:
+        return False
+    return module == "mlp" or module in recompute_modules(model)
 
 
 def _offload(offload: Offload) -> Settings:
@@ -205,10 +204,10 @@ def _offload(offload: Offload) -> Settings:
 
 
 def _experts(layout: Layout) -> Settings:
-    flexible = layout.dispatcher in ("deepep", "hybridep")
+    flexible = DISPATCHERS[layout.dispatcher].sends_once
     return {
         "moe_token_dispatcher_type": "flex" if flexible else "alltoall",
-        "moe_flex_dispatcher_backend": layout.dispatcher if flexible else None,
+        "moe_flex_dispatcher_backend": _key_of(FLEXIBLE, layout.dispatcher) if flexible else None,
         "moe_grouped_gemm": layout.kernels.grouped_experts,
         "moe_use_legacy_grouped_gemm": not layout.kernels.narrow_experts,
         **_routing(layout.routing),
@@ -301,6 +300,7 @@ T = TypeVar("T")
 
 def model_settings(model: Model, *, seq_len: int) -> Settings:
     """Return the settings that describe a model; of parts that differ from layer to layer the commonest counts."""
+    check_attention("Megatron-LM", model, (FullAttention, LatentAttention, LinearAttention))
     hybrid = hybrid_pattern(model)
     settings: Settings = {
         "num_layers": None if hybrid else model.num_layers,

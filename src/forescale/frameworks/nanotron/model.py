@@ -9,16 +9,8 @@ from msgspec.structs import replace
 
 from forescale.errors import shown
 from forescale.frameworks.settings import Settings
-from forescale.spec.model import (
-    USUAL_EPS,
-    DenseFfn,
-    Ffn,
-    FullAttention,
-    Layer,
-    LinearAttention,
-    Model,
-    MoeFfn,
-)
+from forescale.spec.attention import FullAttention, LinearAttention
+from forescale.spec.model import USUAL_EPS, DenseFfn, Ffn, Layer, Model, MoeFfn
 from forescale.spec.rope import PLAIN_ROPE, Rope
 
 CONFIG = "model.model_config."

@@ -20,8 +20,11 @@ from forescale.frameworks.nanotron.model import CONFIG, family_of, read_model
 from forescale.frameworks.reading import Options, ParsedFile, explicit_fields, flat, packaged, unknown_of
 from forescale.frameworks.settings import Settings, errors_of
 from forescale.positions import keys_of_yaml
-from forescale.spec.layout import ContextKind, Kernels, Layout, Recompute
-from forescale.spec.workload import OptimizerName, StorageType
+from forescale.spec.context import CONTEXT_KINDS, ContextKind
+from forescale.spec.kinds import framework_names
+from forescale.spec.layout import Kernels, Layout, Recompute
+from forescale.spec.optimizers import OPTIMIZERS, OptimizerName
+from forescale.spec.workload import StorageType
 from forescale.syntax import parse_mapping, parse_yaml
 from forescale.units import counted
 
@@ -34,11 +37,11 @@ LEFT = (
 )  # fmt: skip
 """What a configuration says nothing of."""
 STORAGE: Mapping[str, StorageType] = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
-OPTIMIZERS: Mapping[str, OptimizerName] = {"adamw": "adamw", "sgd": "sgd"}
+OPTIMIZER_NAMES: Mapping[str, OptimizerName] = framework_names(OPTIMIZERS.values(), "nanotron")
 ENGINES: Mapping[str, str | None] = {"1f1b": None, "afab": "gpipe"}
 """Pipeline engines by our schedule's name: all forward, then all backward, is what nanotron takes unless told."""
-CONTEXT: Mapping[str, ContextKind] = {"llama3_ring_attention": "all_gather"}
-"""Kinds of attention that gather keys and values; the others pass them around a ring."""
+CONTEXT: Mapping[str, ContextKind] = framework_names(CONTEXT_KINDS.values(), "nanotron")
+"""Implementations of attention by their kind of context parallelism; all others are projected as a ring."""
 ATTENTION: Final = (
     *("flash_attention_2", "flex_attention", "sdpa", "ring_flash_triton", "ring"),
     "llama3_ring_attention",
@@ -266,14 +269,14 @@ def _workload(settings: Settings, layout: Layout) -> dict[str, Any]:
     length, steps = settings.size("tokens.sequence_length"), settings.count("tokens.train_steps")
     _check_stages(settings, length)
     named = settings.text("optimizer.optimizer_factory.name", "adamW").lower()
-    if named not in OPTIMIZERS:
+    if named not in OPTIMIZER_NAMES:
         name = settings.spell("optimizer.optimizer_factory.name")
         settings.refuse(f"{name} must be adamW or sgd, got {shown(named)}")
     return {
         "seq_len": length,
         "global_batch_size": batch,
         "tokens": float(steps * batch * length) if steps else None,
-        "optimizer": OPTIMIZERS[named],
+        "optimizer": OPTIMIZER_NAMES[named],
         "precision": _types(settings),
     }
 

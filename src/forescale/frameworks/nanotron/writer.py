@@ -10,8 +10,9 @@ from forescale.errors import SpecError
 from forescale.frameworks.nanotron.reader import CONTEXT, ENGINES, STORAGE
 from forescale.frameworks.writing import PLACEHOLDER, Files, Writer, allocator, torchrun
 from forescale.question import Question
+from forescale.spec.attention import FullAttention
 from forescale.spec.layout import Layout
-from forescale.spec.model import DenseFfn, FullAttention, Layer, Model, MoeFfn
+from forescale.spec.model import DenseFfn, Layer, Model, MoeFfn
 from forescale.spec.rope import PLAIN_ROPE
 from forescale.spec.workload import Workload
 from forescale.syntax import dump_yaml
@@ -19,7 +20,7 @@ from forescale.syntax import dump_yaml
 RUN = "run.yaml"
 KINDS = {narrow: wide for wide, narrow in STORAGE.items()}
 ENGINE = {schedule: engine for engine, schedule in ENGINES.items()}
-IMPLEMENTATION = {kind: name for name, kind in CONTEXT.items()} | {"ring": "ring"}
+IMPLEMENTATION = {kind: name for name, kind in CONTEXT.items()}
 FLASH = "flash_attention_2"
 LARGEST_STAGE: Final = 1
 REMARKS = {
@@ -173,7 +174,9 @@ def model_config(model: Model, layout: Layout) -> dict[str, Any]:
 
 def _softmax(model: Model, layer: Layer) -> FullAttention:
     if not isinstance(layer.attention, FullAttention) or layer.ffn is None or layer.parallel:
-        what = type(layer.attention).__name__ if layer.ffn is not None else "layers of one part"
+        what = "parallel layers" if layer.parallel else "layers of one part"
+        if layer.attention is not None and layer.ffn is not None and not layer.parallel:
+            what = layer.attention.description
         msg = f"nanotron has no class for {model.name} ({what}); it has Llama, Qwen2 with experts and Starcoder2"
         raise SpecError(msg)
     return layer.attention

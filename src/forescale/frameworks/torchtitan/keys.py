@@ -18,7 +18,7 @@ from forescale.frameworks.reading import packaged
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.torchtitan.rope import rope_config, weight_config
 from forescale.graph.counts import count_parameters
-from forescale.spec.model import LatentAttention, Model
+from forescale.spec.model import Model
 from forescale.spec.workload import ALL_LINEAR, LoraTarget, Trainable
 from forescale.struct import Struct
 
@@ -72,7 +72,7 @@ def converter(trainable: Trainable, model: Model) -> list[str]:
     """Return the converter that adds adapters where torchtitan has the places; none where nothing has low rank."""
     if not trainable.lora_rank:
         return []
-    latent = any(isinstance(layer.attention, LatentAttention) for layer in model.layers)
+    latent = model.has_latent
     unfused, places = set(trainable.unfused), LATENT_PLACES if latent else PLACES
     named = [name for name, ours in places.items() if unfused & set(ours) and not (latent and name == "wkv")]
     return [f"{CONVERTER}.Config(rank={trainable.lora_rank}, target_modules={named!r})"]

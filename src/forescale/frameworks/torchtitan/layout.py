@@ -17,17 +17,10 @@ from forescale.limits import whole_of
 from forescale.schedule.family import Request
 from forescale.schedule.library import build_schedule, families
 from forescale.schedule.torch_csv import from_csv
-from forescale.spec.layout import (
-    ContextKind,
-    CrossEntropy,
-    Dispatcher,
-    Kernels,
-    Layout,
-    Offload,
-    Overlap,
-    Recompute,
-    Reshard,
-)
+from forescale.spec.context import CONTEXT_KINDS, ContextKind
+from forescale.spec.dispatchers import DISPATCHERS, Dispatcher
+from forescale.spec.kinds import framework_names
+from forescale.spec.layout import CrossEntropy, Kernels, Layout, Offload, Overlap, Recompute, Reshard
 from forescale.spec.model import Model
 from forescale.spec.workload import NARROW
 from forescale.struct import Struct
@@ -157,15 +150,10 @@ def _check_stages(settings: Settings, num_stages: int, pp: int, schedule: str) -
 
 LEFT = ("software", "flash_attention", "allocator", "routing", "axis_order", "placement")
 """What no setting says."""
-CP_KINDS: dict[str, ContextKind] = {"allgather": "all_gather", "alltoall": "ring"}
+CP_KINDS: dict[str, ContextKind] = framework_names(CONTEXT_KINDS.values(), "torchtitan")
 MODEL_COMPONENT, LOSS_COMPONENT = "model", "loss"
 BACKENDS = ("model.moe_comm_backend", "parallelism.expert_parallel_comm_backend")
-DISPATCHERS: dict[str, Dispatcher] = {
-    "standard": "all_to_all",
-    "deepep": "deepep",
-    "hybridep": "hybridep",
-    "minimal_async_ep": "deepep",
-}
+DISPATCHER_NAMES: dict[str, Dispatcher] = framework_names(DISPATCHERS.values(), "torchtitan")
 RESHARD: dict[str, Reshard] = {"default": "default", "always": "always", "never": "never"}
 TYPES = {"float32": "fp32", "bfloat16": "bf16"}
 FP8_RECIPES = {"tensorwise": "current", "rowwise": "current", "rowwise_with_gw_hp": "current"}
@@ -240,7 +228,7 @@ def _strategy(
             deterministic=settings.flag("debug.deterministic"),
             narrow_experts=any("group" in name.lower() for name in settings.words("model.converters")),
         ),
-        dispatcher=settings.choice(BACKENDS[BACKENDS[0] not in settings], "standard", DISPATCHERS),
+        dispatcher=settings.choice(BACKENDS[BACKENDS[0] not in settings], "standard", DISPATCHER_NAMES),
         offload=Offload(parameters=settings.flag("training.enable_cpu_offload")),
         graphs=_graphs(settings, pp, python=python),
     )

@@ -17,6 +17,7 @@ from forescale.schedule.family import Request
 from forescale.schedule.library import build_schedule, family
 from forescale.schedule.model import Schedule
 from forescale.schedule.torch_csv import to_csv
+from forescale.spec.dispatchers import DISPATCHERS
 from forescale.spec.layout import Layout
 from forescale.spec.rope import PLAIN_ROPE
 from forescale.spec.workload import num_microbatches
@@ -226,9 +227,8 @@ def _converters(question: Question, *, compiled: bool) -> list[str]:
 
 
 def _dispatcher(question: Question) -> dict[str, str]:
-    parts = {"all_to_all": "standard"}
-    dispatcher = question.layout.dispatcher
-    return {"moe_comm_backend": parts.get(dispatcher, dispatcher)} if question.model.is_moe else {}
+    dispatcher = DISPATCHERS[question.layout.dispatcher]
+    return {"moe_comm_backend": dispatcher.frameworks["torchtitan"][0]} if question.model.is_moe else {}
 
 
 def _registered(question: Question, flavor: tuple[str, str], converters: list[str]) -> list[str]:

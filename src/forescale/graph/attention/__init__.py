@@ -1,18 +1,17 @@
-"""Kinds of attention: what a description of one is called, and what builds it."""
+"""Builders of the operators of every kind of attention."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from forescale.graph.attention.full import full_attention
 from forescale.graph.attention.latent import latent_attention
 from forescale.graph.attention.linear import linear_attention
-from forescale.spec.model import FullAttention, LatentAttention, LinearAttention
+from forescale.spec.attention import AttentionKind, FullAttention, LatentAttention, LinearAttention
 
-ATTENTIONS: Mapping[type, tuple[str, Callable[..., Any]]] = {
-    FullAttention: ("attention", full_attention),
-    LatentAttention: ("mla", latent_attention),
-    LinearAttention: ("linear", linear_attention),
+ATTENTIONS: Mapping[type[AttentionKind], Callable[..., None]] = {
+    FullAttention: full_attention,
+    LatentAttention: latent_attention,
+    LinearAttention: linear_attention,
 }
-"""Short name of a layer that has it, and what appends it to a block."""
+"""Function that appends the operators of each kind of attention to a block."""
 
 __all__ = ["ATTENTIONS"]

@@ -12,7 +12,8 @@ from forescale.graph.operator import Builder, Work
 from forescale.graph.ops import AttentionCore, Collective, Elementwise
 from forescale.graph.sharding import several
 from forescale.numeric import Numeric, minimum
-from forescale.spec.layout import ContextAxis, Kernels
+from forescale.spec.context import ContextAxis
+from forescale.spec.layout import Kernels
 from forescale.struct import Struct
 
 QKV = ("attention.query", "attention.key", "attention.value")

@@ -8,7 +8,8 @@ from forescale.graph.modules import elementwise, gather_sequence, linear_out, pr
 from forescale.graph.operator import Builder
 from forescale.graph.sharding import Extent, head_split
 from forescale.numeric import Numeric
-from forescale.spec.model import FullAttention, Model
+from forescale.spec.attention import FullAttention
+from forescale.spec.model import Model
 
 
 def full_attention(b: Builder, model: Model, spec: FullAttention, *, source: str, result: str) -> None:

@@ -7,7 +7,8 @@ from forescale.graph.attention.sparse import indexer, sparse_core
 from forescale.graph.modules import elementwise, gather_sequence, linear, linear_out, norm
 from forescale.graph.operator import Builder
 from forescale.graph.sharding import Extent
-from forescale.spec.model import LatentAttention, Model
+from forescale.spec.attention import LatentAttention
+from forescale.spec.model import Model
 
 
 def latent_attention(b: Builder, model: Model, spec: LatentAttention, *, source: str, result: str) -> None:

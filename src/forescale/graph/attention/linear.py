@@ -8,7 +8,8 @@ from forescale.graph.modules import elementwise, gather_sequence, linear, linear
 from forescale.graph.operator import Builder, Work
 from forescale.graph.ops import AttentionCore, Elementwise, Gemm
 from forescale.graph.sharding import Extent
-from forescale.spec.model import LinearAttention, Model
+from forescale.spec.attention import LinearAttention
+from forescale.spec.model import Model
 
 
 def linear_attention(b: Builder, model: Model, spec: LinearAttention, *, source: str, result: str) -> None:

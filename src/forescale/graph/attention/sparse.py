@@ -15,7 +15,8 @@ from forescale.graph.operator import Builder, Names, Work
 from forescale.graph.ops import Collective, Elementwise, Gemm
 from forescale.graph.sharding import Extent
 from forescale.numeric import Numeric, minimum
-from forescale.spec.model import Indexer, LatentAttention, Model
+from forescale.spec.attention import Indexer, LatentAttention
+from forescale.spec.model import Model
 
 PICK_BYTES = 4.0
 """Picked keys are int32, scores and what they are taught fp32."""

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from forescale.cost.collectives.algorithms import bus_bytes, passes
 from forescale.cost.roofline import peak_rate
+from forescale.errors import SpecError
 from forescale.formula import formula, value_of
 from forescale.graph.counts import BACKWARD_PER_FORWARD, count_parameters, model_flops, primitive_flops
 from forescale.graph.layer import embedding_block, head_block, layer_block
@@ -29,9 +30,10 @@ from forescale.graph.recompute import POLICIES, keep, needed
 from forescale.graph.sharding import Degrees, ShardingRules, StructuralOptions, split_layout
 from forescale.numeric import Numeric, indicator
 from forescale.presets.preset import StageBytes
+from forescale.spec.attention import FullAttention, LatentAttention
 from forescale.spec.cluster import Cluster
 from forescale.spec.layout import Layout, Recompute
-from forescale.spec.model import FullAttention, LatentAttention, Layer, Model, MoeFfn
+from forescale.spec.model import Layer, Model, MoeFfn
 from forescale.spec.workload import Precision, Workload, num_microbatches
 from forescale.struct import Struct
 from forescale.units import GB, GIB, parse
@@ -265,14 +267,14 @@ def _everything(model: Model, kind: Layer, sharding: ShardingRules, terms: Terms
         layer_bytes=terms.layer_bytes,
         tp=degrees.tp,
     )
-    if not isinstance(kind.attention, FullAttention | LatentAttention):
+    if kind.attention is None or not kind.attention.score_heads:
         return kept
     queries = sharding.seq_len / degrees.cp
     return kept + almodel_scores_kept(
         sequences=degrees.micro_batch_size,
         queries=queries,
         keys=queries if terms.quirks.scores_shrink_twice else sharding.seq_len,
-        num_heads=float(kind.attention.num_heads),
+        num_heads=float(kind.attention.score_heads),
         score_bytes=terms.score_bytes,
         tp=degrees.tp,
     )
@@ -561,5 +563,9 @@ def _key_value_width(kind: Layer) -> int:
             return heads * (key + value)
         case FullAttention(num_kv_heads=heads, head_dim=width):
             return 2 * heads * width
-        case _:
+        case None:
             return 0
+        case other if other.recurrent:
+            return 0
+        case other:
+            raise SpecError(f"preset almodel has no formula for {other.description}")

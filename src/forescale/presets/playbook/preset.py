@@ -22,9 +22,10 @@ from forescale.presets.preset import (
 )
 from forescale.projection.result import Projection
 from forescale.question import Note, Question
+from forescale.spec.attention import FullAttention
 from forescale.spec.cluster import Cluster
 from forescale.spec.layout import Layout
-from forescale.spec.model import FullAttention, Model
+from forescale.spec.model import Model
 from forescale.spec.workload import STORAGE_BYTES, Precision, Workload
 from forescale.struct import Struct
 

@@ -7,17 +7,9 @@ from msgspec.structs import replace
 from forescale.errors import SpecError
 from forescale.formula import formula
 from forescale.numeric import Numeric
+from forescale.spec.attention import Attention, FullAttention, LatentAttention
 from forescale.spec.layout import Layout
-from forescale.spec.model import (
-    Attention,
-    DenseFfn,
-    Ffn,
-    FullAttention,
-    LatentAttention,
-    Layer,
-    Model,
-    MoeFfn,
-)
+from forescale.spec.model import DenseFfn, Ffn, Layer, Model, MoeFfn
 from forescale.spec.workload import Workload
 from forescale.struct import Struct
 

@@ -17,7 +17,8 @@ from forescale.graph.ops import CollectiveKind
 from forescale.numeric import Numeric
 from forescale.presets.subramanian2024 import formulas
 from forescale.presets.subramanian2024.formulas import FP16_BYTES
-from forescale.spec.model import DenseFfn, FullAttention, Model
+from forescale.spec.attention import FullAttention
+from forescale.spec.model import DenseFfn, Model
 from forescale.struct import Struct
 
 
