@@ -1,7 +1,8 @@
 """Write the pages of the reference that follow from the code: `python scripts/api.py`.
 
 docs/api.md from the docstrings of what `import forescale` offers, docs/files.md from the fields of what files hold,
-docs/formats.md from the readers and writers there are.
+docs/formats.md from the readers and writers there are, and the table of options of a layout in docs/cli.md from the
+fields of a layout.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import forescale
 from forescale.catalogue.frameworks import load_framework, release_names
-from forescale.cli.options import LayoutOptions, RunOptions
+from forescale.cli.options import RunOptions
 from forescale.frameworks.readers import READERS
 from forescale.frameworks.writers import WRITERS
 from forescale.io.measurements import CostSection
@@ -26,6 +27,7 @@ from forescale.io.space import FILE_KEYS
 from forescale.spec import Cluster, Layout, Model, Workload
 from forescale.spec.cluster import SiteLink
 from forescale.spec.operations import Operations
+from forescale.spec.option import Declared, options
 from forescale.spec.space import NAMES, SCENARIO_NAMES, Space
 from forescale.spec.workload import Precision
 
@@ -108,7 +110,9 @@ def _field_docs(kind: type) -> dict[str, str]:
 def _value(name: str) -> str:
     kind = getattr(forescale, name)
     lines = [f"### `{name}`\n", _text(kind), ""]
-    if isinstance(kind, type) and is_dataclass(kind):
+    if kind in _within(ROOTS):
+        lines += [f"Fields: the keys of [{name}](files.md#{name.lower()}).", ""]
+    elif isinstance(kind, type) and is_dataclass(kind):
         described = _field_docs(kind)
         for item in fields(kind):
             explicit = " ".join(described.get(item.name, "").split())
@@ -252,11 +256,8 @@ def _table(kind: type) -> str:
 
 def _helped(name: str) -> str:
     """Return what the option of that name says of itself."""
-    for options in (LayoutOptions, RunOptions):
-        for item in fields(options):
-            if item.name == name:
-                return str(item.metadata["said"]["help"])
-    return ""
+    helps = {item.name: str(item.metadata["said"]["help"]) for item in fields(RunOptions)}
+    return helps.get(name, "")
 
 
 def _values(hint: Any) -> str:  # noqa: ANN401 (an annotation)
@@ -335,7 +336,39 @@ def _releases(name: str, starts: tuple[str, ...]) -> str:
     return f" ({', '.join(result)})" if len(result) > 1 else ""
 
 
-PAGES = {"api.md": api, "files.md": files, "formats.md": formats}
+def cli() -> str:
+    """Return the page of the command line with the table of options of a layout."""
+    before, heading, after = (DOCS / "cli.md").read_text(encoding="utf-8").partition("\n## Layout\n")
+    rows = [f"| {_flags(item)} | {_meaning(item)} |" for item in options(Layout)]
+    table = "\n".join(["| option | meaning |", "|---|---|", *rows])
+    rest = after[after.index("\n## ") :]
+    return f"{before}{heading}\n{table}\n{rest}"
+
+
+def _flags(item: Declared) -> str:
+    """Return how an option is written, with its values."""
+    if item.kind is bool:
+        return f"`{item.flag}`/`--no-{item.flag[2:]}`"
+    values = "|".join(item.option.choices or map(str, item.values))
+    text = (item.option.metavar or values or "N").replace("|", "\\|")
+    return f"`{item.flag} {text}`" if len(text) <= LONGEST else f"`{item.flag} NAME`"
+
+
+def _meaning(item: Declared) -> str:
+    """Return the docstring of the field that an option sets."""
+    kind: Any = Layout
+    for name in item.path[:-1]:
+        kind = get_type_hints(kind)[name]
+    text = " ".join(_field_docs(kind)[item.path[-1]].split()).replace("|", "\\|")
+    if "default" in text.lower() or not isinstance(item.default, int | float | str):
+        return text
+    word = str(item.default).lower() if isinstance(item.default, bool) else item.default
+    return f"{text} Default: `{word}`."
+
+
+LONGEST = 60
+"""Characters of values in the table of options; longer lists are on the page of files."""
+PAGES = {"api.md": api, "files.md": files, "formats.md": formats, "cli.md": cli}
 
 if __name__ == "__main__":
     for name, written in PAGES.items():

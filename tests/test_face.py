@@ -130,7 +130,7 @@ def test_a_framework_trains_as_its_record_says():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"zero": 5}, "the question: zero takes 0, 1, 2 or 3; got '5'"),
+        ({"zero": 5}, "the question: zero takes 0, 1, 2, 3; got '5'"),
         ({"cp_kind": ["rong"]}, "the question: cp_kind takes all_gather, ring"),
         ({"axis_order": ("tp", "cp", "dp", "pp")}, "axis_order takes tp-cp-dp-pp, tp-cp-pp-dp, .*; got 'tp'"),
         ({"axis_order": [("tp", "cp")]}, "axis_order names each of tp, cp, dp, pp once; got tp,cp"),

@@ -242,6 +242,7 @@ class _Form(Struct, frozen=True, eq=False):
 
 @cache
 def _form(hint: Hint) -> _Form:
+    hint = _unmarked(hint)
     parts = get_args(hint) if _origin(hint) in (Union, UnionType) else (hint,)
     inner = [(_class(part), get_args(part)) for part in parts]
     lists = next((args for kind, args in inner if kind is tuple), ())
@@ -255,6 +256,12 @@ def _form(hint: Hint) -> _Form:
         bare=bare,
         choices=tuple(arg for kind in bare if _origin(kind) is Literal for arg in get_args(kind)),
     )
+
+
+def _unmarked(hint: Hint) -> Hint:
+    """Return an annotation with its interval alone: other metadata does not say what a value may be."""
+    kind, *metadata = get_args(hint) if _origin(hint) is Annotated else (hint,)
+    return next((Annotated[kind, item] for item in metadata if isinstance(item, Interval)), kind)
 
 
 def _origin(hint: Hint) -> Hint:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.golden.documents import DOCUMENTS, GOLDEN, commands, shape
+from tests.golden.documents import DOCUMENTS, GOLDEN, commands, frozen, layout_shapes
 
 
 def golden(name):
@@ -23,7 +23,11 @@ def test_commands_and_options_are_those_listed():
 def test_documents_have_the_shape_listed(forescale, name):
     ran = forescale(*DOCUMENTS[name])
     assert ran.code == 0, ran.err
-    assert shape(json.loads(ran.out)) == golden(f"{name}.json")
+    assert frozen(json.loads(ran.out)) == golden(f"{name}.json")
+
+
+def test_layouts_in_documents_have_the_keys_listed():
+    assert layout_shapes() == golden("layout.json")
 
 
 def test_version(forescale):

@@ -45,7 +45,7 @@ def test_rare_options_are_named_and_described_on_request(forescale, monkeypatch)
     assert "More (--help-all describes them):" in short
     assert "--recompute-layer-ids" in short
     assert "Under full, these layers" not in short
-    assert re.search(r"--recompute-layer-ids N,N +Under full, these layers", whole)
+    assert re.search(r"--recompute-layer-ids 0,1,2,3\s+Under full, these layers", whole)
 
 
 def test_the_list_of_commands_says_each_sentence_to_its_end(forescale):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +125,37 @@ def shape(document: Any, path: str = "") -> dict[str, str]:
         }
     kinds = {bool: "boolean", int: "number", float: "number", str: "text", type(None): "null"}
     return {path.removeprefix("."): kinds[type(document)]}
+
+
+def frozen(document: Any) -> dict[str, str]:
+    """Return the shape of a document; of layouts, only the keys that differ from those of the default layout.
+
+    Where a layout may be missing, all its keys may be null.
+    """
+    keys = shape(document)
+    for kind, usual in layout_shapes().items():
+        for path in [key.removesuffix(MARKS[kind]) for key in keys if key.endswith(MARKS[kind])]:
+            absent = {"null"}.intersection(keys[f"{path}{MARKS[kind]}"].split(" or "))
+            for name, value in usual.items():
+                if keys.get(f"{path}.{name}") == " or ".join(sorted({*value.split(" or "), *absent})):
+                    del keys[f"{path}.{name}"]
+                else:
+                    keys.setdefault(f"{path}.{name}", "absent")
+            keys[path] = kind
+    return keys
+
+
+MARKS = {"layout": ".recompute.stops_early", "row": ".recompute_modules"}
+"""Key by which a layout, or a row of a table of layouts, is recognised."""
+
+
+def layout_shapes() -> dict[str, dict[str, str]]:
+    """Return the shapes of the default layout in a document and in a row of a table."""
+    from forescale.projection.result import layout_row
+    from forescale.spec import Layout
+
+    plain = {"layout": asdict(Layout()), "row": layout_row(Layout())}
+    return {kind: shape(json.loads(json.dumps(values))) for kind, values in plain.items()}
 
 
 def commands() -> dict[str, Any]:

@@ -7,7 +7,7 @@ import io
 import json
 from typing import Any
 
-from tests.golden.documents import DOCUMENTS, GOLDEN, commands, shape
+from tests.golden.documents import DOCUMENTS, GOLDEN, commands, frozen, layout_shapes
 from tests.golden.scoreboard import pins, sample
 
 from forescale.cli.app import run
@@ -21,12 +21,13 @@ def _write(name: str, content: Any) -> None:
 
 def main() -> None:
     _write("commands.json", commands())
+    _write("layout.json", layout_shapes())
     _write("scoreboard.json", pins(sample()))
     for name, arguments in DOCUMENTS.items():
         output = io.StringIO()
         with contextlib.redirect_stdout(output):
             assert run(list(arguments)) == 0
-        _write(f"{name}.json", shape(json.loads(output.getvalue())))
+        _write(f"{name}.json", frozen(json.loads(output.getvalue())))
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from forescale.spec import (
 )
 from forescale.spec.layout import Kernels, Offload
 from forescale.spec.proposal import Constraint
-from forescale.spec.space import ORDERS, Space, default_recompute, partial_recompute
+from forescale.spec.space import NAMES, ORDERS, Space, default_recompute, partial_recompute
 from forescale.spec.workload import Trainable
 
 WORK = workload(8192, 8)
@@ -112,17 +112,7 @@ def space(**changes) -> Space:
     return Space(**{**usual, "base": Layout(**base), **changes})
 
 
-BASE = (
-    "cp_inner",
-    "microbatch_group",
-    "sequence_pieces",
-    "overlap",
-    "offload",
-    "kernels",
-    "reshard",
-    "graphs",
-    "dispatcher",
-)
+BASE = tuple(name for name in Layout.__struct_fields__ if name not in NAMES)
 ALONE = {"tp": (1,), "cp": (1,)}
 APART = {**ALONE, "pp": (1,), "kernels": Kernels(gathers_ends_apart=True), "zero": (3,)}
 DENSE = uniform()

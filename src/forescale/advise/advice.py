@@ -168,22 +168,10 @@ class Advice(Result, Struct, frozen=True, kw_only=True):
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per trial of every step: what it does, its degrees, seconds and bytes."""
-        degrees = (
-            "tp",
-            "cp",
-            "ep",
-            "etp",
-            "pp",
-            "vpp",
-            "dp_replicate",
-            "dp_shard",
-            "zero",
-            "micro_batch_size",
-        )
         says = ("step_time_s", "peak_bytes", "fits", "verdict", "taken", "problem")
         return [
             {"step": step.name, "move": trial.move}
-            | {name: getattr(trial.strategy, name) for name in degrees}
+            | {name: getattr(trial.strategy, name) for name in DEGREE_NAMES}
             | {name: getattr(trial, name) for name in says}
             for step in self.steps
             for trial in step.trials

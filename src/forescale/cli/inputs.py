@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import lcm
+from math import inf, lcm
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forescale.cli.layout_words import ROUTING, layout_overrides, names_in
+from forescale.cli.layout_words import layout_overrides, option_values
 from forescale.cli.options import (
     Asked,
     ClusterOptions,
@@ -20,9 +20,11 @@ from forescale.cli.options import (
     refuse,
 )
 from forescale.errors import MissingError, ReaderError, SpecError
-from forescale.files import exists, is_folder, place_of
+from forescale.files import exists, is_file, is_folder, place_of
 from forescale.limits import whole_of
 from forescale.positions import COMMAND_LINE, located, said_by
+from forescale.spec.operations import Operations
+from forescale.spec.workload import Workload
 
 if TYPE_CHECKING:
     from forescale.frameworks.reading import Options, ParsedFile
@@ -30,17 +32,6 @@ if TYPE_CHECKING:
     from forescale.projection.result import Projection
     from forescale.question import Note, Question
 
-PRECISION_FIELDS = {
-    "precision": "compute",
-    "fp8_recipe": "recipe",
-    "param_dtype": "parameters",
-    "grad_dtype": "gradients",
-    "master_dtype": "master",
-    "moment_dtype": "moments",
-    "activation_dtype": "activations",
-    "frozen_dtype": "frozen",
-}
-"""Field of `Precision` by option."""
 OWN_SEARCH = {"almodel": "report", "subramanian2024": "search"}
 """Command that runs the search of a preset that has one."""
 NAMED_KEYS = 8
@@ -221,16 +212,14 @@ def _flag_values(question: Asked, operated: OperationsOptions | None) -> dict[st
         "framework": plan.framework,
         "preset": plan.preset,
         **_machine(question.cluster),
-        "workload": _workload(run),
-        "precision": {name: getattr(run, option) for option, name in PRECISION_FIELDS.items()},
+        **_run_values(run),
     }
     if layout is not None:
-        routing = {name: getattr(layout, name) for name in ROUTING}
-        values["strategy"] = {**layout_overrides(layout), "routing": routing}
+        values["strategy"] = layout_overrides(layout)
     if cost is not None:
         values["cost"] = cost.values() if isinstance(cost, CostOptions) else cost.measured()
     if operated is not None:
-        values["operations"] = operated.values()
+        values["operations"] = _operations(operated)
     return {
         name: _set_fields(value) if isinstance(value, dict) else value
         for name, value in values.items()
@@ -431,21 +420,32 @@ def _apart(text: str | None, plan: PlanOptions) -> str | None:
     return str(place_of(text).absolute())
 
 
-RUN = ("seq_len", "global_batch_size", "tokens", "document_len", "optimizer")
-"""Options that are fields of `Workload`."""
+def _run_values(run: RunOptions) -> dict[str, Any]:
+    """Return the sections workload and precision that flags set."""
+    values = option_values(run, Workload)
+    precision = values.pop("precision", {})
+    if "outer" in values:
+        values["outer"] = _outer(values["outer"])
+    return {"workload": values, "precision": precision}
 
 
-def _workload(run: RunOptions) -> dict[str, Any]:
-    return {
-        **{name: getattr(run, name) for name in RUN},
-        "outer": None if run.outer is None else _outer(run.outer),
-        "trainable": {
-            "frozen": names_in(run.freeze),
-            "lora_rank": run.lora_rank,
-            "lora_targets": names_in(run.lora_targets),
-        },
-        "images": {"count": run.images, "size": run.image_size},
-    }
+def _operations(operated: OperationsOptions) -> dict[str, Any]:
+    """Return how the run is operated, as flags set it."""
+    values = option_values(operated, Operations)
+    if "failures" in values:
+        values["failures"] = _rate(values["failures"])
+    return values
+
+
+def _rate(text: str) -> str | float:
+    """Return failures per node and day, or the name of published rates, or the file that counts them."""
+    try:
+        rate = float(text)
+    except ValueError:
+        return str(place_of(text).absolute()) if is_file(place_of(text)) else text
+    if not 0.0 <= rate < inf:
+        raise SpecError(f"--failures must be 0 or more per node and day, or a name; got {text}")
+    return rate
 
 
 def _outer(text: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from msgspec.structs import replace as replace_struct
 
@@ -229,15 +229,13 @@ def _changed(across: Across, value: str, laid_out: LaidOut) -> LaidOut:
 
 
 def _with_recompute(layout: LayoutOptions, value: str) -> LayoutOptions:
-    bare = replace(
-        layout, recompute=None, recompute_modules=None, recompute_policy=None, recompute_layers=None
-    )
-    if value == "selective":
-        return replace(bare, recompute="selective", recompute_modules=layout.recompute_modules)
-    if value == "full":
-        return replace(bare, recompute="full", recompute_layers=layout.recompute_layers)
-    if value == "none":
-        return replace(bare, recompute="none")
-    if value in get_args(RematPolicy):
-        return replace(bare, recompute_policy=cast("RematPolicy", value))
-    return replace(bare, recompute="selective", recompute_modules=value.replace("+", ","))
+    cleared = dict.fromkeys(("recompute", "recompute_modules", "recompute_policy", "recompute_layers"))
+    details = {"selective": "recompute_modules", "full": "recompute_layers"}
+    chosen: dict[str, Any] = {"recompute": value}
+    if value in details:
+        chosen[details[value]] = getattr(layout, details[value])
+    elif value in get_args(RematPolicy):
+        chosen = {"recompute_policy": value}
+    elif value != "none":
+        chosen = {"recompute": "selective", "recompute_modules": value.replace("+", ",")}
+    return replace(layout, **{**cleared, **chosen})

@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, make_dataclass
 from functools import partial, wraps
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_type_hints
 
 import msgspec
 import typer
 
 from forescale.cli.help import Rare
 from forescale.errors import SpecError, shown
-from forescale.files import is_file, place_of
+from forescale.files import place_of
 from forescale.limits import MEMORY, PRICE, Interval, outside, within
-from forescale.spec.context import ContextKind
-from forescale.spec.dispatchers import Dispatcher
-from forescale.spec.layout import Allocator, RematPolicy, TensorKind
-from forescale.spec.optimizers import OptimizerName
-from forescale.spec.workload import ComputeType, FrozenType, StorageType
+from forescale.spec.layout import Layout
+from forescale.spec.operations import Operations
+from forescale.spec.option import Declared, options
+from forescale.spec.workload import Workload
 from forescale.struct import Struct
 
 F = TypeVar("F", bound=Callable[..., None])
 
 LAYOUT, RUN, MACHINE, OUTPUT = "Layout", "Run", "Cluster", "Output"
-COST, TYPES, GRID = Rare("Cost models"), Rare("Types, training"), Rare("Context and SUMMA")
-STAGES, REPLAY, EXPERTS = Rare("Stages"), Rare("Recompute"), Rare("Experts")
-RANKS, HOST, FILES = Rare("Ranks and overlap"), Rare("Memory"), Rare("Files of frameworks")
+COST, TYPES, FILES = Rare("Cost models"), Rare("Types, training"), Rare("Files of frameworks")
 
 
 def option(
@@ -166,7 +162,6 @@ ModelArgument: TypeAlias = Annotated[
     str | None,
     typer.Argument(metavar="MODEL", help=MODEL_HELP, autocompletion=complete_models, show_default=False),
 ]
-MasterType: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8", "none"]
 
 
 def bounded(allowed: Interval, *, whole: bool = True) -> Callable[[typer.CallbackParam, Any], Any]:
@@ -211,9 +206,7 @@ def sequence_length(text: str, flag: str = "--seq-len") -> int:
 
 output_option = partial(option, panel=OUTPUT)
 _bench = partial(option, panel=COST)
-_machine, _run, _layout = (partial(option, panel=panel) for panel in (MACHINE, RUN, LAYOUT))
-_cost, _types, _grid, _stages = (partial(option, panel=panel) for panel in (COST, TYPES, GRID, STAGES))
-_replay, _experts, _ranks, _host = (partial(option, panel=panel) for panel in (REPLAY, EXPERTS, RANKS, HOST))
+_machine, _cost, _types = (partial(option, panel=panel) for panel in (MACHINE, COST, TYPES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,118 +327,31 @@ class CostOptions(BenchOptions):
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    """What is trained on: batch, tokens, optimizer, data types."""
-
-    seq_len: int | None = _run("Tokens per sequence, such as 128k.", parse=sequence_length)
-    global_batch_size: int | None = _run("Sequences per optimizer step.")
-    document_len: int | None = _run(
-        "Tokens of documents packed into a sequence.",
-        "N",
-        parse=partial(sequence_length, flag="--document-len"),
-    )
-    images: int | None = _run("Images per sequence; 0 leaves a vision tower out.", "N")
-    image_size: int | None = _run("Pixels along each side of an image.", "N")
-    tokens: str | None = _run("Tokens of the whole run, such as 15T.", "COUNT")
-    optimizer: OptimizerName | None = _run("Optimizer.")
-    precision: ComputeType | None = _run("Type of the linear layers' products.")
-    outer: str | None = _types(
-        "Sites train by themselves, such as 'diloco every=100 fragments=3 overlap=1 bits=4', or local_sgd.",
-        "WORDS",
-    )
-    fp8_recipe: Literal["none", "delayed", "current", "blockwise", "mxfp8"] | None = _types(
-        "Scaling recipe of fp8."
-    )
-    param_dtype: StorageType | None = _types("Type of the weights.")
-    grad_dtype: StorageType | None = _types("Type in which gradients are reduced.")
-    master_dtype: MasterType | None = _types("Type of the master copy.")
-    moment_dtype: StorageType | None = _types("Type of the optimizer's moments.")
-    activation_dtype: StorageType | None = _types("Type of activations.")
-    freeze: str | None = _types(
-        "Parts whose weights are not trained: embedding, attention, ffn, moe, norm, head, vision, projector.",
-        "A,B",
-    )
-    lora_rank: int | None = _types("Rank of adapters, beside which all other weights are frozen.")
-    lora_targets: str | None = _types(
-        "Products with adapters, such as q_proj,v_proj; by default all of attention and feed-forward.", "A,B"
-    )
-    frozen_dtype: FrozenType | None = _types("Type of frozen weights; nf4_double is QLoRA's.")
+def _declared(item: Declared) -> tuple[str, Any, Any]:
+    """Return an option of a layout as a field of a group: name, type and option."""
+    text, metavar, group = item.option.help, item.option.metavar, item.option.group
+    kind = str if item.option.sibling or item.option.unit not in ("", "length") else item.kind
+    parse = partial(sequence_length, flag=item.flag) if item.option.unit == "length" else None
+    interval = item.interval if item.option.is_checked and kind in (int, float) else None
+    check = None if interval is None else bounded(interval, whole=kind is int)
+    panel = group if group in (LAYOUT, RUN) else Rare(group)
+    return item.name, kind | None, option(text, metavar, panel=panel, parse=parse, check=check)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutOptions:
-    """How it is laid out."""
-
-    tp: int | None = _layout("Tensor parallel.")
-    tp_kind: TensorKind | None = _grid("Tensor-parallel split: 1-D or SUMMA (a grid of tp x cp).")
-    summa_panels: int | None = _grid("Panels of SUMMA per block, of the longer side of the grid.")
-    sp: bool | None = _layout("Sequence parallel over tp.")
-    cp: int | None = _layout("Context parallel.")
-    cp_kind: ContextKind | None = _grid("Context-parallel method.")
-    cp_inner: int | None = _grid(
-        "Neighbours that exchange heads (cp-kind hierarchical); those in a node unless given."
+if TYPE_CHECKING:
+    RunOptions: TypeAlias = Any
+    LayoutOptions: TypeAlias = Any
+    OperationsOptions: TypeAlias = Any
+else:
+    RunOptions, LayoutOptions, OperationsOptions = (
+        make_dataclass(name, map(_declared, options(kind)), frozen=True, slots=True, kw_only=True)
+        for name, kind in (
+            ("RunOptions", Workload),
+            ("LayoutOptions", Layout),
+            ("OperationsOptions", Operations),
+        )
     )
-    cp_balanced: bool | None = _grid("Causal parts of cp ranks in zig-zag.")
-    ep: int | None = _layout("Expert parallel.")
-    etp: int | None = _layout("Tensor parallel of experts.")
-    pp: int | None = _layout("Pipeline parallel.")
-    vpp: int | None = _layout("Model chunks per pipeline rank.")
-    schedule: str | None = _layout(
-        "Pipeline schedule, a name of `pipeline list`; by default 1F1B, interleaved where vpp > 1.", "NAME"
-    )
-    microbatch_group: int | None = _stages(
-        "Micro-batches that a chunk takes in a row, pp or more (vpp 2 or more); pp unless given."
-    )
-    sequence_pieces: int | None = _stages("Pieces of a sequence, for schedules that cut them (seq1f1b).")
-    dp_replicate: int | None = _layout("Data parallel replicas; by default derived.")
-    dp_shard: int | None = _layout("Ranks that share states; by default derived.")
-    zero: int | None = _layout(
-        "States sharded over dp: 1 optimizer, 2 also gradients, 3 also weights.", "0-3"
-    )
-    reshard: str | None = _ranks(
-        "Under zero 3: whether weights are sharded again after forward, or over how many neighbours.",
-        "default|always|never|N",
-    )
-    micro_batch_size: int | None = _layout("Sequences per micro-batch and data-parallel rank.")
-    recompute: Literal["none", "selective", "full"] | None = _layout("Recomputed activations.")
-    recompute_modules: str | None = _replay("Modules under selective, such as core_attn,mlp.", "A,B")
-    recompute_policy: RematPolicy | None = _replay("Named policy: what is kept, the rest is replayed.")
-    recompute_layers: int | None = _replay("Under full, the first layers of each virtual stage.")
-    recompute_layer_ids: str | None = _replay("Under full, these layers, numbered from 0.", "N,N")
-    recompute_unit: int | None = _replay("Under full, layers that share one kept input.")
-    dispatcher: Dispatcher | None = _experts("How tokens travel to experts.")
-    imbalance: float | None = _experts(
-        "Tokens of the fullest expert-parallel rank over the mean.", "F", flag="--expert-imbalance"
-    )
-    capacity_factor: float | None = _experts("Tokens an expert takes at most, over the mean.", "F")
-    balance: Literal["none", "aux_loss"] | None = _experts("Loss that spreads tokens over experts.")
-    pad_to_capacity: bool | None = _experts("Whether experts are sent their full capacity.")
-    stage_layers: str | None = _stages(
-        "Layers of each pipeline rank or virtual stage, such as 16,15,15,15.", "N,N"
-    )
-    axis_order: str | None = _ranks("Axes from the closest ranks outwards.", "tp,cp,dp,pp")
-    placement: str | None = _ranks(
-        "Ranks of each axis inside each network tier from the innermost out, instead of --axis-order.",
-        "tp=4,dp=2/pp=2",
-    )
-    overlap: str | None = _ranks(
-        "What runs beside compute: grad_reduce, param_gather, tensor, pipeline, expert, shared_experts, "
-        "bubbles; or none.",
-        "A,B",
-    )
-    offload_activations: str | None = _host(
-        "Layers of each stage whose saved activations go to host memory, or modules of all layers.",
-        "all|N|A,B",
-    )
-    offload_optimizer: float | None = _host(
-        "Share of the optimizer's states held and updated on the host.", "0-1"
-    )
-    offload_parameters: bool | None = _host(
-        "Under zero 3: shards of weights, gradients and states on the host."
-    )
-    allocator: Allocator | None = _host("How PyTorch's allocator takes memory.")
-    flash_attention: bool | None = _host("Fused attention.")
+"""Options by the names of their declarations; None if not given."""
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -469,65 +375,3 @@ class Priced(LaidOut, frozen=True, kw_only=True):
     """One layout, and what prices it."""
 
     cost: CostOptions = msgspec.field(default_factory=CostOptions)
-
-
-_operated = partial(option, panel=Rare("Whole run"))
-_share = partial(_operated, check=bounded(Interval(ge=0, le=1), whole=False))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperationsOptions:
-    """How the run is operated; what is None is as `Operations` has it."""
-
-    failures: str | None = _operated(
-        "Rates of failure: published (llama-3, the default, meta-rsc-1, meta-rsc-2), counted in a file, or per node "
-        "and day.",
-        "NAME|FILE|RATE",
-    )
-    failure_factor: float | None = _operated(
-        "Failures over what those rates say, such as 2.",
-        "FACTOR",
-        check=bounded(Interval(ge=0, le=1e6), whole=False),
-    )
-    checkpoint_mode: Literal["sync", "async", "peer"] | None = _operated(
-        "How states are saved; async by default."
-    )
-    interval: str | None = _operated("Between checkpoints, such as 30min; the best by default.", "TIME")
-    checkpoint_stall: str | None = _operated("That every save stops training, beside its bytes.", "TIME")
-    storage_bandwidth: str | None = _operated("Of all devices together, such as 2TB/s.", "RATE")
-    restart: str | None = _operated("From a failure until all processes run again, such as 10min.", "TIME")
-    spares: int | None = _operated(
-        "Nodes that wait to replace failed ones; `run` has enough, a plan tries how many.",
-        "N",
-        check=bounded(Interval(ge=0, le=2**20)),
-    )
-    repair: str | None = _operated("Until a failed node is back, such as 1d.", "TIME")
-    fatal: float | None = _share("Of the failures, those that take a node out of service.", "SHARE")
-    elastic: bool | None = _operated("Go on with fewer replicas where no spare is left.")
-    evaluation: float | None = _operated(
-        "Of the time, for evaluation, warm-up and compilation.",
-        "SHARE",
-        check=bounded(Interval(ge=0, le=0.99), whole=False),
-    )
-    stragglers: float | None = _share("Spread of the devices' speeds over their mean.", "SHARE")
-
-    def values(self) -> dict[str, Any]:
-        """Return what was given as the words of a plan's `[operations]`, how states are saved in a table of it."""
-        values = {name: value for name, value in asdict(self).items() if value is not None}
-        names = {"checkpoint_mode": "mode", "checkpoint_stall": "stall"}
-        names |= {name: name for name in ("interval", "storage_bandwidth")}
-        saved = {key: values.pop(name, None) for name, key in names.items()}
-        if "failures" in values:
-            values["failures"] = _rate(values["failures"])
-        return values | {"checkpointing": saved}
-
-
-def _rate(text: str) -> str | float:
-    """Return failures per node and day, or the name of published rates, or the file that counts them."""
-    try:
-        rate = float(text)
-    except ValueError:
-        return str(place_of(text).absolute()) if is_file(place_of(text)) else text
-    if not 0.0 <= rate < math.inf:
-        raise SpecError(f"--failures must be 0 or more per node and day, or a name; got {text}")
-    return rate

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forescale.errors import SpecError
-from forescale.io.line import WORKS_UNDER
+from forescale.io.line import WORKS_UNDER, has_effect
 from forescale.question import Note
 from forescale.spec import Layout
+from forescale.spec.option import declared
 from forescale.spec.space import NAMES
 from forescale.spec.workload import Precision
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from forescale.spec.space import Space
 
 
-OF_EXPERTS = ("ep", "etp", "dispatcher")
+OF_EXPERTS = {item.name for item in declared(Layout) if item.option.experts}
+"""Fields of a layout that have an effect only in models with experts."""
 
 
 def _note(written: str, under: str) -> Note:
@@ -48,7 +50,7 @@ def idle_notes(
 ) -> tuple[Note, ...]:
     """Return what of a layout, or of a space of `model`, was `written`, by field, and changes nothing."""
     conditions = ((text, WORKS_UNDER[name]) for name, text in written.items() if name in WORKS_UNDER)
-    notes = [_note(text, item.words) for text, item in conditions if not item.works(layout)]
+    notes = [_note(text, under.label) for text, under in conditions if not has_effect(under, layout)]
     if model is not None and not model.is_moe:
         notes += [_note(text, "a model with experts") for name, text in written.items() if name in OF_EXPERTS]
     return tuple(notes)

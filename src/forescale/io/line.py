@@ -3,59 +3,37 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from forescale.errors import SpecError
 from forescale.io.question import build_question, question_values
 from forescale.question import Question
-from forescale.schedule.library import cuts_sequences
+from forescale.schedule.library import family
 from forescale.spec import Layout
-from forescale.spec.context import CONTEXT_KINDS
+from forescale.spec.option import Under, declared, options
 from forescale.spec.space import Space
 from forescale.syntax import toml_value
 
-OPTIONS = (
-    "tp", "cp", "cp_kind", "ep", "etp", "pp", "vpp", "schedule", "dp_replicate", "dp_shard", "zero", "micro_batch_size",
-    "dispatcher", "allocator",
-)  # fmt: skip
-"""Fields of a layout that are options of the same name; what is not among them goes by --set."""
+OPTIONS = {item.name: item.flag for item in options(Layout) if item.path == (item.name,)}
+"""Option of each field of a layout that has one of its name; fields of tables are set by --set."""
+WORKS_UNDER = {item.name: item.option.under for item in declared(Layout) if item.option.under is not None}
+"""Condition of each field of a layout that has one; where it is not met, no formula reads the field."""
 
 
-class Condition(NamedTuple):
-    """What a field of a layout works under: another one with such a value, as it is said."""
-
-    field: str
-    holds: Callable[[Any], bool]
-    words: str
-
-    def works(self, layout: Layout | Space) -> bool:
-        """Return whether it holds of a layout, or of any of a space; None is every value there is."""
-        value = getattr(layout, self.field)
-        if hasattr(layout, "base"):
-            return value is None or any(map(self.holds, value))
-        return self.holds(value)
+def has_effect(under: Under, layout: Layout | Space) -> bool:
+    """Return whether a condition is met by a layout, or by any of a space, where None stands for all values."""
+    value = getattr(layout, under.field)
+    if isinstance(layout, Space):
+        return value is None or any(_meets(under, item) for item in value)
+    return _meets(under, value)
 
 
-def _several(ranks: int) -> bool:
-    return ranks > 1
-
-
-WORKS_UNDER: Mapping[str, Condition] = {
-    "axis_order": Condition("placement", lambda placed: placed in (None, "orders"), "no placement"),
-    "cp_balanced": Condition("cp", _several, "cp of 2 or more"),
-    "cp_inner": Condition("cp_kind", lambda kind: CONTEXT_KINDS[kind].halves, "cp_kind hierarchical"),
-    "cp_kind": Condition("cp", _several, "cp of 2 or more"),
-    "microbatch_group": Condition("vpp", _several, "vpp of 2 or more"),
-    "reshard": Condition("zero", lambda stage: stage >= 2, "zero 2 or 3"),
-    "sequence_pieces": Condition(
-        "schedule", cuts_sequences, "a schedule that cuts sequences, such as seq1f1b"
-    ),
-    "sp": Condition("tp", _several, "tp of 2 or more"),
-    "summa_panels": Condition("tp_kind", lambda kind: kind == "summa", "tp_kind summa"),
-}
-"""By field of a layout; where what it works under is not so, the field is read by no formula."""
+def _meets(under: Under, value: Any) -> bool:  # noqa: ANN401 (a value of any field)
+    if under.schedule:
+        return value is not None and bool(getattr(family(value), under.schedule))
+    return under.is_met(value)
 
 
 def told_words(question: Question) -> dict[str, Any]:
@@ -83,8 +61,10 @@ def told_words(question: Question) -> dict[str, Any]:
 
 def _read(layout: Layout | None) -> Layout | None:
     """Return a layout with the fields as usual that no formula reads."""
-    idle = {name for name, item in WORKS_UNDER.items() if layout is not None and not item.works(layout)}
-    return layout if layout is None else replace(layout, **{name: getattr(Layout(), name) for name in idle})
+    if layout is None:
+        return None
+    idle = {name for name, under in WORKS_UNDER.items() if not has_effect(under, layout)}
+    return replace(layout, **{name: getattr(Layout(), name) for name in idle})
 
 
 def project_line(question: Question, *, model: str | None = None) -> str:
@@ -107,9 +87,9 @@ def project_line(question: Question, *, model: str | None = None) -> str:
         parts += [_flag(option), str(workload.pop(option))]
     if "tokens" in workload:
         parts += ["--tokens", f"{workload.pop('tokens'):.15g}"]
-    for option in OPTIONS:
-        if option in layout:
-            parts += [_flag(option), str(layout.pop(option))]
+    for name, flag in OPTIONS.items():
+        if isinstance(layout.get(name), int | str):
+            parts += _option(flag, layout.pop(name))
     values |= {"strategy": layout, "workload": workload}
     values.pop("space", None)
     for path, value in _leaves(values, ()):
@@ -124,6 +104,13 @@ def _named(value: object, name: str) -> str:
 
 def _flag(option: str) -> str:
     return f"--{option.replace('_', '-')}"
+
+
+def _option(flag: str, value: int | str) -> list[str]:
+    """Return an option with its value, or a switch turned on or off."""
+    if isinstance(value, bool):
+        return [flag if value else f"--no-{flag[2:]}"]
+    return [flag, str(value)]
 
 
 def _leaves(values: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], object]]:

@@ -16,20 +16,19 @@ from forescale.files import read_text
 from forescale.limits import DEVICES, whole_of
 from forescale.positions import says_lines
 from forescale.schedule import family
-from forescale.spec.context import ContextKind
-from forescale.spec.dispatchers import Dispatcher
 from forescale.spec.framework import Framework, check_choice, searched
 from forescale.spec.layout import (
     ALL_LAYERS,
     DEFAULT_AXIS_ORDER,
+    Layout,
     Overlap,
     Placement,
     Recompute,
     RematPolicy,
     Share,
-    TensorKind,
 )
 from forescale.spec.model import Model
+from forescale.spec.option import declared
 from forescale.spec.space import NAMES, SCENARIO_NAMES, Space, default_recompute, partial_recompute
 from forescale.spec.workload import ComputeType, Precision
 from forescale.synonyms import spelling
@@ -158,13 +157,7 @@ def _meant(
 
 def _values(space: Space, name: str, text: str, model: Model, where: str) -> tuple[object, ...]:
     """Return what one value of a dimension means."""
-    values: dict[str, dict[str, object]] = {
-        "sp": {"true": True, "false": False},
-        "tp_kind": {kind: kind for kind in get_args(TensorKind)},
-        "cp_kind": {kind: kind for kind in get_args(ContextKind)},
-        "axis_order": {"-".join(order): order for order in permutations(DEFAULT_AXIS_ORDER)},
-    }
-    if name in SCENARIO_NAMES:
+    if name in SCENARIO_NAMES and not _FEW.get(name):
         return (_scenario(name, text, where),)
     if name == "placement":
         return (text,) if text in ("orders", "all") else (placement_of(text, where=f"{where} placement"),)
@@ -172,16 +165,20 @@ def _values(space: Space, name: str, text: str, model: Model, where: str) -> tup
         return (None,) if text == "default" else (family(text).name,)
     if name == "recompute":
         return _recompute(space, text, model, where)
-    if name in values:
-        if (word := spelling(text, values[name])) is None:
-            raise SpecError(f"{where} {name} takes {', '.join(values[name])}; got {shown(text)}")
-        return (values[name][word],)
-    least = 0 if name == "zero" else 1
+    values = {str(value).lower(): value for value in _FEW.get(name, ())}
+    if name == "axis_order":
+        values = {"-".join(order): order for order in permutations(DEFAULT_AXIS_ORDER)}
+    if (word := spelling(text, values)) is not None:
+        return (values[word],)
     number = whole_of(text)
-    if number is None or not least <= number <= (3 if name == "zero" else DEVICES.le):
-        allowed = "0, 1, 2 or 3" if name == "zero" else "a whole number of 1 or more"
+    if values or number is None or not 1 <= number <= DEVICES.le:
+        allowed = ", ".join(values) or "a whole number of 1 or more"
         raise SpecError(f"{where} {name} takes {allowed}; got {shown(text)}")
     return (number,)
+
+
+_FEW = {item.path[-1]: item.values for item in declared(Layout) if len(item.path) == 1}
+"""All values of the fields of a layout that have few."""
 
 
 def _recompute(space: Space, text: str, model: Model, where: str) -> tuple[Recompute, ...]:
@@ -202,17 +199,13 @@ def _recompute(space: Space, text: str, model: Model, where: str) -> tuple[Recom
 
 
 def _scenario(name: str, text: str, where: str) -> object:
-    """Return a compute type with its recipe, what overlaps too, a dispatcher, or what is on the host."""
+    """Return a compute type with its recipe, what overlaps too, or what is on the host."""
     if name == "precision":
         return _precision(text, where)
     if name == "overlap":
         names = tuple(text.split("+"))
         overlap_of(names)
         return () if names == ("none",) else names
-    if name == "dispatcher":
-        if (kind := spelling(text, get_args(Dispatcher))) is None:
-            raise SpecError(f"{where} dispatcher takes {', '.join(get_args(Dispatcher))}; got {shown(text)}")
-        return kind
     if name == "activation_offload":
         return offloaded_layers(text, where=f"{where} activation_offload")
     try:

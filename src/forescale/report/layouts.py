@@ -26,9 +26,10 @@ from forescale.search.rank import SearchResult
 from forescale.spec import phrases
 from forescale.spec.attention import Attention
 from forescale.spec.cluster import Cluster
-from forescale.spec.groups import group_of
-from forescale.spec.layout import DEFAULT_AXIS_ORDER, Layout, Recompute
+from forescale.spec.layout import Layout, Recompute
 from forescale.spec.model import DenseFfn, Model, MoeFfn
+from forescale.spec.option import declared
+from forescale.spec.space import DEGREE_NAMES
 from forescale.spec.workload import Workload
 from forescale.struct import Struct
 from forescale.units import GB, GIB, counted
@@ -284,30 +285,24 @@ def _bottleneck(one: Projection) -> str:
     return max(parts, key=parts.__getitem__)
 
 
+DEGREES = frozenset(DEGREE_NAMES) - {"zero", "micro_batch_size"}
+"""Degrees that have a column where one is above 1."""
+
+
 def _columns(best: Sequence[Projection], slowest: Sequence[Projection]) -> tuple[Column[Projection], ...]:
     """Return the columns; degrees that are 1 everywhere and choices that are usual everywhere have none."""
     shown = [*best, *slowest]
-    degrees = {
-        "tp": "Tensor parallel",
-        "cp": "Context parallel",
-        "ep": "Expert parallel",
-        "etp": "Tensor parallel of experts",
-        "pp": "Pipeline parallel",
-        "vpp": "Model chunks per pipeline rank",
-        "dp_replicate": "Replicas of the states",
-        "dp_shard": "Data-parallel ranks that share states",
-    }
     columns = [
-        Column(name, _degree(name), meaning)
-        for name, meaning in degrees.items()
-        if any(getattr(one.strategy, name) > 1 for one in shown)
+        Column(item.name, _degree(item.name), item.option.help.partition(";")[0].rstrip("."))
+        for item in declared(Layout)
+        if item.name in DEGREES and any(getattr(one.strategy, item.name) > 1 for one in shown)
     ]
     choices: Column[Projection] = Column(
         "<choices",
-        lambda one: _choices(one.strategy),
-        "What is not usual: kind of context parallelism, no sequence parallelism, schedule, groups, order of axes",
+        lambda one: phrases.choices(one.strategy),
+        "Choices other than recompute that differ from the defaults",
     )
-    unusual = any(_choices(one.strategy) for one in shown)
+    unusual = any(phrases.choices(one.strategy) for one in shown)
     return (*columns, *_BATCH, *([choices] if unusual else []), *_MEMORY, *_WORK, *_TIMES, *_RESULTS)
 
 
@@ -317,22 +312,6 @@ def _folded(result: SearchResult) -> tuple[Column[Projection], ...]:
     meaning = "Variants of this layout at least as good as the last of the ranking"
     column: Column[Projection] = Column("more", lambda one: str(counts.get(id(one), "")), meaning)
     return (column,) if any(result.variants) else ()
-
-
-def _choices(layout: Layout) -> str:
-    """Return the choices of a layout that have an effect and are not the usual ones."""
-    result = [
-        _grid(layout) if layout.tp_kind == "summa" else layout.cp_kind if layout.cp > 1 else None,
-        "no sp" if layout.tp > 1 and not layout.sp else None,
-        layout.schedule if layout.pp > 1 else None,
-        None if group_of(layout) is None else f"groups of {group_of(layout)}",
-        layout.rank_order if layout.placement or layout.axis_order != DEFAULT_AXIS_ORDER else None,
-    ]
-    return ", ".join(filter(None, result))
-
-
-def _grid(layout: Layout) -> str:
-    return f"summa, panels {layout.summa_panels}"
 
 
 def _degree(name: str) -> Callable[[Projection], str]:

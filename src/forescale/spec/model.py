@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from forescale.errors import SpecError
 from forescale.limits import LAYERS, Extent, Factor, Interval, OptionalExtent, within
 from forescale.spec.attention import Attention
+from forescale.spec.option import Option
 from forescale.spec.rope import Rope
 from forescale.struct import SpecStruct
 
@@ -137,10 +138,12 @@ class Patches(SpecStruct, frozen=True, kw_only=True):
 class Images(SpecStruct, frozen=True, kw_only=True):
     """What a vision tower is given with each sequence."""
 
-    count: OptionalExtent = 1
+    count: Annotated[OptionalExtent, Option("Images per sequence; 0 leaves a vision tower out.", "N",
+        flag="images", group="Run")] = 1  # fmt: skip
     """Images per sequence, or tiles of them where a model cuts images into tiles and `Vision.tiles` does not say how;
     0 trains on text alone."""
-    size: Extent | None = None
+    size: Annotated[Extent | None, Option("Pixels along each side of an image.", "N", flag="image-size",
+        group="Run")] = None  # fmt: skip
     """Pixels along each side; None is the size that the tower was made for."""
 
 

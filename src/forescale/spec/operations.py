@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
 from forescale.limits import Devices, Interval, Measure
+from forescale.spec.option import Option
 from forescale.struct import SpecStruct
 
 Seconds: TypeAlias = Annotated[float, Interval(ge=0, le=1e7)]
+_operated = partial(Option, group="Whole run", is_checked=True)
 USUAL = "llama-3"
 """Rates of failure where nobody says: the only published ones of a run on more than 10,000 devices."""
 SPANS: Mapping[str, str] = MappingProxyType(dict.fromkeys(("restart", "planned", "repair"), "second"))
@@ -80,40 +83,57 @@ class FailureCounts:
 class Checkpointing(SpecStruct, frozen=True, kw_only=True):
     """How states are saved."""
 
-    mode: Literal["sync", "async", "peer"] = "async"
+    mode: Annotated[Literal["sync", "async", "peer"], _operated("How states are saved; async by default.",
+        flag="checkpoint-mode")] = "async"  # fmt: skip
     """sync stops training until storage has them; async until host memory has them, and writes beside training; peer
     keeps a copy in other nodes' memory, from where it is read again."""
-    interval: Annotated[float, Interval(gt=0, le=1e7)] | None = None
+    interval: Annotated[Annotated[float, Interval(gt=0, le=1e7)] | None,
+        _operated("Between checkpoints, such as 30min; the best by default.", "TIME", flag="interval",
+        unit="second")] = None  # fmt: skip
     """Seconds of training between checkpoints; None is the best."""
-    stall: Seconds | None = None
+    stall: Annotated[Seconds | None, _operated("That every save stops training, beside its bytes.", "TIME",
+        flag="checkpoint-stall", unit="second")] = None  # fmt: skip
     """Seconds that training stops for every save, beside the bytes that it waits for: ranks meet, plan and stage what
     they hold; None is what the largest published run does."""
-    storage_bandwidth: Annotated[float, Interval(gt=0, le=1e18)] | None = None
+    storage_bandwidth: Annotated[Annotated[float, Interval(gt=0, le=1e18)] | None,
+        _operated("Of all devices together, such as 2TB/s.", "RATE", flag="storage-bandwidth",
+        unit="byte/s")] = None  # fmt: skip
     """byte/s of all devices together; None is what a published cluster relied on for each device."""
 
 
 class Operations(SpecStruct, frozen=True, kw_only=True):
     """Everything about operating a run that is not its step."""
 
-    failures: Failures | str | Annotated[float, Interval(ge=0, le=1e6)] = USUAL
+    failures: Annotated[Failures | str | Annotated[float, Interval(ge=0, le=1e6)],
+        _operated("Rates of failure: published (llama-3, the default, meta-rsc-1, meta-rsc-2), counted in a file, "
+        "or per node and day.", "NAME|FILE|RATE")] = USUAL  # fmt: skip
     """Rates of one's own by cause, the name of published ones, or failures per node of eight devices and day."""
-    failure_factor: Annotated[float, Interval(ge=0, le=1e6)] = 1.0
+    failure_factor: Annotated[float, Interval(ge=0, le=1e6),
+        _operated("Failures over what those rates say, such as 2.", "FACTOR")] = 1.0  # fmt: skip
     """Times as often as those rates say."""
-    checkpointing: Checkpointing = msgspec.field(default_factory=Checkpointing)
-    restart: Seconds | None = None
+    checkpointing: Annotated[Checkpointing, Option()] = msgspec.field(default_factory=Checkpointing)
+    restart: Annotated[Seconds | None,
+        _operated("From a failure until all processes run again, such as 10min.", "TIME",
+        unit="second")] = None  # fmt: skip
     """From a failure until every process runs again: detection, scheduling, start, initialisation of communication;
     None is what was published with the rates, or else of another run."""
     planned: Seconds = 1800.0
     """How long a planned interruption lasts."""
-    spares: Annotated[int, Interval(ge=0, le=2**20)] | None = None
+    spares: Annotated[Annotated[int, Interval(ge=0, le=2**20)] | None,
+        _operated("Nodes that wait to replace failed ones; `run` has enough, a plan tries how many.",
+        "N")] = None  # fmt: skip
     """Nodes that wait to take the place of failed ones; None is always enough."""
-    repair: Seconds = 86400.0
+    repair: Annotated[Seconds, _operated("Until a failed node is back, such as 1d.", "TIME",
+        unit="second")] = 86400.0  # fmt: skip
     """Until a failed node is back."""
-    elastic: bool = False
+    elastic: Annotated[bool, _operated("Go on with fewer replicas where no spare is left.")] = False
     """Where no spare is left, training goes on with fewer data-parallel replicas instead of waiting for a repair."""
-    fatal: Annotated[float, Interval(ge=0, le=1)] = 0.5
+    fatal: Annotated[float, Interval(ge=0, le=1),
+        _operated("Of the failures, those that take a node out of service.", "SHARE")] = 0.5  # fmt: skip
     """Share of the failures that take a node out of service; the rest are over with a restart."""
-    evaluation: Annotated[float, Interval(ge=0, le=0.99)] = 0.0
+    evaluation: Annotated[float, Interval(ge=0, le=0.99),
+        _operated("Of the time, for evaluation, warm-up and compilation.", "SHARE")] = 0.0  # fmt: skip
     """Share of the time that goes into evaluation, warm-up and compilation."""
-    stragglers: Annotated[float, Interval(ge=0, le=1)] = 0.0
+    stragglers: Annotated[float, Interval(ge=0, le=1),
+        _operated("Spread of the devices' speeds over their mean.", "SHARE")] = 0.0  # fmt: skip
     """Spread (standard deviation over mean) of the devices' speeds; a step waits for the slowest."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from forescale.spec.groups import group_of
 from forescale.spec.layout import ALL_LAYERS, DEFAULT_AXIS_ORDER, Layout, Recompute, Routing
+from forescale.spec.option import Declared, declared
 from forescale.units import counted
 
 
@@ -37,25 +37,29 @@ def replicas(strategy: Layout) -> str:
 
 
 def variants(strategy: Layout) -> str:
-    """Return recompute and whatever else is not the usual choice."""
-    parts = []
-    if strategy.recompute.granularity != "none":
-        parts.append(recompute(strategy.recompute))
-    if strategy.tp_kind == "summa" and strategy.tp * strategy.cp > 1:
-        parts.append(summa(strategy))
-    if strategy.tp > 1 and not strategy.sp:
-        parts.append("no sp")
-    if strategy.cp > 1 and strategy.cp_kind != "all_gather":
-        parts.append(f"{strategy.cp_kind} cp")
-    if strategy.schedule is not None and strategy.pp > 1:
-        parts.append(strategy.schedule)
-    if group_of(strategy) is not None:
-        parts.append(f"groups of {group_of(strategy)}")
-    if strategy.placement is not None or strategy.axis_order != DEFAULT_AXIS_ORDER:
-        parts.append(strategy.rank_order)
-    if strategy.dispatcher != "all_to_all":
-        parts.append(strategy.dispatcher)
-    return ", ".join([*parts, *routing(strategy.routing), *hosted(strategy)])
+    """Return the recompute policy and all other choices that differ from the defaults."""
+    replayed = "" if strategy.recompute.granularity == "none" else recompute(strategy.recompute)
+    return ", ".join(filter(None, [replayed, choices(strategy)]))
+
+
+def choices(strategy: Layout) -> str:
+    """Return the choices other than recompute that differ from the defaults and have an effect."""
+    usual = strategy.rank_order == "-".join(DEFAULT_AXIS_ORDER)
+    several = {
+        "tp_kind": summa(strategy) if strategy.tp_kind == "summa" and strategy.tp * strategy.cp > 1 else "",
+        "schedule": (strategy.schedule or "") if strategy.pp > 1 else "",
+        "axis_order": "" if usual else strategy.rank_order,
+    }
+    phrases = (several.get(item.path[0], _phrase(item, strategy)) for item in declared(Layout))
+    return ", ".join(filter(None, [*phrases, *routing(strategy.routing), *hosted(strategy)]))
+
+
+def _phrase(item: Declared, strategy: Layout) -> str:
+    """Return the declared phrase of a field that is not the default and has an effect; else nothing."""
+    value, under = getattr(strategy, item.path[0]), item.option.under
+    shown = item.option.phrase and value != item.default
+    shown = shown and (under is None or under.is_met(getattr(strategy, under.field)))
+    return item.option.phrase.format(value) if shown else ""
 
 
 def routing(experts: Routing) -> list[str]:

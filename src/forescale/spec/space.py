@@ -19,17 +19,6 @@ from forescale.struct import SpecStruct
 PlacementChoice: TypeAlias = Placement | Literal["orders", "all"]
 """A placement, those of the axis orders of a space, or every one there is."""
 DEGREE_NAMES = ("tp", "cp", "ep", "etp", "pp", "vpp", "dp_replicate", "dp_shard", "zero", "micro_batch_size")
-CHOICE_NAMES = (
-    "sp",
-    "tp_kind",
-    "summa_panels",
-    "cp_kind",
-    "recompute",
-    "axis_order",
-    "placement",
-    "schedule",
-)
-NAMES = (*DEGREE_NAMES, *CHOICE_NAMES)
 SCENARIO_NAMES = ("precision", "overlap", "dispatcher", "optimizer_offload", "activation_offload")
 """What changes the question of a search; each combination is a search of its own."""
 ORDERS: tuple[tuple[Axis, ...], ...] = (("tp", "cp", "dp", "pp"), ("tp", "cp", "pp", "dp"))
@@ -107,6 +96,11 @@ class Space(SpecStruct, frozen=True, kw_only=True):
                 raise UnknownKeyError(name, "the search space", NAMES)
         kept: dict[str, Any] = {name: (value,) for name, value in values.items()}
         return replace(self, **kept)
+
+
+_FIELDS = frozenset(Layout.__struct_fields__) - {*SCENARIO_NAMES}
+NAMES = tuple(name for name in Space.__struct_fields__ if name in _FIELDS)
+"""Dimensions of a search: the fields of a space that are fields of a layout."""
 
 
 def default_recompute(model: Model) -> tuple[Recompute, ...]:

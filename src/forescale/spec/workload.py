@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Literal, TypeAlias, get_args
 
 from msgspec import field
@@ -12,10 +13,13 @@ from forescale.limits import Amount, Count, Interval, OptionalExtent
 from forescale.numeric import Numeric
 from forescale.spec.model import Images
 from forescale.spec.optimizers import OptimizerName
+from forescale.spec.option import Option
 from forescale.struct import SpecStruct
 
+_run, _types = partial(Option, group="Run"), partial(Option, group="Types, training")
 ComputeType: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
 StorageType: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8"]
+MasterType: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8", "none"]
 FrozenType: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8", "int8", "nf4", "nf4_double"]
 FrozenPart: TypeAlias = Literal["embedding", "attention", "ffn", "moe", "norm", "head", "vision", "projector"]
 FROZEN_PARTS: tuple[FrozenPart, ...] = get_args(FrozenPart)
@@ -82,17 +86,20 @@ def num_microbatches(*, global_batch_size: Numeric, dp: Numeric, micro_batch_siz
 class Precision(SpecStruct, frozen=True, kw_only=True):
     """Data types of compute and of every state; bytes per element follow from the name."""
 
-    compute: ComputeType = "bf16"
+    compute: Annotated[ComputeType, _run("Type of the linear layers' products.", flag="precision")] = "bf16"
     """Type of the linear layers' matrix multiplications; attention is never narrower than 16 bits."""
-    recipe: Literal["none", "delayed", "current", "blockwise", "mxfp8"] = "none"
+    recipe: Annotated[Literal["none", "delayed", "current", "blockwise", "mxfp8"],
+        _types("Scaling recipe of fp8.", flag="fp8-recipe")] = "none"  # fmt: skip
     """Scaling recipe of fp8 compute."""
-    parameters: StorageType = "bf16"
-    gradients: StorageType = "fp32"
+    parameters: Annotated[StorageType, _types("Type of the weights.", flag="param-dtype")] = "bf16"
+    gradients: Annotated[StorageType, _types("Type in which gradients are reduced.",
+        flag="grad-dtype")] = "fp32"  # fmt: skip
     """Type in which gradients are accumulated and reduced."""
-    master: StorageType | Literal["none"] = "fp32"
-    moments: StorageType = "fp32"
-    activations: StorageType = "bf16"
-    frozen: FrozenType | None = None
+    master: Annotated[MasterType, _types("Type of the master copy.", flag="master-dtype")] = "fp32"
+    moments: Annotated[StorageType, _types("Type of the optimizer's moments.", flag="moment-dtype")] = "fp32"
+    activations: Annotated[StorageType, _types("Type of activations.", flag="activation-dtype")] = "bf16"
+    frozen: Annotated[FrozenType | None, _types("Type of frozen weights; nf4_double is QLoRA's.",
+        flag="frozen-dtype")] = None  # fmt: skip
     """Type of weights that are not trained; None is that of `parameters`. What is narrower than 16 bits holds the
     matrices of layers, which every product makes wide again; embedding, head, norms and biases stay in the type
     of activations (QLoRA)."""
@@ -140,11 +147,16 @@ def frozen_bytes(precision: Precision) -> float:
 class Trainable(SpecStruct, frozen=True, kw_only=True):
     """What of a model is trained: all of it, or what is not frozen, or adapters beside weights that are."""
 
-    frozen: tuple[FrozenPart, ...] = ()
+    frozen: Annotated[tuple[FrozenPart, ...],
+        _types("Parts whose weights are not trained: embedding, attention, ffn, moe, norm, head, vision, projector.",
+        "A,B", flag="freeze")] = ()  # fmt: skip
     """Parts that keep their weights: no gradients, no optimizer states, nothing saved for weight gradients."""
-    lora_rank: OptionalExtent = 0
+    lora_rank: Annotated[OptionalExtent,
+        _types("Rank of adapters, beside which all other weights are frozen.", flag="lora-rank")] = 0  # fmt: skip
     """Rank of adapters (Hu et al. 2021, LoRA, arXiv:2106.09685), beside which all else is frozen; 0 has none."""
-    lora_targets: tuple[LoraTarget, ...] = ALL_LINEAR
+    lora_targets: Annotated[tuple[LoraTarget, ...],
+        _types("Products with adapters, such as q_proj,v_proj; by default all of attention and feed-forward.", "A,B",
+        flag="lora-targets")] = ALL_LINEAR  # fmt: skip
     """Products with an adapter, by Hugging Face's names; `qkv_proj` and `gate_up_proj` are one adapter for all
     that a framework fuses (Megatron's linear_qkv and linear_fc1). Layers with a recurrent state have them at
     `in_proj`, one for all that it makes, and `out_proj` only."""
@@ -214,29 +226,34 @@ class Outer(SpecStruct, frozen=True, kw_only=True):
 class Workload(SpecStruct, frozen=True, kw_only=True):
     """One training step's input, and how many tokens the whole run sees."""
 
-    seq_len: Count
+    seq_len: Annotated[Count, _run("Tokens per sequence, such as 128k.", unit="length")]
     """Tokens (or patches) per sequence."""
-    global_batch_size: Count
+    global_batch_size: Annotated[Count, _run("Sequences per optimizer step.")]
     """Sequences per optimizer step over all devices."""
-    tokens: Amount | None = None
+    tokens: Annotated[Amount | None, _run("Tokens of the whole run, such as 15T.", "COUNT", unit="token")] = (
+        None
+    )
     """Tokens of the whole run, for training days."""
-    optimizer: OptimizerName = "adamw"
-    precision: Precision = field(default_factory=Precision)
+    optimizer: Annotated[OptimizerName, _run("Optimizer.")] = "adamw"
+    precision: Annotated[Precision, Option()] = field(default_factory=Precision)
     varied_lengths: bool = False
     """Sequences, and with them tensors, differ in length from step to step (fine-tuning without packing or padding):
     the allocator's memory then breaks into more pieces. `seq_len` is the longest."""
 
-    document_len: Count | None = None
+    document_len: Annotated[Count | None, _run("Tokens of documents packed into a sequence.", "N",
+        unit="length")] = None  # fmt: skip
     """Tokens of the documents that are packed into a sequence, of which attention sees one at a time: their mean
     weighted by tokens, Σd²/Σd, which leaves as many pairs as they do. None is sequences of one document."""
 
-    trainable: Trainable = field(default_factory=Trainable)
+    trainable: Annotated[Trainable, Option()] = field(default_factory=Trainable)
     """What is trained; all of the model unless it says otherwise."""
 
-    images: Images = field(default_factory=Images)
+    images: Annotated[Images, Option()] = field(default_factory=Images)
     """Images of each sequence, for models with a vision tower; their tokens are part of `seq_len`."""
 
-    outer: Outer | None = None
+    outer: Annotated[Outer | None,
+        _types("Sites train by themselves, such as 'diloco every=100 fragments=3 overlap=1 bits=4', or local_sgd.",
+        "WORDS", flag="outer")] = None  # fmt: skip
     """How the sites that the cluster's wide-area link joins train by themselves, each its part of the batch; None has
     gradients reduced over all of them in every step."""
 

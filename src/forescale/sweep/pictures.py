@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from forescale.atomic_write import write_text, writing
 from forescale.errors import SpecError
 from forescale.escaping import xml
+from forescale.spec.space import DEGREE_NAMES
 from forescale.struct import Struct
 from forescale.sweep.definition import Plot, Sweep, varies
 from forescale.sweep.parameters import CASE, DEVICES, NODES, SCALING, TimesFactor
@@ -420,18 +421,7 @@ _SHOWN = (
     "communication_share",
     "bubble_share",
 )
-_DEGREES = (
-    "tp",
-    "cp",
-    "ep",
-    "pp",
-    "vpp",
-    "dp_replicate",
-    "dp_shard",
-    "zero",
-    "micro_batch_size",
-    "recompute",
-)
+_DEGREES = (*(name for name in DEGREE_NAMES if name != "etp"), "recompute")
 
 
 def write_pictures(

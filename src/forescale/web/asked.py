@@ -24,10 +24,9 @@ from forescale.io.question import build_question
 from forescale.projection.result import Projection
 from forescale.question import Question
 from forescale.schedule import families
-from forescale.spec.context import ContextKind
-from forescale.spec.dispatchers import Dispatcher
 from forescale.spec.framework import replayed, searched
 from forescale.spec.layout import Layout
+from forescale.spec.option import Declared, declared
 from forescale.spec.space import Space
 from forescale.spec.workload import ComputeType, Workload
 from forescale.struct import Struct
@@ -83,6 +82,21 @@ def _choices(values: object) -> tuple[str, ...]:
     return ("", *(str(arg) for arg in get_args(values)))
 
 
+def _layout_field(item: Declared) -> Field:
+    """Return the input of a declared field of a layout; for a schedule with the names of the library."""
+    names = tuple(family.name for family in families()) if item.name == "schedule" else item.values
+    return Field(
+        name=item.name,
+        label=item.option.label,
+        group="Layout",
+        path=("strategy", *item.path),
+        choices=("", *(str(name).lower() for name in names)) if names else (),
+        usual=OPENED.get(item.name, ""),
+    )
+
+
+OPENED = {"tp": "8", "pp": "4"}
+"""Degrees with which the page opens."""
 FIELDS: tuple[Field, ...] = (
     Field(name="model", label="Model", group="Run", path=("model",), choices=(OWN, *model_names()),
           usual="llama-3.1-70b", hint=f"{OWN}: the config.json pasted below", listed=True),
@@ -103,22 +117,7 @@ FIELDS: tuple[Field, ...] = (
           hint="default"),
     Field(name="image_size", label="Image size (px)", group="Run", path=("workload", "images", "size"),
           hint="default"),
-    Field(name="tp", label="Tensor", group="Layout", path=("strategy", "tp"), usual="8"),
-    Field(name="cp", label="Context", group="Layout", path=("strategy", "cp")),
-    Field(name="pp", label="Pipeline", group="Layout", path=("strategy", "pp"), usual="4"),
-    Field(name="vpp", label="Chunks per stage", group="Layout", path=("strategy", "vpp")),
-    Field(name="ep", label="Expert", group="Layout", path=("strategy", "ep")),
-    Field(name="micro_batch_size", label="Micro-batch", group="Layout", path=("strategy", "micro_batch_size")),
-    Field(name="zero", label="ZeRO stage", group="Layout", path=("strategy", "zero"),
-          choices=("", "0", "1", "2", "3")),
-    Field(name="recompute", label="Recompute", group="Layout", path=("strategy", "recompute", "granularity"),
-          choices=("", "none", "selective", "full", "policy")),
-    Field(name="schedule", label="Schedule", group="Layout", path=("strategy", "schedule"),
-          choices=("", *(family.name for family in families()))),
-    Field(name="cp_kind", label="Context kind", group="Layout", path=("strategy", "cp_kind"),
-          choices=_choices(ContextKind)),
-    Field(name="dispatcher", label="Dispatcher", group="Layout", path=("strategy", "dispatcher"),
-          choices=_choices(Dispatcher)),
+    *(_layout_field(item) for item in declared(Layout) if item.option.label),
     Field(name="hbm_gib", label="Memory per device [GiB]", group="What if", hint="of the device", slider=(4, 9, 0.25)),
     Field(name="network", label="Network between nodes ×", group="What if", hint="1",
           slider=(-3, 3, 0.5)),

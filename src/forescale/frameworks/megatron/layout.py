@@ -12,6 +12,7 @@ from forescale.errors import shown
 from forescale.frameworks.megatron.arguments import ALLOCATOR
 from forescale.frameworks.megatron.pipeline import read_split
 from forescale.frameworks.megatron.run import has_tower
+from forescale.frameworks.plain import read_plain
 from forescale.frameworks.reading import packaged
 from forescale.frameworks.settings import Settings
 from forescale.limits import whole_of
@@ -91,6 +92,7 @@ def read_strategy(settings: Settings, *, num_layers: int, num_devices: int | Non
         allocator=_allocator(settings),
         dispatcher=_dispatcher(settings) if routed else "all_to_all",
         routing=_routing(settings) if routed else Routing(),
+        **read_plain(Layout, settings, "megatron"),
     )
 
 
@@ -428,9 +430,8 @@ def _kernels(settings: Settings) -> dict[str, Any]:
         "grouped_experts": settings.flag("moe_grouped_gemm"),
         "expert_kernels": "one" if settings.flag("use_turbo_grouped_gemm") else "each",
         "narrow_experts": not settings.flag("moe_use_legacy_grouped_gemm"),
-        "deterministic": settings.flag("deterministic_mode"),
         "dropout": any(dropouts),
-        "attention_mask": settings.flag("create_attention_mask_in_dataloader"),
+        **read_plain(Kernels, settings, "megatron"),
     }
 
 

@@ -19,6 +19,7 @@ from forescale.frameworks.megatron.layout import (
 from forescale.frameworks.megatron.model import EXPANSION
 from forescale.frameworks.megatron.rope import rope_settings
 from forescale.frameworks.megatron.run import GROUP, OPTIMIZER_NAMES, RECIPES
+from forescale.frameworks.plain import plain_settings
 from forescale.frameworks.writing import check_attention
 from forescale.graph.stages import given_chunks, layers_per_chunk
 from forescale.question import Question
@@ -64,6 +65,7 @@ def layout_settings(question: Question) -> Settings:
         **(_experts(layout) if moe else {}),
         **_kernels(layout),
         **_graphs(layout, moe=moe),
+        **plain_settings(layout, "megatron"),
     }
 
 
@@ -237,10 +239,9 @@ def _kernels(layout: Layout) -> Settings:
         "defer_embedding_wgrad_compute": deferred > 0,
         "wgrad_deferral_limit": deferred % ALL_MICROBATCHES or None,
         "enable_experimental": kernels.fused_rotary,
-        "deterministic_mode": kernels.deterministic,
         "attention_dropout": rate,
         "hidden_dropout": rate,
-        "create_attention_mask_in_dataloader": kernels.attention_mask,
+        **plain_settings(kernels, "megatron"),
     }
 
 
