@@ -57,6 +57,8 @@ FUNCTIONS = (
     "read_question",
     "write_question",
     "load_model",
+    "trace",
+    "write_trace",
     "load_cluster",
     "load_framework",
     "model_names",

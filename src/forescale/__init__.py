@@ -34,6 +34,8 @@ if TYPE_CHECKING:
         memory,
         project,
         search,
+        trace,
+        write_trace,
     )
     from forescale.catalogue.clusters import cluster_names
     from forescale.catalogue.frameworks import framework_names, load_framework
@@ -61,6 +63,8 @@ _HOMES = {
         "memory",
         "project",
         "search",
+        "trace",
+        "write_trace",
     ),
     "forescale.catalogue.clusters": ("cluster_names",),
     "forescale.catalogue.frameworks": ("framework_names", "load_framework"),
@@ -120,7 +124,9 @@ __all__ = [
     "project",
     "read_question",
     "search",
+    "trace",
     "write_question",
+    "write_trace",
 ]
 
 

@@ -9,7 +9,7 @@ is operated, a value or a table. Nothing in the package itself imports this modu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,11 +21,12 @@ from forescale.advise import Advice, Fit
 from forescale.advise import advise as advised
 from forescale.advise import fit as fitted
 from forescale.cost.select import Costs
-from forescale.errors import SpecError, UnknownKeyError, shown
+from forescale.errors import ForescaleError, SpecError, UnknownKeyError, shown
 from forescale.explain import explain as explained
 from forescale.export import Export, is_writable
 from forescale.export import export as exported
 from forescale.formula import TermNode
+from forescale.frameworks.traces import save_trace
 from forescale.io.measurements import CostSection
 from forescale.io.named import cluster_given, model_given
 from forescale.io.plan import spelt_out
@@ -86,6 +87,70 @@ def load_model(name: str | Path | Mapping[str, Any]) -> Model:
         If it is a file that cannot be read as a model.
     """
     return model_given(_plain(name), "load_model")
+
+
+def trace(
+    model: Any,  # noqa: ANN401 (a torch module, which the core does not know)
+    inputs: Callable[[int, int], Any] | None = None,
+    *,
+    seq_len: int = 4096,
+    precision: str = "bf16",
+    loss: Callable[[Any], Any] | None = None,
+    attention: str | None = None,
+    name: str = "",
+) -> Model:
+    """Return a model whose operators are recorded from its own code, on fake tensors and without a GPU.
+
+    Needs the extra `trace` (torch and transformers).
+
+    Parameters
+    ----------
+    model
+        A `torch.nn.Module`, best built under `torch.device("meta")`, whose parameters are replaced by fake ones; or a
+        config.json of transformers, a folder with one, or `FILE.py:FUNCTION`.
+    inputs
+        Function of micro-batch size and sequence length that returns the arguments of a module; by default token ids.
+    seq_len
+        Sequence length that the valid range of the trace includes.
+    precision
+        "bf16" (parameters in bf16), "autocast" (parameters in fp32 under autocast to bf16) or "fp32". Of a module, only
+        whether it runs under autocast: its parameters have types already.
+    loss
+        Function of the module's result that returns the scalar to differentiate; by default the result's `loss`.
+    attention
+        Attention implementation of a Hugging Face model: "sdpa" or "eager".
+    name
+        Name of the model; by default that of its class or file.
+
+    Raises
+    ------
+    ForescaleError
+        If it cannot be traced; the message names module and line.
+    """
+    try:
+        from forescale.trace import trace as trace_of_module
+        from forescale.trace import trace_source
+    except ImportError as error:
+        raise ForescaleError(
+            f"fs.trace needs {error.name}; install it with pip install 'forescale[trace]'"
+        ) from error
+    if isinstance(model, str | Path):
+        result = trace_source(str(model), seq_len=seq_len, precisions=(precision,), attention=attention)
+        return replace(result, name=name) if name else result
+    return trace_of_module(
+        model, inputs, seq_len=seq_len, autocast=precision == "autocast", loss=loss, name=name
+    )
+
+
+def write_trace(model: Model, path: str | Path) -> None:
+    """Write a traced model to a JSON file, which takes the place of a model's name in every function and command.
+
+    Raises
+    ------
+    ForescaleError
+        If the model was not traced, or the file cannot be written.
+    """
+    save_trace(model, Path(path))
 
 
 def load_cluster(name: str | Path, devices: int) -> Cluster:

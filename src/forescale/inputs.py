@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from forescale.cost.anchor import Anchor
 from forescale.cost.calibration import RunFactors
+from forescale.cost.eager import TRACED
 from forescale.cost.mesh import AXES, Group, Inside, Order, groups, order_of
 from forescale.formula import Term
 from forescale.graph.layer import block_name
@@ -101,9 +102,14 @@ def setting_of(question: Question, choices: StructuralOptions) -> EvalContext:
         cluster=question.cluster,
         workload=question.workload,
         choices=choices,
-        run=question.costs.run_factors(question.cluster.device, choices.software),
+        run=question.costs.run_factors(question.cluster.device, software_of(question.model, choices)),
         anchor=question.costs.anchor,
     )
+
+
+def software_of(model: Model, choices: StructuralOptions) -> str | None:
+    """Return the software whose losses count; recorded operators are priced one by one whatever the framework."""
+    return TRACED if model.traces else choices.software
 
 
 def pricing_of(
@@ -140,7 +146,11 @@ def pricing_between(
     routed = question.model.moe if DISPATCHERS[choices.dispatcher].sends_once else None
     return Pricing(
         models=question.costs.models(
-            question.cluster, choices.software, routed=routed, dispatcher=choices.dispatcher, run=run
+            question.cluster,
+            software_of(question.model, choices),
+            routed=routed,
+            dispatcher=choices.dispatcher,
+            run=run,
         ),
         groups=communicators,
         graphs=choices.graphs,

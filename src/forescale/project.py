@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from forescale.cost.anchor import Anchor, Measured
 from forescale.cost.calibration import Spread
+from forescale.cost.eager import eager_table
 from forescale.cost.provenance import provenance
 from forescale.cost.roofline import peak_rate as device_peak_rate
 from forescale.cost.run_calibration import Novelty
@@ -363,6 +364,9 @@ def spread_of(
         left_open=left_open,
         waits=waiting(parts),
     )
+    if question.model.traces:
+        alone = eager_table().spread(device)
+        spread = alone if question.cluster.num_devices == 1 else max(alone, spread, key=lambda item: item.p90)
     doubt = 0.0 if device.name in runs.own else question.costs.kernel_calibration(device).doubt
     return spread.beside(doubt) if doubt else spread
 

@@ -9,6 +9,7 @@ from msgspec import field
 from msgspec.structs import force_setattr, replace
 
 from forescale.cost.calibration import RunFactors
+from forescale.cost.eager import TRACED
 from forescale.cost.select import Costs
 from forescale.errors import SpecError
 from forescale.repr import ReprMixin
@@ -148,7 +149,7 @@ class Question(ReprMixin, Struct, frozen=True, kw_only=True, eq=False):
     @property
     def run(self) -> RunFactors:
         """What whole runs lose on these devices under the software of the layout, or of what is searched."""
-        software = (self.strategy or self.space.base).software
+        software = TRACED if self.model.traces else (self.strategy or self.space.base).software
         return self.costs.run_factors(self.cluster.device, software)
 
     @property

@@ -7,6 +7,8 @@ from tests.conformance.readers import Sample, check_reader
 from forescale.errors import ReaderError
 from forescale.frameworks.readers import READERS, HuggingFaceReader, read_file, reader_of
 from forescale.frameworks.reading import Options
+from forescale.frameworks.traces import document_of, traced_model
+from forescale.spec.trace import Trace, TracedBlock
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
@@ -207,7 +209,28 @@ PEFT = Sample(
     with_key=lambda text, key: json.dumps({**json.loads(text), key: 1}),
     keys=frozenset({"peft_type", "r", "lora_alpha", "target_modules"}),
 )
+TRACE = Sample(
+    text=json.dumps(
+        document_of(
+            traced_model(
+                [
+                    Trace(
+                        parameters="bf16",
+                        layers=("Block", "Block"),
+                        blocks={"Block": TracedBlock(name="Block", operators=())},
+                        embedding=TracedBlock(name="embedding", operators=()),
+                        head=TracedBlock(name="head", operators=()),
+                    )
+                ],
+                name="own",
+                hidden_size=64,
+            )
+        )
+    ),
+    suffix=".json",
+)
 SAMPLES = {
+    "trace": [TRACE],
     "bridge": [BRIDGE],
     "accelerate": [ACCELERATE],
     "trainer": [TRAINER],

@@ -25,6 +25,7 @@ from forescale.graph.ops import (
     Collective,
     CollectiveKind,
     Compute,
+    EagerKernel,
     Elementwise,
     Gemm,
     GroupedGemm,
@@ -129,7 +130,9 @@ def _primitives(question: Question) -> list[Any]:
 
 def _work(op: Compute) -> float:
     """Return what a kernel's share of a step goes by, roughly: FLOP, or 100 for each byte moved."""
-    return float(cast("float", 100.0 * op.bytes_moved if isinstance(op, Elementwise) else op.flops))
+    return float(
+        cast("float", 100.0 * op.bytes_moved if isinstance(op, Elementwise | EagerKernel) else op.flops)
+    )
 
 
 def messages_of(question: Question, num_ranks: int) -> list[Message]:
@@ -196,6 +199,8 @@ def timed_kernel(op: Compute, watch: Watch, budget: Budget) -> dict[str, Any] | 
 
 def runner(op: Compute, device: torch.device) -> Callable[[], object] | None:
     """Return what runs one kernel on data of its own; None of a type that torch has no plain kernel for."""
+    if isinstance(op, EagerKernel):
+        return None
     if isinstance(op, Gemm) and op.dtype == "fp8":
         return _narrow(op, device)
     if not isinstance(op, Elementwise) and op.dtype not in TYPES:

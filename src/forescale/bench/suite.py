@@ -71,7 +71,7 @@ def _products(dtype: str) -> Iterator[Gemm | GroupedGemm | AttentionCore]:
         for short in ("m", "n", "k"):
             if width > NARROW:
                 extents = {"m": width, "n": width, "k": width, short: float(NARROW)}
-                yield Gemm(**extents, dtype=dtype)
+                yield Gemm(m=extents["m"], n=extents["n"], k=extents["k"], dtype=dtype)
         for groups in map(float, GROUPS):
             rows = groups * width / 2.0
             yield GroupedGemm(groups=groups, m=rows, n=width, k=width, dtype=dtype)

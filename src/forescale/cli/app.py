@@ -51,6 +51,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "catalogue": ("catalogue", "catalogue_app"),
     "pipeline": ("pipeline", "app"),
     "network": ("network", "network_command"),
+    "trace": ("trace", "trace_command"),
     "serve": ("serve", "serve_command"),
 }
 """Module and name of every command or group of commands, in the order of the help."""

@@ -256,6 +256,8 @@ class RunFactors(Struct, frozen=True, kw_only=True):
     """Host work per micro-batch and chunk that nothing hides."""
     straggler: Numeric = 0.0
     """Relative standard deviation of one device's step; the slowest of many sets the pace."""
+    eager: bool = False
+    """Whether kernels are those of eager PyTorch, recorded one by one."""
     slice_straggler: Numeric = 0.0
     """The same of one slice: a torus among several that a data centre's network joins."""
     fit: Fit = field(default_factory=Fit)

@@ -18,7 +18,15 @@ from forescale.cost.model import CollectiveModel, ComputeModel, Priced, Prices, 
 from forescale.cost.timings import MeasuredCollective
 from forescale.errors import SpecError
 from forescale.formula import Term, as_term, formula, value_of
-from forescale.graph.ops import AttentionCore, CollectiveKind, Compute, Elementwise, Gemm, GroupedGemm
+from forescale.graph.ops import (
+    AttentionCore,
+    CollectiveKind,
+    Compute,
+    EagerKernel,
+    Elementwise,
+    Gemm,
+    GroupedGemm,
+)
 from forescale.numeric import Array, Condition, Numeric
 from forescale.spec.cluster import Cluster
 from forescale.struct import Struct
@@ -43,6 +51,8 @@ def family_of(op: Compute) -> Family:
             return ("attention", op.dtype, op.backward, op.flash, op.causal)
         case Elementwise():
             return ("elementwise", op.family)
+        case EagerKernel():
+            return ("eager", op.operator, op.kind, op.dtype)
 
 
 def extents_of(op: Compute) -> tuple[tuple[Numeric, ...], tuple[int, ...]]:
@@ -59,6 +69,8 @@ def extents_of(op: Compute) -> tuple[tuple[Numeric, ...], tuple[int, ...]]:
         case Elementwise():
             # Timed traffic is what its device moved: casts with a transposed copy match those with as many bytes.
             return (op.bytes_moved + op.transposed_bytes, op.kernels), (1, 1)
+        case EagerKernel():
+            return (op.elements, op.bytes_moved, op.kernels), (1, 1, 1)
 
 
 class Found(Struct, frozen=True, kw_only=True):

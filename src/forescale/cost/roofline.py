@@ -167,6 +167,7 @@ class Roofline(Struct, frozen=True, kw_only=True):
         if isinstance(op, AttentionCore):
             dtype = attention_dtype(self.device, op.dtype)
             return self._attention(op, dtype) if op.flash else self._unfused(op, dtype)
+        assert isinstance(op, Elementwise)  # recorded kernels have a model of their own (cost/eager.py)
         return self._memory(op)
 
     def provenance(self, op: Compute) -> Provenance:
@@ -188,6 +189,7 @@ class Roofline(Struct, frozen=True, kw_only=True):
             return self.calibration.grouped.fit
         if isinstance(op, AttentionCore):
             return self._flash(op).fit if op.flash else self.calibration.unfused.fit
+        assert isinstance(op, Elementwise)
         return self.calibration.memory[op.family].fit
 
     def _gemm(self, op: Gemm) -> Numeric:

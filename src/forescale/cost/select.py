@@ -24,6 +24,7 @@ from forescale.cost.calibration import (
 from forescale.cost.collectives.alpha_beta import AlphaBeta
 from forescale.cost.collectives.calibration import LinkCalibration, link_calibration_of
 from forescale.cost.collectives.expert_exchange import ExpertExchange, copy_rate, link_shares
+from forescale.cost.eager import TRACED, EagerRoofline, traced_factors
 from forescale.cost.measured import Measurements
 from forescale.cost.model import CollectiveModel, ComputeModel
 from forescale.cost.roofline import Roofline
@@ -207,7 +208,7 @@ class Costs:
 
         What the host loses in a step is part of what was measured where blocks were.
         """
-        run = self.runs.factors(device, software)
+        run = traced_factors(device) if software == TRACED else self.runs.factors(device, software)
         if self.anchor is None or not self.anchor.timed:
             return run
         return replace(run, microbatch_overhead_s=0.0, step_overhead_s=0.0)
@@ -273,7 +274,7 @@ class Costs:
         """Return the model that prices kernels on `device`."""
         choice = self.choice
         model = select(
-            choice.compute,
+            "eager" if run.eager else choice.compute,
             device,
             calibration=self.kernel_calibration(device).with_run(run),
             clock_hz=self.clock_hz,
@@ -313,7 +314,7 @@ def _models_of(
 
 
 def select(
-    kind: Literal["roofline", "tile"],
+    kind: Literal["roofline", "tile", "eager"],
     device: Device,
     *,
     calibration: Calibration | None = None,
@@ -329,5 +330,7 @@ def select(
         Clock to predict for [Hz]; the device's own unless given.
     """
     selected = calibration or load_calibration(device)
+    if kind == "eager":
+        return EagerRoofline(device=device, calibration=selected, clock_hz=clock_hz)
     model = TileModel if kind == "tile" else Roofline
     return model(device=device, calibration=selected, clock_hz=clock_hz)

@@ -23,7 +23,7 @@ from forescale.errors import SpecError
 from forescale.evidence.entries import FEWEST, EntryFit, Left, fit_and_check, moves_of
 from forescale.evidence.least_squares import robust_least_squares
 from forescale.files import packaged
-from forescale.graph.ops import AttentionCore, Compute, Elementwise, Gemm, GroupedGemm
+from forescale.graph.ops import AttentionCore, Compute, EagerKernel, Elementwise, Gemm, GroupedGemm
 from forescale.numeric import Array
 from forescale.spec import Device
 from forescale.struct import Struct
@@ -255,6 +255,8 @@ def _family(op: Compute) -> tuple[int, str]:
             return 2, f"attention.{_direction(op)}" if op.flash else "unfused"
         case Elementwise():
             return 3, f"memory.{op.family}"
+        case EagerKernel():
+            raise SpecError(f"{op.operator} was recorded; only kernels that a bench timed are fitted")
 
 
 def _wanted(op: Compute, device: Device) -> tuple[Wanted, ...]:
@@ -278,6 +280,8 @@ def _wanted(op: Compute, device: Device) -> tuple[Wanted, ...]:
             )
         case Elementwise():
             return ((Entry(section="memory", keys=(op.family,)), MEMORY, _roofline),)
+        case EagerKernel():
+            raise SpecError(f"{op.operator} was recorded; only kernels that a bench timed are fitted")
 
 
 def _fit_one(

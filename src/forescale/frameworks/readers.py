@@ -21,6 +21,7 @@ from forescale.frameworks.nanotron.reader import NanotronReader
 from forescale.frameworks.primus.reader import PrimusReader
 from forescale.frameworks.reading import Options, ParsedFile, Reader, Variables
 from forescale.frameworks.torchtitan.reader import TorchtitanJobReader
+from forescale.frameworks.traces import TraceReader
 from forescale.positions import says_lines
 
 
@@ -52,6 +53,7 @@ READERS: tuple[Reader, ...] = (
     MaxTextReader(),
     BridgeReader(),
     AdapterReader(),
+    TraceReader(),
 )
 """All readers; a new one is added here and must pass `check_reader` (tests/conformance)."""
 
@@ -87,6 +89,8 @@ def is_bare_model(path: Path) -> bool:
     if path.suffix != ".json" or not is_file(path):
         return path.suffix == ".json" or is_folder(path)
     text = read_text(path)
+    if TraceReader().recognises(text):
+        return False
     return HuggingFaceReader().recognises(text) or not any(reader.recognises(text) for reader in READERS)
 
 

@@ -10,9 +10,10 @@ from msgspec.structs import replace
 
 from forescale.graph.layer import VOCABULARY_WEIGHT
 from forescale.graph.operator import Block, Parameter
-from forescale.graph.ops import AttentionCore, Collective, Elementwise, GroupedGemm, Primitive
+from forescale.graph.ops import AttentionCore, Collective, EagerKernel, Elementwise, GroupedGemm, Primitive
 from forescale.graph.per_block import build_blocks
 from forescale.graph.sharding import ShardingRules, split_layout
+from forescale.graph.traced import traced_precision
 from forescale.numeric import Numeric, summed
 from forescale.spec.layout import Layout
 from forescale.spec.model import Images, Model
@@ -54,7 +55,7 @@ def whole_blocks(
     sharding = ShardingRules(
         degrees=degrees,
         choices=choices,
-        precision=Precision(),
+        precision=traced_precision(model) if model.traces else Precision(),
         seq_len=seq_len,
         document_len=document_len,
         trainable=trainable,
@@ -149,7 +150,7 @@ def block_flops(block: Block, convention: Convention = "masked") -> BlockFlops:
 
 def primitive_flops(primitive: Primitive, convention: Convention) -> Numeric:
     """Return the FLOP of one primitive; only products count."""
-    if isinstance(primitive, Collective | Elementwise):
+    if isinstance(primitive, Collective | EagerKernel | Elementwise):
         return 0.0
     if convention == "full" and isinstance(primitive, AttentionCore):
         return replace(primitive, pairs=primitive.q_len * primitive.kv_len).flops
@@ -198,8 +199,28 @@ def _forward(block: Block, convention: Convention, routed_share: float) -> Numer
     return block_flops(block, convention).forward - summed(routed)
 
 
+def _spared_of_recorded(block: Block, convention: Convention) -> float:
+    """Return the FLOP by which the recorded products of backward are fewer than two for each one of forward."""
+    forward = [item for operator in block.operators for item in operator.forward]
+    backward = [
+        item for operator in block.operators for item in (*operator.backward_input, *operator.backward_weight)
+    ]
+    attention = [item for item in forward if isinstance(item, AttentionCore)]
+    trained = any(isinstance(item, AttentionCore) for item in backward)
+    products = [item for item in backward if not isinstance(item, AttentionCore)]
+    expected = BACKWARD_PER_FORWARD * float(summed(primitive_flops(item, convention) for item in forward))
+    present = float(summed(primitive_flops(product, convention) for product in products))
+    if trained:
+        present += BACKWARD_PER_FORWARD * float(
+            summed(primitive_flops(item, convention) for item in attention)
+        )
+    return expected - present
+
+
 def _spared(block: Block, convention: Convention, routed_share: float) -> float:
     """Return the FLOP that backward does not have: of frozen weights, of pixels, of what lies below all gradients."""
+    if block.recorded:
+        return _spared_of_recorded(block, convention)
     one = [operator for operator in block.operators if operator.frozen or not operator.backward_input]
     two = [item for item in one if not (item.backward_input or item.backward_weight)]
     return sum(

@@ -77,6 +77,8 @@ def _several_linears(layer: Layer) -> bool:
 
 def block_name(layer: Layer) -> str:
     """Return a short name of a kind of layer: its attention and its feed-forward."""
+    if layer.traced:
+        return layer.traced
     name = "no-attention" if layer.attention is None else layer.attention.block_name
     return f"{name}+{'moe' if isinstance(layer.ffn, MoeFfn) else 'dense' if layer.ffn else 'no-ffn'}"
 

@@ -58,6 +58,8 @@ class Operator(Struct, frozen=True, kw_only=True):
     """Its collectives run behind its own compute (ring attention)."""
     frozen: bool = False
     """Its weight is not trained: backward has one product for one of forward."""
+    replayed: bool = True
+    """Whether full recompute runs it again."""
     panels: Numeric | None = None
     """Steps of SUMMA: each pass is done so often, and a step's messages run beside the step before."""
     hidden_behind: str | None = None
@@ -128,6 +130,8 @@ class Block(Struct, frozen=True, kw_only=True):
     tensors: dict[str, Tensor]
     parameters: tuple[Parameter, ...]
     input_name: str
+    recorded: bool = False
+    """Whether its operators were recorded: they name no tensor that one hands to the next."""
 
 
 @dataclass(slots=True)

@@ -49,6 +49,8 @@ class Gemm(Struct, frozen=True, kw_only=True):
     dtype: str = "bf16"
     accumulate_bytes: float = 0.0
     """Extra bytes per output element read and written when the product is added to a buffer (gradients)."""
+    aligned: bool = True
+    """Whether rows of all three matrices start at multiples of 16 bytes; else slower kernels multiply."""
 
     @property
     def flops(self) -> Numeric:
@@ -170,6 +172,22 @@ class Elementwise(Struct, frozen=True, kw_only=True):
     """HBM bytes of a second copy, transposed, which only devices with `needs_transposes` write."""
 
 
+class EagerKernel(Struct, frozen=True, kw_only=True):
+    """A recorded kernel of eager PyTorch that multiplies no matrices."""
+
+    operator: str
+    """ATen operator that launches it."""
+    kind: str
+    """How it accesses memory (`forescale.spec.trace.KernelKind`)."""
+    dtype: str
+    elements: Numeric
+    """Elements that it computes."""
+    bytes_moved: Numeric
+    """Bytes read and written."""
+    kernels: Numeric = 1.0
+    """Launches; extents are of each."""
+
+
 class Collective(Struct, frozen=True, kw_only=True):
     """A message among the devices of one mesh axis."""
 
@@ -180,7 +198,7 @@ class Collective(Struct, frozen=True, kw_only=True):
     the message (p2p)."""
 
 
-Compute: TypeAlias = Gemm | GroupedGemm | AttentionCore | Elementwise
+Compute: TypeAlias = Gemm | GroupedGemm | AttentionCore | Elementwise | EagerKernel
 Primitive: TypeAlias = Compute | Collective
 
 
@@ -191,10 +209,11 @@ EXTENTS: Mapping[type, tuple[str, ...]] = {
     GroupedGemm: ("groups", "m", "n", "k"),
     AttentionCore: ("batch", "heads", "kv_heads", "q_len", "kv_len", "pairs", "qk_dim", "v_dim", "busy"),
     Elementwise: ("bytes_moved", "kernels", "transposed_bytes"),
+    EagerKernel: ("elements", "bytes_moved", "kernels"),
 }
 """What may be an array over operators."""
 FLAGS: Mapping[type, tuple[str, ...]] = {
-    Gemm: ("__class__", "dtype", "accumulate_bytes"),
+    Gemm: ("__class__", "dtype", "accumulate_bytes", "aligned"),
     GroupedGemm: ("__class__", "dtype", "contract", "accumulate_bytes", "together"),
     AttentionCore: (
         "__class__",
@@ -208,6 +227,7 @@ FLAGS: Mapping[type, tuple[str, ...]] = {
         "picks",
     ),
     Elementwise: ("__class__", "family", "called"),
+    EagerKernel: ("__class__", "operator", "kind", "dtype"),
 }
 """The rest, which operators that are priced together must share."""
 _EXTENTS: Mapping[type, Read] = {kind: attrgetter(*names) for kind, names in EXTENTS.items()}

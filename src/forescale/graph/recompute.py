@@ -111,6 +111,9 @@ def keep(block: Block, recompute: Recompute) -> Kept:
     everything = _saved(block.operators)
     if recompute.granularity == "none" or not everything:  # nothing to keep: no backward comes here
         return _kept(block, everything, everything, ())
+    if recompute.granularity == "full" and block.recorded:
+        again = tuple(operator for operator in block.operators if operator.replayed)
+        return _kept(block, everything, (block.input_name,), (again,))
     if recompute.granularity == "full" and recompute.stops_early:
         return _by_shares(block, everything, {})
     if recompute.granularity == "full":

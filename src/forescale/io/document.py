@@ -9,6 +9,7 @@ from typing import Any
 from forescale.catalogue.frameworks import load_framework
 from forescale.errors import ReaderError, SpecError, refuse_misspelt, shown
 from forescale.files import exists, is_file, parse_json, place_of, read_text
+from forescale.frameworks.traces import FAMILY
 from forescale.limits import whole_of
 from forescale.positions import says_lines
 
@@ -61,10 +62,11 @@ def is_document(text: str | Path) -> bool:
     if not is_file(path):
         return place is not None and path.suffix.lower() == ".json"
     content = parse_json(read_text(path), path) if path.suffix.lower() == ".json" else None
-    result = isinstance(content, dict) and str(content.get("schema", "")).startswith("forescale.")
-    if place is not None and not result:
+    schema = str(content.get("schema", "")) if isinstance(content, dict) else ""
+    startswith = schema.startswith("forescale.") and not schema.startswith(FAMILY)
+    if place is not None and not startswith:
         raise ReaderError(path, f"only what a command printed with --json has layouts by number, #{place}")
-    return result
+    return startswith
 
 
 def read_layout(text: str | Path) -> dict[str, Any]:

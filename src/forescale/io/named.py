@@ -99,6 +99,8 @@ def build(kind: type[T], values: Mapping[str, Any], *, where: str) -> T:
 def checked_model(model: Model, *, where: str) -> Model:
     """Return a model that a reader made, if `build` would make it from its fields."""
     values = {item.name: getattr(model, item.name) for item in fields(Model)}
+    if model.traces:
+        return model
     values["layers"] = [asdict(kind) for kind in model.layer_kinds]
     values["patches"] = None if model.patches is None else asdict(model.patches)
     build(Model, values, where=where)

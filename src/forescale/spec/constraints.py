@@ -26,6 +26,7 @@ from forescale.spec.proposal import (
     violated,
 )
 from forescale.spec.summa import SUMMA_NEIGHBOURS, ffn_widths, inner_widths, panels_fit, summa_refusal
+from forescale.spec.traced_constraints import TRACED_CONSTRAINTS
 from forescale.spec.workload import (
     ALL_LINEAR,
     FROZEN_PARTS,
@@ -399,6 +400,7 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         ),
         choices=("summa_panels",),
     ),
+    *TRACED_CONSTRAINTS,
 )
 """Every condition on a layout but those of named pipeline schedules, which `schedule.legality` adds."""
 

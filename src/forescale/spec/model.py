@@ -18,6 +18,7 @@ from forescale.limits import LAYERS, Extent, Factor, Interval, OptionalExtent, w
 from forescale.spec.attention import Attention
 from forescale.spec.option import Option
 from forescale.spec.rope import Rope
+from forescale.spec.trace import Trace
 from forescale.struct import SpecStruct
 
 NormKind: TypeAlias = Literal["rms", "layer", "layer_no_bias"]
@@ -102,6 +103,8 @@ class Layer(SpecStruct, frozen=True, kw_only=True):
     """Norms over the hidden size: 2 (pre-norm), 4 (Gemma 2/3: also post-norms), 1 (parallel blocks)."""
     parallel: bool = False
     """Attention and feed-forward read the same norm and are added together (Falcon, Phi-2)."""
+    traced: str = ""
+    """Kind of recorded block, in the traces of the model, that takes the place of attention and feed-forward."""
 
 
 def predicting_layer(layers: Sequence[Layer]) -> Layer | None:
@@ -299,6 +302,8 @@ class Model(SpecStruct, frozen=True, kw_only=True, dict=True):
     source: str = ""
     left_out: str = ""
     """Parts of the model as its file has it that are not described here, and so not projected, in words."""
+    traces: tuple[Trace, ...] = ()
+    """Recorded operators, one trace for each precision; empty for a model that its layers describe."""
 
     def __post_init__(self) -> None:
         """Refuse a model without layers, and with more than any has."""

@@ -26,6 +26,7 @@ from forescale.graph.ops import (
     Collective,
     CollectiveKind,
     Compute,
+    EagerKernel,
     Elementwise,
     GroupedGemm,
     MeshAxis,
@@ -141,7 +142,7 @@ class Pricing:
             return cast("Numeric", seconds)
         origin = self.provenance(op)
         source = "; ".join(filter(None, (seconds.source, f"{origin.kind}: {origin.source}")))
-        name = " ".join((*title, op.kind if isinstance(op, Collective) else type(op).__name__))
+        name = " ".join((*title, _kind_of(op)))
         return cast("Numeric", seconds.renamed(name, unit="s", source=source))
 
     def _priced(self, op: Primitive) -> Numeric:
@@ -190,6 +191,13 @@ class Pricing:
         )
 
 
+def _kind_of(op: Primitive) -> str:
+    """Return what kind of kernel or message a primitive is."""
+    if isinstance(op, Collective):
+        return op.kind
+    return op.operator if isinstance(op, EagerKernel) else type(op).__name__
+
+
 def _least(prices: list[Priced]) -> Priced:
     """Return the price of a message where it takes the least."""
     if len(prices) == 1:
@@ -212,6 +220,8 @@ def calls_of(primitive: Primitive, groups: Mapping[MeshAxis, Group]) -> Numeric:
 
     A message within one rank and a step that moves nothing are not launched.
     """
+    if isinstance(primitive, EagerKernel):
+        return primitive.kernels
     looped = isinstance(primitive, GroupedGemm) or getattr(primitive, "family", None) == "cast"
     further = LOOPED_LAUNCH if looped else FURTHER_LAUNCH
     calls = 1.0 + further * (getattr(primitive, "kernels", 1.0) - 1.0)

@@ -39,12 +39,14 @@ from forescale.time.pipeline import (
 )
 from forescale.time.price import Pricing, Seconds
 from forescale.time.update import (
+    accumulation,
     device_traffic,
     device_update,
     flat_from,
     host_update,
     host_waits,
     link_bandwidth,
+    recorded_update,
     update_gap,
     updated_tensors,
 )
@@ -434,7 +436,14 @@ def _add_once(
         parts["data_comm"] = parts["data_comm"] + inputs.traffic.ties
     host = count * at(exposed.engine) + run.step_overhead_s
     parts["overhead"] = parts.get("overhead", 0.0) + host
-    parts["optimizer"] = device_update(at.maximum(device_traffic(setting, states), stages), inputs.pricing)
+    changed = recorded_update(setting, at.maximum(states.updated, stages))
+    moved = at.maximum(device_traffic(setting, states), stages)
+    parts["optimizer"] = device_update(moved, inputs.pricing, changed)
+    if setting.model.traces:
+        trained = at.maximum(inputs.trained.dense + inputs.trained.expert, stages)
+        parts["optimizer"] = parts["optimizer"] + (count - 1.0) * accumulation(
+            setting, trained, inputs.pricing
+        )
     whole = flat_from(setting.choices.kernels)
     tensors = updated_tensors(zero=inputs.degrees.zero, sharded=inputs.traffic.tensors, flat_from=whole)
     gap = update_gap(setting, at.maximum(tensors, stages), parts["optimizer"], inputs.pricing)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from forescale.formula import formula
-from forescale.graph.ops import Elementwise
+from forescale.graph.ops import EagerKernel, Elementwise
 from forescale.memory.buffers import kept_whole
 from forescale.memory.inputs import EvalContext, MemoryInputs, StateBytes
 from forescale.memory.offload import (
@@ -18,6 +18,7 @@ from forescale.memory.offload import (
 from forescale.numeric import Numeric, where
 from forescale.spec.layout import Kernels
 from forescale.spec.workload import STORAGE_BYTES
+from forescale.struct import Struct
 from forescale.time.data_parallel import Passes
 from forescale.time.pipeline import Pipeline
 from forescale.time.price import Pricing, launch_gap
@@ -129,11 +130,47 @@ def device_traffic(setting: EvalContext, states: StateBytes) -> Numeric:
     )
 
 
-def device_update(moved: Numeric, pricing: Pricing) -> Numeric:
-    """Return the seconds of an update that moves so many bytes."""
+def device_update(moved: Numeric, pricing: Pricing, recorded: Update | None = None) -> Numeric:
+    """Return the seconds of an update that moves so many bytes; of `recorded` operators by PyTorch's own kernel."""
     seconds = pricing.seconds(Elementwise(bytes_moved=moved, family="optimizer"))
+    if recorded is not None:
+        kernel = EagerKernel(
+            operator="_fused_adamw_",
+            kind="update",
+            dtype=recorded.dtype,
+            elements=recorded.elements,
+            bytes_moved=moved + recorded.elements * STORAGE_BYTES[recorded.dtype],
+        )
+        seconds = pricing.seconds(kernel)
     anchor = pricing.models.anchor
     return seconds if anchor is None or anchor.update is None else anchor.update.restored(seconds)
+
+
+class Update(Struct, frozen=True, kw_only=True):
+    """Parameters that an update of a model of recorded operators changes."""
+
+    elements: Numeric
+    dtype: str
+
+
+def recorded_update(setting: EvalContext, elements: Numeric) -> Update | None:
+    """Return what the update of a model of recorded operators changes; None of other models."""
+    if not setting.model.traces:
+        return None
+    return Update(elements=elements, dtype=setting.workload.precision.parameters)
+
+
+def accumulation(setting: EvalContext, elements: Numeric, pricing: Pricing) -> Numeric:
+    """Return the seconds in which a micro-batch's gradients are added to the sum, for a model of recorded operators."""
+    size = STORAGE_BYTES[setting.workload.precision.gradients]
+    kernel = EagerKernel(
+        operator="add_",
+        kind="vector",
+        dtype=setting.workload.precision.gradients,
+        elements=elements,
+        bytes_moved=3.0 * size * elements,
+    )
+    return pricing.seconds(kernel)
 
 
 def update_gap(setting: EvalContext, tensors: Numeric, update: Numeric, pricing: Pricing) -> Numeric:

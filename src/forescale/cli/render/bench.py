@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from forescale.cost.timings import Part
 from forescale.formula import number_of
-from forescale.graph.ops import AttentionCore, Collective, Gemm, GroupedGemm, Primitive
+from forescale.graph.ops import AttentionCore, Collective, EagerKernel, Gemm, GroupedGemm, Primitive
 from forescale.io.bench import BenchArtifact
 from forescale.report.document import Column, Table, View, facts, line, listed, table
 from forescale.struct import attributes
@@ -97,6 +97,8 @@ def _words(op: Primitive) -> str:
         case AttentionCore():
             way = "backward" if op.backward else "forward"
             return f"attention {way} {op.batch:g} × {op.heads:g} heads × {op.q_len:,.0f} {op.dtype}"
+        case EagerKernel():
+            return f"{op.operator} of {format_bytes(number_of(op.bytes_moved))}"
         case _:
             return f"{op.family} of {format_bytes(number_of(op.bytes_moved))}"
 

@@ -132,7 +132,10 @@ def _family(keys: Keys) -> Callable[[Keys], Model]:
         close = nearest(kind, FAMILIES)
         hint = f" (nearest: {', '.join(close)})" if close else ""
         supported = ", ".join(supported_model_types())
-        problem = f"the architecture {kind!r} is not supported{hint}; those that are: {supported}"
+        problem = (
+            f"the architecture {kind!r} is not supported{hint}; record it from its own code with forescale trace, "
+            f"or give one of: {supported}"
+        )
         keys.refuse(problem)
     return FAMILIES[kind]
 

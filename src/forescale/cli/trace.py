@@ -1,0 +1,136 @@
+"""`forescale trace`: record the operators of a model from its own code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from forescale.atomic_write import writable
+from forescale.cli.console import say, show
+from forescale.cli.formats import Answer
+from forescale.cli.options import bounded, grouped, option
+from forescale.cli.output import OutputOptions
+from forescale.errors import ForescaleError
+from forescale.limits import COUNT, Interval
+from forescale.report.document import View, line, table
+
+USUAL_LENGTH = 4096
+PRECISIONS = "bf16,autocast"
+TARGETS = "q_proj,k_proj,v_proj,o_proj"
+RANK = Interval(gt=0, le=2**16)
+
+
+@grouped
+def trace_command(
+    *,
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A config.json of transformers, a folder with one, the id of a cached model, or FILE.py:FUNCTION that "
+            "returns a torch.nn.Module.",
+            show_default=False,
+        ),
+    ],
+    save: Annotated[
+        Path,
+        typer.Option(
+            "--save", "-o", metavar="FILE.json", help="Where the trace is written.", show_default=False
+        ),
+    ],
+    seq_len: int = option(
+        "Sequence length that the valid range includes.", "TOKENS", default=USUAL_LENGTH, check=bounded(COUNT)
+    ),
+    precision: str = option(
+        "Precisions to trace: bf16 (parameters in bf16), autocast (parameters in fp32 under autocast to bf16), fp32.",
+        "LIST",
+        default=PRECISIONS,
+    ),
+    attention: str | None = option(
+        "Attention implementation: sdpa or eager; by default the model's.", "NAME"
+    ),
+    lora_rank: int | None = option(
+        "Train adapters of this rank, as PEFT adds them, and freeze all else.", check=bounded(RANK)
+    ),
+    lora_targets: str = option("Linear layers with adapters.", "LIST", default=TARGETS),
+    trust_remote_code: bool = option("Run code that comes with the model's configuration.", default=False),
+    printed: OutputOptions,
+) -> None:
+    """Record the operators of a model from its own code, without weights or a GPU.
+
+    One forward and backward of each kind of block runs on fake tensors. The file takes the place of MODEL in project,
+    memory, search and explain, also where torch is not installed. Needs the extra `trace` (torch and transformers).
+    """
+    from forescale.frameworks.traces import save_trace
+
+    writable(save)
+    trace_source = _tracer()
+    model = trace_source(
+        source,
+        seq_len=seq_len,
+        precisions=_listed(precision),
+        attention=attention,
+        adapters=None if lora_rank is None else (lora_rank, _listed(lora_targets)),
+        trust_remote_code=trust_remote_code,
+        progress=lambda line: say(line, error=True),
+    )
+    save_trace(model, save)
+    show(Answer(view=lambda: _view(model, save), document=lambda: _summary(model, save)), printed)
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _tracer() -> Any:  # noqa: ANN401  (a function that needs torch)
+    """Return what traces, which needs torch."""
+    try:
+        from forescale.trace import trace_source
+    except ImportError as error:
+        raise ForescaleError(
+            f"forescale trace needs {error.name}; install it with pip install 'forescale[trace]'"
+        ) from error
+    return trace_source
+
+
+def _summary(model: Any, path: Path) -> dict[str, Any]:  # noqa: ANN401
+    return {
+        "schema": "forescale.trace_summary/1",
+        "file": str(path),
+        "model": model.name,
+        "source": model.source,
+        "num_parameters": model.traces[0].num_parameters,
+        "num_layers": model.num_layers,
+        "traces": [
+            {
+                "precision": trace.precision,
+                "torch": trace.torch,
+                "transformers": trace.transformers,
+                "attention": trace.attention,
+                "experts": trace.experts,
+                "blocks": {name: trace.layers.count(name) for name in trace.blocks},
+                "launches": {name: block.num_launches for name, block in trace.blocks.items()},
+            }
+            for trace in model.traces
+        ],
+    }
+
+
+def _view(model: Any, path: Path) -> View:  # noqa: ANN401
+    rows = []
+    for trace in model.traces:
+        kinds = ", ".join(f"{trace.layers.count(name)} × {name}" for name in trace.blocks)
+        launches = sum(trace.blocks[name].num_launches for name in trace.layers)
+        launches += trace.embedding.num_launches + trace.head.num_launches
+        rows.append((trace.precision, kinds, f"{launches:,}"))
+    return View(
+        title=model.name,
+        lead=f"{model.traces[0].num_parameters:,} parameters · {model.num_layers} blocks · {model.source}",
+        contents=(
+            table("<precision", "<blocks", "launches per micro-batch", rows=rows),
+            line(f"written to {path}; to project it:"),
+            line(f"forescale project {path} --cluster NAME --seq-len N --framework transformers"),
+        ),
+    )

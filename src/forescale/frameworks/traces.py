@@ -1,0 +1,180 @@
+"""Model files of recorded operators: JSON with a schema version and a checksum, data only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from forescale.atomic_write import write_text
+from forescale.checksum import CHECKSUM, checksum
+from forescale.errors import ForescaleError, ReaderError
+from forescale.files import parse_json, read_text
+from forescale.frameworks.reading import Options, ParsedFile
+from forescale.spec.model import Layer, Model
+from forescale.spec.trace import BASIS, Formula, Trace, TracedBlock, TracedKernel, extents_of
+
+FAMILY: Final = "forescale.trace/"
+SCHEMA: Final = f"{FAMILY}1"
+LARGEST: Final = 4 * 2**20
+"""Bytes of a trace file."""
+LARGEST_NUMBER: Final = 2**62
+MOST_LAYERS: Final = 10_000
+MOST_KERNELS: Final = 1_000_000
+"""Kernels alike."""
+
+
+class TraceReader:
+    """A model whose operators were recorded by `forescale trace`."""
+
+    name: Final = "trace"
+    title: Final = "Forescale trace"
+
+    def recognises(self, text: str) -> bool:
+        """Whether `text` is JSON with the schema of a trace."""
+        return text.lstrip().startswith("{") and f'"{FAMILY}' in text[:200]
+
+    def read(self, path: Path, options: Options) -> ParsedFile:  # noqa: ARG002  (nothing is left open)
+        """Return the model at `path`."""
+        return ParsedFile(format=self.name, model=read_trace(path))
+
+
+def traced_model(
+    traces: Iterable[Trace], *, name: str, hidden_size: int, vocab_size: int = 0, source: str = ""
+) -> Model:
+    """Return the model that traces of one module in several precisions describe."""
+    known = tuple(traces)
+    kinds = {name: Layer(attention=None, ffn=None, num_norms=0, traced=name) for name in known[0].blocks}
+    return Model(
+        name=name,
+        hidden_size=hidden_size,
+        vocab_size=vocab_size,
+        vocab_multiple=1,
+        tied_embeddings=known[0].tied,
+        layers=tuple(kinds[layer] for layer in known[0].layers),
+        source=source,
+        traces=known,
+    )
+
+
+def document_of(model: Model) -> dict[str, Any]:
+    """Return the `forescale.trace/1` document of a model."""
+    content = {
+        "schema": SCHEMA,
+        "name": model.name,
+        "hidden_size": model.hidden_size,
+        "vocab_size": model.vocab_size,
+        "source": model.source,
+        "traces": msgspec.to_builtins(list(model.traces)),
+    }
+    return {**content, CHECKSUM: checksum(content)}
+
+
+def save_trace(model: Model, path: Path) -> None:
+    """Write a traced model; the file appears whole or not at all.
+
+    Raises
+    ------
+    ForescaleError
+        If the model was not traced, or the file cannot be written.
+    """
+    if not model.traces:
+        raise ForescaleError(f"{model.name} was not traced; fs.trace and forescale trace record models")
+    write_text(path, json.dumps(document_of(model), separators=(",", ":")) + "\n")
+
+
+def read_trace(path: Path) -> Model:
+    """Return the model in a trace file.
+
+    Raises
+    ------
+    ReaderError
+        If it cannot be read, is of another version, was changed, or describes no blocks.
+    """
+    content = parse_json(read_text(path, most=LARGEST), path)
+    if not isinstance(content, Mapping):
+        raise ReaderError(path, f"a trace is a JSON object with the schema {SCHEMA}")
+    _check_version(content.get("schema"), path)
+    rest = {key: value for key, value in content.items() if key != CHECKSUM}
+    if content.get(CHECKSUM) != checksum(rest):
+        raise ReaderError(
+            path,
+            "the checksum does not match the content; the file was changed or is incomplete: trace again",
+        )
+    try:
+        traces = msgspec.convert(rest.get("traces"), tuple[Trace, ...])
+        if not traces:
+            raise ReaderError(path, "traces is empty; a trace file has at least one")
+        for trace in traces:
+            _check(trace, path)
+        return traced_model(
+            traces,
+            name=msgspec.convert(rest.get("name"), str),
+            hidden_size=msgspec.convert(rest.get("hidden_size"), int),
+            vocab_size=msgspec.convert(rest.get("vocab_size", 0), int),
+            source=msgspec.convert(rest.get("source", ""), str),
+        )
+    except msgspec.ValidationError as error:
+        raise ReaderError(path, f"traces: {error}") from None
+
+
+def _check_version(schema: object, path: Path) -> None:
+    if schema == SCHEMA:
+        return
+    text = str(schema)
+    newer = (
+        text.startswith(FAMILY) and text.removeprefix(FAMILY).isdigit() and int(text.removeprefix(FAMILY)) > 1
+    )
+    fix = "a newer version of Forescale wrote it; update Forescale" if newer else "trace the model again"
+    raise ReaderError(path, f"schema must be {SCHEMA}, got {text[:60]!r}: {fix}")
+
+
+def _check(trace: Trace, path: Path) -> None:
+    """Raise unless names, numbers and extents of a trace are consistent and bounded."""
+    if not 0 < len(trace.layers) <= MOST_LAYERS:
+        raise ReaderError(path, f"a trace has 1 to {MOST_LAYERS:,} layers, got {len(trace.layers):,}")
+    if unknown := [name for name in trace.layers if name not in trace.blocks]:
+        raise ReaderError(path, f"layer {unknown[0]!r} is not among blocks: {', '.join(trace.blocks)}")
+    if unused := set(trace.blocks) - set(trace.layers):
+        raise ReaderError(path, f"block {min(unused)!r} is not among layers")
+    for block in (*trace.blocks.values(), trace.embedding, trace.head):
+        for problem in _problems(block):
+            raise ReaderError(path, f"block {block.name!r}: {problem}")
+
+
+def _problems(block: TracedBlock) -> Iterable[str]:
+    formulas = [
+        block.input_bytes,
+        block.output_bytes,
+        block.saved_bytes,
+        *block.forward_bytes,
+        *block.backward_bytes,
+    ]
+    for operator in block.operators:
+        for kernel in (*operator.forward, *operator.backward, *operator.weight):
+            yield from _kernel_problems(kernel)
+            formulas += kernel.extents
+    if not all(map(_is_sound, formulas)):
+        yield f"a formula has {len(BASIS)} whole coefficients below 2^62 and a positive divisor"
+    for parameter in block.parameters:
+        if not all(0 < extent < 2**40 for extent in parameter.shape) or len(parameter.shape) > 8:
+            yield f"the shape of parameter {parameter.name!r} is {parameter.shape}; extents are positive and below 2^40"
+
+
+def _kernel_problems(kernel: TracedKernel) -> Iterable[str]:
+    expected = extents_of(kernel.kind)
+    if len(kernel.extents) != len(expected):
+        yield f"{kernel.operator} needs {len(expected)} extents ({', '.join(expected)}), got {len(kernel.extents)}"
+    if not 0 < kernel.count <= MOST_KERNELS:
+        yield f"the count of {kernel.operator} must be 1 to {MOST_KERNELS:,}, got {kernel.count}"
+
+
+def _is_sound(formula: Formula) -> bool:
+    return (
+        len(formula.coefficients) == len(BASIS)
+        and 0 < formula.divisor < LARGEST_NUMBER
+        and all(abs(coefficient) < LARGEST_NUMBER for coefficient in formula.coefficients)
+    )

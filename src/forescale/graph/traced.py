@@ -1,0 +1,262 @@
+"""Blocks of a model whose operators were recorded.
+
+A traced block has one operator per module. Its memory is that of the recording: what it keeps, and the most that exists
+in forward and in backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from msgspec.structs import replace
+
+from forescale.errors import SpecError
+from forescale.graph.layer import VOCABULARY_WEIGHT
+from forescale.graph.operator import Block, Operator, Parameter, Part, Tensor, Work
+from forescale.graph.ops import AttentionCore, EagerKernel, Gemm, GroupedGemm, Primitive
+from forescale.graph.sharding import ShardingRules
+from forescale.numeric import Numeric, maximum
+from forescale.spec.model import Model
+from forescale.spec.trace import Formula, Trace, TracedBlock, TracedKernel, TracedOperator, TracedParameter
+from forescale.spec.workload import Precision
+
+PARTS: tuple[tuple[Part, tuple[str, ...]], ...] = (
+    ("moe", ("expert", "moe", "router")),
+    ("norm", ("norm", "ln_")),
+    ("attention", ("attn", "attention", "mixer", "mamba")),
+    ("ffn", ("mlp", "ffn", "feed_forward", "fc")),
+)
+"""Parts of the step by what a module's path contains, the first that fits."""
+STREAM_BYTES = {"bf16": 2.0, "fp16": 2.0}
+
+
+def trace_of(model: Model, sharding: ShardingRules) -> Trace:
+    """Return the trace of a model for the precision of a layout.
+
+    Raises
+    ------
+    SpecError
+        If the model was not traced in that precision, or the sequence length is outside of the valid range.
+    """
+    precision = sharding.precision
+    requested = (
+        precision.parameters,
+        precision.activations if precision.parameters != precision.activations else "",
+    )
+    for trace in model.traces:
+        if (trace.parameters, trace.autocast) == requested:
+            trace.check_seq_len(float(sharding.seq_len), model.name)
+            return trace
+    known = "; ".join(trace.precision for trace in model.traces)
+    text = f"{requested[0]} under autocast to {requested[1]}" if requested[1] else requested[0]
+    raise SpecError(
+        f"{model.name} was traced with parameters in {known}, not in {text}; trace it with --precision "
+        f"{'autocast' if requested[1] else requested[0]}"
+    )
+
+
+def traced_precision(model: Model) -> Precision:
+    """Return a precision that a model was traced in, for what depends on none."""
+    first = model.traces[0]
+    kind = first.autocast or first.parameters
+    return Precision(compute=kind, parameters=first.parameters, activations=kind)  # type: ignore[arg-type]
+
+
+def traced_blocks(model: Model, sharding: ShardingRules) -> tuple[tuple[Block, ...], Block, Block]:
+    """Return the blocks of the layers by kind, of the embedding and of the head."""
+    trace = trace_of(model, sharding)
+    layers = tuple(_block(trace.blocks[kind.traced], sharding, trace) for kind in model.layer_kinds)
+    embedding = _block(trace.embedding, sharding, trace, part="embedding")
+    head = _block(trace.head, sharding, trace, part="head", vocabulary=_vocabulary(model, trace))
+    return layers, embedding, head
+
+
+def stream_bytes(model: Model, sharding: ShardingRules) -> Numeric:
+    """Return the bytes of one micro-batch between pipeline stages: the largest that a block reads."""
+    trace = trace_of(model, sharding)
+    sizes = [_at(block.input_bytes, sharding) for block in trace.blocks.values()]
+    result: Numeric = 0.0
+    for size in sizes:
+        result = maximum(result, size)
+    return result
+
+
+def _at(formula: Formula, sharding: ShardingRules) -> Numeric:
+    return formula.at(sharding.degrees.micro_batch_size, sharding.seq_len)
+
+
+def _most(formulas: Sequence[Formula], sharding: ShardingRules) -> Numeric:
+    result: Numeric = 0.0
+    for formula in formulas:
+        result = maximum(result, _at(formula, sharding))
+    return result
+
+
+def _vocabulary(model: Model, trace: Trace) -> TracedParameter | None:
+    """Return the matrix of the head: its own, or the embedding's where they are tied."""
+    of = trace.embedding if trace.tied else trace.head
+    matrices = [
+        parameter
+        for parameter in of.parameters
+        if len(parameter.shape) > 1 and model.vocab_size in parameter.shape
+    ]
+    return max(matrices, key=lambda item: item.elements, default=None)
+
+
+def _block(
+    traced: TracedBlock,
+    sharding: ShardingRules,
+    trace: Trace,
+    *,
+    part: Part | None = None,
+    vocabulary: TracedParameter | None = None,
+) -> Block:
+    """Return a block; `part` is given for the ends of a model, `vocabulary` is the matrix of the head."""
+    operators = [
+        item for operator in traced.operators for item in _operators(operator, traced, sharding, part)
+    ]
+    tensors = _memory(traced, sharding, trace)
+    if operators:
+        operators[0] = replace(
+            operators[0],
+            reads=("input",),
+            writes=("output",),
+            saves=("saved",),
+            temporaries=("forward.work",),
+            backward_temporaries=("backward.work",),
+        )
+        operators[-1] = replace(operators[-1], writes=("output",))
+    return Block(
+        name=traced.name,
+        operators=tuple(operators),
+        tensors={tensor.name: tensor for tensor in tensors},
+        parameters=_parameters(traced, vocabulary),
+        input_name="input",
+        recorded=True,
+    )
+
+
+def _operators(
+    traced: TracedOperator, block: TracedBlock, sharding: ShardingRules, part: Part | None
+) -> list[Operator]:
+    """Return the operator of a module; what activation checkpointing does not run again is one of its own."""
+    name, part = traced.module or f"{block.name}.forward", part or _part_of(traced.module)
+    again = [kernel for kernel in traced.forward if kernel.replayed]
+    once = [kernel for kernel in traced.forward if not kernel.replayed]
+    operator = Operator(
+        name=name,
+        part=part,
+        forward=_work(again, sharding),
+        backward_input=_work(traced.backward, sharding),
+        backward_weight=_work(traced.weight, sharding),
+    )
+    if not once:
+        return [operator]
+    return [
+        operator,
+        Operator(name=f"{name}, result", part=part, forward=_work(once, sharding), replayed=False),
+    ]
+
+
+def _memory(traced: TracedBlock, sharding: ShardingRules, trace: Trace) -> list[Tensor]:
+    """Return the tensors whose sums are the recorded bytes at the fullest moments of forward and backward.
+
+    All of them exist while the first operator runs.
+    """
+    width = STREAM_BYTES.get(trace.parameters, 4.0)
+    read, written = _at(traced.input_bytes, sharding), _at(traced.output_bytes, sharding)
+    saved = maximum(_at(traced.saved_bytes, sharding), 0.0)
+    forward = maximum(_most(traced.forward_bytes, sharding) - saved - written, 0.0)
+    backward = maximum(_most(traced.backward_bytes, sharding) - saved - read, 0.0)
+    sizes = {
+        "input": read,
+        "saved": saved,
+        "output": written,
+        "forward.work": forward,
+        "backward.work": backward,
+    }
+    return [
+        Tensor(
+            name=name, elements=size / width, element_bytes=width, differentiable=name in ("input", "output")
+        )
+        for name, size in sizes.items()
+    ]
+
+
+def _part_of(module: str) -> Part:
+    path = module.lower()
+    return next((part for part, names in PARTS if any(name in path for name in names)), "ffn")
+
+
+def _work(kernels: Sequence[TracedKernel], sharding: ShardingRules) -> Work:
+    return tuple(primitive for kernel in kernels for primitive in _primitives(kernel, sharding))
+
+
+def _primitives(kernel: TracedKernel, sharding: ShardingRules) -> tuple[Primitive, ...]:
+    sizes = [_at(extent, sharding) for extent in kernel.extents]
+    if kernel.kind.startswith("product"):
+        m, n, k, batch = sizes
+        aligned = kernel.kind == "product"
+        return (Gemm(m=m, n=n, k=k, batch=batch, dtype=kernel.dtype, aligned=aligned),) * kernel.count
+    if kernel.kind.startswith("grouped"):
+        groups, m, n, k = sizes
+        contract: Literal["k", "m"] = "m" if kernel.kind.startswith("grouped_weight") else "k"
+        together = not kernel.kind.endswith("loop")
+        one = GroupedGemm(
+            groups=groups, m=m, n=n, k=k, dtype=kernel.dtype, contract=contract, together=together
+        )
+        return (one,) * kernel.count
+    if kernel.kind.startswith("attention"):
+        return (_attention(kernel, sizes),) * kernel.count
+    elements, read, written = sizes
+    return (
+        EagerKernel(
+            operator=kernel.operator,
+            kind=kernel.kind,
+            dtype=kernel.dtype,
+            elements=elements,
+            bytes_moved=read + written,
+            kernels=float(kernel.count),
+        ),
+    )
+
+
+def _attention(kernel: TracedKernel, sizes: Sequence[Numeric]) -> AttentionCore:
+    """Return attention; kernels with an explicit mask compute every pair."""
+    batch, heads, kv_heads, q_len, kv_len, qk_dim, v_dim = sizes
+    causal = kernel.kind.endswith("causal")
+    pairs = q_len * kv_len
+    return AttentionCore(
+        batch=batch,
+        heads=heads,
+        kv_heads=kv_heads,
+        q_len=q_len,
+        kv_len=kv_len,
+        pairs=0.5 * pairs + 0.5 * q_len if causal else pairs,
+        qk_dim=qk_dim,
+        v_dim=v_dim,
+        backward="backward" in kernel.kind,
+        causal=causal,
+        kernel="masked" if kernel.kind.endswith("masked") else "",
+        dtype=kernel.dtype,
+    )
+
+
+def _parameters(traced: TracedBlock, vocabulary: TracedParameter | None) -> tuple[Parameter, ...]:
+    parameters = [_parameter(parameter) for parameter in traced.parameters if parameter is not vocabulary]
+    if vocabulary is not None:
+        parameters.append(replace(_parameter(vocabulary), name=VOCABULARY_WEIGHT))
+    return tuple(parameters)
+
+
+def _parameter(traced: TracedParameter) -> Parameter:
+    """Return a parameter; experts of a traced block are whole on every device, as all else is."""
+    return Parameter(
+        name=traced.name,
+        elements=float(traced.elements),
+        local_elements=float(traced.elements),
+        matrix=len(traced.shape) > 1,
+        shape=tuple(map(float, traced.shape)),
+        frozen=not traced.trained,
+    )

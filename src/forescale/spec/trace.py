@@ -1,0 +1,217 @@
+"""Recorded operators of a model: kernels, parameters and memory of each kind of block.
+
+All sizes are formulas of the micro-batch size and the sequence length, so that one recording answers for all sizes in
+its valid range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from types import MappingProxyType
+from typing import Literal, TypeAlias
+
+from forescale.errors import SpecError
+from forescale.numeric import Numeric
+from forescale.struct import Struct
+
+KernelKind: TypeAlias = Literal[
+    "product",
+    "product_unaligned",
+    "grouped",
+    "grouped_weight",
+    "grouped_loop",
+    "grouped_weight_loop",
+    "attention",
+    "attention_causal",
+    "attention_masked",
+    "attention_backward",
+    "attention_backward_causal",
+    "attention_backward_masked",
+    "vector",
+    "mixed",
+    "narrowed",
+    "indexed",
+    "indexed_mixed",
+    "memcpy",
+    "row_reduction",
+    "column_reduction",
+    "softmax",
+    "softmax_backward",
+    "log_softmax_backward",
+    "concatenation",
+    "concatenation_strided",
+    "gather",
+    "scatter",
+    "sort",
+    "scan",
+    "fill",
+    "norm",
+    "norm_backward",
+    "norm_weight",
+    "dropout",
+]
+PRODUCT = ("m", "n", "k", "batch")
+GROUPED = ("groups", "m", "n", "k")
+ATTENTION = ("batch", "heads", "kv_heads", "q_len", "kv_len", "qk_dim", "v_dim")
+TRAFFIC = ("elements", "read", "written")
+BASIS: tuple[tuple[int, int], ...] = ((0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2))
+"""Exponents of the micro-batch size and of the sequence length in the terms of a formula."""
+
+
+def extents_of(kind: str) -> tuple[str, ...]:
+    """Return the names of the extents of a kind of kernel."""
+    if kind.startswith("product"):
+        return PRODUCT
+    if kind.startswith("grouped"):
+        return GROUPED
+    return ATTENTION if kind.startswith("attention") else TRAFFIC
+
+
+class Formula(Struct, frozen=True, kw_only=True, array_like=True):
+    """An exact polynomial of micro-batch size b and sequence length s.
+
+    (c0 + c1·b + c2·s + c3·bs + c4·s² + c5·bs²) / divisor.
+    """
+
+    coefficients: tuple[int, ...]
+    divisor: int = 1
+
+    def at(self, micro_batch_size: Numeric, seq_len: Numeric) -> Numeric:
+        """Return the value at one micro-batch size and sequence length."""
+        total: Numeric = 0.0
+        for coefficient, (of_batch, of_length) in zip(self.coefficients, BASIS, strict=True):
+            if coefficient:
+                term: Numeric = float(coefficient) / self.divisor
+                for _ in range(of_batch):
+                    term = term * micro_batch_size
+                for _ in range(of_length):
+                    term = term * seq_len
+                total = total + term
+        return total
+
+
+ZERO = Formula(coefficients=(0,) * len(BASIS))
+
+
+class TracedKernel(Struct, frozen=True, kw_only=True, array_like=True):
+    """One kernel, or several alike."""
+
+    operator: str
+    """ATen operator that launches it."""
+    kind: KernelKind
+    dtype: str
+    extents: tuple[Formula, ...]
+    """In the order of `extents_of(kind)`."""
+    count: int = 1
+    replayed: bool = True
+    """Whether activation checkpointing runs it again: not if it runs after the last tensor that is saved."""
+
+
+class TracedOperator(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The kernels of one module."""
+
+    module: str
+    """Path within the block; empty for the block itself."""
+    forward: tuple[TracedKernel, ...] = ()
+    backward: tuple[TracedKernel, ...] = ()
+    """Kernels of backward that produce no gradient of a parameter."""
+    weight: tuple[TracedKernel, ...] = ()
+    """Kernels that produce gradients of parameters."""
+
+
+class TracedParameter(Struct, frozen=True, kw_only=True, array_like=True):
+    """A parameter of a block."""
+
+    name: str
+    shape: tuple[int, ...]
+    trained: bool = True
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+
+class TracedBlock(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One kind of block."""
+
+    name: str
+    operators: tuple[TracedOperator, ...]
+    parameters: tuple[TracedParameter, ...] = ()
+    input_bytes: Formula = ZERO
+    output_bytes: Formula = ZERO
+    saved_bytes: Formula = ZERO
+    """Bytes that backward needs; the input among them if it is saved."""
+    forward_bytes: tuple[Formula, ...] = ()
+    """Bytes that exist at moments of forward, without the input; the largest is the peak."""
+    backward_bytes: tuple[Formula, ...] = ()
+    """Bytes that exist at moments of backward, saved tensors included, gradients of parameters excluded."""
+
+    @property
+    def num_launches(self) -> int:
+        """Kernels of one forward and backward."""
+        return sum(
+            kernel.count
+            for operator in self.operators
+            for kernel in (*operator.forward, *operator.backward, *operator.weight)
+        )
+
+
+class Trace(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Recorded operators of a model trained in one precision."""
+
+    parameters: str
+    """Type of the parameters, such as "bf16"."""
+    autocast: str = ""
+    """Type of `torch.autocast`; empty without autocast."""
+    layers: tuple[str, ...]
+    """Names of the kinds of the blocks, in the order of the forward pass."""
+    blocks: Mapping[str, TracedBlock]
+    embedding: TracedBlock
+    head: TracedBlock
+    tied: bool = False
+    """Whether the head multiplies by the embedding's weight."""
+    min_seq_len: int = 1
+    max_seq_len: int = 2**24
+    seq_len_multiple: int = 1
+    synchronises: bool = False
+    """Whether the host waits for the device at the start of every micro-batch."""
+    torch: str = ""
+    transformers: str = ""
+    attention: str = ""
+    experts: str = ""
+
+    def __hash__(self) -> int:
+        """Hash what is small."""
+        return hash((self.parameters, self.autocast, self.layers))
+
+    @property
+    def num_parameters(self) -> int:
+        """Parameters of all blocks; a tied head counts none."""
+        counts = {
+            name: sum(parameter.elements for parameter in block.parameters)
+            for name, block in self.blocks.items()
+        }
+        ends = sum(
+            parameter.elements for block in (self.embedding, self.head) for parameter in block.parameters
+        )
+        return ends + sum(counts[name] for name in self.layers)
+
+    @property
+    def precision(self) -> str:
+        """Precision in words: the type of the parameters, and that of autocast."""
+        return f"{self.parameters} under autocast to {self.autocast}" if self.autocast else self.parameters
+
+    def check_seq_len(self, seq_len: float, name: str) -> None:
+        """Raise SpecError unless the sequence length is in the valid range."""
+        fits = self.min_seq_len <= seq_len <= self.max_seq_len and seq_len % self.seq_len_multiple == 0
+        if not fits:
+            multiple = f" and multiples of {self.seq_len_multiple}" if self.seq_len_multiple > 1 else ""
+            raise SpecError(
+                f"seq_len {seq_len:g} is outside of the range of the trace {name}: allowed are {self.min_seq_len} to "
+                f"{self.max_seq_len}{multiple}; trace the model again with --seq-len {seq_len:g}"
+            )
+
+
+NO_BLOCKS: Mapping[str, TracedBlock] = MappingProxyType({})

@@ -1,0 +1,130 @@
+"""Trace models from their own code: operators, bytes and memory of each kind of block, without weights or a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import nn
+
+from forescale.errors import ForescaleError
+from forescale.frameworks.traces import traced_model
+from forescale.spec.model import Model
+from forescale.spec.trace import Trace
+from forescale.trace.adapters import add_adapters
+from forescale.trace.sources import TYPES, Source, source_of, token_arguments
+from forescale.trace.tracing import MakeInputs, Progress, trace_module
+
+PRECISIONS = ("bf16", "autocast", "fp32")
+"""Precisions that can be traced: parameters in bf16, parameters in fp32 under autocast to bf16, all in fp32."""
+PARAMETERS = {"bf16": "bf16", "autocast": "fp32", "fp32": "fp32"}
+
+
+def trace(
+    module: nn.Module,
+    inputs: MakeInputs | None = None,
+    *,
+    seq_len: int = 4096,
+    autocast: bool = False,
+    loss: Callable[[Any], Any] | None = None,
+    name: str = "",
+    hidden_size: int = 0,
+    vocab_size: int = 0,
+    progress: Progress = lambda _: None,
+) -> Model:
+    """Return the model of a module, recorded on fake tensors; its parameters are replaced by fake ones.
+
+    Parameters
+    ----------
+    module
+        Any module; build it under `torch.device("meta")` so that it takes no memory.
+    inputs
+        Function of micro-batch size and sequence length that returns the arguments of the module; by default token
+        ids for its first argument.
+    seq_len
+        Sequence length that the trace is made for.
+    autocast
+        Whether it trains under `torch.autocast` to bf16.
+    loss
+        Function of the module's result that returns a scalar; by default the result's `loss`.
+
+    Raises
+    ------
+    ForescaleError
+        If the module cannot be traced; the message names module and line.
+    """
+    source = Source(
+        name=name or type(module).__name__,
+        module=module,
+        inputs=inputs or token_arguments(module),
+        loss=loss,
+        hidden_size=hidden_size,
+        vocab_size=vocab_size or int(getattr(module, "vocab_size", 0) or 0),
+        origin=type(module).__qualname__,
+    )
+    return _model([_traced(source, seq_len, autocast=autocast, progress=progress)], source)
+
+
+def trace_source(
+    text: str,
+    *,
+    seq_len: int = 4096,
+    precisions: Sequence[str] = ("bf16", "autocast"),
+    attention: str | None = None,
+    adapters: tuple[int, Sequence[str]] | None = None,
+    trust_remote_code: bool = False,
+    progress: Progress = lambda _: None,
+) -> Model:
+    """Return the model that a text names, traced in some precisions; see `source_of`.
+
+    `adapters` are the rank and the targets of LoRA: all else is frozen then.
+    """
+    traces = []
+    source: Source | None = None
+    for precision in precisions:
+        if precision not in PRECISIONS:
+            raise ForescaleError(f"precision {precision!r} is not known; allowed are {', '.join(PRECISIONS)}")
+        parameters = PARAMETERS[precision]
+        source = source_of(
+            text, parameters=parameters, attention=attention, trust_remote_code=trust_remote_code
+        )
+        if adapters is not None:
+            add_adapters(source.module, *adapters)
+        message = lambda line, of=precision: progress(f"{of}: {line}")  # noqa: E731
+        traces.append(_traced(source, seq_len, autocast=precision == "autocast", progress=message))
+    assert source is not None
+    return _model(traces, source)
+
+
+def _traced(source: Source, seq_len: int, *, autocast: bool, progress: Progress) -> Trace:
+    return trace_module(
+        source.module,
+        source.inputs,
+        seq_len=seq_len,
+        autocast=TYPES["bf16"] if autocast else None,
+        loss=source.loss,
+        progress=progress,
+        attention=source.attention,
+        experts=source.experts,
+        transformers=_transformers_version() if source.origin.startswith("transformers") else "",
+    )
+
+
+def _model(traces: Sequence[Trace], source: Source) -> Model:
+    width = source.hidden_size or _width(traces[0])
+    return traced_model(
+        traces, name=source.name, hidden_size=width, vocab_size=source.vocab_size, source=source.origin
+    )
+
+
+def _width(trace: Trace) -> int:
+    """Return the width of the stream between blocks, from the bytes of one token; 1 if it has none."""
+    size = 2.0 if trace.parameters in ("bf16", "fp16") else 4.0
+    widths = [float(block.output_bytes.at(1.0, 1.0)) / size for block in trace.blocks.values()]
+    return max(1, *(int(width) for width in widths))
+
+
+def _transformers_version() -> str:
+    import transformers
+
+    return str(transformers.__version__)

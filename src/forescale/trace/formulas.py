@@ -1,0 +1,63 @@
+"""Exact formulas of the micro-batch size and the sequence length, from recordings at several sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import cache
+from math import lcm
+from typing import TypeAlias
+
+from forescale.spec.trace import BASIS, Formula
+
+Sizes: TypeAlias = tuple[tuple[int, int], ...]
+"""Micro-batch size and sequence length of each recording."""
+NUM_FITTED = len(BASIS)
+"""Recordings that determine a formula; all further ones check it."""
+
+
+def fitted(values: Sequence[int], sizes: Sizes) -> Formula | None:
+    """Return the formula with these values at these sizes; None if there is none.
+
+    The first six sizes determine it, and it must hold exactly at all others.
+    """
+    matrix = _inverse(sizes[:NUM_FITTED])
+    coefficients = [
+        sum((weight * value for weight, value in zip(row, values, strict=False) if weight), Fraction(0))
+        for row in matrix
+    ]
+    divisor = lcm(*(coefficient.denominator for coefficient in coefficients))
+    formula = Formula(
+        coefficients=tuple(int(coefficient * divisor) for coefficient in coefficients), divisor=divisor
+    )
+    exact = all(_value(formula, size) == value for size, value in zip(sizes, values, strict=True))
+    return formula if exact else None
+
+
+def _value(formula: Formula, size: tuple[int, int]) -> Fraction:
+    batch, length = size
+    total = sum(
+        coefficient * batch**of_batch * length**of_length
+        for coefficient, (of_batch, of_length) in zip(formula.coefficients, BASIS, strict=True)
+    )
+    return Fraction(total, formula.divisor)
+
+
+@cache
+def _inverse(sizes: Sizes) -> tuple[tuple[Fraction, ...], ...]:
+    """Return the matrix that turns values at sizes into coefficients (Gauss-Jordan elimination)."""
+    count = len(BASIS)
+    rows = [
+        [Fraction(batch**p * length**q) for p, q in BASIS] + [Fraction(int(i == j)) for j in range(count)]
+        for i, (batch, length) in enumerate(sizes)
+    ]
+    for column in range(count):
+        pivot = next(row for row in range(column, count) if rows[row][column])
+        rows[column], rows[pivot] = rows[pivot], rows[column]
+        scale = rows[column][column]
+        rows[column] = [item / scale for item in rows[column]]
+        for row in range(count):
+            if row != column and rows[row][column]:
+                factor = rows[row][column]
+                rows[row] = [a - factor * b for a, b in zip(rows[row], rows[column], strict=True)]
+    return tuple(tuple(row[count:]) for row in rows)

@@ -1,0 +1,267 @@
+"""Modules to trace: a Hugging Face configuration, or a Python callable of the user."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import inspect
+import json
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from forescale.errors import ForescaleError
+from forescale.trace.session import Loss
+from forescale.trace.tracing import MakeInputs
+
+TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+EXPERTS = "grouped_mm"
+
+
+@dataclass(slots=True, kw_only=True)
+class Source:
+    """A module with what it is called with."""
+
+    name: str
+    module: nn.Module
+    inputs: MakeInputs
+    loss: Loss | None = None
+    hidden_size: int = 0
+    vocab_size: int = 0
+    origin: str = ""
+    attention: str = ""
+    experts: str = ""
+
+
+@contextlib.contextmanager
+def default_type(kind: str) -> Iterator[None]:
+    """Let modules of the body have parameters of a type."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(TYPES[kind])
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def source_of(
+    text: str, *, parameters: str, attention: str | None = None, trust_remote_code: bool = False
+) -> Source:
+    """Return the module that a text names: `FILE.py:CALLABLE`, a config.json, a folder with one, or a cached id.
+
+    Raises
+    ------
+    ForescaleError
+        If it is none of these, or cannot be built.
+    """
+    file, colon, function = text.rpartition(":")
+    if colon and file.endswith(".py"):
+        return _from_callable(Path(file), function, parameters)
+    if text.endswith(".py"):
+        raise ForescaleError(
+            f"{text} needs the name of a function that returns a module, such as {text}:build"
+        )
+    return _from_huggingface(text, parameters, attention, trust_remote_code=trust_remote_code)
+
+
+def _from_huggingface(
+    text: str, parameters: str, attention: str | None, *, trust_remote_code: bool
+) -> Source:
+    transformers = _transformers()
+    config = _config_of(text, transformers, trust_remote_code=trust_remote_code)
+    text_config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    if hasattr(config, "use_cache"):
+        config.use_cache = False
+    with default_type(parameters), torch.device("meta"):
+        module = _built(transformers, config, attention, trust_remote_code=trust_remote_code)
+    module.train()
+    if hasattr(config, "_experts_implementation") and config._experts_implementation is None:  # noqa: SLF001
+        config._experts_implementation = EXPERTS  # noqa: SLF001
+    experts = getattr(config, "_experts_implementation", "") or ""
+    has_experts = any(
+        getattr(text_config, name, 0) for name in ("num_experts", "num_local_experts", "n_routed_experts")
+    )
+    return Source(
+        name=_name_of(text, config),
+        module=module,
+        inputs=token_inputs,
+        hidden_size=int(getattr(text_config, "hidden_size", 0) or 0),
+        vocab_size=int(getattr(text_config, "vocab_size", 0) or 0),
+        origin=f"transformers {transformers.__version__}, {type(module).__name__}",
+        attention=str(getattr(config, "_attn_implementation", "") or ""),
+        experts=str(experts) if has_experts else "",
+    )
+
+
+def token_inputs(micro_batch_size: int, seq_len: int) -> Mapping[str, Any]:
+    """Return token ids that are also the labels."""
+    tokens = torch.empty((micro_batch_size, seq_len), dtype=torch.long)
+    return {"input_ids": tokens, "labels": tokens}
+
+
+def _transformers() -> ModuleType:
+    try:
+        import transformers
+    except ImportError as error:
+        raise ForescaleError(
+            "tracing a Hugging Face model needs transformers; install it with pip install 'forescale[trace]'"
+        ) from error
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    return transformers
+
+
+def _config_of(text: str, transformers: ModuleType, *, trust_remote_code: bool) -> Any:  # noqa: ANN401
+    path = Path(text)
+    if path.is_file():
+        return _config_from_file(path, transformers)
+    try:
+        return transformers.AutoConfig.from_pretrained(
+            text, local_files_only=True, trust_remote_code=trust_remote_code
+        )
+    except (OSError, ValueError, KeyError) as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        where = "the folder" if path.is_dir() else "the local cache of Hugging Face"
+        raise ForescaleError(
+            f"{text} is not a file and {where} has no configuration of it ({first}); give a config.json, a folder with "
+            "one, or FILE.py:FUNCTION"
+        ) from error
+
+
+def _config_from_file(path: Path, transformers: ModuleType) -> Any:  # noqa: ANN401
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ForescaleError(f"{path}: it is not valid JSON: {error}") from error
+    if not isinstance(content, dict) or not isinstance(content.get("model_type"), str):
+        raise ForescaleError(f"{path}: model_type is missing; a config.json of transformers has it")
+    kind = content["model_type"]
+    try:
+        return transformers.AutoConfig.for_model(**content)
+    except ValueError as error:
+        if kind in transformers.CONFIG_MAPPING:
+            raise ForescaleError(f"{path}: {str(error).strip().splitlines()[0]}") from error
+        raise ForescaleError(
+            f"{path}: model_type {kind!r} is not known to transformers {transformers.__version__}; update transformers"
+        ) from error
+    except Exception as error:
+        raise ForescaleError(f"{path}: transformers refuses the configuration: {error}") from error
+
+
+def _built(
+    transformers: ModuleType,
+    config: Any,  # noqa: ANN401
+    attention: str | None,
+    *,
+    trust_remote_code: bool,
+) -> nn.Module:
+    """Return the module of a configuration on the meta device: a causal language model where there is one."""
+    options: dict[str, Any] = {"trust_remote_code": trust_remote_code} if trust_remote_code else {}
+    if attention is not None:
+        options["attn_implementation"] = attention
+    classes = [
+        getattr(transformers, name)
+        for name in ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModelForImageTextToText")
+        if hasattr(transformers, name)
+    ]
+    for auto in classes:
+        if type(config) in auto._model_mapping:  # noqa: SLF001
+            try:
+                module: nn.Module = auto.from_config(config, **options)
+            except Exception as error:
+                first = str(error).strip().splitlines()[0] if str(error).strip() else ""
+                raise ForescaleError(
+                    f"{config.model_type}: the model cannot be built: {type(error).__name__}: {first}"
+                ) from error
+            return module
+    raise ForescaleError(
+        f"transformers {transformers.__version__} has no causal language model of type {config.model_type!r}"
+    )
+
+
+def _name_of(text: str, config: Any) -> str:  # noqa: ANN401
+    path = Path(text)
+    if path.name == "config.json" and path.parent.name:
+        return path.resolve().parent.name
+    return path.stem if path.suffix == ".json" else (path.name or str(config.model_type))
+
+
+def _from_callable(path: Path, function: str, parameters: str) -> Source:
+    """Return what a function of a user's file builds.
+
+    It returns a module, or a module and its inputs, or these and a loss. Inputs are a function of micro-batch size and
+    sequence length that returns the arguments of the module.
+    """
+    if not path.is_file():
+        raise ForescaleError(f"{path}: there is no such file")
+    build = _loaded(path, function)
+    try:
+        with default_type(parameters), torch.device("meta"):
+            made = build()
+    except Exception as error:
+        raise ForescaleError(_where(error, path)) from error
+    parts = made if isinstance(made, tuple) else (made,)
+    if not isinstance(parts[0], nn.Module) or len(parts) > 3:
+        raise ForescaleError(
+            f"{path}: {function}() must return a torch.nn.Module, or a tuple of a module, its inputs and a loss; got "
+            f"{type(made).__name__}"
+        )
+    module, inputs, loss = (*parts, None, None)[:3]
+    module.train()
+    return Source(
+        name=f"{path.stem}.{function}",
+        module=module,
+        inputs=inputs if callable(inputs) else token_arguments(module),
+        loss=loss,
+        vocab_size=int(getattr(module, "vocab_size", 0) or 0),
+        origin=f"{path.name}:{function}",
+    )
+
+
+def token_arguments(module: nn.Module) -> MakeInputs:
+    """Return inputs of token ids, named as the module's forward names them."""
+    names = list(inspect.signature(module.forward).parameters)
+    labelled = [name for name in names if name in ("labels", "targets", "target")]
+
+    def inputs(micro_batch_size: int, seq_len: int) -> Mapping[str, Any]:
+        tokens = torch.empty((micro_batch_size, seq_len), dtype=torch.long)
+        return {names[0]: tokens, **dict.fromkeys(labelled, tokens)}
+
+    return inputs
+
+
+def _loaded(path: Path, function: str) -> Any:  # noqa: ANN401
+    spec = importlib.util.spec_from_file_location(f"_forescale_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ForescaleError(_where(error, path)) from error
+    finally:
+        sys.path.pop(0)
+    result = getattr(module, function, None)
+    if not callable(result):
+        known = ", ".join(name for name, var in vars(module).items() if inspect.isfunction(var)) or "none"
+        raise ForescaleError(f"{path}: it has no function {function!r}; functions are {known}")
+    return result
+
+
+def _where(error: Exception, path: Path) -> str:
+    """Return the line of the user's file where an error happened, and the error."""
+    frames = [
+        item
+        for item in traceback.extract_tb(error.__traceback__)
+        if Path(item.filename) == path.resolve() or item.filename == str(path)
+    ]
+    line = error.lineno if isinstance(error, SyntaxError) else (frames[-1].lineno if frames else None)
+    at = f", line {line}" if line else ""
+    return f"{path}{at}: {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"

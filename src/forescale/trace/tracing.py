@@ -1,0 +1,327 @@
+"""Trace a module: record it at several sizes, find formulas, and return what a model file holds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from msgspec.structs import replace
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from forescale.errors import ForescaleError
+from forescale.spec.trace import (
+    Formula,
+    Trace,
+    TracedBlock,
+    TracedKernel,
+    TracedOperator,
+    TracedParameter,
+    extents_of,
+)
+from forescale.trace.formulas import fitted
+from forescale.trace.kernels import TYPES, kernels_of
+from forescale.trace.recorder import Event, Segment
+from forescale.trace.session import Inputs, Loss, Recording, fake, record
+
+MakeInputs: TypeAlias = Callable[[int, int], Inputs | tuple[Any, ...]]
+"""Returns what the module is called with for a micro-batch size and a sequence length."""
+Progress: TypeAlias = Callable[[str], None]
+Row: TypeAlias = tuple[tuple[str, str, str, str, str, bool], tuple[int, ...]]
+"""Module, operator, pass, kind, type and replay of a kernel; and its extents."""
+
+
+def sizes_about(seq_len: int) -> tuple[tuple[int, int], ...]:
+    """Return the sizes to record at: six that determine a formula, and two further ones that check it.
+
+    No extent is 1, at which a broadcast is none.
+    """
+    low, middle, high = (max(seq_len * part // 4, 1) for part in (2, 3, 4))
+    check = max(seq_len * 5 // 8, 1)
+    if len({low, middle, high, check}) < 4:
+        raise ForescaleError(f"seq_len {seq_len} is too short to trace; give 8 or more")
+    fit = tuple((batch, length) for batch in (2, 3) for length in (low, middle, high))
+    return (*fit, (5, check), (4, high))
+
+
+def trace_module(
+    module: nn.Module,
+    inputs: MakeInputs,
+    *,
+    seq_len: int,
+    autocast: torch.dtype | None = None,
+    loss: Loss | None = None,
+    progress: Progress = lambda _: None,
+    **origin: str,
+) -> Trace:
+    """Return the trace of a module.
+
+    Parameters
+    ----------
+    module
+        Its parameters may be on the meta device; they are replaced by fake tensors.
+    inputs
+        Returns what it is called with for a micro-batch size and a sequence length.
+    seq_len
+        Sequence length that the valid range includes.
+    origin
+        Fields of the trace that say how it was made.
+
+    Raises
+    ------
+    ForescaleError
+        If the module needs values of tensors, fails, or has sizes that no formula describes.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    fake(module, mode)
+    sizes = sizes_about(seq_len)
+    recordings = []
+    for index, (batch, length) in enumerate(sizes):
+        progress(f"recording {index + 1} of {len(sizes)}: micro-batch {batch}, {length} tokens")
+        recordings.append(
+            record(
+                module,
+                lambda b=batch, s=length: inputs(b, s),  # type: ignore[misc]
+                mode=mode,
+                size=(batch, length),
+                autocast=autocast,
+                loss=loss,
+            )
+        )
+    return _Assembly(module, recordings).trace(autocast, **origin)
+
+
+class _Assembly:
+    """Combine recordings of one module at several sizes."""
+
+    def __init__(self, module: nn.Module, recordings: Sequence[Recording]) -> None:
+        self.module, self.recordings = module, recordings
+        self.sizes = tuple((recording.micro_batch_size, recording.seq_len) for recording in recordings)
+        self.first = recordings[0]
+        self._events = [_by_segment(recording) for recording in recordings]
+
+    def trace(self, autocast: torch.dtype | None, **origin: str) -> Trace:
+        """Return the trace."""
+        order, segments = self.first.order, self.first.segments
+        for other in self.recordings[1:]:
+            if other.order.sequence != order.sequence or len(other.segments) != len(segments):
+                raise ForescaleError(
+                    f"{type(self.module).__name__} runs other blocks at {other.seq_len} tokens than at "
+                    f"{self.first.seq_len}; trace it with another --seq-len"
+                )
+        owners = self._owners()
+        layers, blocks = self._layers(owners)
+        last = len(order.sequence) - 1
+        head = order.after[last] if order.sequence else 0
+        if not order.sequence:
+            layers, blocks = ["model"], {"model": self._block(0, "model", owners.get(0, []))}
+        embedding = self._block(
+            0 if order.sequence else -1, "embedding", owners.get(0, []) if order.sequence else []
+        )
+        traced = Trace(
+            parameters=_type_of(self.module),
+            autocast="" if autocast is None else TYPES[autocast],
+            layers=tuple(layers),
+            blocks=blocks,
+            embedding=embedding,
+            head=self._block(
+                head if order.sequence else -1, "head", owners.get(head, []) if order.sequence else []
+            ),
+            tied=self._is_tied(),
+            synchronises=any(event.name == "_local_scalar_dense" for event in self.first.events),
+            torch=torch.__version__.partition("+")[0],
+        )
+        self._confirm(traced)
+        return replace(traced, **origin)
+
+    def _layers(
+        self, owners: Mapping[int, list[TracedParameter]]
+    ) -> tuple[list[str], dict[str, TracedBlock]]:
+        """Return the names of the blocks in the order of the forward pass, and each kind once."""
+        order, names = self.first.order, dict[int, str]()
+        layers: list[str] = []
+        blocks: dict[str, TracedBlock] = {}
+        head = order.after.get(len(order.sequence) - 1)
+        for position, (segment, _) in enumerate(order.sequence):
+            for index in (segment, order.after[position]):
+                if index == head or not self._has_kernels(index):
+                    continue
+                if index not in names:
+                    names[index] = _unused(self.first.segments[index], order.kinds, names)
+                    blocks[names[index]] = self._block(index, names[index], owners.get(index, []))
+                layers.append(names[index])
+        return layers, blocks
+
+    def _has_kernels(self, segment: int) -> bool:
+        return any(kernels_of(event) for event in self._events[0].get(segment, []))
+
+    def _confirm(self, traced: Trace) -> None:
+        """Raise unless the parameters of all blocks add up to those of the module."""
+        total = sum(parameter.numel() for parameter in self.module.parameters())
+        if traced.num_parameters != total:
+            raise ForescaleError(
+                f"the blocks of {type(self.module).__name__} have {traced.num_parameters:,} parameters together, but "
+                f"the module has {total:,}: some are shared between blocks, which a trace does not describe"
+            )
+
+    def _owners(self) -> dict[int, list[TracedParameter]]:
+        """Return the parameters of each recorded segment: a block's own, and elsewhere those it reads first."""
+        order = self.first.order
+        inside = [path for _, path in order.sequence]
+        owners: dict[int, list[TracedParameter]] = {}
+        known: set[int] = set()
+        for kind in order.kinds:
+            owners[kind.segment] = [
+                TracedParameter(name=name, shape=tuple(item.shape), trained=item.requires_grad)
+                for name, item in kind.module.named_parameters()
+                if id(item) not in known
+            ]
+        for name, parameter in self.module.named_parameters():
+            if any(name.startswith(f"{path}.") for path in inside):
+                continue
+            segment = self.first.first_use.get(name, 0)
+            owners.setdefault(segment, []).append(
+                TracedParameter(name=name, shape=tuple(parameter.shape), trained=parameter.requires_grad)
+            )
+        return owners
+
+    def _is_tied(self) -> bool:
+        """Return whether two modules share a parameter."""
+        every = [id(item) for _, item in self.module.named_parameters(remove_duplicate=False)]
+        return len(every) > len(set(every))
+
+    def _block(self, segment: int, name: str, parameters: list[TracedParameter]) -> TracedBlock:
+        if segment < 0:
+            return TracedBlock(name=name, operators=())
+        path = self.first.segments[segment].block or ""
+        return TracedBlock(
+            name=name,
+            operators=self._operators(segment, name, path),
+            parameters=tuple(parameters),
+            input_bytes=self._size(segment, name, "input_bytes"),
+            output_bytes=self._size(segment, name, "output_bytes"),
+            saved_bytes=self._size(segment, name, "saved_bytes"),
+            forward_bytes=self._moments(segment, name, "forward"),
+            backward_bytes=self._moments(segment, name, "backward"),
+        )
+
+    def _size(self, segment: int, name: str, field: str) -> Formula:
+        values = [int(getattr(recording.segments[segment], field)) for recording in self.recordings]
+        formula = fitted(values, self.sizes)
+        if formula is None:
+            raise ForescaleError(
+                f"{name}: no formula of micro-batch and sequence length gives its {field}: {values}"
+            )
+        return formula
+
+    def _moments(self, segment: int, name: str, phase: str) -> tuple[Formula, ...]:
+        """Return the bytes of the moments of a pass that can be its peak."""
+        columns = [
+            [event.live_bytes for event in events.get(segment, []) if event.phase == phase]
+            for events in self._events
+        ]
+        formulas: dict[Formula, None] = {}
+        for values in zip(*columns, strict=True):
+            formula = fitted(values, self.sizes)
+            if formula is None:
+                raise ForescaleError(
+                    f"{name}: no formula gives the bytes that exist in {phase}: {list(values)}"
+                )
+            formulas[formula] = None
+        return _undominated(list(formulas))
+
+    def _operators(self, segment: int, name: str, path: str) -> tuple[TracedOperator, ...]:
+        rows = [self._rows(events.get(segment, []), path) for events in self._events]
+        keys = [[key for key, _ in row] for row in rows]
+        for other, (_, length) in zip(keys[1:], self.sizes[1:], strict=True):
+            if other != keys[0]:
+                where = next(
+                    (a for a, b in zip(keys[0], other, strict=False) if a != b),
+                    keys[0][-1] if keys[0] else (),
+                )
+                raise ForescaleError(
+                    f"{name}: {' '.join(map(str, where[:2]))} runs differently at {length} tokens than at "
+                    f"{self.sizes[0][1]}; the sequence length changes which operators run; give another --seq-len"
+                )
+        modules: dict[str, dict[str, Counter[TracedKernel]]] = {}
+        for index, key in enumerate(keys[0]):
+            module, operator, part, kind, dtype, replayed = key
+            kernel = TracedKernel(
+                operator=operator,
+                kind=kind,  # type: ignore[arg-type]
+                dtype=dtype,
+                extents=self._extents(name, key, [row[index][1] for row in rows]),
+                replayed=replayed,
+            )
+            modules.setdefault(module, {}).setdefault(part, Counter())[kernel] += 1
+        return tuple(
+            TracedOperator(module=module, **{part: _counted(kernels) for part, kernels in parts.items()})
+            for module, parts in modules.items()
+        )
+
+    def _extents(self, name: str, key: Any, values: list[tuple[int, ...]]) -> tuple[Formula, ...]:  # noqa: ANN401
+        formulas = [fitted(column, self.sizes) for column in zip(*values, strict=True)]
+        for extent, formula in zip(extents_of(key[3]), formulas, strict=True):
+            if formula is None:
+                raise ForescaleError(
+                    f"{name}, module {key[0] or '(itself)'}: no polynomial of micro-batch and sequence length gives "
+                    f"the extent {extent} of {key[1]}"
+                )
+        return tuple(formula for formula in formulas if formula is not None)
+
+    def _rows(self, events: list[Event], path: str) -> list[Row]:
+        rows: list[Row] = []
+        for event in events:
+            module = event.module.removeprefix(path).removeprefix(".") if path else event.module
+            part = "weight" if event.weight else event.phase
+            for kind, dtype, extents in kernels_of(event):
+                key = (module, event.name, part, kind, dtype, event.replayed)
+                rows.append((key, tuple(extents[name] for name in extents_of(kind))))
+        return rows
+
+
+def _undominated(formulas: Sequence[Formula]) -> tuple[Formula, ...]:
+    """Return the formulas that are not below another at every size: those that can be the largest."""
+
+    def below(one: Formula, other: Formula) -> bool:
+        pairs = zip(one.coefficients, other.coefficients, strict=True)
+        return all(a * other.divisor <= b * one.divisor for a, b in pairs)
+
+    return tuple(
+        one for one in formulas if not any(one is not other and below(one, other) for other in formulas)
+    )
+
+
+def _counted(kernels: Counter[TracedKernel]) -> tuple[TracedKernel, ...]:
+    return tuple(replace(kernel, count=count) for kernel, count in kernels.items())
+
+
+def _by_segment(recording: Recording) -> dict[int, list[Event]]:
+    events: dict[int, list[Event]] = {}
+    for event in recording.events:
+        events.setdefault(event.segment, []).append(event)
+    return events
+
+
+def _unused(segment: Segment, kinds: Sequence[Any], names: dict[int, str]) -> str:
+    """Return a name for the kind of a segment: the class of its block, numbered if several kinds share it."""
+    base = next((kind.name for kind in kinds if kind.path == segment.block), "between")
+    taken = set(names.values())
+    if base not in taken:
+        return base
+    return next(name for number in range(2, len(taken) + 3) if (name := f"{base}#{number}") not in taken)
+
+
+def _type_of(module: nn.Module) -> str:
+    """Return the type of most parameters of a module."""
+    sizes: Counter[torch.dtype] = Counter()
+    for parameter in module.parameters():
+        sizes[parameter.dtype] += parameter.numel()
+    if not sizes:
+        raise ForescaleError(f"{type(module).__name__} has no parameters to train")
+    kind = sizes.most_common(1)[0][0]
+    if kind not in TYPES:
+        raise ForescaleError(f"parameters are {kind}; allowed are {', '.join(map(str, TYPES))}")
+    return TYPES[kind]

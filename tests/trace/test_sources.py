@@ -1,0 +1,124 @@
+"""Models by configuration, file and function, and what is wrong with them."""
+
+import json
+
+import pytest
+
+from forescale.cli.app import run
+from forescale.errors import ForescaleError
+from forescale.trace import trace_source
+
+transformers = pytest.importorskip("transformers")
+
+SMALL = {
+    "model_type": "smollm3",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 256,
+    "no_rope_layer_interval": 2,
+    "pad_token_id": 0,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def smollm3(tmp_path_factory):
+    """A model type that the built-in reader refuses."""
+    path = tmp_path_factory.mktemp("smollm3") / "config.json"
+    path.write_text(json.dumps(SMALL), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def traced_smollm3(smollm3):
+    return trace_source(str(smollm3), seq_len=64, precisions=("bf16",))
+
+
+def test_a_type_that_the_reader_does_not_know_is_traced(traced_smollm3):
+    (trace,) = traced_smollm3.traces
+    assert len(set(trace.layers)) == 2  # with and without rotary positions
+    assert len(trace.layers) == 4
+    assert trace.transformers == transformers.__version__
+    assert trace.attention == "sdpa"
+
+
+def test_its_parameters_are_those_of_the_meta_build(traced_smollm3):
+    import torch
+
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**SMALL))
+    assert traced_smollm3.traces[0].num_parameters == sum(
+        parameter.numel() for parameter in model.parameters()
+    )
+    assert traced_smollm3.traces[0].tied == model.config.tie_word_embeddings
+
+
+def test_experts_are_one_grouped_product_per_matrix(tmp_path):
+    local = {
+        **SMALL,
+        "model_type": "mixtral",
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "num_hidden_layers": 2,
+    }
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(local), encoding="utf-8")
+    model = trace_source(str(path), seq_len=64, precisions=("bf16",))
+    (block,) = model.traces[0].blocks.values()
+    kinds = [
+        item.kind
+        for operator in block.operators
+        for item in (*operator.forward, *operator.backward, *operator.weight)
+    ]
+    assert kinds.count("grouped") == 4
+    assert kinds.count("grouped_weight") == 2
+    assert model.traces[0].experts == "grouped_mm"
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("{", "not valid JSON"),
+        ("[]", "model_type is missing"),
+        ('{"model_type": "unheard_of"}', "'unheard_of' is not known to transformers"),
+        (json.dumps({**SMALL, "num_attention_heads": 0}), r"cannot be built|refuses"),
+    ],
+)
+def test_a_wrong_configuration_is_refused(tmp_path, content, problem):
+    path = tmp_path / "config.json"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(ForescaleError, match=problem):
+        trace_source(str(path), seq_len=64, precisions=("bf16",))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("def build():\n    return 1\n", "must return a torch.nn.Module"),
+        ("import nothing_of_the_kind\n", "line 1: ModuleNotFoundError"),
+        ("def build(:\n", "line 1: SyntaxError"),
+        ("def build():\n    x = {}\n    return x['a']\n", "line 3: KeyError"),
+        ("def other():\n    return 1\n", "functions are other"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_the_line(tmp_path, text, problem):
+    path = tmp_path / "mine.py"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ForescaleError, match=problem):
+        trace_source(f"{path}:build", seq_len=64, precisions=("bf16",))
+
+
+def test_the_command_writes_nothing_if_it_fails(tmp_path, capsys):
+    target = tmp_path / "out.json"
+    assert run(["trace", str(tmp_path / "absent.json"), "-o", str(target)]) == 2
+    assert "absent.json is not a file" in capsys.readouterr().err
+    assert not target.exists()
+
+
+def test_an_unknown_precision_is_refused(smollm3):
+    with pytest.raises(ForescaleError, match="allowed are bf16, autocast, fp32"):
+        trace_source(str(smollm3), seq_len=64, precisions=("fp8",))
