@@ -188,7 +188,7 @@ SPACES = """## Space files
 
 | key | meaning |
 |---|---|
-| `for` | a framework: only what it can be told |
+| `for` | a framework: restricted to options that it supports |
 | `overlap` | communication beside compute, by names of [Overlap](#overlap) |
 | `[fix]` | dimensions with the values that they may have, instead of the usual ones |
 | `[allow]` | dimensions with values beside the usual ones |
@@ -302,7 +302,7 @@ In the place of MODEL, as `model` of a plan, or beside MODEL with `--config`; th
 """
 WRITTEN = """## Written
 
-By `export --to NAME[@RELEASE]` and `search … --emit NAME`, read back to the bit; what a format cannot say stands in its
+By `export --to NAME[@RELEASE]` and `search … --emit NAME`, which round-trip exactly; settings that a format cannot express are listed in its
 head ([export](cli.md#export)).
 """
 OTHERS = """## Other files

@@ -145,7 +145,7 @@ def _plan(
 
 
 GROUPED = ("megatron-core", "megatron-bridge", "nemo", "primus")
-"""Frameworks that can be told groups of micro-batches."""
+"""Frameworks that support groups of micro-batches."""
 
 
 def _layout(

@@ -211,7 +211,7 @@ def test_what_is_wrong_is_said_with_the_nearest_word():
         fs.project("llama-3.1-8b", "h100-sxm", seqlen=2048, devices=8, global_batch_size=64)
     with pytest.raises(UnknownKeyError, match=r"unknown key 'granularity' .*; layout.recompute has it"):
         fs.ask("llama-3.1-8b", "h100-sxm", granularity="full", **WORDS)
-    with pytest.raises(SpecError, match="cluster must be given"):
+    with pytest.raises(SpecError, match="cluster is required"):
         fs.project("llama-3.1-8b", **WORDS)
     with pytest.raises(SpecError, match="tp beside a whole layout"):
         fs.project("llama-3.1-8b", "h100-sxm", fs.Layout(), tp=2, **WORDS)

@@ -82,7 +82,7 @@ def test_keys_of_json_and_yaml_have_lines_too():
         (SpecError("tp 3 does not divide 8"), "FILE, line 2: tp 3 does not divide 8"),
         (SpecError("FILE, tiers[1]: size must be 8"), "FILE, line 7, tiers[1]: size must be 8"),
         (SpecError("FILE: tiers.0.size must be 8"), "FILE, line 5: tiers.0.size must be 8"),
-        (SpecError("FILE, tiers[1]: name must be given"), "FILE, line 6, tiers[1]: name must be given"),
+        (SpecError("FILE, tiers[1]: name is required"), "FILE, line 6, tiers[1]: name is required"),
         (UnknownKeyError("pq", "FILE, strategy", ["pp"]), "unknown key 'pq' in FILE, line 3, strategy; did you mean pp?"),
         (UnknownNameError("model", "xyz", ["abc"]), "FILE, line 3: unknown model 'xyz'; there are abc"),
         (ReaderError("FILE", "line 9 is no CSV"), "FILE: line 9 is no CSV"),
@@ -117,7 +117,7 @@ FOREIGN = """{
     [
         ("m has no experts: ep 2 must be 1", (), r"ds.json, line 4: expert_parallel: m has no experts"),
         ("m has no experts: ep 2 must be 1", ("ep",), r"^m has no experts"),
-        ("global_batch_size 63 does not divide by dp 4", (), r"ds.json, line 3: train_batch_size: global"),
+        ("global_batch_size 63 is not divisible by dp 4", (), r"ds.json, line 3: train_batch_size: global"),
         ("strategy: pp must be 1", (), r"^strategy: pp"),
         ("plan.toml, line 4: ep must be 1", (), r"^plan.toml, line 4"),
     ],

@@ -38,7 +38,7 @@ def test_tables_become_what_annotations_say():
         ([], "it must be a table"),
         ({"nam": 1}, "unknown key 'nam' in it; did you mean name"),
         ({"name": "x", "share": 1}, "unknown key 'share' in it; best has it"),
-        ({}, "name must be given"),
+        ({}, "name is required"),
         ({"name": 1}, "name must be text, got 1"),
         ({"name": "x", "kind": "c"}, "kind must be 'a' or 'b', got 'c'"),
         ({"name": "x", "inner": {"p": {"share": 1.5}}}, "inner.p.share must be 1 or less, got 1.5"),

@@ -1,4 +1,4 @@
-"""Files written whole: beside their place first, then renamed to it. What goes wrong is one sentence."""
+"""Files written whole: beside their place first, then renamed to it. A failure returns a one-line error."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What files hold, read in one place: text, JSON and tables, with limits of size, depth and numbers.
 
-Everything that people hand in comes through here, so that a file which is missing, binary, endless or nested beyond
-reason is one sentence wherever it was named.
+Everything that people hand in comes through here, so that a file which is missing, binary, endless or nested too
+deeply gives the same one-line error everywhere.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def file_of(value: object, function: str) -> Path:
     Raises
     ------
     SpecError
-        If it is no name.
+        If it is not a name.
     """
     if not isinstance(value, (str, os.PathLike)):
         raise SpecError(f"{function} takes the name of a file; got {shown(value)}")
@@ -98,7 +98,7 @@ def read_bytes(path: str | Path, *, hint: str = "", most: int = TEXT_BYTES) -> b
     except OSError as error:
         raise ReaderError(path, f"it cannot be read as text ({error.strerror})") from error
     except ValueError as error:  # a NUL in the name
-        raise ReaderError(repr(str(path)), "it is no name of a file") from error
+        raise ReaderError(repr(str(path)), "it is not a file name") from error
     if len(content) > most:
         raise ReaderError(path, f"it is larger than the {most / 2**20:g} MiB that such a file may have")
     return content

@@ -32,7 +32,7 @@ _SYMBOLS = {
     "maximum": ("max", "largest"),
     "minimum": ("min", "smallest"),
     "power": ("^", "power"),
-    "floor_divide": ("//", "whole quotient"),
+    "floor_divide": ("//", "rounded down"),
     "ceil": ("ceil", "rounded up"),
     "floor": ("floor", "rounded down"),
     "negative": ("-", "negative"),

@@ -69,7 +69,7 @@ def within(value: Any, allowed: Interval, what: str, *, whole: bool = False) -> 
     Raises
     ------
     SpecError
-        If it is no finite number (or no `whole` one), or lies outside; an interval has a lower and an upper end.
+        If it is not a finite number (or not a `whole` one), or outside; an interval has a lower and an upper end.
     """
     number = isinstance(value, int | float) and not isinstance(value, bool)
     finite = number and (isinstance(value, int) or math.isfinite(value))

@@ -176,7 +176,7 @@ class Question(ReprMixin, Struct, frozen=True, kw_only=True, eq=False):
         for name, count in (("global_batch_size", work.global_batch_size), ("dp_replicate", replicas)):
             if count % sites:
                 raise SpecError(
-                    f"{name} {count} is no multiple of the {sites} sites that train by themselves"
+                    f"{name} {count} is not a multiple of the {sites} sites that train by themselves"
                 )
         tokens = None if work.tokens is None else work.tokens / sites
         batch = work.global_batch_size // sites

@@ -154,7 +154,7 @@ class Walk:
                 self.problems[noted:] = [f"{problem} {dimension}" for problem in self.problems[noted:]]
         for name in required(kind):
             if name not in values:
-                self._refuse((*path, name), "must be given")
+                self._refuse((*path, name), "is required")
         if len(self.problems) > before:
             return None
         try:
@@ -231,7 +231,7 @@ class _Form(Struct, frozen=True, eq=False):
     kinds: tuple[Hint, ...]
     """Dataclasses that a table may describe."""
     items: tuple[_Form | None, ...]
-    """What a list holds, place by place, or at every place where the second is None; empty where it is no value."""
+    """What a list holds, place by place, or everywhere where the second is None; empty where it is not a value."""
     inside: _Form | None
     """What a table holds by any key, where it may be one."""
     bare: dict[Hint, Interval]
@@ -310,7 +310,7 @@ def home_of(key: str, tables: Sequence[tuple[str, Hint]]) -> str:
 
 @cache
 def required(kind: Hint) -> tuple[str, ...]:
-    """Return the fields that must be given."""
+    """Return the required fields."""
     return tuple(
         item.name for item in fields(kind) if item.default is MISSING and item.default_factory is MISSING
     )

@@ -71,7 +71,7 @@ def parse(text: str | float, dimension: str) -> float:
 
 
 def length_of(text: str) -> int | None:
-    """Return the tokens of a sequence as people write them, None where it is no number; k and M are of 1,024."""
+    """Return the tokens of a sequence as people write them, None where it is not a number; k and M are of 1,024."""
     match = re.fullmatch(r"\s*(\d[\d_]*)([kKM]?)\s*", text, re.ASCII)
     return (
         None

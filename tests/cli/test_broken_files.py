@@ -263,7 +263,7 @@ def test_a_folder_in_the_place_of_a_file(ask, tmp_path, kind):
 WRONG = (
     ("plan", "[strategy]", "[strategi]", "did you mean strategy", 4),
     ("plan", "tp = 2", "tp = 3", "no multiple of the 3", 3),
-    ("plan", "tp = 2", "cp = 3\ndp_shard = 1", "is no multiple", 3),
+    ("plan", "tp = 2", "cp = 3\ndp_shard = 1", "is not a multiple", 3),
     ("plan", "tp = 2", 'tp = "two"', "tp must be a whole number", 5),
     ("plan", "tp = 2", "tp = -2", "tp must be greater than 0, got -2", 5),
     ("plan", "tp = 2", "tp = 2\ntp = 4", "Cannot overwrite a value", 6),
@@ -280,7 +280,7 @@ WRONG = (
     ("model", '"hidden_size": 512', '"hidden_sise": 512', "'hidden_size' is missing; it has 'hidden_sise'", 3),
     ("model", '"num_key_value_heads"', '"num_key_value_head"', "did you mean num_key_value_heads", 6),
     ("model", '"num_key_value_heads": 4', '"num_key_value_heads": 3', "no multiple of 'num_key_value_heads' 3", 5),
-    ("model", '"num_attention_heads": 8', '"num_attention_heads": 7', "'hidden_size' 512 is no multiple of 'num_attention_heads' 7", 3),
+    ("model", '"num_attention_heads": 8', '"num_attention_heads": 7', "'hidden_size' 512 is not a multiple of 'num_attention_heads' 7", 3),
     ("model", '"hidden_size": 512', '"hidden_size": 1e400', "'hidden_size' must be a number, got inf", 3),
     ("model", '"hidden_size": 512', '"hidden_size": 512,\n "hidden_size": 64', "'hidden_size' is given twice", 4),
     ("model", '"hidden_size": 512', '"hidden_size": [512]', "must be a whole number", 3),
@@ -377,7 +377,7 @@ WRONG = (
     ("plan", "seq_len = 2048", 'seq_len = "2x"', "seq_len must be a whole number, got '2x'", 10),
     ("plan of a run", "tokens = 2e10", "tokens = -2e10", "tokens must be greater than 0", 19),
     ("plan of a run", "seq_len = 8192", "seqlen = 8192", "did you mean seq_len", 20),
-    ("plan of a run", "seq_len = 8192", "global_batch_size = 33", "does not divide by dp 4", 20),
+    ("plan of a run", "seq_len = 8192", "global_batch_size = 33", "is not divisible by dp 4", 20),
 )  # fmt: skip
 
 

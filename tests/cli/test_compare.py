@@ -62,7 +62,10 @@ def test_layouts_of_a_search_are_named_by_their_place(forescale, tmp_path):
     ("content", "sentence"),
     [
         ('{"schema": "forescale.explanation/1"}', "found forescale.explanation/1"),
-        ('{"schema": "forescale.projection/1"}', "it is no whole forescale.projection/1: it has no cluster"),
+        (
+            '{"schema": "forescale.projection/1"}',
+            "it is not a complete forescale.projection/1 document: it has no cluster",
+        ),
         ("[]", "found no schema"),
         ("{", "not whole JSON"),
     ],

@@ -91,7 +91,7 @@ def test_one_report_in_three_forms(forescale, tmp_path):
         ),
         (
             ("llama-3.1-8b",),
-            "--cluster, --devices (or --nodes), --seq-len, --global-batch-size must be given",
+            "--cluster, --devices (or --nodes), --seq-len, --global-batch-size are required",
         ),
         (("--preset", "almodel", "--devices", "3"), "no legal layout of almodel on 3 devices"),
     ],

@@ -97,7 +97,7 @@ def test_a_run_that_nothing_fits_has_no_figures(forescale):
     ran = forescale("run", *SMALL, "--tokens", "1B", "--set", "cluster.device.hbm_bytes=4GiB")
     assert ran.code == 2
     assert not ran.out
-    assert "MODEL must be given" not in ran.err
+    assert "MODEL is required" not in ran.err
 
 
 PHASES = """
@@ -193,7 +193,7 @@ def test_more_pieces_than_layers_are_refused(forescale):
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        ((), "phase 1: its tokens must be given"),
+        ((), "phase 1: the number of training tokens is required"),
         (
             ("--phase", "tokens=1T rampup_batch_size=64,64"),
             "takes start, increment and samples, such as 256,256,2M",
@@ -260,7 +260,7 @@ seq_len = 8192
         (
             "seq_len = 8192",
             "tp = 3",
-            "asked.toml, line 4, strategy: the number of devices, 16, is no multiple of the 3",
+            "asked.toml, line 4, strategy: the number of devices, 16, is not a multiple of the 3",
         ),
         (
             "seq_len = 8192",
@@ -310,7 +310,7 @@ def test_failures_that_a_file_counts(forescale, tmp_path):
         ("gpu = 4", "gpu = -4", "log.toml, line 4: causes.gpu must be 0 or more, got -4"),
         ("days = 10", "days = 0", "log.toml, line 3: days must be greater than 0, got 0"),
         ("days", "dayz", "log.toml, line 3: unknown key 'dayz'"),
-        ("causes", "#", "log.toml: causes must be given"),
+        ("causes", "#", "log.toml: causes is required"),
         ("days = 10", "days = ", "log.toml"),
     ],
 )

@@ -89,7 +89,7 @@ def test_a_vocabulary_can_be_given(forescale, tmp_path):
     [
         (("--bf16", "--bf15"), (), "line 15; did you mean --bf16"),
         (("$TP --pipe", "$XP --pipe"), (), "got '${XP}'; give it with --var XP=VALUE"),
-        (("--bf16", "--bf16"), ("--tp", 4), "8, is no multiple of tp x cp x pp = 16; give --devices 16"),
+        (("--bf16", "--bf16"), ("--tp", 4), "8, is not a multiple of tp x cp x pp = 16; give --devices 16"),
         (("--bf16", "--bf16"), ("--var", "TP"), "--var must look like NAME=VALUE, such as TP=8; got 'TP'"),
         (("--vocab-file $1 --merge-file $2", ""), (), "give it with --set model.vocab_size=N"),
     ],

@@ -255,7 +255,7 @@ def test_a_space_file_with_degrees_that_leave_devices_idle_is_refused(forescale,
     (tmp_path / "space.toml").write_text("[fix]\ntp = [3]\n")
     ran = forescale("search", *SEARCH, "--space", tmp_path / "space.toml")
     assert (ran.code, ran.out) == (2, "")
-    assert "the space has tp=3: the number of devices, 16, is no multiple of 3" in ran.err
+    assert "the space has tp=3: the number of devices, 16, is not a multiple of 3" in ran.err
 
 
 def test_a_dimension_that_is_held_twice_is_refused(forescale):

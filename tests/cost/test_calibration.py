@@ -111,7 +111,7 @@ def test_unknown_key_is_refused(content):
 
 def test_missing_key_is_refused(content):
     del content["grouped"]["fraction"]
-    with pytest.raises(ReaderError, match=r"mine\.json: grouped.*fraction must be given"):
+    with pytest.raises(ReaderError, match=r"mine\.json: grouped.*fraction is required"):
         calibration_of(content, where="mine.json")
 
 

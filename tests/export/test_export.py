@@ -162,7 +162,7 @@ def test_another_model_is_named_though_no_figure_follows_from_it(model: str, to:
 @pytest.mark.parametrize("to", ["maxtext", "megatron-core", "torchtitan"])
 def test_an_illegal_layout_is_refused_as_one_before_anything_is_written(to: str) -> None:
     question = ask("qwen2.5-0.5b", "h100-sxm", devices=256, seq_len=4096, global_batch_size=64, framework=to)
-    with pytest.raises(SpecError, match="global_batch_size 64 does not divide by dp 256"):
+    with pytest.raises(SpecError, match="global_batch_size 64 is not divisible by dp 256"):
         export(question)
 
 

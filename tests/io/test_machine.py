@@ -61,7 +61,7 @@ def test_a_device_file_may_have_a_base(tmp_path):
 @pytest.mark.parametrize(
     ("text", "error", "said"),
     [
-        (DEVICE.replace('hbm_bandwidth = "3 TB/s"', ""), SpecError, "hbm_bandwidth must be given"),
+        (DEVICE.replace('hbm_bandwidth = "3 TB/s"', ""), SpecError, "hbm_bandwidth is required"),
         (DEVICE.replace("bf16", "bf8"), SpecError, "bf8"),
         (DEVICE.replace('bf16 = "500 TFLOP/s"', ""), SpecError, "at least one of fp32, tf32, fp16, bf16"),
         (f"hbm_size = 3\n{DEVICE}", SpecError, "unknown key 'hbm_size'"),

@@ -360,7 +360,7 @@ def test_later_overrides_win_and_the_input_is_left_alone():
         (
             "devices=100",
             SpecError,
-            r"the number of devices, 100, is no multiple of the 32 .* the nearest are 96 or 128",
+            r"the number of devices, 100, is not a multiple of the 32 .* the nearest are 96 or 128",
         ),
         ("devices=8", SpecError, "the nearest is 32"),
     ],
@@ -372,7 +372,7 @@ def test_bad_overrides(plan, override, error, text):
 
 
 def test_a_missing_section(plan):
-    with pytest.raises(SpecError, match="model must be given"):
+    with pytest.raises(SpecError, match="model is required"):
         read_question(edited(plan, 'model = "llama-3.1-70b"', ""))
 
 

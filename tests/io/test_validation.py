@@ -70,7 +70,7 @@ def test_wrong_units_and_missing_fields():
     with pytest.raises(SpecError) as caught:
         build(Tier, {"name": "net", "bandwidth": "50 GFLOP", "size": 4}, where="tier")
     assert str(caught.value).startswith("tier: bandwidth = '50 GFLOP' is not a quantity in byte/s")
-    assert str(caught.value).endswith("; latency must be given")
+    assert str(caught.value).endswith("; latency is required")
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ GROUPED = {"pp": 4, "vpp": 2}
 
 @pytest.mark.parametrize("group", [None, 4, 5, 6, 8, 10])
 def test_groups_of_micro_batches_that_fit(group):
-    """Of 10, the last group of 6 has 4, of 8 it has 2; without groups 10 are no multiple of 4."""
+    """Of 10, the last group of 6 has 4, of 8 it has 2; without groups 10 are not a multiple of 4."""
     layout = Layout(**GROUPED, microbatch_group=group)
     work = Workload(seq_len=512, global_batch_size=10)
     if group in (5, 6, 10):

@@ -147,7 +147,7 @@ def test_limits_become_a_space_and_refuse_other_values():
     check_choice(framework, "zero", (3,))
     with pytest.raises(SpecError, match=r"own has no zero 2; it takes 1, 3 \(its page\)"):
         check_choice(framework, "zero", (2,))
-    with pytest.raises(SpecError, match="what own@1 can be told is not written down"):
+    with pytest.raises(SpecError, match="the options of own@1 are not recorded"):
         searched(made(), Space(), limited=True)
     assert searched(made(), Space(), limited=False) == Space()
     assert searched(made(always_sp=True), Space(), limited=False).sp == (True,)

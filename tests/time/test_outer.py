@@ -218,8 +218,8 @@ def test_a_search_finds_the_fastest_site():
             {},
             "exchanges between sites, and 64 devices of h100-sxm are on one: give them and their link",
         ),
-        (LINK, {"global_batch_size": 129}, "global_batch_size 129 is no multiple of the 2 sites"),
-        (LINK, {"dp_replicate": 1, "dp_shard": 32}, "dp_replicate 1 is no multiple of the 2 sites"),
+        (LINK, {"global_batch_size": 129}, "global_batch_size 129 is not a multiple of the 2 sites"),
+        (LINK, {"dp_replicate": 1, "dp_shard": 32}, "dp_replicate 1 is not a multiple of the 2 sites"),
         (
             {**LINK, "count": 3},
             {},

@@ -1,4 +1,4 @@
-"""Single changes of one layout: every other value that a framework can be told, and what becomes of the layout."""
+"""Single changes of one layout: every other value that a framework supports, and what becomes of the layout."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RELIEFS: Mapping[str, tuple[Any, ...]] = {
     "graphs": ("none",),
     "dispatcher": ("all_to_all",),
 }
-"""What makes room and is no dimension of a space, by name: tried where no framework says what it can be told."""
+"""What makes room and is no dimension of a space, by name: tried where no framework limits its options."""
 INSIDE: Mapping[str, tuple[str, str]] = {
     "optimizer_offload": ("offload", "optimizer"),
     "activation_offload": ("offload", "activation_layers"),
@@ -70,7 +70,7 @@ class Change:
 
 
 def changes(question: Question) -> tuple[Change, ...]:
-    """Return every single change that the question's framework can be told; not all are legal for the layout."""
+    """Return every single change that the question's framework supports; not all are legal for the layout."""
     layout = question.layout
     degrees = (*_degrees(question), *_choices(question), *_reliefs(question))
     return tuple(
@@ -219,7 +219,7 @@ def _filled(question: Question, layout: Layout) -> Layout | None:
 
 
 def _space(question: Question) -> Space:
-    """Return what the framework of the question can be told; without one, what a search tries."""
+    """Return the options that the question's framework supports; without one, what a search tries."""
     framework, policies = question.framework, Space(recompute=_recomputes(question))
     if framework is None:
         return policies

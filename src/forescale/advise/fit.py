@@ -58,7 +58,7 @@ class Fix(Struct, frozen=True, kw_only=True):
 
     @property
     def lost_s_per_gib(self) -> float | None:
-        """Seconds lost per GiB freed; None where nothing is freed."""
+        """Seconds lost per GiB saved; None where nothing is saved."""
         return None if self.freed_bytes <= 0.0 else self.lost_s / (self.freed_bytes / GIB)
 
     def row(self) -> dict[str, Any]:
@@ -81,14 +81,14 @@ class Fit(Result, Struct, frozen=True, kw_only=True):
     verdict: Verdict
     """Of the layout as it is, against the limit of the question."""
     fixes: tuple[Fix, ...]
-    """Where the layout does not fit for sure: the cheapest fewest changes that make it fit for sure, then what loses
-    least per byte that it frees. Else what shortens the step and fits for sure, fastest first."""
+    """Where the layout does not fit with margin: the cheapest fewest changes that make it fit so, then what loses
+    least per byte that it frees. Else what shortens the step and fits with margin, fastest first."""
     num_tried: int
     """Legal layouts that were evaluated."""
 
     @property
     def first(self) -> Fix | None:
-        """What is proposed; None where nothing that was tried fits for sure."""
+        """What is proposed; None where nothing that was tried fits with margin."""
         fix = self.fixes[0] if self.fixes else None
         return fix if fix is not None and fix.verdict == "FITS" else None
 
@@ -161,7 +161,7 @@ def fit(
     Parameters
     ----------
     question
-        With its layout, and its framework where it has one: only what that can be told is tried.
+        With its layout, and its framework where it has one: only the options that it supports are tried.
     keep
         Kinds of changes that are not made, such as micro_batch_size or tp.
     pairs
@@ -246,7 +246,7 @@ def _few(front: list[_Tried]) -> list[_Tried]:
 
 
 def _smaller(question: Question, now: Projection, tried: Sequence[_Tried]) -> list[_Tried]:
-    """Return the fastest of each kind that fits for sure, pairs that beat all single changes, and what falls short."""
+    """Return the fastest of each kind that fits with margin, pairs that beat all single changes, and the rest."""
     sure = [item for item in tried if item.highest <= question.memory_limit]
     best = _best_of_kinds(sure)
     settled = {item.kinds for item in best}
@@ -261,7 +261,7 @@ def _smaller(question: Question, now: Projection, tried: Sequence[_Tried]) -> li
 
 
 def _faster(question: Question, now: Projection, tried: Sequence[_Tried]) -> list[_Tried]:
-    """Return what shortens the step and fits for sure: the best of each kind, and pairs that beat all single ones."""
+    """Return what shortens the step and fits with margin: the best of each kind, and better pairs."""
     bar = now.step_time_s * (1.0 - LEAST_GAIN)
     sure = [item for item in tried if item.highest <= question.memory_limit and item.step_time < bar]
     return sorted(_best_of_kinds(sure), key=lambda item: item.step_time)
@@ -295,7 +295,7 @@ def _fix(question: Question, now: Projection, tried: _Tried) -> Fix:
 
 
 def _ranked(fixes: Sequence[Fix]) -> list[Fix]:
-    """Return the fewest changes that fit for sure and lose least, then all others by seconds lost per byte freed."""
+    """Return the fewest changes that fit with margin and lose least, then all others by seconds lost per byte freed."""
     ordered = sorted(fixes, key=_price)
     sure = [item for item in ordered if item.verdict == "FITS"]
     if not sure:

@@ -1,4 +1,4 @@
-"""Measure here, project there: a question is cut to the devices at hand, and what fits is timed and weighed.
+"""Benchmarks of a question scaled down to the available devices, for projections of the target.
 
 `reduce` cuts, `measure` runs what is left and returns an artifact (`io/bench.py`). Needs the extra `bench` (torch,
 transformers), but for `reduce`.

@@ -1,4 +1,4 @@
-"""`measure`: a question cut to the devices at hand, run on ranks of this machine, and everything timed and weighed.
+"""`measure`: a question scaled down to the available devices, run on local ranks, timed and weighed.
 
 Ranks are processes of their own. The first writes each row to a file as soon as it has it, so that a bench that is
 interrupted keeps what it has, and the caller sees how far it is.

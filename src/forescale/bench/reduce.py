@@ -1,4 +1,4 @@
-"""A question cut to the devices at hand, so that each device does what it would do at the target.
+"""A question scaled down to the available devices, so that each device does what it would do at the target.
 
 Order of the cut: Primus projection documentation, Configuration Reduction; experts that are kept as its source has it.
 """

@@ -2,7 +2,7 @@
 
 Keys of a file hold for all its releases, those of a release go over them. `base` names what both start from: another
 framework, or another release of the same one ("@2024"); tables are laid over tables, but for `recompute`. `limits`,
-what the framework can be told, are of the file, and may be another's by its name or go over them (`base`).
+the options that the framework supports, are of the file, and may be another's by its name or go over them (`base`).
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _variant(entry: Mapping[str, Any], framework: Framework) -> Variant:
 
 
 def _limits(value: Any, framework: Framework) -> Limits | None:  # noqa: ANN401 (JSON)
-    """Return what a framework can be told; what it recomputes by default is as its record says."""
+    """Return the options that a framework supports; what it recomputes by default is as its record says."""
     if isinstance(value, str):
         value = {"base": value}
     if value is None:

@@ -60,7 +60,7 @@ def fit_command(
     change: ChangeOptions,
     output: OutputOptions,
 ) -> None:
-    """Change a layout so that it fits, or is faster: single changes and pairs, with the price of each."""
+    """Change a layout so that it fits or runs faster: single changes and pairs, ranked by the seconds they cost."""
     from forescale.advise import fit
     from forescale.cli.render.advise import fit_view
     from forescale.export import is_writable

@@ -143,7 +143,7 @@ def _usage(error: Exception) -> int:
     if (name := getattr(error, "option_name", None)) and context is not None:
         text = f"No such option: {name}{_meant(name, context.command)}"
     elif context is not None and (extra := _EXTRA.search(text)):
-        text = f"Got {extra[1]!r}, which no option stands before{_taken(extra[1], context.command)}"
+        text = f"unexpected argument {extra[1]!r}{_taken(extra[1], context.command)}"
     elif path == "forescale" and (word := _COMMAND.match(text)) and (local := command_called(word[1])):
         text = f"No such command {word[1]!r}; forescale {local} does that"
     return _say(f"{text.rstrip('.')} (see {path} --help)")

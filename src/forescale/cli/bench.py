@@ -89,8 +89,8 @@ def bench_command(
 ) -> None:
     """Measure on this machine what fits of a layout: its step, blocks, memory, kernels and messages.
 
-    The layout is cut to the devices at hand; what is given up is said and, with the file loaded, restored. Needs torch
-    and transformers (the extra `bench`).
+    The layout is scaled down to your GPUs and benchmarked; loading the file extrapolates to the target.
+    Needs torch and transformers (the extra `bench`).
     """
     bench.refuse_idle(asked)
     if bench.merge is not None:

@@ -76,7 +76,7 @@ def frameworks_command(
     ] = None,
     output: OutputOptions,
 ) -> None:
-    """List training frameworks, or one with all it does by default and what it can be told."""
+    """List training frameworks, or one with all it does by default and the options that it supports."""
     from forescale.catalogue.frameworks import load_framework
     from forescale.cli.render import catalogue
 

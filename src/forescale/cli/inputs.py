@@ -197,7 +197,7 @@ def _framework_notes(question: Question) -> tuple[Note, ...]:
     framework = question.framework
     if framework is None:
         return ()
-    texts = [f"where nothing else is said, as {framework.label} trains"]
+    texts = [f"unspecified settings use the defaults of {framework.label}"]
     if violation := question.violation(question.strategy):
         texts.insert(0, violation)
     return tuple(Note(topic="framework", text=text) for text in texts)
@@ -487,7 +487,10 @@ def _require(values: dict[str, Any], *, uncounted: bool) -> None:
     if missing:
         if isinstance(preset := values.get("preset"), str):  # it may be why so little was given
             load_preset(preset)
-        raise MissingError(missing, f"{', '.join(missing)} must be given, here or in a plan file (--plan)")
+        raise MissingError(
+            missing,
+            f"{', '.join(missing)} {'are' if missing[1:] else 'is'} required, here or in a plan file (--plan)",
+        )
 
 
 def _counted(values: dict[str, Any], folder: Path | None, plan: PlanOptions, *, laid: bool) -> None:

@@ -53,7 +53,7 @@ def option(
     panel
         Title of the options that it is listed with.
     default
-        Its value where it is not given; ... if it must be given.
+        Its value where it is not given; ... if it is required.
     check
         Is told the parameter and its value, and returns the value or raises.
     complete

@@ -102,7 +102,7 @@ class PassOptions:
     group_size: int | None = option("Micro-batches per group (interleaved).")
     splits: int | None = option("Pieces per sequence (seq1f1b); 2 by default.")
     transport: str | None = option(
-        "Overheads as measured with gloo or rccl where nothing else is said; times are milliseconds."
+        "Default overheads, as measured with gloo or rccl; times are milliseconds."
     )
     sends: Literal["early", "late"] = option(
         "Messages of an overlapped block's forward leave before its backward, or after.", default="late"

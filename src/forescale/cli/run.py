@@ -193,7 +193,7 @@ def _asked(
         limits = None if question.framework is None else question.framework.label
         question = spaced(question, SpaceOptions(limits=limits), sized=True)
     if question.workload.tokens is None:
-        raise SpecError("its tokens must be given (--tokens 15T, or --phase 'tokens=15T …')")
+        raise SpecError("the number of training tokens is required (--tokens 15T, or --phase 'tokens=15T …')")
     if ramp is None:
         return question, [question]
     raw = ramp.split(",") if isinstance(ramp, str) else ramp

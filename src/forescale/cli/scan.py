@@ -29,7 +29,7 @@ _planned = partial(option, panel=Rare("Whole run"))
 class ScanOptions:
     """What is asked instead of one ranking."""
 
-    pareto: bool = _scan("Layouts none beats in time and peak memory.", default=False)
+    pareto: bool = _scan("Pareto front of step time and peak memory.", default=False)
     device_counts: str | None = _scan("The best layout on each number of devices.", "N,N|A-B:STEP")
     target_days: float | None = _scan(
         "The fewest of --devices for --tokens within DAYS.",
@@ -93,7 +93,7 @@ def needing_most(error: MissingError, scan: ScanOptions) -> SpecError:
     if not named or not any(item.startswith("--devices") for item in error.missing):
         return error
     others = [item for item in error.missing if not item.startswith("--devices")]
-    also = f"; {', '.join(others)} must be given too" if others else ""
+    also = f"; {', '.join(others)} are required too" if others else ""
     return MissingError(
         error.missing,
         f"{named[0]} requires the largest number of devices to try: give --devices N or --nodes N, or the numbers "

@@ -28,7 +28,7 @@ class SpaceOptions:
 
     space: Path | None = _space("Space file; the options below go over it.", "FILE.toml")
     limits: str | None = _space(
-        "Only what this framework can be told; it trains, too.",
+        "Only options that this framework supports; it also trains.",
         "NAME",
         flag="--for",
         complete=complete_frameworks,
@@ -122,5 +122,5 @@ def _refuse_idle_devices(space: Space, names: dict[str, list[str]], num_devices:
             values = ",".join(map(str, degrees))
             raise SpecError(
                 f"{'--fix ' if name in names else 'the space has '}{name}={values}: the number of devices, "
-                f"{num_devices}, is no multiple of {values}"
+                f"{num_devices}, is not a multiple of {values}"
             )

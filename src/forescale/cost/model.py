@@ -14,7 +14,7 @@ ProvenanceKind: TypeAlias = Literal["measured", "restored", "interpolated", "fit
 
 
 class Provenance(Struct, frozen=True, kw_only=True):
-    """Where a duration comes from and how far the truth lay from it in 8 cases of 10."""
+    """Where a duration comes from and the half width of its 80 % interval."""
 
     kind: ProvenanceKind
     """From the most to the least certain: measured here, restored from a measured block, interpolated, fitted to

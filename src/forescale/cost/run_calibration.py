@@ -284,7 +284,7 @@ def years_of(release: str) -> float:
     Raises
     ------
     SpecError
-        If it is no year and month.
+        If it is not a year and month.
     """
     if not release:
         return 0.0

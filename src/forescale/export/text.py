@@ -100,7 +100,7 @@ def _speed(question: Question, projection: Projection) -> str:
     step = projection.step_time
     tokens = projection.tokens_per_s_per_device
     return (
-        f"step {step.expected:.3f} s ({step.low:.3g} to {step.high:.3g} in 8 cases of 10), "
+        f"step {step.expected:.3f} s ({step.low:.3g} to {step.high:.3g}, 80 % interval), "
         f"{tokens * question.cluster.num_devices:,.0f} tokens/s, {tokens:,.0f} per device, MFU {projection.mfu:.1%}"
     )
 
@@ -131,7 +131,7 @@ def _memory(memory: MemorySummary) -> str:
     stages = f"; by stage {' '.join(peaks)}" if 1 < len(peaks) <= FEW else ""
     return (
         f"{memory.verdict}, {memory.peak_bytes / GIB:.2f} of {memory.capacity_bytes / GIB:.2f} GiB on the fullest "
-        f"device, {memory.peak_low_bytes / GIB:.1f} to {memory.peak_high_bytes / GIB:.1f} in 8 cases of 10{stages}"
+        f"device, {memory.peak_low_bytes / GIB:.1f} to {memory.peak_high_bytes / GIB:.1f} (80 % interval){stages}"
     )
 
 

@@ -115,10 +115,10 @@ class Settings(Getters):
         )
 
     def size(self, key: str, default: int | None = None) -> int:
-        """Return a whole number of 1 or more that must be given, unless it has a `default`."""
+        """Return a whole number of 1 or more, which is required unless it has a `default`."""
         value = self.count(key, default, least=1) if default is not None else self.count(key, least=1)
         if value is None:
-            self.refuse(f"{self.spell(key)} must be given as a whole number of 1 or more")
+            self.refuse(f"{self.spell(key)} is required: a whole number of 1 or more")
         return value
 
     def degree(self, key: str) -> int:

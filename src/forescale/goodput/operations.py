@@ -22,7 +22,7 @@ STEP, RATE = "step time", "rate of failures"
 """What the range of a run comes from."""
 DRAWS = 500
 BAND = 1.2815515594
-"""Standard deviations between the middle and the ends of an interval that holds 8 cases in 10."""
+"""Standard deviations between the middle and the ends of an 80 % interval."""
 ENDLESS = 100.0
 """Calendar over days without interruptions beyond which a run is said not to end."""
 
@@ -36,7 +36,7 @@ def calendar(
 ) -> Calendar | None:
     """Return calendar days of a run of steps of so many seconds; None where its tokens are unknown.
 
-    They are expected values; the range holds 8 cases in 10 of step times and of rates of failure.
+    They are expected values; the range is the 80 % interval over step times and failure rates.
 
     Raises
     ------

@@ -296,7 +296,7 @@ def _check_schema(value: object, file: Path) -> None:
         raise ReaderError(
             file, f"its schema is {value}; this version reads {SCHEMA}, and {newer}: update, or measure again"
         )
-    raise ReaderError(file, f"it is no bench artifact: its schema must be {SCHEMA}, got {value!r}")
+    raise ReaderError(file, f"it is not a bench artifact: its schema must be {SCHEMA}, got {value!r}")
 
 
 def _check(artifact: BenchArtifact, where: str) -> None:

@@ -123,7 +123,7 @@ def _layout(path: Path, place: int | None) -> tuple[dict[str, Any], dict[str, An
     ]
     if not result:
         if place is not None:
-            raise ReaderError(path, f"it is no search, so it has no layout #{place}")
+            raise ReaderError(path, f"it is not a search, so it has no layout #{place}")
         return document, _spelt(document, path)
     rows, place = result[0], 1 if place is None else place
     if not 1 <= place <= len(rows):
@@ -144,7 +144,7 @@ def _spelt(layout: Any, path: Path) -> Any:  # noqa: ANN401 (JSON)
         for name, known in TABLES.items():
             table = layout.get(name)
             if name not in layout:
-                raise ReaderError(path, f"it is no whole {PROJECTION}: it has no {name}")
+                raise ReaderError(path, f"it is not a complete {PROJECTION} document: it has no {name}")
             if not isinstance(table, dict):
                 raise ReaderError(path, f"{name} must be a table")
             refuse_misspelt(table, known, f"{path}, {name}")

@@ -93,7 +93,7 @@ def read_profile(path: str | Path, *, devices_per_node: int) -> Profile:
     document = parse_json(_text(file), file, infinite=True)
     events = document.get("traceEvents") if isinstance(document, Mapping) else None
     if not isinstance(events, list):
-        raise ReaderError(file, "it is no trace of torch.profiler: it has no list traceEvents")
+        raise ReaderError(file, "it is not a trace of torch.profiler: it has no list traceEvents")
     events = [event for event in events if isinstance(event, Mapping)]
     _check(events, file)
     trace = _trace(events, devices_per_node)
@@ -125,7 +125,7 @@ def _text(file: Path) -> str:
                 content = inside.read(MOST_BYTES + 1)
         return content.decode("utf-8-sig")
     except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise ReaderError(file, f"it is no whole trace ({error})") from error
+        raise ReaderError(file, f"it is not a complete trace ({error})") from error
 
 
 READ: Mapping[str, tuple[type, ...]] = {
@@ -338,9 +338,9 @@ def _snapshot(file: Path) -> Event:
     except ReaderError:
         raise
     except Exception as error:  # a broken pickle raises anything
-        raise ReaderError(file, f"it is no snapshot that can be read: {error}") from error
+        raise ReaderError(file, f"the snapshot cannot be read: {error}") from error
     if not isinstance(content, Mapping) or not isinstance(content.get("segments"), list):
-        raise ReaderError(file, "it is no snapshot of torch.cuda.memory: it has no list segments")
+        raise ReaderError(file, "it is not a snapshot of torch.cuda.memory: it has no list segments")
     return content
 
 
@@ -407,7 +407,7 @@ def _tables(rows: object, where: str, file: Path) -> list[Event]:
 def _whole(table: Event, key: str, where: str, file: Path, allowed: Interval) -> int:
     """Return a whole number of a snapshot's table."""
     if key not in table:
-        raise ReaderError(file, f"it is no snapshot of torch.cuda.memory: {where} has no {key}")
+        raise ReaderError(file, f"it is not a snapshot of torch.cuda.memory: {where} has no {key}")
     try:
         return int(within(table[key], allowed, f"{where}.{key}", whole=True))
     except SpecError as error:

@@ -370,7 +370,7 @@ def build_layout(values: Mapping[str, Any], num_devices: int, *, where: str, sit
         below, above = num_devices // fixed * fixed, -(-num_devices // fixed) * fixed
         nearest = f"are {below} or {above}" if below else f"is {above}"
         raise SpecError(
-            f"{where}, strategy: the number of devices, {num_devices}, is no multiple of the {fixed} that "
+            f"{where}, strategy: the number of devices, {num_devices}, is not a multiple of the {fixed} that "
             f"tp {value.tp}, cp {value.cp}, pp {value.pp} and the data parallel degree given need; "
             f"the nearest {nearest}"
         )
@@ -506,7 +506,7 @@ def _check_sections(values: Mapping[str, Any], where: str) -> None:
             f"{where}: [[phase]] is of a whole run, which `forescale run` projects; leave it out here"
         )
     if missing := [key for key in ("model", "cluster", "workload") if key not in values]:
-        raise SpecError(f"{where}: {' and '.join(missing)} must be given")
+        raise SpecError(f"{where}: {' and '.join(missing)} {'are' if missing[1:] else 'is'} required")
     for key in _TABLES:
         if key in values and not isinstance(values[key], Mapping | Layout | Workload | Operations):
             raise SpecError(f"{where}: {key} must be a table ([{key}]), got {shown(values[key])}")

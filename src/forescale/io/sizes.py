@@ -59,7 +59,7 @@ def sized_cluster(
     folder
         Folder that relative paths start from.
     layout
-        Degrees that give the number where nothing else does; None if it must be given.
+        Degrees that give the number where nothing else does; None if it is required.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def sized_cluster(
         devices = sites * fewest_devices(layout)
         origin = _degrees_text(layout, sites)
     if (devices is None) == (nodes is None):
-        raise SpecError(f"{where}: exactly one of devices and nodes must be given")
+        raise SpecError(f"{where}: enter the number of devices, or of nodes, not both")
     count = devices if devices is not None else (nodes or 0) * cluster.devices_per_node
     if nodes is not None:
         origin = f"{counted(nodes, 'node')} × {counted(cluster.devices_per_node, 'device')} per node of {cluster.name}"

@@ -17,7 +17,7 @@ from forescale.struct import Struct
 
 
 class Bounds(Struct, frozen=True, kw_only=True):
-    """A number with what 8 cases in 10 should lie between."""
+    """A number with its 80 % interval."""
 
     low: Numeric
     expected: Numeric

@@ -469,7 +469,7 @@ def highest_peak(footprint: Footprint, overhead: Overhead, stages: Stages) -> Nu
 
 
 def fragmentation_note(memory: MemorySummary, setting: EvalContext) -> tuple[Note, ...]:
-    """Say so where segments that grow would make a layout fit for sure; a measured gap is what it is."""
+    """Say so where segments that grow would make a layout fit with margin; a measured gap is what it is."""
     if setting.overhead.measured is not None:
         return ()
     device, varied = setting.cluster.device, setting.workload.varied_lengths

@@ -160,7 +160,7 @@ MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "buffers", "
 
 
 class Interval(Struct, frozen=True, kw_only=True):
-    """A number with what 8 cases in 10 should lie between."""
+    """A number with its 80 % interval."""
 
     low: float
     expected: float

@@ -131,7 +131,7 @@ class Difference(Struct, frozen=True, kw_only=True, eq=False, dict=True):
         explicit += [line for cause in causes if (line := self._told(cause, 1e-3 * measured))]
         rest = measured - simulated - sum(part.excess for part in self.parts)
         if abs(rest) > 1e-3 * measured:
-            explicit.append(f"{rest:+.2f} ms: the simulation is held up elsewhere than on the measured path")
+            explicit.append(f"{rest:+.2f} ms: the simulated critical path differs from the measured one")
         busy = np.array([self._per_pass(rank) for rank in range(self.step.schedule.num_ranks)])
         typical = float(np.median(busy))
         explicit += [

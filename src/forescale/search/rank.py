@@ -255,7 +255,7 @@ def search(
         Whether layouts that differ only in how states are sharded, ranks placed, layers recomputed and the like are
         ranked each by itself; else the best of them stands for all, and `SearchResult.variants` counts the others.
     surest
-        Whether to look also for the fastest layout that fits for sure, where the best are no such.
+        Whether to look also for the fastest layout that fits with margin, where the best are no such.
     relax
         Whether to search also with each constraint relaxed by itself, and say what the best would gain.
     time_limit
@@ -316,7 +316,7 @@ def search(
 def _surest(
     question: Question, ranking: Ranking, best: Sequence[Projection], watch: Watch
 ) -> Projection | None:
-    """Return the fastest layout that fits for sure: of those that the best stand for too, or else of all."""
+    """Return the fastest layout that fits with margin: of those that the best stand for too, or else of all."""
     sure = next((item for item in best if item.memory.verdict == "FITS"), None)
     if sure is not None and (sure is best[0] or not ranking.goal.folds):
         return sure

@@ -79,7 +79,7 @@ class Checkpoint:
         if not exists(self.path):
             return
         if not is_file(self.path):  # a device such as /dev/full has no end
-            raise self._damaged("it is no file")
+            raise self._damaged("it is not a file")
         state = self._read()
         if str(state.pop("key")) != self.key:
             msg = f"{self.path} is the checkpoint of another question; name another file or remove it"
@@ -504,7 +504,7 @@ class Ranking:
         ]
 
     def surest(self) -> tuple[Question, Layout] | None:
-        """Return the fastest layout that fits for sure, if it is no slower than the last of the best."""
+        """Return the fastest layout that fits with margin, if it is at least as fast as the last of the best."""
         values: list[tuple[float, float, int, int]] = []
         for nth, solver in enumerate(self.solvers):
             scores = solver.scored(replace(solver.question, safe=True))

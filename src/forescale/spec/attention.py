@@ -158,7 +158,9 @@ class FullAttention(AttentionKind, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse queries that share no whole number of key/value heads."""
         if self.num_heads % max(self.num_kv_heads, 1):
-            msg = f"{self.num_heads} attention heads are no multiple of {self.num_kv_heads} key/value heads"
+            msg = (
+                f"{self.num_heads} attention heads are not a multiple of {self.num_kv_heads} key/value heads"
+            )
             raise SpecError(msg)
 
     @property

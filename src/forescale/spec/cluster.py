@@ -241,7 +241,7 @@ class Cluster(SpecStruct, frozen=True, kw_only=True):
     def tier_fill(self) -> tuple[int, ...]:
         """Parts of the tier inside it that fill each tier but the outermost; the innermost counts devices.
 
-        Tiers that the number of devices is no multiple of are filled as far as equal parts allow.
+        Tiers that the number of devices is not a multiple of are filled as far as equal parts allow.
         """
         filled, result = 1, []
         for tier in self.tiers[:-1]:

@@ -208,7 +208,7 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         name="sequence over cp × tp",
         holds=lambda q: _divides(_sequence_parts(q), q.workload.seq_len),
         message=lambda q: (
-            f"seq_len {q.workload.seq_len} does not divide by {_sequence_parts(q)} "
+            f"seq_len {q.workload.seq_len} is not divisible by {_sequence_parts(q)} "
             f"(cp {q.degrees.cp}, twice in zig-zag, times tp {q.degrees.tp} under sp)"
         ),
     ),
@@ -265,7 +265,7 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         name="global batch",
         holds=lambda q: _divides(_dp(q.degrees) * q.degrees.micro_batch_size, q.workload.global_batch_size),
         message=lambda q: (
-            f"global_batch_size {q.workload.global_batch_size} does not divide by dp {_dp(q.degrees)} × "
+            f"global_batch_size {q.workload.global_batch_size} is not divisible by dp {_dp(q.degrees)} × "
             f"micro_batch_size {q.degrees.micro_batch_size}"
         ),
     ),
@@ -471,7 +471,7 @@ def _images(q: Proposal) -> str:
         )
     if vision.tiles is None and size % side:
         nearest = max(round(size / side), 1) * side
-        return f"images.size {size} is no multiple of the {side} pixels of one token of {q.model.name}: try {nearest}"
+        return f"images.size {size} is not a multiple of the {side} pixels of a token of {q.model.name}: try {nearest}"
     tokens, room = vision.tokens(images), q.workload.seq_len
     if images.count * tokens > room:
         text = f"{counted(images.count, 'image')} of {counted(tokens, 'token')}"

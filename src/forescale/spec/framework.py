@@ -1,4 +1,4 @@
-"""How a training framework trains where nobody says otherwise, and what it can be told."""
+"""Defaults of training frameworks, and the options that they support."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ S = TypeVar("S")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a framework can be told, as it is documented; dimensions of a space that are not named are free."""
+    """The options that a framework supports, as it is documented; dimensions of a space that are not named are free."""
 
     source: str
     values: Mapping[str, tuple[Any, ...]] = field(default_factory=dict, hash=False)
@@ -124,7 +124,7 @@ class Framework:
     expert_graphs: Mapping[str, LaunchGraphs] = field(default_factory=dict, hash=False)
     """The same of models with experts, by the start of the device's name, over `graphs`."""
     limits: Limits | None = None
-    """What it can be told; None where nobody wrote it down."""
+    """The options that it supports; None where they are not recorded."""
 
     @property
     def label(self) -> str:
@@ -392,7 +392,7 @@ OWN = ("schedule", "dispatcher")
 
 
 def searched(framework: Framework, space: Space, *, limited: bool) -> Space:
-    """Return what a search may choose under a framework: all of `space`, or only what the framework can be told.
+    """Return what a search may choose under a framework: all of `space`, or only the framework's options.
 
     Schedules and dispatchers are its own either way.
 
@@ -478,7 +478,7 @@ def rule_of(framework: str, name: str, text: str) -> Constraint:
 
 def _limits(framework: Framework) -> Limits:
     if framework.limits is None:
-        raise SpecError(f"what {framework.label} can be told is not written down; leave out --for")
+        raise SpecError(f"the options of {framework.label} are not recorded; leave out --for")
     return framework.limits
 
 

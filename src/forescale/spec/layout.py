@@ -278,7 +278,7 @@ Placement: TypeAlias = tuple[Share, ...]
 
 
 def check_order(order: Iterable[object]) -> None:
-    """Raise if it is no order of all axes."""
+    """Raise if it is not an order of all axes."""
     if sorted(value := list(map(str, order))) != sorted(DEFAULT_AXIS_ORDER):
         named = ",".join(value) or "none"
         raise SpecError(f"axis_order names each of {', '.join(DEFAULT_AXIS_ORDER)} once; got {named}")

@@ -91,7 +91,7 @@ class Checkpointing(SpecStruct, frozen=True, kw_only=True):
         _operated("Between checkpoints, such as 30min; the best by default.", "TIME", flag="interval",
         unit="second")] = None  # fmt: skip
     """Seconds of training between checkpoints; None is the best."""
-    stall: Annotated[Seconds | None, _operated("That every save stops training, beside its bytes.", "TIME",
+    stall: Annotated[Seconds | None, _operated("Fixed pause per checkpoint, in addition to the copy time.", "TIME",
         flag="checkpoint-stall", unit="second")] = None  # fmt: skip
     """Seconds that training stops for every save, beside the bytes that it waits for: ranks meet, plan and stage what
     they hold; None is what the largest published run does."""
@@ -129,7 +129,7 @@ class Operations(SpecStruct, frozen=True, kw_only=True):
     elastic: Annotated[bool, _operated("Go on with fewer replicas where no spare is left.")] = False
     """Where no spare is left, training goes on with fewer data-parallel replicas instead of waiting for a repair."""
     fatal: Annotated[float, Interval(ge=0, le=1),
-        _operated("Of the failures, those that take a node out of service.", "SHARE")] = 0.5  # fmt: skip
+        _operated("Fraction of failures that disable a node.", "SHARE")] = 0.5  # fmt: skip
     """Share of the failures that take a node out of service; the rest are over with a restart."""
     evaluation: Annotated[float, Interval(ge=0, le=0.99),
         _operated("Of the time, for evaluation, warm-up and compilation.", "SHARE")] = 0.0  # fmt: skip

@@ -1,7 +1,7 @@
 """The server: addresses, limits and what is remembered. Workers answer; this process only passes on.
 
-Nothing that a page sends names a file of the server; what is wrong is one sentence with status 422, what is too much
-429 with Retry-After.
+Nothing that a page sends names a file of the server; invalid input returns a one-line error with status 422, too many
+requests 429 with Retry-After.
 """
 
 from __future__ import annotations

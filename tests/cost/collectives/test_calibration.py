@@ -78,7 +78,7 @@ def test_unknown_and_missing_keys_are_refused():
     assert link_calibration_of(good, where="here").protocols[0].efficiency == 0.9
     with pytest.raises(ReaderError, match="here: unknown key 'effciency'"):
         link_calibration_of({**good, "effciency": 1}, where="here")
-    with pytest.raises(ReaderError, match=r"here: network calibration.protocols must be given"):
+    with pytest.raises(ReaderError, match=r"here: network calibration.protocols is required"):
         link_calibration_of({"name": "x"}, where="here")
 
 

@@ -167,8 +167,8 @@ def test_micro_batches_of_groups_are_no_multiple_of_the_stages(tmp_path):
 @pytest.mark.parametrize(
     ("group", "said"),
     [
-        ("None", "32 micro-batches are no multiple of pp 13, as virtual stages need"),
-        ("13", "32 micro-batches are no multiple of pp 13, as virtual stages need"),
+        ("None", "32 micro-batches are not a multiple of pp 13, as virtual stages need"),
+        ("13", "32 micro-batches are not a multiple of pp 13, as virtual stages need"),
         (
             "20",
             r"model.microbatch_group_size_per_vp_stage 20 leaves 12 of 32 micro-batches over, fewer than pp 13",

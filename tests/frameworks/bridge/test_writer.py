@@ -1,4 +1,4 @@
-"""What is written for Megatron-Bridge is read back to the bit; recipes that cannot be are refused in a sentence."""
+"""What is written for Megatron-Bridge round-trips exactly; recipes that cannot be are refused in a sentence."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_plans_read_back_to_the_bit() -> None:
             ReaderError,
             "line 2: model.seq_length 8192 and dataset.sequence_length 4096 must be the same",
         ),
-        ("cfg.model.num_layers = = 4", ReaderError, "it is no Python"),
+        ("cfg.model.num_layers = = 4", ReaderError, "it is not valid Python"),
         (
             f"{SMALL}; cfg.optimizer.exp_avg_dtype = torch.bfloat16; cfg.optimizer.{AWARE} = False",
             ReaderError,

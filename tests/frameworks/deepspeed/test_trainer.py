@@ -49,7 +49,7 @@ def test_machines_divide_the_processes_and_cpus_are_said(tmp_path):
     path = tmp_path / "launch.yaml"
     path.write_text(LAUNCH.format(kind="FSDP") + "num_machines: 3\n")
     with pytest.raises(
-        ReaderError, match=r"num_processes \(line 5\) 8 is no multiple of num_machines \(line 6\) 3"
+        ReaderError, match=r"num_processes \(line 5\) 8 is not a multiple of num_machines \(line 6\) 3"
     ):
         AccelerateReader().read(path, Options())
     path.write_text(LAUNCH.format(kind="FSDP") + "num_machines: 2\nuse_cpu: true\n")

@@ -1,4 +1,4 @@
-"""What is written for DeepSpeed and the Trainer is read back to the bit."""
+"""What is written for DeepSpeed and the Trainer round-trips exactly."""
 
 from __future__ import annotations
 

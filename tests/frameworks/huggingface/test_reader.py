@@ -174,7 +174,7 @@ class TestRefusals:
     def test_heads_must_divide_the_hidden_size_unless_their_width_is_given(self):
         with pytest.raises(
             ReaderError,
-            match="'hidden_size' 256 is no multiple of 'num_attention_heads' 3; give the key 'head_dim'",
+            match="'hidden_size' 256 is not a multiple of 'num_attention_heads' 3; give the key 'head_dim'",
         ):
             read("llama", num_attention_heads=3)
         assert (

@@ -1,4 +1,4 @@
-"""What is written for MaxText is read back to the bit, but for what it has no key for."""
+"""What is written for MaxText round-trips exactly, but for what it has no key for."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_pipelines_run_breadth_first():
         ({"cp": 2, "zero": 1}, "context ranks shard weights"),
         ({"tp": 8, "dp_shard": 1, "dp_replicate": 8, "zero": 3}, "stage 3 has shards"),
         ({"pp": 3, "devices": 48, "global_batch_size": 48}, "equal stages"),
-        ({"pp": 4, "micro_batch_size": 4, "global_batch_size": 384}, "6 are no multiple of pp 4"),
+        ({"pp": 4, "micro_batch_size": 4, "global_batch_size": 384}, "6 are not a multiple of pp 4"),
         ({"model": "nemotron-h-56b"}, "MaxText has no style of block for nemotron-h-56b"),
     ],
 )

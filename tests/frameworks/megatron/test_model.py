@@ -61,7 +61,7 @@ def test_bars_cut_stages(pattern, pp, vpp, stages):
         ("--hybrid-layer-pattern 'M||*'", "an empty stage"),
         ("--hybrid-layer-pattern M-* --num-layers 4", "is not the 3 of the pattern"),
         (f"--hybrid-layer-pattern 'M|-|*' {PP}2", "the 3 stages of the layer pattern"),
-        ("--hybrid-layer-pattern ME", "num-experts must be given"),
+        ("--hybrid-layer-pattern ME", "num-experts is required"),
     ],
 )
 def test_what_cannot_be(more, text):

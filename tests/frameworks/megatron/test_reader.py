@@ -165,7 +165,7 @@ def test_vocabulary_from_the_tokenizer():
     [
         (
             "--num-attention-heads 5",
-            "--hidden-size 64 is no multiple of --num-attention-heads 5; give --kv-channels",
+            "--hidden-size 64 is not a multiple of --num-attention-heads 5; give --kv-channels",
         ),
         ("--num-layers 0", "--num-layers must be a whole number of 1 or more, got 0"),
         ("--num-layers four", "--num-layers must be a whole number of 1 or more, got 'four'"),
@@ -185,9 +185,9 @@ def test_vocabulary_from_the_tokenizer():
         ("--experimental-attention-variant dsa", "variant dsa needs --multi-latent-attention"),
         (
             "--experimental-attention-variant dsa --multi-latent-attention",
-            "--dsa-indexer-n-heads must be given as a whole number of 1 or more",
+            "--dsa-indexer-n-heads is required: a whole number of 1 or more",
         ),
-        ("--experimental-attention-variant gdn", "--linear-attention-freq must be given"),
+        ("--experimental-attention-variant gdn", "--linear-attention-freq is required"),
     ],
 )
 def test_impossible_models(more, text):
@@ -493,11 +493,15 @@ def test_the_rest_of_the_layout():
 @pytest.mark.parametrize(
     ("more", "devices", "text"),
     [
-        ("--tensor-model-parallel-size 3", 8, "the number of devices, 8, is no multiple of tp x cp x pp = 3"),
+        (
+            "--tensor-model-parallel-size 3",
+            8,
+            "the number of devices, 8, is not a multiple of tp x cp x pp = 3",
+        ),
         (
             MOE + "--expert-model-parallel-size 8",
             4,
-            "the number of devices, 4, is no multiple of ep x etp x pp = 8",
+            "the number of devices, 4, is not a multiple of ep x etp x pp = 8",
         ),
         ("--expert-model-parallel-size 2", 2, "--expert-model-parallel-size 2 needs experts; it has none"),
         (
@@ -505,7 +509,7 @@ def test_the_rest_of_the_layout():
             None,
             "--tensor-model-parallel-size must be a whole number of 1 or more, got 0",
         ),
-        (PP + "3", None, "4 layers are no multiple of the pipeline's 3 ranks"),
+        (PP + "3", None, "4 layers are not a multiple of the pipeline's 3 ranks"),
         (
             PP + "3 --account-for-loss-in-pipeline-split",
             None,
@@ -519,7 +523,7 @@ def test_the_rest_of_the_layout():
         (
             PP + "2 --num-layers-per-virtual-pipeline-stage 3",
             None,
-            "the 2 layers of a rank are no multiple of",
+            "the 2 layers of a rank are not a multiple of",
         ),
         (
             PP + "2 --num-virtual-stages-per-pipeline-rank 4",
@@ -565,7 +569,7 @@ def test_the_rest_of_the_layout():
             None,
             "--tp-comm-overlap needs --sequence-parallel",
         ),
-        ("--recompute-granularity full", None, "--recompute-method must be given with full recompute"),
+        ("--recompute-granularity full", None, "--recompute-method is required with full recompute"),
         ("--recompute-granularity selective --recompute-method block", None, "goes with full recompute only"),
         (
             "--recompute-granularity some",
@@ -669,7 +673,7 @@ GROUPS = f"{PP}2 --num-virtual-stages-per-pipeline-rank 2 --microbatch-group-siz
     [
         (
             "--global-batch-size 6",
-            "--global-batch-size 6 is no multiple of micro batch 1 x data parallel 4 = 4",
+            "--global-batch-size 6 is not a multiple of micro batch 1 x data parallel 4 = 4",
         ),
         ("--bf16 --fp16", "--bf16 and --fp16 cannot both be set"),
         ("--bf16 --fp8-format hybrid --fp4-format e2m1", "--fp4-format and --fp8-format cannot both be set"),
@@ -683,7 +687,7 @@ GROUPS = f"{PP}2 --num-virtual-stages-per-pipeline-rank 2 --microbatch-group-siz
         ("--exp-avg-dtype fp8", "--exp-avg-dtype can only be fp32 without"),
         (
             PP + "2 --num-virtual-stages-per-pipeline-rank 2 --global-batch-size 6",
-            "3 micro-batches are no multiple of pp",
+            "3 micro-batches are not a multiple of pp",
         ),
         (GROUPS + "1 --global-batch-size 8", "1 must be at least pp 2 and at most the 4 micro-batches"),
         (GROUPS + "6 --global-batch-size 8", "6 must be at least pp 2 and at most the 4 micro-batches"),
@@ -893,7 +897,7 @@ def test_a_teacher_cannot_be_expressed():
 
 
 def test_layers_that_do_not_divide_name_the_pipelines_that_do():
-    refused("4 layers are no multiple of the pipeline's 3 ranks; give --pp 2 or 4", f"{PP}3", 3)
+    refused("4 layers are not a multiple of the pipeline's 3 ranks; give --pp 2 or 4", f"{PP}3", 3)
 
 
 def test_how_long_a_run_is_may_be_left_open():

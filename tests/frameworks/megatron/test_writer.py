@@ -1,4 +1,4 @@
-"""What is written for Megatron-LM is read back to the bit."""
+"""What is written for Megatron-LM round-trips exactly."""
 
 from __future__ import annotations
 

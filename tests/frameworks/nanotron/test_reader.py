@@ -130,7 +130,9 @@ def test_devices_go_over_data_parallelism(read):
     result = read(devices=32)
     assert (result.strategy.dp, result.workload_fields["global_batch_size"]) == (16, 48)
     assert any("on 32 it is 16" in note for note in result.notes)
-    with pytest.raises(ForescaleError, match="the number of devices, 33, is no multiple of tp x cp x pp = 2"):
+    with pytest.raises(
+        ForescaleError, match="the number of devices, 33, is not a multiple of tp x cp x pp = 2"
+    ):
         read(devices=33)
 
 

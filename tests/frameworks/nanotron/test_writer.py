@@ -1,4 +1,4 @@
-"""What is written for nanotron is read back to the bit, but for what it has no key for."""
+"""What is written for nanotron round-trips exactly, but for what it has no key for."""
 
 from __future__ import annotations
 

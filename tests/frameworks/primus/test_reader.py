@@ -294,14 +294,14 @@ def test_other_limits_of_the_heuristic_are_the_next_that_has_a_schedule(reposito
             "lr: 1.0e-5",
             "pipeline_model_parallel_size: 3",
             ReaderError,
-            "8 layers are no multiple of the pipeline's 3",
+            "8 layers are not a multiple of the pipeline's 3",
         ),
         ("lr: 1.0e-5", "swiglu: maybe", ReaderError, "swiglu must be true or false, got 'maybe'"),
         (
             "lr: 1.0e-5",
             "global_batch_size: 63",
             ReaderError,
-            "global_batch_size 63 is no multiple of micro batch 2",
+            "global_batch_size 63 is not a multiple of micro batch 2",
         ),
         (
             "lr: 1.0e-5",

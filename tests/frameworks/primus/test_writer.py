@@ -1,4 +1,4 @@
-"""What is written for Primus is read back to the bit, its own schedules and listed layers too."""
+"""What is written for Primus round-trips exactly, its own schedules and listed layers too."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_modules_that_import_each_other_end(tmp_path):
 
 def test_a_file_that_is_no_python_is_named_with_its_line(tmp_path):
     lay(tmp_path, {"a.py": "from b import x", "b.py": "x = 1\ny = = 2"})
-    with pytest.raises(ReaderError, match=r"b\.py, line 2: it is no Python"):
+    with pytest.raises(ReaderError, match=r"b\.py, line 2: it is not valid Python"):
         value(tmp_path / "a.py", "x")
 
 

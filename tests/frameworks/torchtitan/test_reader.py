@@ -347,7 +347,7 @@ def test_a_function_that_calls_itself_is_no_value(job):
         ({"model": {"name": "lama3"}}, r"unknown model.name in .*did you mean llama3"),
         ({"parallelism": {"data_parallel_shard_degree": 3}}, r"8 devices cannot be laid out"),
         ({"parallelism": {"tensor_parallel_degree": 3}}, r"8 devices cannot be laid out"),
-        ({"training": {"global_batch_size": 7}}, r"global_batch_size \(line 5\) 7 is no multiple of 2 x 8 data-parallel ranks"),
+        ({"training": {"global_batch_size": 7}}, r"global_batch_size \(line 5\) 7 is not a multiple of 2 x 8 data-parallel ranks"),
         ({"parallelism": {"pipeline_parallel_degree": 2, "pipeline_parallel_schedule": "2F2B"}}, "must be one of 1F1B"),
         ({"parallelism": {"tensor_parallel_degree": "two"}}, "must be a whole number"),
         ({"activation_checkpoint": {"mode": []}}, r"activation_checkpoint.mode \(line \d+\) must be text, got \[\]"),

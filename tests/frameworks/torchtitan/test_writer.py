@@ -1,4 +1,4 @@
-"""What is written for torchtitan is read back to the bit, and refuses what torchtitan refuses."""
+"""What is written for torchtitan round-trips exactly, and refuses what torchtitan refuses."""
 
 from __future__ import annotations
 

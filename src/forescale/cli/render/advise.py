@@ -102,7 +102,7 @@ def _outcome(result: Advice) -> list[TextLine]:
         *_risk(result),
     ]
     if one.training_days is not None:
-        lines.append(line(f"the run  {one.training_days:,.1f} days if nothing failed, {words.calendar(one)}"))
+        lines.append(line(f"the run  {one.training_days:,.1f} days without failures, {words.calendar(one)}"))
     if result.ratios:
         ratios = " · ".join(f"{ratio.name} {ratio.value:.2g}" for ratio in result.ratios)
         lines.append(line(f"communication to compute, hidden below 1: {ratios}", style="dim"))
@@ -156,16 +156,20 @@ def _proposal(result: Fit) -> TextLine:
     """Return what comes first in a sentence."""
     first = result.first
     if first is None and result.verdict == "FITS":
-        return line("it fits, and no change of one or two things makes it faster and still fits for sure")
+        return line("it fits, and no change of one or two things makes it faster and still fits with margin")
     if first is None:
-        return line("no change of one or two things makes it fit for sure; forescale search tries everything")
+        return line(
+            "no change of one or two things makes it fit with margin; forescale search tries everything"
+        )
     if result.verdict == "FITS":
         return line(
             "it fits; ", (first.text, "bold"), f" makes a step {format_seconds(-first.lost_s)} shorter"
         )
     longer = "longer" if first.lost_s > 0.0 else "shorter"
-    price = f"makes a step {format_seconds(abs(first.lost_s))} {longer}" if first.lost_s else "takes no time"
-    return line("with ", (first.text, "bold"), f" it fits for sure, which {price}")
+    price = (
+        f"makes a step {format_seconds(abs(first.lost_s))} {longer}" if first.lost_s else "costs no step time"
+    )
+    return line("with ", (first.text, "bold"), f" it fits with margin, which {price}")
 
 
 def _lost_per_gib(fix: Fix) -> Cell:

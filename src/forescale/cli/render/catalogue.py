@@ -117,7 +117,7 @@ def framework_rows() -> Rows:
 
 
 def framework_view(framework: Framework) -> View:
-    """Return what a framework does where it is not as usual, with the source, and what it can be told."""
+    """Return what a framework does where it is not as usual, with the source, and the options that it supports."""
     plain = Framework(name="", release="", title="", date="", source="", software="")
     head = ("name", "release", "title", "date", "source", "sources", "limits")
     rows = (
@@ -137,7 +137,7 @@ def framework_view(framework: Framework) -> View:
 
 def _limits(limits: Limits | None) -> list[Content]:
     if limits is None:
-        return [line("what it can be told is not written down; --for does not take it")]
+        return [line("its supported options are not recorded; --for does not accept it")]
     names = dict.fromkeys((*limits.values, *limits.others))
     both = {
         name: dict.fromkeys((*limits.values.get(name, ()), *limits.others.get(name, ()))) for name in names
@@ -145,7 +145,7 @@ def _limits(limits: Limits | None) -> list[Content]:
     rows = [(name, ", ".join(map(choice_word, values))) for name, values in both.items()]
     rows += [("rule", f"{name}: {rule}") for name, rule in limits.rules.items()]
     texts = [line(text) for text in (limits.note, limits.source) if text]
-    return [table("|can be told", "<values", rows=rows), *texts]
+    return [table("|supports", "<values", rows=rows), *texts]
 
 
 def _said(value: Any) -> str:  # noqa: ANN401 (a field of a framework)

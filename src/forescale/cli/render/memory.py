@@ -69,7 +69,7 @@ def _decomposition(anchored: AnchoredMemory) -> list[tuple[str, float, str]]:
             "of the formulas",
         )
     return [
-        (f"formulas at rank {anchored.worst.stage} of the target", estimate.analytical_bytes, "all that formulas know"),
+        (f"formulas at rank {anchored.worst.stage} of the target", estimate.analytical_bytes, "modelled"),
         ("framework overhead", residual.framework_overhead_bytes, remarks[0]),
         ("live-tensor excess", residual.live_tensor_excess_bytes, remarks[1]),
         ("point estimate", estimate.point_bytes, remarks[2]),

@@ -134,7 +134,7 @@ def memory_view(result: Projection) -> View:
     memory = result.memory
     on_device = format_count(result.params.per_device_max)
     interval = _peak_interval(memory)
-    rest = f", {interval} in 8 cases of 10" if interval else ""
+    rest = f", {interval} (80 % interval)" if interval else ""
     lines = (
         line(*_verdict(memory).parts, rest),
         line(f"parameters {_parameters(result)}, {on_device} on the fullest device"),
@@ -176,7 +176,7 @@ def _figures(result: Projection) -> list[tuple[str, Cell]]:
     ]
     if result.training_days is not None:
         tokens = format_count(result.workload.tokens or 0.0)
-        rows.append(("training", f"{result.training_days:,.1f} days for {tokens} tokens, if nothing failed"))
+        rows.append(("training", f"{result.training_days:,.1f} days for {tokens} tokens, without failures"))
         rows.append(("", words.calendar(result)))
     return rows
 

@@ -188,7 +188,7 @@ def _facts(result: RunProjection) -> list[tuple[str, str]]:
     rows = [
         (
             "days",
-            f"{_range(result.days, '{:,.1f}')}; {result.ideal_days:.1f} if nothing failed; "
+            f"{_range(result.days, '{:,.1f}')}; {result.ideal_days:.1f} without failures; "
             f"goodput {result.goodput:.1%}{_causes(result.spread)}",
         ),
         ("interruptions", f"{unexpected}; {result.planned:.0f} planned"),
@@ -248,4 +248,4 @@ def sites_view(document: Mapping[str, Any]) -> View:
 
 def _range(value: Interval, form: str) -> str:
     low, middle, high = (form.format(item) for item in (value.low, value.expected, value.high))
-    return f"{middle} ({low} to {high} in 8 cases of 10)"
+    return f"{middle} ({low} to {high}, 80 % interval)"

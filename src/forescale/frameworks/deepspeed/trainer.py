@@ -55,7 +55,7 @@ class AccelerateReader:
         count, machines = settings.count("num_processes"), settings.size("num_machines", 1)
         if count and count % machines:
             whole, item = map(settings.spell, ("num_processes", "num_machines"))
-            settings.refuse(f"{whole} {count} is no multiple of {item} {machines}")
+            settings.refuse(f"{whole} {count} is not a multiple of {item} {machines}")
         if settings.flag("use_cpu"):
             settings.note(
                 f"not expressed: {settings.spell('use_cpu')} (training on CPUs, not on the cluster's devices)"

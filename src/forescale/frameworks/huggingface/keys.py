@@ -296,7 +296,7 @@ def full_attention(
         fields = {"rope": rope_of(keys), **fields}
     kv_heads = keys.size(*KV_HEADS, default=heads)
     if heads % kv_heads:
-        problem = f"{keys.spelt(*HEADS)} {heads} is no multiple of {keys.spelt(*KV_HEADS)} {kv_heads}"
+        problem = f"{keys.spelt(*HEADS)} {heads} is not a multiple of {keys.spelt(*KV_HEADS)} {kv_heads}"
         keys.refuse(problem)
     return FullAttention(num_heads=heads, num_kv_heads=kv_heads, head_dim=width, **fields)
 
@@ -367,7 +367,7 @@ def even_head_dim(keys: Keys) -> int:
     """Return the hidden size divided over the heads."""
     hidden, heads = keys.size(*HIDDEN), keys.size(*HEADS)
     if hidden % heads:
-        problem = f"{keys.spelt(*HIDDEN)} {hidden} is no multiple of {keys.spelt(*HEADS)} {heads}"
+        problem = f"{keys.spelt(*HIDDEN)} {hidden} is not a multiple of {keys.spelt(*HEADS)} {heads}"
         keys.refuse(f"{problem}; give the key 'head_dim'")
     return hidden // heads
 

@@ -346,12 +346,14 @@ def _batch(question: Question) -> dict[str, Any]:
     Raises
     ------
     SpecError
-        If the micro-batches of a pipeline are no multiple of its stages.
+        If the micro-batches of a pipeline are not a multiple of its stages.
     """
     layout, workload = question.layout, question.workload
     count = workload.global_batch_size // (layout.dp * layout.micro_batch_size)
     if layout.pp > 1 and count % layout.pp:
-        msg = f"MaxText's pipelines take micro-batches by stages: {count} are no multiple of pp {layout.pp}"
+        msg = (
+            f"MaxText's pipelines take micro-batches by stages: {count} are not a multiple of pp {layout.pp}"
+        )
         raise SpecError(msg)
     passes = 1 if layout.pp > 1 else count
     devices = question.cluster.num_devices

@@ -137,7 +137,7 @@ LAWS = (
     ),
     Law(
         lambda q: q.layout.cp > 1 and q.workload.seq_len % (2 * q.layout.cp) != 0,
-        "sequences are no multiple of 2 x cp",
+        "sequences are not a multiple of 2 x cp",
         ("context_parallel_size", "seq_length"),
         unless=has_tower,
     ),

@@ -201,7 +201,7 @@ def _data_parallel(settings: Settings, num_devices: int | None, inner: int, pp: 
     for degrees, size in (("tp x cp", inner * pp), ("ep x etp", expert * pp)):
         if num_devices % size:
             settings.refuse(
-                f"the number of devices, {num_devices}, is no multiple of {degrees} x pp = {size}; "
+                f"the number of devices, {num_devices}, is not a multiple of {degrees} x pp = {size}; "
                 f"give --devices {-(-num_devices // least) * least}, or other degrees"
             )
     return num_devices // (inner * pp)
@@ -346,7 +346,7 @@ def _recompute_of_text(settings: Settings) -> Recompute:
         return _listed(settings, listed)
     if method is None or layers is None:
         missing = "recompute_method" if method is None else "recompute_num_layers"
-        settings.refuse(f"{settings.spell(missing)} must be given with full recompute")
+        settings.refuse(f"{settings.spell(missing)} is required with full recompute")
     if method == "block":
         return Recompute(granularity="full", num_layers=layers) if layers else Recompute()
     if method != "uniform":
@@ -399,7 +399,7 @@ def _flash(settings: Settings) -> bool:
     heads = settings.count("num_attention_heads", 1)
     width = settings.count("kv_channels") or settings.count("hidden_size", 0) // max(heads, 1)
     if width % FLASH_WIDTH and not settings.flag("multi_latent_attention"):
-        settings.note(f"heads {width} wide are no multiple of {FLASH_WIDTH}: attention is not fused")
+        settings.note(f"heads {width} wide are not a multiple of {FLASH_WIDTH}: attention is not fused")
         return False
     text = settings.text("attention_backend", "auto")
     backend = text.rpartition(".")[2]

@@ -129,7 +129,7 @@ def _attention_layers(settings: Settings, num_layers: int, hidden: int) -> Seque
     )
     pattern = settings.pattern("linear_attention_freq", num_layers)
     if pattern is None:
-        settings.refuse(f"{settings.spell('linear_attention_freq')} must be given with a linear attention")
+        settings.refuse(f"{settings.spell('linear_attention_freq')} is required with a linear attention")
     if isinstance(pattern, int):
         pattern = tuple(int((at + 1) % pattern != 0) for at in range(num_layers))
     return _turned(settings, [linear if is_linear else full for is_linear in pattern])
@@ -195,14 +195,14 @@ def _softmax_attention(settings: Settings, hidden: int) -> Attention:
     if head_dim is None:
         if hidden % heads:
             settings.refuse(
-                f"{settings.spell('hidden_size')} {hidden} is no multiple of "
+                f"{settings.spell('hidden_size')} {hidden} is not a multiple of "
                 f"{settings.spell('num_attention_heads')} {heads}; give {settings.spell('kv_channels')}"
             )
         head_dim = hidden // heads
     groups = settings.count("num_query_groups")
     grouped = settings.flag("group_query_attention")
     if grouped and groups is None:
-        settings.refuse(f"{settings.spell('num_query_groups')} must be given with grouped queries")
+        settings.refuse(f"{settings.spell('num_query_groups')} is required with grouped queries")
     bias = settings.flag("add_bias_linear", default=True)
     rotary = _position(settings) == "rotary"
     return FullAttention(

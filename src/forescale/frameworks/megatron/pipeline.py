@@ -73,7 +73,7 @@ def _segmented(settings: Settings, segments: tuple[str, ...], pp: int) -> Split:
     """Return the split that the bars of a hybrid pattern make: segments go round the ranks."""
     if len(segments) % pp:
         settings.refuse(
-            f"the {len(segments)} stages of the layer pattern are no multiple of the pipeline's {pp}"
+            f"the {len(segments)} stages of the layer pattern are not a multiple of the pipeline's {pp}"
         )
     layers = tuple(map(len, segments))
     return Split(vpp=len(segments) // pp, stage_layers=layers if len(set(layers)) > 1 else None)
@@ -94,7 +94,7 @@ def _virtual(settings: Settings, num_layers: int, pp: int) -> int:
     per_rank = -(-(num_layers + _accounted(settings)) // pp)
     if per_chunk < 1 or per_rank % per_chunk:
         settings.refuse(
-            f"the {per_rank} layers of a rank are no multiple of "
+            f"the {per_rank} layers of a rank are not a multiple of "
             f"{settings.spell('num_layers_per_virtual_pipeline_stage')} {per_chunk}"
         )
     return per_rank // per_chunk
@@ -113,14 +113,16 @@ def _stages(settings: Settings, num_layers: int, pp: int) -> tuple[int, ...]:
     if first is None and last is None:
         if (num_layers + apart) % pp:
             if settings.flag("allow_padding_num_layers"):
-                settings.note(f"{num_layers} layers are no multiple of pp {pp}; the first ranks get one more")
+                settings.note(
+                    f"{num_layers} layers are not a multiple of pp {pp}; the first ranks get one more"
+                )
                 base, more = divmod(num_layers, pp)
                 return tuple(base + (rank < more) for rank in range(pp))
             counted = f" ({num_layers + apart} with embedding and loss counted)" if apart else ""
             fits = [count for count in range(1, num_layers + apart + 1) if (num_layers + apart) % count == 0]
             near = sorted(fits, key=lambda count: abs(count - pp))[:2]
             settings.refuse(
-                f"{num_layers} layers{counted} are no multiple of the pipeline's {pp} ranks; "
+                f"{num_layers} layers{counted} are not a multiple of the pipeline's {pp} ranks; "
                 f"give --pp {' or '.join(map(str, sorted(near)))}"
             )
         item = (num_layers + apart) // pp

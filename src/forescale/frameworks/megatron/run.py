@@ -222,7 +222,7 @@ def read_workload(settings: Settings, layout: Layout) -> Workload:
         settings.note(f"global_batch_size is not given; Megatron-LM takes one micro-batch per rank, {step}")
     if not batch or batch % step:
         settings.refuse(
-            f"{settings.spell('global_batch_size')} {batch} is no multiple of micro batch "
+            f"{settings.spell('global_batch_size')} {batch} is not a multiple of micro batch "
             f"{layout.micro_batch_size} x data parallel {layout.dp} = {step}"
         )
     _check_interleaving(settings, layout, batch // step)
@@ -251,7 +251,7 @@ def _check_interleaving(settings: Settings, layout: Layout, num_microbatches: in
         return
     if group is None:
         settings.refuse(
-            f"{num_microbatches} micro-batches are no multiple of pp {pp}, as virtual stages need"
+            f"{num_microbatches} micro-batches are not a multiple of pp {pp}, as virtual stages need"
         )
     rest = num_microbatches % group
     settings.refuse(

@@ -228,7 +228,7 @@ def _data_parallel(settings: Settings, options: Options, dp: int, inner: int) ->
     if devices is None or devices == dp * inner:
         return dp
     if devices % inner:
-        settings.refuse(f"the number of devices, {devices}, is no multiple of tp x cp x pp = {inner}")
+        settings.refuse(f"the number of devices, {devices}, is not a multiple of tp x cp x pp = {inner}")
     settings.note(
         f"{settings.spell('parallelism.dp')} {dp} would need {counted(dp * inner, 'device')}; "
         f"on {devices} it is {devices // inner}"

@@ -194,7 +194,7 @@ def _run(target: Question, metadata: Table, where: str) -> Question:
     fixed = degrees["tp"] * degrees["pp"] * degrees["cp"]
     devices = max(metadata.count("benchmark_gpus") or fixed, fixed)
     if devices % fixed:
-        raise SpecError(f"{where}: {devices} devices are no multiple of tp · pp · cp, {fixed}")
+        raise SpecError(f"{where}: {devices} devices are not a multiple of tp · pp · cp, {fixed}")
     ranks = devices // fixed
     values: dict[str, Any] = {
         **degrees,

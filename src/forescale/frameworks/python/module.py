@@ -252,7 +252,7 @@ def parsed(path: Path) -> ast.Module:
     Raises
     ------
     ReaderError
-        If it is no Python.
+        If it is not valid Python.
     """
     text = read_text(path)
     if len(text) > LARGEST:
@@ -262,9 +262,9 @@ def parsed(path: Path) -> ast.Module:
         return ast.parse(text)
     except SyntaxError as error:
         line = f", line {error.lineno}" if error.lineno else ""
-        raise ReaderError(f"{path}{line}", f"it is no Python: {error.msg}") from error
+        raise ReaderError(f"{path}{line}", f"it is not valid Python: {error.msg}") from error
     except (ValueError, RecursionError, MemoryError) as error:
-        raise ReaderError(path, "it is no Python that can be read") from error
+        raise ReaderError(path, "it is not valid Python") from error
 
 
 def imported(

@@ -1,4 +1,4 @@
-"""What the syntax of Python stands for where it is no plain value, and what plain values make together."""
+"""What the syntax of Python stands for where it is not a plain value, and what plain values make together."""
 
 from __future__ import annotations
 

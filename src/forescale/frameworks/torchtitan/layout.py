@@ -37,7 +37,7 @@ SCHEDULES: Final[Mapping[str, str]] = {
 }
 """Names of torch.distributed.pipelining by ours (torch 2.13, get_schedule_class; letter case does not matter there)."""
 SINGLE: Final = ("1F1B", "GPipe")
-"""Schedules of one stage per rank; the others run two where nothing else is said."""
+"""Schedules of one stage per rank; the others run two by default."""
 PP: Final = "parallelism.pipeline_parallel"
 
 
@@ -138,7 +138,7 @@ def _check_stages(settings: Settings, num_stages: int, pp: int, schedule: str) -
     """Refuse stages that the ranks, or the schedule, do not divide."""
     key = settings.spell(f"{PP}_degree")
     if num_stages % pp:
-        settings.refuse(f"{num_stages} pipeline stages are no multiple of {key} {pp}")
+        settings.refuse(f"{num_stages} pipeline stages are not a multiple of {key} {pp}")
     chunks = num_stages // pp
     if schedule in SINGLE and chunks > 1:
         settings.refuse(
@@ -297,12 +297,12 @@ def _batch(settings: Settings, dp: int, pp: int) -> tuple[int, int]:
     piece = settings.size("parallelism.pipeline_parallel_microbatch_size", 1)
     if pp > 1 and local % piece:
         settings.refuse(
-            f"{settings.spell('training.local_batch_size')} {local} is no multiple of the micro-batch {piece}"
+            f"{settings.spell('training.local_batch_size')} {local} is not a multiple of the micro-batch {piece}"
         )
     batch = _step(settings, "training.global_batch_size", 1) or local * dp
     if batch % (local * dp):
         settings.refuse(
-            f"{settings.spell('training.global_batch_size')} {batch} is no multiple of {local} x "
+            f"{settings.spell('training.global_batch_size')} {batch} is not a multiple of {local} x "
             f"{counted(dp, 'data-parallel rank')}"
         )
     _flushes(settings, batch // (local * dp), pp)
@@ -313,13 +313,15 @@ def _batch_of_tokens(settings: Settings, dp: int, pp: int) -> tuple[int, int]:
     seq, key = _seq_len(settings), "training.num_tokens_per_microbatch_per_dp_rank"
     tokens = settings.size(key, 16384)
     if tokens % seq:
-        settings.refuse(f"{settings.spell(key)} {tokens} is no multiple of training.max_context_length {seq}")
+        settings.refuse(
+            f"{settings.spell(key)} {tokens} is not a multiple of training.max_context_length {seq}"
+        )
     pieces = settings.size("parallelism.num_pp_microbatches", 1) if pp > 1 else 1
     item = tokens // seq * pieces * dp
     batch = _step(settings, "training.num_tokens_per_train_step", seq) or item
     if batch % item:
         settings.refuse(
-            f"{settings.spell('training.num_tokens_per_train_step')} {batch * seq} is no multiple of {tokens} tokens x "
+            f"{settings.spell('training.num_tokens_per_train_step')} {batch * seq} is not a multiple of {tokens} x "
             f"{pieces} x {counted(dp, 'data-parallel rank')}"
         )
     _flushes(settings, batch // item, pp)
@@ -332,7 +334,9 @@ def _step(settings: Settings, key: str, seq: int) -> int | None:
         return None
     whole = settings.size(key)
     if whole % seq:
-        settings.refuse(f"{settings.spell(key)} {whole} is no multiple of training.max_context_length {seq}")
+        settings.refuse(
+            f"{settings.spell(key)} {whole} is not a multiple of training.max_context_length {seq}"
+        )
     return whole // seq
 
 

@@ -190,7 +190,7 @@ def _columns(
 ) -> tuple[dict[str, NDArray[np.int64]], dict[str, int]]:
     """Return every legal layout and micro-batch, micro-batches of one layout ascending; and what was refused.
 
-    TP and PP stay 1: the analysis shows no layout with more, and 21 layers do not divide by a power of two.
+    TP and PP stay 1: the analysis shows no layout with more, and 21 layers are not divisible by a power of two.
     """
     devices, batch = cluster.num_devices, workload.global_batch_size
     experts = 1 if model.moe is None else model.moe.num_experts
