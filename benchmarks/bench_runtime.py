@@ -37,7 +37,7 @@ def library(pp):
     for family in families():
         count = 2 * pp if family.name in ("dualpipe", "dualpipev", "chimera", "zbv") else pp + 2 + pp % 2
         request = Request(pp=pp, num_microbatches=count, num_splits=2)
-        if not family.violation(request):
+        if not family.request_violation(request):
             yield build_schedule(family.name, request, vpp=family.fixed_vpp or 2)
 
 

@@ -176,7 +176,11 @@ def tile(calibration: Calibration, device: Device) -> TileModel:
 
 
 def evaluate(
-    fitted: fit.Fitted, requested: Rows, rows: list[KernelRow], calls: bool, model: fit.ModelOf = roofline
+    fitted: fit.FittedEntry,
+    requested: Rows,
+    rows: list[KernelRow],
+    calls: bool,
+    model: fit.ModelOf = roofline,
 ) -> np.ndarray:
     used = fitted if calls else replace(fitted, call_s={})
     return fit.errors(kernels.batches(requested.of(rows)), used, model)
@@ -219,7 +223,7 @@ def run_step(calibration: Calibration, step: Step, rows: list[KernelRow]) -> Cal
     calibration = started(calibration, step.kind) if step.kind else calibration
     step, priors = with_priors(calibration.name, step)
 
-    def fitted_to(train: Rows) -> fit.Fitted:
+    def fitted_to(train: Rows) -> fit.FittedEntry:
         batch = kernels.batches(train.of(rows))
         return fit.fit_entry(calibration, step.entry, batch, step.parameters, step.model, calls=step.calls)
 
@@ -286,7 +290,9 @@ def rounded(calibration: Calibration, step: Step) -> Calibration:
     return step.entry.changed(calibration, values)
 
 
-def show(name: str, step: Step, fitted: fit.Fitted, residual: Residual, residuals: list[Residual]) -> None:
+def show(
+    name: str, step: Step, fitted: fit.FittedEntry, residual: Residual, residuals: list[Residual]
+) -> None:
     table = getattr(fitted.calibration, step.entry.section)
     source = table[step.entry.keys[0]] if step.entry.keys else table
     values = " ".join(f"{p.name}={getattr(source, p.name):.4g}" for p in step.parameters)
@@ -377,7 +383,7 @@ def run_transfer(calibration: Calibration, step: Transfer, rows: list[KernelRow]
         changed = entry.changed(calibration, values)
         residuals = tuple(
             entries.residual(
-                evaluate(fit.Fitted(calibration=changed), check, rows, False, model), source=check.text
+                evaluate(fit.FittedEntry(calibration=changed), check, rows, False, model), source=check.text
             )
             for check in step.checks
         )

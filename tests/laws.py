@@ -43,7 +43,11 @@ STRAGGLERS = 1.1
 """What a step takes of each second that its mean device does is less."""
 OVER_TIME = 1e-3
 """Relative slack of schedules other than 1F1B, whose passes in flight are averages of chunks."""
-NOT_FOLLOWED = ("does not follow activations to the host", "cuts them into pieces")
+NOT_FOLLOWED = (
+    "does not follow activations to the host",
+    "cuts them into pieces",
+    "does not follow kernels.deferred_head_gradients",
+)
 """What memory over time is refused for."""
 Change = Callable[[Asked], Asked | None]
 

@@ -140,10 +140,18 @@ def model_values(model: Model) -> dict[str, Any]:
     """Return the fields of a model that differ from its catalogue entry, or from the defaults."""
     base = load_model(model.name) if model.name in model_names() else None
     known = {field.name: getattr(base, field.name) if base else field.default for field in fields(Model)}
-    changed = {name: value for name, value in asdict(model).items() if getattr(model, name) != known[name]}
+    values = _untraced(asdict(model))
+    changed = {name: value for name, value in values.items() if getattr(model, name) != known[name]}
     if "layers" in changed:
-        changed["layers"] = _counted(asdict(model)["layers"])
+        changed["layers"] = _counted(values["layers"])
     return ({"base": model.name} if base else {}) | changed
+
+
+def _untraced(value: Any) -> Any:  # noqa: ANN401 (JSON)
+    """Return the fields of models without those of traces, which no row has."""
+    if isinstance(value, Mapping):
+        return {name: _untraced(part) for name, part in value.items() if name not in ("traced", "traces")}
+    return [_untraced(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def _counted(layers: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

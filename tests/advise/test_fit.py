@@ -99,10 +99,10 @@ def test_only_what_the_framework_can_be_told_is_tried():
             *limits.reliefs.get(change.kind, ()),
         )
         if allowed and change.kind != "recompute":
-            assert change.words.get(change.kind, allowed[0]) in allowed
+            assert change.overrides.get(change.kind, allowed[0]) in allowed
     kinds = {change.kind for change in changes(question)}
     assert "optimizer_offload" not in kinds
-    assert {change.words["recompute"].granularity for change in changes(question) if change.kind == "recompute"} <= {"none", "policy", "full"}  # fmt: skip
+    assert {change.overrides["recompute"].granularity for change in changes(question) if change.kind == "recompute"} <= {"none", "policy", "full"}  # fmt: skip
 
 
 def test_rules_of_the_framework_hold_unless_the_layout_breaks_them_already():

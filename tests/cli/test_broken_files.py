@@ -262,7 +262,7 @@ def test_a_folder_in_the_place_of_a_file(ask, tmp_path, kind):
 # kind: what is replaced, by what, what the sentence holds, and the line
 WRONG = (
     ("plan", "[strategy]", "[strategi]", "did you mean strategy", 4),
-    ("plan", "tp = 2", "tp = 3", "no multiple of the 3", 3),
+    ("plan", "tp = 2", "tp = 3", "not a multiple of the 3", 3),
     ("plan", "tp = 2", "cp = 3\ndp_shard = 1", "is not a multiple", 3),
     ("plan", "tp = 2", 'tp = "two"', "tp must be a whole number", 5),
     ("plan", "tp = 2", "tp = -2", "tp must be greater than 0, got -2", 5),
@@ -279,7 +279,7 @@ WRONG = (
     ("plan", "llama-3.2-1b", "", "unknown model ''", 1),
     ("model", '"hidden_size": 512', '"hidden_sise": 512', "'hidden_size' is missing; it has 'hidden_sise'", 3),
     ("model", '"num_key_value_heads"', '"num_key_value_head"', "did you mean num_key_value_heads", 6),
-    ("model", '"num_key_value_heads": 4', '"num_key_value_heads": 3', "no multiple of 'num_key_value_heads' 3", 5),
+    ("model", '"num_key_value_heads": 4', '"num_key_value_heads": 3', "not a multiple of 'num_key_value_heads' 3", 5),
     ("model", '"num_attention_heads": 8', '"num_attention_heads": 7', "'hidden_size' 512 is not a multiple of 'num_attention_heads' 7", 3),
     ("model", '"hidden_size": 512', '"hidden_size": 1e400', "'hidden_size' must be a number, got inf", 3),
     ("model", '"hidden_size": 512', '"hidden_size": 512,\n "hidden_size": 64', "'hidden_size' is given twice", 4),
@@ -431,8 +431,8 @@ def test_misspelt_keys_of_printed_projections(forescale, tmp_path, before, after
 
 def test_what_stands_beside_the_flags_of_a_test_case_is_read_or_named(ask, forescale):
     beside = "MODE: inference\nMODEL_ARGS_2:\n  --num-layers: 4\nENV_VARS:\n  PYTORCH_CUDA_ALLOC_CONF: expandable_segments:True\n"
-    ran = ask("Megatron table", KINDS["Megatron table"][2] + beside)
-    assert ran.code == 0
+    assert ask("Megatron table", KINDS["Megatron table"][2] + beside).code == 0
+    ran = forescale(*PROJECT[:1], "case.yaml", *ON, "--verbose")
     assert "MODEL_ARGS_2 beside it are not" in ran.out
     assert "MODE is inference" in ran.out
     result = json.loads(forescale(*PROJECT[:1], "case.yaml", *ON, "--json").out)

@@ -405,7 +405,7 @@ def test_files_of_any_size_are_refused_in_time(tmp_path):
             ("--schedule", "1f1b", "--pp", 2, "-m", 2, "-o", "x.png"),
             "a picture is FILE.html, FILE.svg or FILE.json",
         ),
-        (("--schedule", "1f1b", "--pp", 99, "-m", 2), "up to 64 processes"),
+        (("--schedule", "1f1b", "--pp", 99, "-m", 2), "at most 64 processes"),
         ((*ONE, "--jitter", 0.5), "messages are sent, not simulated; leave --jitter out"),
         ((*ONE, "--stage-forward", "1,2"), "stages of --model sleep take such times, those of toy their own"),
         (("zb-h1", "--pp", 2, "-m", 2), "there is no file zb-h1, but a schedule of that name: -s zb-h1"),

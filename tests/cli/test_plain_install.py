@@ -78,6 +78,7 @@ NEEDING_MORE = {
     "pipeline run": ("pipeline", "run", "--schedule", "1f1b", *PIPELINE),
     "bench": ("bench", *DENSE, *LAYOUT),
     "serve": ("serve", "--port", 0),
+    "trace": ("trace", "config.json", "--save", "trace.json"),
 }
 """What needs an extra, and says which."""
 PROGRAM = """
@@ -157,4 +158,5 @@ def test_every_command_works(site, tmp_path):
     assert codes == dict.fromkeys({**QUESTIONS, **examples()}, "0") | dict.fromkeys(NEEDING_MORE, "2"), (
         ran.stderr
     )
-    assert "install it with pip install 'forescale[bench]'" in ran.stderr
+    for extra in ("bench", "trace"):
+        assert f"install it with pip install 'forescale[{extra}]'" in ran.stderr

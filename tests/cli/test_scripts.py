@@ -57,7 +57,7 @@ def test_variables_and_flags_go_over_the_script_before_it_is_checked(forescale, 
     [
         (("--var", "TPP=4"), "unknown variable of run.sh 'TPP'; did you mean TP?"),
         (("--var", "TP"), "--var must look like NAME=VALUE"),
-        (("--presets", "nowhere"), "nowhere: there is no such folder"),
+        (("--primus-presets-dir", "nowhere"), "nowhere: there is no such folder"),
     ],
 )
 def test_what_a_file_does_not_read_is_refused(forescale, tmp_path, words, said):

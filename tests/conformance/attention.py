@@ -75,7 +75,7 @@ def built(spec: AttentionKind, **layout: Any) -> Builder:
     """Return the operators of an attention by itself."""
     degrees, choices = split_layout(Layout(flash_attention=False, **layout))
     sharding = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(SEQ))
-    b = Builder(layout=sharding)
+    b = Builder(sharding=sharding)
     source = b.tensor("attention.input", SEQ * HIDDEN)
     result = b.tensor("attention.result", SEQ * HIDDEN)
     model = Model(name="small", hidden_size=HIDDEN, layers=(_layer(spec),), vocab_size=64)

@@ -126,7 +126,7 @@ def test_an_unseen_machine_is_predicted_within_ten_per_cent(rows, train, unseen,
 def test_packaged_calibrations_reproduce_published_kernels(rows, kind, machine, table, bound):
     # Serving tables were timed for moments: what boards lose in long loops is none of theirs.
     moments = RunFactors(sustained={"bf16": 1.0} if table == "AICG" else {})
-    fitted = fit.Fitted(calibration=load_calibration(load_device(machine)).with_run(moments))
+    fitted = fit.FittedEntry(calibration=load_calibration(load_device(machine)).with_run(moments))
     logs = fit.errors(select(rows, kind, machine, table=table), fitted, roofline)
     assert logs.size >= 5
     assert np.median(np.abs(logs)) <= bound

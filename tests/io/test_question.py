@@ -265,7 +265,7 @@ def test_reads_every_section(plan):
 
 def test_nodes_instead_of_devices(plan):
     assert read_question(edited(plan, "devices = 256", "nodes = 32")).cluster.num_devices == 256
-    with pytest.raises(SpecError, match="exactly one of devices and nodes"):
+    with pytest.raises(SpecError, match="number of devices, or of nodes, not both"):
         read_question(edited(plan, "devices = 256", "devices = 256\nnodes = 32"))
     assert read_question(edited(plan, "devices = 256", "")).cluster.num_devices == 8 * 4
 
@@ -341,7 +341,7 @@ def test_later_overrides_win_and_the_input_is_left_alone():
             r"must be 1000000.0 or more, got 80 byte$",
         ),
         ("cluster.device.hbm_bytes=80 kB", SpecError, r"must be 1000000.0 or more, got 80000.0 byte$"),
-        ("tp=4", UnknownKeyError, r"unknown key 'tp' in .*; strategy has it"),
+        ("tp=4", UnknownKeyError, r"unknown key 'tp' in .*; layout has it"),
         (
             "num_kv_heads=4",
             UnknownKeyError,

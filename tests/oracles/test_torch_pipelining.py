@@ -132,7 +132,7 @@ def everyone():
     result = []
     for item in families():
         vpp = item.fixed_vpp or 2
-        if item.violation(Request(pp=2, num_microbatches=4, vpp=vpp)):
+        if item.request_violation(Request(pp=2, num_microbatches=4, vpp=vpp)):
             continue
         schedule = build_schedule(item.name, Request(pp=2, num_microbatches=4), vpp=vpp)
         try:

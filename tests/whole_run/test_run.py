@@ -286,12 +286,12 @@ def test_prices_by_hand():
     here = {"x": (figure(6.0, "b"), figure(1.0, "a"), figure(2.0, "c"))}
     under = PriceList(currency="EUR", device_hour={"x": (figure(9.0),), "y": (figure(4.0),)}, pue=figure(1.5),
                       carbon_kg_per_mwh={"p": figure(1.0), "q": figure(2.0)})  # fmt: skip
-    over = PriceList(device_hour=here, carbon_kg_per_mwh={"p": figure(3.0)}).over(under)
+    over = PriceList(device_hour=here, carbon_kg_per_mwh={"p": figure(3.0)}).merged_with(under)
     assert over.price("x") == (Interval(low=1.0, expected=3.5, high=6.0), "b (2026); a (2026); c (2026)")
     assert over.price("y")[0].expected == 4.0
     assert (over.currency, over.pue.value) == ("USD", 1.5)
     assert (over.carbon("p").value, over.carbon("q").value) == (3.0, 2.0)
-    assert PriceList(pue=figure(1.1)).over(under).pue.value == 1.1
+    assert PriceList(pue=figure(1.1)).merged_with(under).pue.value == 1.1
 
 
 def test_what_is_given_is_paid():

@@ -389,7 +389,7 @@ def _name_of(schedule: Schedule) -> str:
     request = Request(pp=schedule.num_ranks, num_microbatches=schedule.num_microbatches, vpp=vpp)
     for family in families():
         requested = replace(request, vpp=family.fixed_vpp or vpp)
-        if requested.vpp != vpp or family.splits_sequences or family.violation(requested):
+        if requested.vpp != vpp or family.splits_sequences or family.request_violation(requested):
             continue
         try:
             built = family.build(requested)
