@@ -172,19 +172,10 @@ def _experts(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: st
     up_width, width = spec.ffn_hidden_size * (2.0 if spec.gated else 1.0), float(spec.ffn_hidden_size)
     up = b.tensor("moe.up", received * up_width / sharding.split("expert_ffn"))
     whole: Extent = ("hidden", hidden)
-    _grouped(
-        b,
-        spec,
-        "moe.up",
-        source="moe.dispatched",
-        result=up,
-        rows=received,
-        inputs=whole,
-        outputs=("expert_ffn", up_width),
-    )
-    activated = b.tensor(
-        "moe.activated", received * width / sharding.split("expert_ffn"), sharding.expert_input_bytes
-    )
+    wide: Extent = ("expert_ffn", up_width)
+    _grouped(b, spec, "moe.up", source="moe.dispatched", result=up, rows=received, inputs=whole, outputs=wide)
+    elements = received * width / sharding.split("expert_ffn")
+    activated = b.tensor("moe.activated", elements, sharding.expert_input_bytes)
     _weighted_activation(b, spec, kept_input(b, up), activated)
     output = b.tensor("moe.output", received * hidden)
     inner: Extent = ("expert_ffn", width)
@@ -198,9 +189,7 @@ def _experts(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: st
     _permute(b, "moe.unsort", output, unsorted, moved=2.0 * received * row * either, called=called)
     reduced = b.tensor("moe.reduced", arrived * hidden * both)
     _over_etp(b, "moe.combine_etp", unsorted, reduced, received * row, forward="reduce_scatter")
-    once = DISPATCHERS[
-        sharding.choices.dispatcher
-    ].sends_once  # combined on the way: one row per token comes back
+    once = DISPATCHERS[sharding.choices.dispatcher].sends_once  # combined on the way: a row per token returns
     returned = b.tensor("moe.returned", (_own_tokens(b) if once else sent) * hidden)
     moved = more(sent=sent, received=arrived) * hidden
     _travel(b, "moe.combine", elements=moved, source=reduced, result=returned, narrow="backward")
@@ -394,17 +383,15 @@ def _grouped(
     """Append the products of all local experts and declare their weights."""
     sharding = b.sharding
     k, n = inputs[1] / sharding.split(inputs[0]), outputs[1] / sharding.split(outputs[0])
-    groups, together = (
-        spec.num_experts / sharding.split("experts"),
-        sharding.choices.kernels.expert_kernels == "one",
-    )
+    groups, kernels = spec.num_experts / sharding.split("experts"), sharding.choices.kernels
+    together = kernels.expert_kernels == "one"
     calls = 1.0 if together else groups
     dtype, active = sharding.expert_type, spec.top_k / spec.num_experts
     experts: Extent = ("experts", float(spec.num_experts))
     fused = 2 if spec.gated and name == "moe.up" else 1
-    kept = 1 if sharding.choices.kernels.joins_gate else fused
+    kept = 1 if kernels.joins_gate else fused
     values: dict[str, Any] = {"group": "expert", "active_fraction": active, "tensors": kept}
-    narrow = sharding.choices.kernels.narrow_experts
+    narrow = kernels.narrow_experts
     b.parameter(f"{name}.weight", experts, inputs, outputs, **values, narrow=narrow, matrices=fused)
     if spec.bias:
         b.parameter(f"{name}.bias", experts, outputs, **values)
@@ -415,10 +402,8 @@ def _grouped(
     )  # fmt: skip
     widened, wide = widening(b, name, groups * k * n, kernels=calls)
     made: Names = ()
-    if (
-        not b.frozen and sharding.choices.kernels.gradient_sum != "in_product"
-    ):  # of all experts, or of one after another
-        made = made_gradient(b, name, k * n * (groups if sharding.choices.kernels.grouped_experts else 1.0))
+    if not b.frozen and kernels.gradient_sum != "in_product":  # of all experts, or of one after another
+        made = made_gradient(b, name, k * n * (groups if kernels.grouped_experts else 1.0))
     b.operator(
         name,
         forward=(*widened, *casts(sharding, rows * k, dtype, kernels=calls), product(n=n, k=k)),
