@@ -37,4 +37,4 @@ def test_one_framework_is_shown_field_by_field(forescale):
     shown = forescale("catalogue", "frameworks", "deepspeed").out
     assert "deepspeed-zero@0.17" in shown
     assert "AutoTP training takes zero below 3" in " ".join(shown.split())
-    assert "is not written down" in forescale("catalogue", "frameworks", "internevo").out
+    assert "options are not recorded" in forescale("catalogue", "frameworks", "internevo").out

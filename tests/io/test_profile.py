@@ -308,13 +308,13 @@ class Harm:
     ("name", "content", "text"),
     [
         ("s.pickle", pickle.dumps(Harm()), "would load .*system, and a snapshot holds plain values only"),
-        ("s.pickle", pickle.dumps({"segments": [{"device": 0}]}), "no snapshot of torch.cuda.memory"),
+        ("s.pickle", pickle.dumps({"segments": [{"device": 0}]}), "not a snapshot of torch.cuda.memory"),
         ("s.pickle", pickle.dumps([1]), "it has no list segments"),
         ("s.pickle", pickle.dumps({"segments": []}), "nothing was allocated"),
-        ("s.pickle", pickle.dumps({"segments": []})[:9], "no snapshot that can be read"),
+        ("s.pickle", pickle.dumps({"segments": []})[:9], "snapshot cannot be read"),
         ("t.json", b'{"traceEvents": 1}', "it has no list traceEvents"),
         ("t.json", b'{"traceEvents": []}', "nothing of it is a measurement"),
-        ("t.json.gz", b"no gzip", "no whole trace"),
+        ("t.json.gz", b"no gzip", "not a complete trace"),
         ("none.pickle", None, "there is no such file"),
     ],
 )

@@ -26,7 +26,7 @@ def asked(images=None, **fields):
 @pytest.mark.parametrize(
     ("images", "said"),
     [
-        (Images(size=450), r"images\.size 450 is not a multiple of the 28 pixels of one token.*: try 448"),
+        (Images(size=450), r"images\.size 450 is not a multiple of the 28 pixels of a token of .*: try 448"),
         (Images(count=1000), "1,000 images of 256 tokens are more than the"),
     ],
 )

@@ -50,7 +50,7 @@ class MeasureOptions:
         check=bounded(DEVICES),
     )
     seconds: float = _bench(
-        "Time to measure at most. Start-up, which comes first, is not part of it.",
+        "Most time to measure, after start-up.",
         "S",
         default=SECONDS,
         check=bounded(TIME, whole=False),

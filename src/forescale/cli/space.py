@@ -28,7 +28,7 @@ class SpaceOptions:
 
     space: Path | None = _space("Space file; the options below go over it.", "FILE.toml")
     limits: str | None = _space(
-        "Only options that this framework supports; it also trains.",
+        "Train with this framework, within its options.",
         "NAME",
         flag="--for",
         complete=complete_frameworks,

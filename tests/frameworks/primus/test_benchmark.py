@@ -143,7 +143,7 @@ def test_a_target_is_restored_from_it(document, tmp_path):
             changed(V2, "metadata", "bench_training_config_summary", "moe_pattern", value=[0]),
             "moe_pattern must say of each layer",
         ),
-        (changed(V2, "metadata", "bench_training_config_summary", "tensor_model_parallel_size", value=3), "no multiple"),
+        (changed(V2, "metadata", "bench_training_config_summary", "tensor_model_parallel_size", value=3), "not a multiple"),
     ],
 )  # fmt: skip
 def test_what_is_no_such_artifact(document, text):
