@@ -147,7 +147,7 @@ def shape(layout):
     return tuple(getattr(layout, name) for name in names)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(questions(), st.data())
 def test_the_best_by_bounds_are_the_best_of_all(asked, data):
     """Evaluate all layouts of a space and their bounds once, and search it twice: other goals, limits and steps."""

@@ -20,13 +20,13 @@ def _case(name):
     if name not in CASES:
         model = {"dense": dense, "moe": moe, "summa": dense}[name]()
         space = Space(tp_kind=("summa",)) if name == "summa" else Space()
-        candidates = enumerate_layouts(model, cluster(8), workload(), space)
-        question = Question(model=model, cluster=cluster(8), workload=workload())
+        candidates = enumerate_layouts(model, cluster(16), workload(), space)
+        question = Question(model=model, cluster=cluster(16), workload=workload())
         CASES[name] = (question, candidates, score(question, candidates))
     return CASES[name]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(["dense", "moe", "summa"]), st.floats(0, 1, exclude_max=True))
 def test_a_layout_alone_equals_itself_among_all(name, position):
     question, candidates, scores = _case(name)
@@ -37,7 +37,7 @@ def test_a_layout_alone_equals_itself_among_all(name, position):
     assert alone.memory.peak_bytes == scores.peak[index]
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.sampled_from(["dense", "moe", "summa"]), st.randoms(use_true_random=False))
 def test_order_of_candidates_does_not_matter(name, random):
     from dataclasses import replace

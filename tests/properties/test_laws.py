@@ -30,7 +30,7 @@ def projected(question: Asked):
         assume(False)
 
 
-@settings(SLOW, max_examples=40)
+@settings(SLOW, max_examples=60)
 @given(questions())
 def test_no_law_is_broken(asked):
     projected(asked)
@@ -47,7 +47,7 @@ OPEN = {
 """What opens a dimension of a space."""
 
 
-@settings(SLOW, max_examples=12)
+@settings(SLOW, max_examples=16)
 @given(questions(), st.sets(st.sampled_from(sorted(OPEN)), min_size=1, max_size=2), st.booleans())
 def test_nothing_that_fits_beats_the_best_of_a_search(asked, free, shards):
     """Every space that holds a layout has one as fast: with one dimension open or two, and where states lie besides."""

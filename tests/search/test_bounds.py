@@ -32,12 +32,13 @@ NAMES = {
     "offload": ["device", "modules", "layers"],
 }
 CASES = [
-    (model, recompute, offload, "zb-h1" if (recompute + offload + place) % 2 else None)
+    (model, recompute, offload, schedule)
     for recompute in range(len(POLICIES))
     for offload in range(len(OFFLOADS))
-    for place, model in enumerate(MODELS)
+    for model in MODELS
+    for schedule in (None, "zb-h1")
 ]
-"""Every policy with every way to offload, each pair under both models and both schedules."""
+"""Every policy with every way to offload, each pair with every model and schedule."""
 
 
 def bounded_peaks(question, space):

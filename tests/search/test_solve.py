@@ -316,14 +316,11 @@ def test_without_a_cutoff_each_shape_comes_with_its_best_first():
     [("llama-3.1-70b", 256, 8192, 1024), ("mixtral-8x22b-v0.1", 64, 4096, 256)],
 )
 def test_a_search_evaluates_few_layouts_under_every_cost_model(monkeypatch, model, devices, seq_len, batch):
-    """A few thousand of millions: the first shapes give a cutoff that leaves little more than the best.
-
-    "auto" is the roofline on this device.
-    """
+    """A few thousand of millions: the first shapes give a cutoff that leaves little more than the best."""
     monkeypatch.undo()
     work = workload(seq_len=seq_len, global_batch_size=batch)
     question = Question(model=load_model(model), cluster=load_cluster("h100-sxm", devices), workload=work)
-    for compute in ("auto", "tile"):
+    for compute in ("auto", "roofline", "tile"):
         result = search(replace(question, costs=Costs(compute=compute)))
         assert result.num_legal > 8e6
         assert result.num_evaluated < 10_000

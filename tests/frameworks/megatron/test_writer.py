@@ -16,7 +16,7 @@ from forescale.question import Question
 
 
 def test_plans_read_back_to_the_bit() -> None:
-    check_writer(plans("megatron", 30))
+    check_writer(plans("megatron", 45))
 
 
 def test_the_allocator_is_an_environment_variable_that_is_read_back() -> None:

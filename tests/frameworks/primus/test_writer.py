@@ -19,11 +19,11 @@ OWN = {
 
 
 def test_plans_read_back_to_the_bit() -> None:
-    check_writer(plans("primus", 30, cluster="mi300x"))
+    check_writer(plans("primus", 45, cluster="mi300x"))
 
 
 def test_what_primus_has_beside_megatron_is_said() -> None:
-    written = check_writer(plans("primus", 24, seed=2, cluster="mi300x", **OWN))
+    written = check_writer(plans("primus", 45, seed=2, cluster="mi300x", **OWN))
     texts = "".join(result.texts[result.main] for result in written)
     for word in ("pp_algorithm", "use_turbo_deepep: true", "recompute_layer_ids: [0, 1]"):
         assert word in texts
