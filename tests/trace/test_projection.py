@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import forescale as fs
 from forescale.cli.app import run
 from forescale.errors import ReaderError, SpecError
 from forescale.frameworks.traces import SCHEMA, document_of, read_trace
@@ -14,9 +15,7 @@ def written(path, document):
     return path
 
 
-def project(model, **options):
-    import forescale as fs
-
+def asked(model, **options):
     value = {"devices": 1, "seq_len": 64, "global_batch_size": 4, "micro_batch_size": 2, **options}
     types = {
         "parameters": "fp32",
@@ -25,7 +24,11 @@ def project(model, **options):
         "activations": "fp32",
         "compute": "fp32",
     }
-    return fs.project(model, "h200-sxm", precision=types, **value)
+    return fs.ask(model, "h200-sxm", precision=types, **value)
+
+
+def project(model, **options):
+    return fs.project(asked(model, **options))
 
 
 def test_a_file_is_read_back_as_it_was_written(tmp_path, traced):
@@ -119,8 +122,6 @@ def test_other_splits_of_a_block_are_refused(traced, axis):
 
 
 def test_another_precision_is_refused_with_the_option(traced):
-    import forescale as fs
-
     with pytest.raises(SpecError, match="--precision bf16"):
         fs.project(traced[1], "h200-sxm", devices=1, seq_len=64, global_batch_size=4)
 
@@ -145,3 +146,19 @@ def test_a_search_over_data_parallel_layouts_and_stages(tmp_path, traced, capsys
     )
     best = json.loads(capsys.readouterr().out)["best"][0]["strategy"]
     assert (best["tp"], best["cp"], best["ep"]) == (1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"devices": 2, "pp": 2}, {"recompute": "full"}], ids=["plain", "pp", "full"]
+)
+def test_memory_over_time_peaks_where_the_projection_does(traced, options):
+    question = asked(traced[1], **options)
+    ranks, stages = fs.memory(question).ranks, fs.project(question).memory.stages
+    peaks = [rank.peak.allocated_bytes for rank in ranks]
+    assert peaks == pytest.approx([stage.allocated_bytes for stage in stages], rel=1e-9)
+
+
+@pytest.mark.parametrize("framework", ["megatron-core", "deepspeed-zero", "nanotron"])
+def test_a_traced_model_is_not_exported(traced, framework):
+    with pytest.raises(SpecError, match="was traced from its own code"):
+        fs.export(asked(traced[1]), to=framework)

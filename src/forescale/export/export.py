@@ -261,7 +261,7 @@ def completed(
 
 
 def _check(question: Question, framework: Framework, no_vision: str) -> None:
-    """Refuse a model without text, a tower where there is `no_vision`, and what limits do not let go together."""
+    """Refuse a model without text, a traced model, a tower where there is `no_vision`, and what limits exclude."""
     if not question.model.vocab_size:
         msg = f"{question.model.name} has no vocabulary; export writes the training of language models"
         raise SpecError(msg)
@@ -269,6 +269,11 @@ def _check(question: Question, framework: Framework, no_vision: str) -> None:
         raise SpecError(
             f"{framework.name}: {no_vision}, and {question.model.name} has a vision tower; images 0 writes the "
             "training of the text alone (--images 0)"
+        )
+    if question.model.traces:
+        raise SpecError(
+            f"{question.model.name} was traced from its own code, and no file of {framework.name} "
+            "describes its blocks; start it with its own training script"
         )
     limits = framework.limits
     proposal = Proposal(

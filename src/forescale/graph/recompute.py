@@ -154,7 +154,7 @@ def awaited(block: Block) -> tuple[tuple[str, Numeric], ...]:
         if any(isinstance(item, Gemm | GroupedGemm) for item in operator.backward_weight):
             waiting |= {name: block.tensors[name].num_bytes for name in operator.saves}
             sizes = [block.tensors[name].element_bytes for name in operator.saves]
-            part = min(1.0, *(size / NARROWEST_GRADIENT_BYTES for size in sizes))
+            part = min((1.0, *(size / NARROWEST_GRADIENT_BYTES for size in sizes)))
             for name in operator.writes:
                 result = block.tensors[scattered.get(name, name)]
                 size = maximum(block.tensors[name].gradient_bytes, result.gradient_bytes)
