@@ -11,7 +11,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from forescale.atomic_write import writable
-from forescale.cli.formats import FORMATS
+from forescale.cli.formats import FORMATS, check_format
 from forescale.cli.options import OUTPUT, output_option
 from forescale.errors import SpecError
 from forescale.files import is_folder
@@ -30,7 +30,7 @@ def command_line(values: Iterable[object] | None) -> str:
     return shlex.join(["forescale", *map(str, values)]) if values else ""
 
 
-def _asked_so(context: typer.Context, file: PageFile | None) -> PageFile | None:
+def _page_file(context: typer.Context, file: PageFile | None) -> PageFile | None:
     """Return where a page goes, if it can be written there, with the command that writes none."""
     if file is None:
         return None
@@ -53,7 +53,7 @@ HtmlFile: TypeAlias = Annotated[
         metavar="FILE.html",
         help="Write a page with pictures and tables.",
         parser=lambda text: PageFile(Path(text)),
-        callback=_asked_so,
+        callback=_page_file,
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -72,17 +72,16 @@ class OutputOptions:
     )
     verbose: bool = output_option("Show all notes, not only the most important.", default=False)
 
-    @property
-    def format(self) -> str:
-        """Name of the format asked for.
-
-        Raises
-        ------
-        SpecError
-            If two are.
-        """
+    def __post_init__(self) -> None:
+        """Refuse an unknown format, and two formats, before anything is computed."""
+        if self.written_as is not None:
+            check_format(self.written_as)
         if self.as_json and self.written_as not in (None, "json"):
             raise SpecError(f"--json and --as {self.written_as} are two formats; give one of them")
+
+    @property
+    def format(self) -> str:
+        """Name of the requested format."""
         return "json" if self.as_json else self.written_as or "text"
 
     @property

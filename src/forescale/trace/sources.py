@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from forescale.catalogue.models import model_names
 from forescale.errors import ForescaleError
 from forescale.trace.session import Loss
 from forescale.trace.tracing import MakeInputs
@@ -126,12 +127,17 @@ def _config_of(text: str, transformers: ModuleType, *, trust_remote_code: bool) 
             text, local_files_only=True, trust_remote_code=trust_remote_code
         )
     except (OSError, ValueError, KeyError) as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        where = "the folder" if path.is_dir() else "the local cache of Hugging Face"
-        raise ForescaleError(
-            f"{text} is not a file and {where} has no configuration of it ({first}); give a config.json, a folder with "
-            "one, or FILE.py:FUNCTION"
-        ) from error
+        raise ForescaleError(_not_found(path, text)) from error
+
+
+def _not_found(path: Path, text: str) -> str:
+    """Return the error for a text that names no configuration."""
+    give = "give a config.json, a folder with one, or FILE.py:FUNCTION"
+    if path.is_dir():
+        return f"the folder {text} has no config.json that transformers can read; {give}"
+    if text in model_names():
+        return f"{text} is in the catalogue and needs no trace; give it to project as MODEL, or {give}"
+    return f"{text} is not a file, and the local cache of Hugging Face has no model of this name; {give}"
 
 
 def _config_from_file(path: Path, transformers: ModuleType) -> Any:  # noqa: ANN401

@@ -131,3 +131,9 @@ def test_no_column_of_numbers_is_narrower_than_its_cells():
     assert "spare" in below.text
     parts = [item for item in fitting(wide, 40) if isinstance(item, Table)]
     assert [part.labels for part in parts] == [["name", "first"], ["name", "last"]]
+
+
+def test_an_unknown_format_is_refused_before_anything_is_computed(forescale):
+    ran = forescale("project", "no-such-model", "--as", "toml")
+    assert (ran.code, ran.out) == (2, "")
+    assert "unknown format 'toml'" in ran.err

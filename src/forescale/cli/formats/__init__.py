@@ -66,16 +66,16 @@ def answer_of(
     return Answer(view=lambda: view(result), document=document, rows=result.rows, pictures=result.pictures)
 
 
-def write(answer: Answer, name: str) -> str:
-    """Return an answer in the format of this name.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is no such format.
-    """
+def check_format(name: str) -> None:
+    """Raise UnknownNameError, which lists the formats, if `name` is not one of them."""
     if name not in dict(FORMATS):
-        raise UnknownNameError("format", name, tuple(dict(FORMATS)))
+        formats = ", ".join(dict(FORMATS))
+        raise UnknownNameError("format", name, tuple(dict(FORMATS)), f"give one of {formats}")
+
+
+def write(answer: Answer, name: str) -> str:
+    """Return an answer in the format of this name; raises as `check_format` does."""
+    check_format(name)
     return cast("str", import_module(f"forescale.cli.formats.{name}").write(answer))
 
 
