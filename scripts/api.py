@@ -258,7 +258,7 @@ def _table(kind: type) -> str:
 
 def _helped(name: str) -> str:
     """Return what the option of that name says of itself."""
-    helps = {item.name: str(item.metadata["said"]["help"]) for item in fields(RunOptions)}
+    helps = {item.name: str(item.metadata["typer"]["help"]) for item in fields(RunOptions)}
     return helps.get(name, "")
 
 

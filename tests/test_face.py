@@ -213,7 +213,7 @@ def test_what_is_wrong_is_said_with_the_nearest_word():
         fs.ask("llama-3.1-8b", "h100-sxm", granularity="full", **WORDS)
     with pytest.raises(SpecError, match="cluster is required"):
         fs.project("llama-3.1-8b", **WORDS)
-    with pytest.raises(SpecError, match="tp beside a whole layout"):
+    with pytest.raises(SpecError, match="tp cannot be combined with a complete layout"):
         fs.project("llama-3.1-8b", "h100-sxm", fs.Layout(), tp=2, **WORDS)
     with pytest.raises(SpecError, match="a question holds its"):
         fs.project(fs.ask("llama-3.1-8b", "h100-sxm", **WORDS), tp=2)

@@ -476,7 +476,8 @@ def _read(
     for name, raw, explicit in (("layout", strategy, layout), ("workload", workload, run)):
         if raw is not None and explicit:
             raise SpecError(
-                f"{WHERE}: {', '.join(explicit)} beside a whole {name}; change it with dataclasses.replace"
+                f"{WHERE}: {', '.join(explicit)} cannot be combined with a complete {name}; "
+                "change it with dataclasses.replace"
             )
     if isinstance(run.get("precision"), str):
         run["precision"] = {"compute": run["precision"]}

@@ -1,4 +1,4 @@
-"""Files written whole: beside their place first, then renamed to it. A failure returns a one-line error."""
+"""Atomic writes: a file is written next to its destination and then renamed. A failure returns a one-line error."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ class Question(ReprMixin, Struct, frozen=True, kw_only=True, eq=False):
         )
 
     def violation(self, layout: Layout | None) -> str:
-        """Return what of `layout`, or of the types alone, the framework cannot be told; empty if there is nothing."""
+        """Return which settings of `layout`, or which number formats, the framework does not support; empty if none."""
         if (framework := self.framework) is None:
             return ""
         work = self.workload

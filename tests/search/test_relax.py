@@ -35,8 +35,8 @@ def narrow():
 
 
 def gained(result, change):
-    (results_found,) = (item for item in result.relaxations if item.change == change)
-    return results_found
+    (relaxation,) = (item for item in result.relaxations if item.change == change)
+    return relaxation
 
 
 def test_a_dimension_that_is_held_is_freed(narrow):

@@ -284,14 +284,14 @@ def check_projection(question: Question, *, seconds: float = 30.0) -> Checked:
     adapter_of(question).check(question)
     check_states(question)
     result = project(as_run(question))
-    results_found = launch(_whole, ranks, question, here.kind, seconds, backend=_backend(ranks))
+    measured = launch(_whole, ranks, question, here.kind, seconds, backend=_backend(ranks))
     return Checked(
         projected_s=result.step_time_s,
-        measured_s=max(took for took, _ in results_found),
+        measured_s=max(took for took, _ in measured),
         projected_bytes=result.memory.peak_bytes,
-        measured_bytes=max(peaks["device"] for _, peaks in results_found),
+        measured_bytes=max(peaks["device"] for _, peaks in measured),
         projected_allocated_bytes=_allocated(result, question),
-        measured_allocated_bytes=max(peaks["allocated"] for _, peaks in results_found),
+        measured_allocated_bytes=max(peaks["allocated"] for _, peaks in measured),
     )
 
 

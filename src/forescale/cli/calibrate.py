@@ -112,9 +112,9 @@ def calibrate_command(
     measured: list[CalibrationRun] = []
     result: ClusterCalibration | None = None
     if runs is not None:
-        results_found = _runs(runs, calibrations, machine.device, place, name=output.stem, date=today)
-        measured, result, left = results_found[0], results_found[1], [*left, *results_found[2]]
-        calibrations = replace(calibrations, runs=results_found[1].calibration)
+        fitted = _runs(runs, calibrations, machine.device, place, name=output.stem, date=today)
+        measured, result, left = fitted[0], fitted[1], [*left, *fitted[2]]
+        calibrations = replace(calibrations, runs=fitted[1].calibration)
     write_text(output, json.dumps(rounded(calibrations.to_json()), indent=1, allow_nan=False) + "\n")
     answer = Answer(
         view=lambda: calibration_view(measured, result, entries, left, output),

@@ -1,4 +1,4 @@
-"""Where output goes: a console of stable width, and errors as one sentence."""
+"""Output to a console of stable width, and one-line errors."""
 
 from __future__ import annotations
 

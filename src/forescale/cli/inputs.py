@@ -99,7 +99,7 @@ def read_question(
     from forescale.io.merge import PartialQuestion, merge
     from forescale.io.question import read_plan
 
-    request = _asked_in(request)
+    request = _with_numbered_layout(request)
     plan, layout = request.plan, request.layout
     folder = None if plan.plan is None else plan.plan.parent
     flags = PartialQuestion(values=_flag_values(request, operated))
@@ -151,7 +151,7 @@ def _built(
     others = frozenset(merged.sources) - merged.keys_from((written.source,))
     with located(plan, others):
         question = build_question(values, where=where, folder=folder, laid=laid)
-        # Fields of a framework alone are no layout: a search has yet to find one.
+        # The defaults of a framework are not a layout: the search selects one.
         if "strategy" in values and question.strategy is not None and question.preset == "default":
             check(question.model, question.cluster, question.strategy, question.workload)
             if laid and "strategy" in written.values:
@@ -161,7 +161,7 @@ def _built(
     return question
 
 
-def _asked_in(question: Asked) -> Asked:
+def _with_numbered_layout(question: Asked) -> Asked:
     """Return a plan, or a layout that a command printed, that was given as MODEL as the plan that it is."""
     from forescale.io.question import is_plan
 

@@ -69,7 +69,7 @@ def option(
         "autocompletion": complete,
         "parser": parse,
     }
-    return field(default=default, metadata={"flag": flag, "said": message})
+    return field(default=default, metadata={"flag": flag, "typer": message})
 
 
 def grouped(function: F) -> F:
@@ -117,7 +117,7 @@ def _parameter(name: str, hint: Any, value: Any) -> inspect.Parameter:  # noqa: 
         usual = f"--{name.replace('_', '-')}"
         if hint in (bool, bool | None) and default is not False:
             usual += f"/--no-{usual[2:]}"
-        message = dict(value.metadata["said"])
+        message = dict(value.metadata["typer"])
         if hint in (int, int | None):
             message["metavar"] = message["metavar"] or "N"
         flags = value.metadata["flag"].split() or [usual]

@@ -272,18 +272,18 @@ def optimise_schedule(
     from forescale.schedule.optimise import optimise
 
     problem = stages.problem(pp, microbatches, passes, placement)
-    results_found = optimise(problem, time_limit_s=time_limit, num_workers=workers)
+    optimised = optimise(problem, time_limit_s=time_limit, num_workers=workers)
     result = simulate(
-        results_found.schedule,
+        optimised.schedule,
         problem.times,
         problem.links,
         sizes=problem.sizes,
         memory_limit=passes.memory_limit,
     )
     if output is not None:
-        write_text(output, to_csv(results_found.schedule))
-    more = attributes(results_found, "bound", "proven", "method", "library", "library_makespan")
-    _show(lambda: optimised_view(result, results_found), {**result.to_json(), **more}, printed)
+        write_text(output, to_csv(optimised.schedule))
+    more = attributes(optimised, "bound", "proven", "method", "library", "library_makespan")
+    _show(lambda: optimised_view(result, optimised), {**result.to_json(), **more}, printed)
 
 
 def _report_json(schedule: Schedule, report: CheckReport) -> dict[str, Any]:

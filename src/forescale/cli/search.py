@@ -120,8 +120,8 @@ def search_command(
         for options in (scan, effort, answer, operated):
             refuse(options, f"does not go with --preset {STUDY}")
         emission.refuse(f"does not go with --preset {STUDY}")
-        results_found = search_study(question, study, fix=choice.fix or (), top=goal.top)
-        _write(answer_of(results_found, study_view), output)
+        studied = search_study(question, study, fix=choice.fix or (), top=goal.top)
+        _write(answer_of(studied, study_view), output)
         return
     refuse(study, f"belongs to --preset {STUDY}")
     refuse_presets(question, "search", works_under=f"the presets default and {STUDY}")
@@ -178,7 +178,7 @@ def _answer(question: Question, result: SearchResult, emission: EmitOptions, out
 
 
 def _with_what_cannot_run(question: Question, projection: Projection) -> Projection:
-    """Return a layout that a search found, with what of it the framework cannot be told."""
+    """Return the layout of a search with a note on the settings that the framework does not support."""
     from forescale.question import Note
 
     violation = question.violation(projection.strategy)

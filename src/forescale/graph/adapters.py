@@ -81,10 +81,10 @@ def qkv_parts(
                 copies=local * b.sharding.split("heads") / whole,
             ),
         )
-    results_found = zip(("q_proj", "k_proj", "v_proj"), results, widths, strict=False)
+    projections = zip(("q_proj", "k_proj", "v_proj"), results, widths, strict=False)
     return tuple(
         Adapted(target=target, results=(result,), outputs=extent, copies=copies)
-        for target, result, (_, extent, copies) in results_found
+        for target, result, (_, extent, copies) in projections
         if target in lora_targets
     )
 

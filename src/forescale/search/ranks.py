@@ -150,11 +150,11 @@ def _shares(group: Group, cluster: Cluster) -> list[Numeric]:
     return [*ranks_per_tier(group, cluster), ranks_per_node(group, cluster)]
 
 
-def _picked(results_found: Sequence[Group], which: list[Rows]) -> tuple[Group, ...]:
+def _picked(groups: Sequence[Group], which: list[Rows]) -> tuple[Group, ...]:
     """Return groups whose rows are those of the groups `which` names."""
-    size, length = len(which[0]), max(len(group.axes) for group in results_found)
+    size, length = len(which[0]), max(len(group.axes) for group in groups)
     alone = (1.0, 1.0)
-    axes = [(*group.axes, *[alone] * (length - len(group.axes))) for group in results_found]
+    axes = [(*group.axes, *[alone] * (length - len(group.axes))) for group in groups]
     parts = np.array([[[np.broadcast_to(item, size) for item in part] for part in group] for group in axes])
     every = np.arange(size)
     result = []
@@ -247,13 +247,13 @@ def _alike(orders: Sequence[RankOrder]) -> list[int]:
 
 
 def _side_by_side(
-    results_found: Sequence[tuple[Rows, Mapping[MeshAxis, Group]]], size: int
+    groups: Sequence[tuple[Rows, Mapping[MeshAxis, Group]]], size: int
 ) -> dict[MeshAxis, Group]:
     """Return the communicators of all rows from those of some rows each."""
     result: dict[MeshAxis, Group] = {}
-    for axis in results_found[0][1]:
-        parts = np.ones((max(len(local[axis].axes) for _, local in results_found), 2, size))
-        for rows, local in results_found:
+    for axis in groups[0][1]:
+        parts = np.ones((max(len(local[axis].axes) for _, local in groups), 2, size))
+        for rows, local in groups:
             for at, part in enumerate(local[axis].axes):
                 for item, values in enumerate(part):
                     parts[at, item, rows] = values

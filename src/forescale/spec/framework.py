@@ -175,7 +175,7 @@ class Framework:
         return merge_sections(explicit, layout), merge_sections({"precision": types}, workload)
 
     def cannot(self, question: Asked) -> tuple[str, ...]:
-        """Return what of one layout the framework cannot be told; nothing where its limits are not written down."""
+        """Return the settings of a layout that the framework does not support; none if its options are not recorded."""
         if (limits := self.limits) is None:
             return ()
         cannot_compute = [*self.cannot_compute(question.workload.precision)]

@@ -165,7 +165,7 @@ class Trainable(SpecStruct, frozen=True, kw_only=True):
     lora_dropout: bool = False
     """Whether adapters drop out their inputs, and then keep a copy and a mask each."""
     whole: tuple[FrozenPart, ...] = ()
-    """Parts that are trained whole beside adapters (PEFT's modules_to_save)."""
+    """Parts that are trained completely, in addition to adapters (PEFT's modules_to_save)."""
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""

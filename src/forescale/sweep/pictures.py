@@ -152,9 +152,9 @@ def usual_plots(result: SweepResult) -> tuple[Plot, ...]:
     """Return the pictures that suit what is varied: scaling over devices, a map of two grids, else lines."""
     axes = result.sweep.axes
     metric = result.metric
-    results_found = []
+    plots = []
     if {DEVICES, NODES} & set(axes.names):
-        results_found.append(Plot(kind="scaling", by=_apart(result)))
+        plots.append(Plot(kind="scaling", by=_apart(result)))
     numbers = [
         axis.name
         for axis in axes.grid
@@ -163,14 +163,14 @@ def usual_plots(result: SweepResult) -> tuple[Plot, ...]:
         and axis.name not in (DEVICES, NODES)
     ]
     if len(numbers) >= 2:
-        results_found += [Plot(kind="map", x=numbers[0], y=other, value=metric) for other in numbers[1:3]]
+        plots += [Plot(kind="map", x=numbers[0], y=other, value=metric) for other in numbers[1:3]]
     elif numbers:
         by = _apart(result, numbers[0]) or (DEVICES if DEVICES in axes.names else None)
-        results_found.append(Plot(kind="line", x=numbers[0], y=metric, by=by))
-    results_found += [Plot(kind="line", x=item.name, y=metric, by=_apart(result)) for item in axes.ranges[:4]]
-    if not results_found:
-        results_found.append(Plot(kind="bars", x=axes.names[0]))
-    return tuple(results_found)
+        plots.append(Plot(kind="line", x=numbers[0], y=metric, by=by))
+    plots += [Plot(kind="line", x=item.name, y=metric, by=_apart(result)) for item in axes.ranges[:4]]
+    if not plots:
+        plots.append(Plot(kind="bars", x=axes.names[0]))
+    return tuple(plots)
 
 
 def _apart(result: SweepResult, *taken: str) -> str | None:
@@ -299,9 +299,9 @@ def _map(result: SweepResult, plot: Plot) -> list[tuple[str, HeatMap]]:
     cells = []
     for high, wide in product(up, across):
         best = result.best(by, [row for row in result.rows if row[px] == wide and row[py] == high])
-        results_found = None if best is None else best[pv]
+        number = None if best is None else best[pv]
         remark = "nothing fits" if best is None else _remark(result, best)
-        cells.append(Cell(value=None if results_found is None else float(results_found), remark=remark))
+        cells.append(Cell(value=None if number is None else float(number), remark=remark))
     grid = tuple(tuple(cells[start : start + len(across)]) for start in range(0, len(cells), len(across)))
     unit = unit_of(result.sweep, value)
     numeric = not any(isinstance(item, str) for item in (*across, *up))
@@ -358,13 +358,13 @@ def _series(
         if row[across] is not None and row[height] is not None:
             name = "" if apart is None else say(row[apart], unit)
             grouped.setdefault(name, {}).setdefault(row[across], []).append(row)
-    results_found: dict[str, list[Row]] = {}
+    number: dict[str, list[Row]] = {}
     for name, columns in grouped.items():
         best = [rows if every else [result.best(metric, rows)] for rows in columns.values()]
         kept = [row for rows in best for row in rows if row is not None]
         parts = any(isinstance(row[across], str) for row in kept)
-        results_found[name] = kept if parts else sorted(kept, key=lambda row: row[across])
-    return dict(sorted(results_found.items(), key=lambda item: _order(result, by, item[0])))
+        number[name] = kept if parts else sorted(kept, key=lambda row: row[across])
+    return dict(sorted(number.items(), key=lambda item: _order(result, by, item[0])))
 
 
 def _order(result: SweepResult, by: str | None, name: str) -> int:

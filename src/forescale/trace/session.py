@@ -153,8 +153,8 @@ def _loss_of(result: Any) -> Tensor:  # noqa: ANN401
     if isinstance(loss, Tensor) and loss.requires_grad:
         return loss
     if isinstance(result, Mapping) and isinstance(result.get("loss"), Tensor):
-        results_found: Tensor = result["loss"]
-        return results_found
+        returned: Tensor = result["loss"]
+        return returned
     tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor) and leaf.requires_grad]
     if not tensors:
         raise ForescaleError("the module returns no tensor that depends on a trained parameter")

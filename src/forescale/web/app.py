@@ -145,7 +145,7 @@ def create_app(
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    """Answer a question that cannot be answered with its one sentence."""
+    """Answer an invalid question with its one-line error."""
     field = getattr(error, "field", "")
     if request.url.path.endswith(".json") or request.method == "POST":
         return JSONResponse({"error": str(error), "field": field or None}, status_code=422)

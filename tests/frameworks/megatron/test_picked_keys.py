@@ -119,7 +119,7 @@ def test_another_order_of_picking_cannot_be_told():
     first, shared = question.model.layers[0], question.model.layers[4]
     shares = replace(first, attention=replace(first.attention, indexer=None))
     layers = (first, shares, first, *question.model.layers[3:5], shared, *question.model.layers[6:])
-    with pytest.raises(SpecError, match="pick keys in an order that Megatron-LM cannot be told"):
+    with pytest.raises(SpecError, match="select keys in an order that Megatron-LM has no option for"):
         export(replace(question, model=replace(question.model, layers=layers)))
 
 

@@ -84,7 +84,7 @@ class Blocks(ABC):
             yield from [self.paragraph(lines)] if lines else self.block(group[0])
 
     def block(self, content: Content) -> Iterator[str]:
-        """Yield one block that is no line."""
+        """Yield one block other than a line of text."""
         match content:
             case Section():
                 yield from self.section(content)

@@ -70,7 +70,7 @@ def notes(value: Iterable[Note], *, verbose: bool) -> list[TextLine]:
 
 
 def _spaced(contents: Iterable[Content]) -> Iterator[Content | None]:
-    """Yield contents, with None for an empty line before and after everything that is no line."""
+    """Yield contents, with None for an empty line before and after everything but lines of text."""
     previous: Content | None = None
     for content in contents:
         if previous is not None and not (isinstance(content, TextLine) and isinstance(previous, TextLine)):

@@ -117,7 +117,7 @@ def framework_rows() -> Rows:
 
 
 def framework_view(framework: Framework) -> View:
-    """Return what a framework does where it is not as usual, with the source, and the options that it supports."""
+    """Return the settings of a framework that are not defaults, with their sources, and its supported options."""
     plain = Framework(name="", release="", title="", date="", source="", software="")
     head = ("name", "release", "title", "date", "source", "sources", "limits")
     rows = (

@@ -96,9 +96,9 @@ def _sampled(sweep: Sweep, name: str) -> bool:
 def _table(result: SweepResult, axis: str, metric: str) -> Table:
     """Return the best point of every value, the best of all marked."""
     others = [name for name in result.sweep.axes.names if name != axis and varies(result.column(name))]
-    results_found = result.best_by(axis, metric)
+    ranked = result.best_by(axis, metric)
     best = result.best(metric)
-    shown = results_found if len(results_found) <= MOST_VALUES else _thinned(results_found, best)
+    shown = ranked if len(ranked) <= MOST_VALUES else _thinned(ranked, best)
     rows: list[tuple[Cell, ...]] = []
     headings = (title(axis), *_figures(result, metric), *(title(name) for name in others), "<layout")
     for value, row in shown:
@@ -107,7 +107,7 @@ def _table(result: SweepResult, axis: str, metric: str) -> Table:
             rows.append(_without([label], "nothing fits", len(headings)))
             continue
         rows.append(_marked([label, *_cells(result, row, metric, others)], chosen=row is best))
-    left = len(results_found) - len(shown)
+    left = len(ranked) - len(shown)
     caption = f"{counted(left, 'value')} not shown" if left else ""
     return table(*headings, rows=rows, gap=1, caption=caption)
 

@@ -35,13 +35,13 @@ RISKY = f"! {result.AT_RISK}"
 
 def calendar(one: Projection) -> str:
     """Return days on the calendar, what their range mostly comes from, and whose rates of failure are counted."""
-    results_found = one.calendar
-    if results_found is None:
+    dates = one.calendar
+    if dates is None:
         return one.endless
-    days, cause = results_found.days, next(iter(results_found.spread), "")
+    days, cause = dates.days, next(iter(dates.spread), "")
     return (
         f"{days.expected:,.1f} ({days.low:,.1f} to {days.high:,.1f}{f', mostly {cause}' if cause else ''}) on the "
-        f"calendar, failures as {results_found.failures}"
+        f"calendar, failures as {dates.failures}"
     )
 
 

@@ -152,11 +152,11 @@ class ContainerSettings:
             return type(value)(self.plain(item, where) for item in value)
         return value
 
-    def settings(self, *, strict: bool, told: bool = False) -> tuple[Settings, list[str]]:
+    def settings(self, *, strict: bool, explicit_length: bool = False) -> tuple[Settings, list[str]]:
         """Return the settings of all sections, and the fields that no section has; the caller may tell the length."""
         for section in ORDER:
             self.take(section)
-        if not told:
+        if not explicit_length:
             self._check_lengths()
         if strict:
             self._check_names()

@@ -108,7 +108,9 @@ class BridgeReader:
         """Return what the recipe at `path` sets."""
         container, hooks = run(path, options)
         container_settings = ContainerSettings(container, hooks, path)
-        settings, unknown = container_settings.settings(strict=options.strict, told="seq_len" in options.over)
+        settings, unknown = container_settings.settings(
+            strict=options.strict, explicit_length="seq_len" in options.over
+        )
         model = named_model(container_settings, settings)
         for note in unread_of(hooks):
             settings.note(note)

@@ -50,7 +50,7 @@ class Law(NamedTuple):
     """One thing that Megatron-LM refuses."""
 
     breaks: Callable[[Laid], bool]
-    told: str
+    message: str
     keys: tuple[str, ...]
     """Settings that say it."""
     core: bool = False
@@ -195,7 +195,7 @@ def check_laws(question: Question) -> None:
     name = question.framework.name
     for law in (*LAWS, *OF_LAUNCHES):
         if name not in law.but and law.breaks(question):
-            raise SpecError(f"{name} refuses this layout: {law.told}")
+            raise SpecError(f"{name} refuses this layout: {law.message}")
 
 
 def check_settings(settings: Settings, message: Laid, merged: Collection[str], framework: str) -> None:
@@ -218,9 +218,9 @@ def check_settings(settings: Settings, message: Laid, merged: Collection[str], f
         text = f"{first} with {', '.join(others)}" if others else first
         if law.since or set(law.keys).intersection(merged):
             when = f" since core {law.since}" if law.since else ""
-            settings.note(f"Megatron-LM refuses {text}{when}: {law.told}")
+            settings.note(f"Megatron-LM refuses {text}{when}: {law.message}")
         else:
-            settings.refuse(f"Megatron-LM refuses {text}: {law.told}")
+            settings.refuse(f"Megatron-LM refuses {text}: {law.message}")
 
 
 def _given(settings: Settings, key: str) -> str:

@@ -456,7 +456,7 @@ def _shared(model: Model, picks: tuple[bool, ...]) -> tuple[int, int]:
     for every in range(1, len(picks) - first + 2):
         if picking_layers(len(picks), every=every, first=first) == picks:
             return every, first
-    raise SpecError(f"layers of {model.name} pick keys in an order that Megatron-LM cannot be told")
+    raise SpecError(f"layers of {model.name} select keys in an order that Megatron-LM has no option for")
 
 
 def _window(model: Model) -> Settings:
