@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.errors import raises
 from tests.small import cluster, dense, workload
 
 import forescale as fs
@@ -130,17 +131,17 @@ def test_a_framework_trains_as_its_record_says():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"zero": 5}, "the question: zero takes 0, 1, 2, 3; got '5'"),
-        ({"cp_kind": ["rong"]}, "the question: cp_kind takes all_gather, ring"),
-        ({"axis_order": ("tp", "cp", "dp", "pp")}, "axis_order takes tp-cp-dp-pp, tp-cp-pp-dp, .*; got 'tp'"),
-        ({"axis_order": [("tp", "cp")]}, "axis_order names each of tp, cp, dp, pp once; got tp,cp"),
-        ({"tp": [2.5]}, "the question: space.tp.0 must be a whole number, got 2.5"),
-        ({"space": Space(tp=8)}, "the question: space.tp must be a list, got 8"),  # type: ignore[arg-type]
-        ({"space": Space(cp_kind=("rong",))}, "cp_kind.0 must be .* \\(did you mean 'ring'"),  # type: ignore[arg-type]
+        ({"zero": 5}, "not_one_of the question: zero"),
+        ({"cp_kind": ["rong"]}, "not_one_of the question: cp_kind"),
+        ({"axis_order": ("tp", "cp", "dp", "pp")}, "not_one_of the question: axis_order"),
+        ({"axis_order": [("tp", "cp")]}, "wrong_type axis_order"),
+        ({"tp": [2.5]}, "wrong_type space.tp.0"),
+        ({"space": Space(tp=8)}, "wrong_type space.tp"),  # type: ignore[arg-type]
+        ({"space": Space(cp_kind=("rong",))}, "not_one_of space.cp_kind.0"),  # type: ignore[arg-type]
     ],
 )
 def test_what_no_space_has_is_said(given, message):
-    with pytest.raises(SpecError, match=message):
+    with raises(SpecError, message):
         fs.search("llama-3.1-8b", "h100-sxm", **WORDS, **given)
 
 
@@ -176,7 +177,7 @@ def test_a_framework_is_kept_in_the_question_and_in_its_file(tmp_path, name):
         assert f"framework='{record.label}'" in repr(ask_search)
         fs.write_question(ask_search, tmp_path / "asked.toml")
         assert fs.read_question(tmp_path / "asked.toml") == ask_search
-    with pytest.raises(fs.ForescaleError, match="a question holds its framework"):
+    with raises(fs.ForescaleError, "given_twice framework"):
         fs.project(one, framework=record)
 
 
@@ -207,33 +208,33 @@ def test_a_length_is_written_as_in_a_plan():
 
 
 def test_what_is_wrong_is_said_with_the_nearest_word():
-    with pytest.raises(UnknownKeyError, match="seq_len"):
+    with raises(UnknownKeyError, "unknown_key seqlen"):
         fs.project("llama-3.1-8b", "h100-sxm", seqlen=2048, devices=8, global_batch_size=64)
-    with pytest.raises(UnknownKeyError, match=r"unknown key 'granularity' .*; layout.recompute has it"):
+    with raises(UnknownKeyError, "unknown_key granularity"):
         fs.ask("llama-3.1-8b", "h100-sxm", granularity="full", **WORDS)
-    with pytest.raises(SpecError, match="cluster is required"):
+    with raises(SpecError, "missing cluster"):
         fs.project("llama-3.1-8b", **WORDS)
-    with pytest.raises(SpecError, match="tp cannot be combined with a complete layout"):
+    with raises(SpecError, "given_twice tp"):
         fs.project("llama-3.1-8b", "h100-sxm", fs.Layout(), tp=2, **WORDS)
-    with pytest.raises(SpecError, match="a question holds its"):
+    with raises(SpecError, "given_twice tp"):
         fs.project(fs.ask("llama-3.1-8b", "h100-sxm", **WORDS), tp=2)
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"objective": "fast"}, "objective must be step_time or peak_memory, got 'fast'"),
-        ({"max_memory": "700 GiB"}, "max_memory limits what a device has"),
-        ({"safe": "no"}, "safe must be true or false, got 'no'"),
-        ({"space": {"tp": [1]}}, "space must be an fs.Space"),
-        ({"top": 0}, "fs.search: top must be greater than 0, got 0"),
-        ({"top": "3"}, "top must be a whole number, got '3' .write it without quotes."),
-        ({"relax": "no"}, "relax must be true or false, got 'no'"),
-        ({"time_limit": float("nan")}, "time_limit must be a number, got nan"),
+        ({"objective": "fast"}, "not_one_of objective"),
+        ({"max_memory": "700 GiB"}, "out_of_range max_memory"),
+        ({"safe": "no"}, "wrong_type safe"),
+        ({"space": {"tp": [1]}}, "wrong_type space"),
+        ({"top": 0}, "out_of_range top"),
+        ({"top": "3"}, "wrong_type top"),
+        ({"relax": "no"}, "wrong_type relax"),
+        ({"time_limit": float("nan")}, "wrong_type time_limit"),
     ],
 )
 def test_what_a_search_cannot_take_is_said(words, message):
-    with pytest.raises(SpecError, match=message):
+    with raises(SpecError, message):
         fs.search("llama-3.1-8b", "h100-sxm", **WORDS, **words)
 
 
@@ -247,14 +248,14 @@ def test_limits_are_read_as_a_plan_has_them():
 @pytest.mark.parametrize(
     ("load", "given", "message"),
     [
-        (fs.load_model, (3,), "model must be a name, a file or a table, got 3"),
-        (fs.load_cluster, ("h100-sxm", 0), "devices must be a whole number of 1 or more, got 0"),
-        (fs.load_cluster, ("h100-sxm", 2.5), "devices must be a whole number of 1 or more, got 2.5"),
-        (fs.compare, ("a", {}), "a: expected a projection, or a forescale.projection/1 document of one; found 'a'"),
+        (fs.load_model, (3,), "wrong_type model"),
+        (fs.load_cluster, ("h100-sxm", 0), "out_of_range devices"),
+        (fs.load_cluster, ("h100-sxm", 2.5), "out_of_range devices"),
+        (fs.compare, ("a", {}), "wrong_format"),
     ],
 )  # fmt: skip
 def test_values_of_the_wrong_kind_are_said(load, given, message):
-    with pytest.raises(SpecError, match=message):
+    with raises(SpecError, message):
         load(*given)
 
 
@@ -275,33 +276,33 @@ def test_its_page_names_every_function():
 
 def test_what_must_be_a_name_says_so():
     of = {"devices": 8, "seq_len": 2048, "global_batch_size": 32}
-    with pytest.raises(SpecError, match=r"load_framework takes a name such as torchtitan or .*; got 3"):
+    with raises(SpecError, "wrong_type load_framework"):
         fs.load_framework(3)
-    with pytest.raises(SpecError, match=r"load_framework takes a name"):
+    with raises(SpecError, "wrong_type load_framework"):
         fs.load_framework(["megatron"])
-    with pytest.raises(SpecError, match="quantity is a name such as step_time or memory; got 3"):
+    with raises(SpecError, "wrong_type quantity"):
         fs.explain("llama-3.2-1b", "h100-sxm", **of, quantity=3)
-    with pytest.raises(SpecError, match="checkpoint is the name of a file; got 3"):
+    with raises(SpecError, "wrong_type checkpoint"):
         fs.search("llama-3.2-1b", "h100-sxm", **of, tp=1, checkpoint=3)
-    with pytest.raises(SpecError, match=r"watch is a function that is told .*; got 3"):
+    with raises(SpecError, "wrong_type watch"):
         fs.search("llama-3.2-1b", "h100-sxm", **of, tp=1, watch=3)
-    with pytest.raises(SpecError, match=r"fs.explain: stage must be a whole number of 0 or more, got '0'"):
+    with raises(SpecError, "wrong_type stage"):
         fs.explain("llama-3.2-1b", "h100-sxm", **of, quantity="memory.peak", stage="0")
 
 
 @pytest.mark.parametrize(
     ("ask", "words", "message"),
     [
-        (fs.fit, {"keep": 5.0}, "fs.fit: keep takes names of dimensions"),
-        (fs.fit, {"pairs": "no"}, "fs.fit: pairs must be True or False, got 'no'"),
-        (fs.advise, {"exact": 2}, "fs.advise: exact must be True or False, got 2"),
-        (fs.export, {"to": "megatron", "slurm": "x"}, "fs.export: slurm must be True or False, got 'x'"),
-        (fs.project, {"costs": fs.Costs(kernels=3)}, "costs.kernels must be a table, got 3"),
-        (fs.project, {"strategy": fs.Layout(overlap=fs.Overlap(tensor=np.array([1, 2])))}, "overlap.tensor must be true"),
+        (fs.fit, {"keep": 5.0}, "wrong_type keep"),
+        (fs.fit, {"pairs": "no"}, "not_one_of fs.fit: pairs"),
+        (fs.advise, {"exact": 2}, "not_one_of fs.advise: exact"),
+        (fs.export, {"to": "megatron", "slurm": "x"}, "not_one_of fs.export: slurm"),
+        (fs.project, {"costs": fs.Costs(kernels=3)}, "wrong_type costs.kernels"),
+        (fs.project, {"strategy": fs.Layout(overlap=fs.Overlap(tensor=np.array([1, 2])))}, "wrong_type overlap.tensor"),
     ],
 )  # fmt: skip
 def test_values_of_a_wrong_type_are_refused_with_their_name(ask, words, message):
-    with pytest.raises(SpecError, match=message):
+    with raises(SpecError, message):
         ask("llama-3.2-1b", "h100-sxm", **WORDS, **words)
 
 
@@ -348,13 +349,11 @@ def test_plans_are_changed_and_written_by_what_they_are(tmp_path):
     question = fs.ask("llama-3.2-1b", "h100-sxm", devices=8, seq_len=2048, global_batch_size=32)
     fs.write_question(question, path)
     assert fs.read_question(path, overrides="strategy.tp=2").strategy.tp == 2
-    with pytest.raises(SpecError, match=r"the override 3 must look like section.key=value"):
+    with raises(SpecError, "wrong_type the override"):
         fs.read_question(path, overrides=[3])
-    with pytest.raises(SpecError, match=r"the override 3 must look like section.key=value"):
+    with raises(SpecError, "wrong_type the override"):
         fs.read_question(path, overrides=3)
-    with pytest.raises(SpecError, match=r"read_question takes the name of a file; got 3"):
+    with raises(SpecError, "wrong_type read_question"):
         fs.read_question(3)
-    with pytest.raises(
-        SpecError, match=r"write_question takes a Question, as fs.ask makes it; got Projection"
-    ):
+    with raises(SpecError, "wrong_type write_question"):
         fs.write_question(fs.project(question), path)

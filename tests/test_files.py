@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.errors import raises
 
 import forescale as fs
 from forescale.errors import ReaderError, UnknownNameError
@@ -24,18 +25,18 @@ def test_what_is_no_text_is_refused(tmp_path, kind):
         path.mkdir()
     else:
         path.write_bytes(content)
-    with pytest.raises(ReaderError, match=r"x: it cannot be read as text \("):
+    with raises(ReaderError, "cannot_read"):
         read_text(path)
 
 
 def test_links_in_a_circle_and_endless_files_are_refused(tmp_path):
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
-    with pytest.raises(ReaderError, match="loop: it cannot be read as text"):
+    with raises(ReaderError, "cannot_read"):
         read_text(loop)
-    with pytest.raises(ReaderError, match="larger than the 64 MiB"):
+    with raises(ReaderError, "too_large it"):
         read_text("/dev/zero")
-    with pytest.raises(ReaderError, match="not a file name"):
+    with raises(ReaderError, "wrong_format"):
         read_text("a\0b")
 
 
@@ -54,18 +55,18 @@ def test_a_home_that_is_nobodys_is_a_plain_name():
     [
         ("[" * 100_000, "more than 64 deep"),
         ("[" * 70 + "]" * 70, "more than 64 deep"),
-        ('{"a": 1, "b": 2, "a": 3}', "the key 'a' is given twice"),
-        ('{"a": NaN}', "'a' must be a number, got nan"),
-        ('{"a": [1e400]}', "must be a number, got inf"),
-        (f'{{"a": {2**63}}}', "'a' has more digits"),
-        ("9" * 5000, "thousands of digits"),
-        ('{"a": 1,}', "not whole JSON"),
-        ('{"a": CONFIG_BATCH_SIZE,\n"b": 1}', "line 1, column 7: CONFIG_BATCH_SIZE$"),
-        ("", "not whole JSON"),
+        ('{"a": 1, "b": 2, "a": 3}', "given_twice a"),
+        ('{"a": NaN}', "wrong_type a"),
+        ('{"a": [1e400]}', "wrong_type a list"),
+        (f'{{"a": {2**63}}}', "too_large a"),
+        ("9" * 5000, "too_large a number"),
+        ('{"a": 1,}', "cannot_parse JSON"),
+        ('{"a": CONFIG_BATCH_SIZE,\n"b": 1}', "cannot_parse JSON"),
+        ("", "cannot_parse JSON"),
     ],
 )
 def test_json_that_cannot_be(text, message):
-    with pytest.raises(ReaderError, match=message):
+    with raises(ReaderError, message):
         parse_json(text, "x")
 
 
@@ -86,7 +87,7 @@ def test_tables_pass_over_empty_lines(tmp_path):
 def test_a_cell_of_endless_length_is_refused(tmp_path):
     path = tmp_path / "x.csv"
     path.write_text("id\n" + "a" * 200_000)
-    with pytest.raises(ReaderError, match="is no CSV"):
+    with raises(ReaderError, "cannot_parse CSV"):
         read_table(path)
 
 
@@ -98,7 +99,7 @@ def test_a_cell_that_is_no_number_says_how_to_write_it(tmp_path, cell, instead):
     path.write_text(f'id,b\nA,"{cell}"\n')
     with pytest.raises(ReaderError) as raised:
         read_table(path).rows[0].number("b")
-    assert str(raised.value).endswith(f"; write {instead}" if instead else "is not a number")
+    assert raised.value.fix == (f"write {instead}" if instead else "")
 
 
 @pytest.mark.parametrize("name", ["é" * 200, "a" * 5000, "a\0b"])

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import pytest
+from tests.errors import raises
 
 from forescale.errors import ReaderError
 from forescale.limits import Share
@@ -35,19 +36,19 @@ def test_tables_become_what_annotations_say():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ([], "it must be a table"),
-        ({"nam": 1}, "unknown key 'nam' in it; did you mean name"),
-        ({"name": "x", "share": 1}, "unknown key 'share' in it; best has it"),
-        ({}, "name is required"),
-        ({"name": 1}, "name must be text, got 1"),
-        ({"name": "x", "kind": "c"}, "kind must be 'a' or 'b', got 'c'"),
-        ({"name": "x", "inner": {"p": {"share": 1.5}}}, "inner.p.share must be 1 or less, got 1.5"),
-        ({"name": "x", "inner": {"p": {"share": "1"}}}, "inner.p.share must be a number"),
-        ({"name": "x", "best": {"share": 1, "sizes": [1]}}, "best.sizes must be a list of 2"),
-        ({"name": "x", "words": "w"}, "words must be a list"),
-        ({"name": "x", "inner": []}, "inner must be a table"),
+        ([], "wrong_type it"),
+        ({"nam": 1}, "unknown_key nam"),
+        ({"name": "x", "share": 1}, "unknown_key share"),
+        ({}, "missing name"),
+        ({"name": 1}, "wrong_type name"),
+        ({"name": "x", "kind": "c"}, "not_one_of kind"),
+        ({"name": "x", "inner": {"p": {"share": 1.5}}}, "out_of_range inner.p.share"),
+        ({"name": "x", "inner": {"p": {"share": "1"}}}, "wrong_type inner.p.share"),
+        ({"name": "x", "best": {"share": 1, "sizes": [1]}}, "wrong_type best.sizes"),
+        ({"name": "x", "words": "w"}, "wrong_type words"),
+        ({"name": "x", "inner": []}, "wrong_type inner"),
     ],
 )
 def test_what_annotations_forbid_names_its_place(content, message):
-    with pytest.raises(ReaderError, match=f"f.json: {message}"):
+    with raises(ReaderError, message):
         record(Outer, content, "", "f.json")

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.bounded import every_bound
+from tests.errors import raises
 from tests.explained import check_explanation
 from tests.small import cluster, dense, device, moe, workload
 
@@ -204,26 +205,26 @@ def test_the_last_of_several_runs_counts():
 @pytest.mark.parametrize(
     ("question", "bench", "text"),
     [
-        (asked(dense(8), 8, cp=4), DENSE, "dense.json was measured with cp 1; the question has cp 4"),
+        (asked(dense(8), 8, cp=4), DENSE, "other_run dense.json"),
         (
             replace(asked(dense(8), 8), strategy=None, space=Space(cp=(2, 4))),
             DENSE,
-            "measured with cp 1; the question has cp 2",
+            "other_run dense.json",
         ),
         (
             asked(dense(8), 8),
             replace(DENSE, blocks=timings("mla")),
-            "the measured layer 'mla' is of no kind of layer that small-dense has: attention\\+dense",
+            "unknown_name a kind of layer of small-dense",
         ),
         (
             asked(dense(8), 8),
             replace(DENSE, blocks=timings("attention+dense", slow=1e-3)),
-            "forward of attention\\+dense took .*, less than their messages alone take by the models",
+            "implausible forward of attention+dense",
         ),
     ],
 )
 def test_what_cannot_be_restored_is_refused(question, bench, text):
-    with pytest.raises(SpecError, match=text):
+    with raises(SpecError, text):
         anchored(question, [bench])
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from msgspec import field
+from tests.errors import raises
 
 from forescale.errors import SpecError
 from forescale.spec import Layout, Precision, Recompute, Workload
@@ -113,28 +114,28 @@ def test_attributes_are_plain_values_and_results_within_say_themselves() -> None
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: Layout(tpp=2), "unknown key 'tpp' in Layout; did you mean tp"),  # type: ignore[call-arg]
-        (lambda: Workload(seqlen=1), "unknown key 'seqlen' in Workload; did you mean seq_len"),  # type: ignore[call-arg]
-        (lambda: Layout(2), "Layout takes keywords only, such as Layout\\(tp="),  # type: ignore[misc]
-        (lambda: Workload(seq_len=1), "Workload needs global_batch_size; got seq_len"),  # type: ignore[call-arg]
+        (lambda: Layout(tpp=2), "unknown_key tpp"),  # type: ignore[call-arg]
+        (lambda: Workload(seqlen=1), "unknown_key seqlen"),  # type: ignore[call-arg]
+        (lambda: Layout(2), "wrong_type the arguments of Layout"),  # type: ignore[misc]
+        (lambda: Workload(seq_len=1), "required_with global_batch_size"),  # type: ignore[call-arg]
     ],
 )
 def test_what_a_constructor_does_not_take_is_named_with_its_class(make: Any, said: str) -> None:
-    with pytest.raises(SpecError, match=said):
+    with raises(SpecError, said):
         make()
 
 
 @pytest.mark.parametrize(
     ("kind", "given", "message"),
     [
-        (Workload, {"seq_len": 8, "global_batch_size": 8, "precision": "fp8"}, r"Workload: precision must be Precision\(\.\.\.\), got 'fp8'"),
-        (Workload, {"seq_len": 8, "global_batch_size": 8, "precision": {}}, r"Workload: precision must be Precision\(\.\.\.\), got {}"),
-        (Recompute, {"modules": 5}, "Recompute: modules must be a list, got 5"),
-        (Recompute, {"unit": "2"}, "Recompute: unit must be a whole number, got '2'"),
-        (Layout, {"axis_order": 5}, "Layout: axis_order must be a list, got 5"),
-        (Precision, {"compute": np.array([1, 2])}, "Precision: compute must be 'fp32'"),
+        (Workload, {"seq_len": 8, "global_batch_size": 8, "precision": "fp8"}, "wrong_type precision"),
+        (Workload, {"seq_len": 8, "global_batch_size": 8, "precision": {}}, "wrong_type precision"),
+        (Recompute, {"modules": 5}, "wrong_type modules"),
+        (Recompute, {"unit": "2"}, "wrong_type unit"),
+        (Layout, {"axis_order": 5}, "wrong_type axis_order"),
+        (Precision, {"compute": np.array([1, 2])}, "not_one_of compute"),
     ],
 )  # fmt: skip
 def test_a_value_of_a_wrong_type_is_refused_with_its_field(kind, given, message):
-    with pytest.raises(SpecError, match=f"^{message}"):
+    with raises(SpecError, message):
         kind(**given)

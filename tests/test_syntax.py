@@ -4,6 +4,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.errors import raises
 
 from forescale.errors import ReaderError
 from forescale.syntax import (
@@ -25,7 +26,7 @@ def test_numbers_in_yaml_are_numbers():
 
 
 def test_a_key_given_twice():
-    with pytest.raises(ReaderError, match="the key 'a' is given twice at line 2"):
+    with raises(ReaderError, "cannot_parse YAML"):
         parse_yaml("a: 1\na: 2", "x")
     assert parse_yaml("a: null\na: 2", "x") == {"a": 2}
 
@@ -34,7 +35,7 @@ def test_a_key_given_twice():
     "text", ["a: [", "a: 'b", "\tx: 1", "a: !!python/object:os.system {}", "a: b: c", "&"]
 )
 def test_broken_yaml_is_refused_in_one_line(text):
-    with pytest.raises(ReaderError, match="x: it is not valid YAML") as caught:
+    with raises(ReaderError, "cannot_parse YAML") as caught:
         parse_yaml(text, "x")
     assert "\n" not in str(caught.value)
 
@@ -47,12 +48,12 @@ def test_merging_goes_into_tables_and_leaves_its_input():
 
 def test_binary_and_folders(tmp_path):
     (tmp_path / "x.toml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ReaderError, match="cannot be read as text"):
+    with raises(ReaderError, "cannot_read"):
         load_mapping(tmp_path / "x.toml")
     (tmp_path / "y.toml").mkdir()
-    with pytest.raises(ReaderError, match="cannot be read as text"):
+    with raises(ReaderError, "cannot_read"):
         load_mapping(tmp_path / "y.toml")
-    with pytest.raises(ReaderError, match=r"it is a folder; give a file, one of \.toml, \.json"):
+    with raises(ReaderError, "wrong_format"):
         load_mapping(tmp_path)
 
 
@@ -64,20 +65,20 @@ BOMB = "a: &a [1,2,3,4,5,6,7,8,9]\n" + "\n".join(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: &x [*x]", "its anchors stand for more than"),
-        (BOMB, "its anchors stand for more than"),
-        ("a: " + "[" * 50_000, "more than 64 deep"),
-        ("a: " + "[" * 100 + "@", "more than 64 deep"),  # what follows is not even scanned
-        ("a: " + "9" * 6_000, "digits"),
-        ("a: .inf", "'a' must be a number, got inf"),
-        ("1: 2", "the key 1 must be text"),
-        ("a: !!bool x", "is no value of its kind"),
-        ("a: !!timestamp x", "not valid YAML"),
-        ("a: 1\n" * 300_000, "larger than the 1 MiB"),
+        ("a: &x [*x]", "too_large it"),
+        (BOMB, "too_large it"),
+        ("a: " + "[" * 50_000, "too_deep"),
+        ("a: " + "[" * 100 + "@", "too_deep"),  # what follows is not even scanned
+        ("a: " + "9" * 6_000, "cannot_parse YAML"),
+        ("a: .inf", "wrong_type a"),
+        ("1: 2", "wrong_type a key"),
+        ("a: !!bool x", "cannot_parse YAML"),
+        ("a: !!timestamp x", "cannot_parse YAML"),
+        ("a: 1\n" * 300_000, "too_large it"),
     ],
 )  # fmt: skip
 def test_yaml_without_bounds_is_refused(text, message):
-    with pytest.raises(ReaderError, match=message):
+    with raises(ReaderError, message):
         parse_yaml(text, "x")
 
 
@@ -92,14 +93,14 @@ def test_dates_in_yaml_are_text_and_tables_merge():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a = " + "[" * 5_000, "more than 64 deep"),
-        ("a = " + "9" * 5_000, "thousands of digits"),
-        ("a = nan", "'a' must be a number, got nan"),
-        ("a = 2026-01-01", "'a' must be no date"),
+        ("a = " + "[" * 5_000, "too_deep"),
+        ("a = " + "9" * 5_000, "too_large a number"),
+        ("a = nan", "wrong_type a"),
+        ("a = 2026-01-01", "wrong_type a"),
     ],
 )
 def test_toml_without_bounds_is_refused(text, message):
-    with pytest.raises(ReaderError, match=message):
+    with raises(ReaderError, message):
         parse_toml(text, "x")
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.errors import raises
 
 from forescale.errors import SpecError
 from forescale.units import counted, format_bytes, format_count, format_seconds, length_of, parse
@@ -59,7 +60,7 @@ def test_parse(text, dimension, value):
     ("text", "dimension"), [("80 GiBs", "byte"), ("fast", "byte/s"), ("3 W", "second"), ("", "byte")]
 )
 def test_what_is_no_quantity_is_refused_with_the_units_allowed(text, dimension):
-    with pytest.raises(SpecError, match="quantity"):
+    with raises(SpecError, "not_a_quantity"):
         parse(text, dimension)
 
 
@@ -73,7 +74,7 @@ def test_what_is_no_quantity_is_refused_with_the_units_allowed(text, dimension):
     ],
 )
 def test_a_comma_is_not_taken_for_none(text, dimension, instead):
-    with pytest.raises(SpecError, match=f"parts no thousands, such as .*{instead}"):
+    with raises(SpecError, "not_a_quantity"):
         parse(text, dimension)
 
 

@@ -21,7 +21,13 @@ from forescale.advise import Advice, Fit
 from forescale.advise import advise as advised
 from forescale.advise import fit as fitted
 from forescale.cost.select import Costs
-from forescale.errors import ForescaleError, SpecError, UnknownKeyError, shown
+from forescale.errors import (
+    UnknownKeyError,
+    extra_missing,
+    given_twice,
+    not_one_of,
+    wrong_type,
+)
 from forescale.explain import explain as explained
 from forescale.export import Export, is_writable
 from forescale.export import export as exported
@@ -131,9 +137,7 @@ def trace(
         from forescale.trace import trace as trace_of_module
         from forescale.trace import trace_source
     except ImportError as error:
-        raise ForescaleError(
-            f"fs.trace needs {error.name}; install it with pip install 'forescale[trace]'"
-        ) from error
+        raise extra_missing("fs.trace", str(error.name), "trace") from error
     if isinstance(model, str | Path):
         result = trace_source(str(model), seq_len=seq_len, precisions=(precision,), attention=attention)
         return replace(result, name=name) if name else result
@@ -283,7 +287,7 @@ def explain(
         If there is no such quantity; it names the nearest ones.
     """
     if not isinstance(quantity, str):
-        raise SpecError(f"fs.explain: quantity is a name such as step_time or memory; got {shown(quantity)}")
+        raise wrong_type("quantity", quantity, "a name such as step_time or memory").at("fs.explain")
     if stage is not None:
         stage = within(_plain(stage), STAGES, "fs.explain: stage", whole=True)
     return explained(ask(model, cluster, strategy, workload, **words), quantity, stage=stage)
@@ -340,11 +344,9 @@ def search(
     }
     effort = _Effort(**_plain(explicit))
     if not (watch is None or callable(watch)):
-        raise SpecError(
-            f"fs.search: watch is a function that is told how far the search is; got {shown(watch)}"
-        )
+        raise wrong_type("watch", watch, "a function").at("fs.search")
     if not isinstance(checkpoint, str | Path | None):
-        raise SpecError(f"fs.search: checkpoint is the name of a file; got {shown(checkpoint)}")
+        raise wrong_type("checkpoint", checkpoint, "the name of a file").at("fs.search")
     kept = None if checkpoint is None else Path(checkpoint)
     return searched(question, watch=watch, checkpoint=kept, **asdict(same(effort, "fs.search", "")))
 
@@ -416,7 +418,7 @@ def fit(
     """
     kept = (keep,) if isinstance(keep, str) else keep
     if not (isinstance(kept, SEVERAL) and all(isinstance(item, str) for item in kept)):
-        raise SpecError(f"fs.fit: keep takes names of dimensions, such as ['tp']; got {shown(keep)}")
+        raise wrong_type("keep", keep, "names of dimensions, such as ['tp']").at("fs.fit")
     question = ask(model, cluster, strategy, workload, **words)
     return fitted(question, keep=tuple(kept), pairs=_flag(pairs, "fs.fit: pairs"), accepts=is_writable)
 
@@ -436,7 +438,7 @@ def compare(
 def _flag(value: object, name: str) -> bool:
     """Return a value that must be True or False."""
     if not isinstance(value, bool | np.bool_):
-        raise SpecError(f"{name} must be True or False, got {shown(value)}")
+        raise not_one_of(name, value, ("True", "False"))
     return bool(value)
 
 
@@ -465,7 +467,7 @@ def _read(
     parts = {name: overrides.pop(name) for name in PARTS if overrides.get(name) is not None}
     for name, part in parts.items():
         if not isinstance(part, PARTS[name]):
-            raise SpecError(f"{WHERE}: {name} must be an fs.{PARTS[name].__name__}, got {shown(part)}")
+            raise wrong_type(name, part, f"an fs.{PARTS[name].__name__}").at(WHERE)
         same(part, WHERE, name)
     run = {name: overrides.pop(name) for name in RUN if name in overrides}
     cost = {name: overrides.pop(name) for name in COST if name in overrides}
@@ -475,10 +477,8 @@ def _read(
         raise UnknownKeyError(name, WHERE, known, home_of(name, KINDS))
     for name, raw, explicit in (("layout", strategy, layout), ("workload", workload, run)):
         if raw is not None and explicit:
-            raise SpecError(
-                f"{WHERE}: {', '.join(explicit)} cannot be combined with a complete {name}; "
-                "change it with dataclasses.replace"
-            )
+            fix = f"a complete {name} is given: change it with dataclasses.replace"
+            raise given_twice(list(explicit), fix=fix).at(WHERE)
     if isinstance(run.get("precision"), str):
         run["precision"] = {"compute": run["precision"]}
     if layout and isinstance(layout.get("recompute"), str):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from forescale.errors import ForescaleError
+from forescale.errors import cannot_write
 
 
 @contextmanager
@@ -46,15 +46,13 @@ def replacing(path: Path) -> Iterator[Path]:
 def writing(path: Path) -> Iterator[None]:
     """Say in a sentence that `path` cannot be written; - is no name: whoever gives it means standard output."""
     if str(path) == "-":
-        raise ForescaleError(
-            "cannot write -: it stands for no file, nor for standard output; give a file's name"
-        )
+        raise cannot_write("-", "it stands for no file, nor for standard output", "give a file's name")
     try:
         yield
     except (OSError, RuntimeError) as error:  # Python 3.11 raises the latter for links in a circle
         if isinstance(error, RuntimeError) and not path.is_symlink():
             raise
-        raise ForescaleError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
+        raise cannot_write(path, getattr(error, "strerror", None) or error) from error
 
 
 def write_text(path: Path, text: str) -> None:

@@ -18,19 +18,13 @@ import difflib
 from collections.abc import Collection, Iterable, Sequence
 
 from forescale.synonyms import meant
+from forescale.violation import ForescaleError, Location, SpecError
+from forescale.wording import *  # noqa: F403  (all codes)
+from forescale.wording import ambiguous, did_you_mean, unknown_key, unknown_name
 
-LISTED = 24
-"""Allowed keys or names that a message lists."""
+__all__ = ("ForescaleError", "Location", "SpecError")
 MISSPELT = 0.8
 """How alike a key is to a missing one where it is meant to be that: all but a letter of six."""
-
-
-class ForescaleError(ValueError):
-    """Base of all errors caused by input; its text is one clear sentence for people."""
-
-
-class SpecError(ForescaleError):
-    """A specification that cannot be."""
 
 
 class UnknownNameError(SpecError):
@@ -40,9 +34,7 @@ class UnknownNameError(SpecError):
         """`fix` is what else can be given than one of the known."""
         there = tuple(known)
         self.kind, self.name, self.suggestions = kind, name, nearest(name, there)
-        hint = _did_you_mean(self.suggestions) or ("" if fix else _takes(there, "there are"))
-        instead = f"{' Otherwise ' if hint else '; '}{fix}" if fix else ""
-        super().__init__(f"unknown {kind} {name!r}{hint}{instead}")
+        super().__init__(unknown_name(kind, name, there, did_you_mean(self.suggestions), fix))
 
 
 class AmbiguousNameError(SpecError):
@@ -50,9 +42,7 @@ class AmbiguousNameError(SpecError):
 
     def __init__(self, kind: str, name: str, candidates: Iterable[str]) -> None:
         self.kind, self.name, self.suggestions = kind, name, tuple(candidates)
-        *others, last = self.suggestions
-        listed = f"{', '.join(others)} or {last}"
-        super().__init__(f"{kind} {name!r} is ambiguous; give one of the full names: {listed}")
+        super().__init__(ambiguous(kind, name, self.suggestions))
 
 
 class UnknownKeyError(SpecError):
@@ -61,17 +51,17 @@ class UnknownKeyError(SpecError):
     def __init__(self, key: str, where: str, known: Iterable[str], home: str = "") -> None:
         """`home` is the table that has such a key, where that is another one."""
         allowed = tuple(known)
-        self.key, self.where, self.suggestions = key, where, nearest(key, allowed)
-        hint = _did_you_mean(self.suggestions) or (f"; {home} has it" if home else _takes(allowed))
-        super().__init__(f"unknown key {key!r} in {where}{hint}")
+        self.where, self.suggestions = where, nearest(key, allowed)
+        fix = did_you_mean(self.suggestions) or (f"{home} has it" if home else "")
+        super().__init__(unknown_key(key, where, allowed, fix))
 
 
 class MissingError(SpecError):
     """Parts of a question that are not given."""
 
     def __init__(self, missing: Sequence[str], text: str) -> None:
+        super().__init__(text, code="missing", key=", ".join(missing))
         self.missing = tuple(missing)
-        super().__init__(text)
 
 
 class ScheduleError(SpecError):
@@ -81,9 +71,11 @@ class ScheduleError(SpecError):
 class ReaderError(ForescaleError):
     """A file that cannot be read as what it should be."""
 
-    def __init__(self, path: object, problem: str) -> None:
+    def __init__(self, path: object, problem: str | ForescaleError) -> None:
+        super().__init__(problem)
         self.path, self.problem = path, problem
-        super().__init__(f"{path}: {problem}")
+        self.location = Location.of(path, self.location)
+        self.args = (f"{path}: {problem}",)
 
 
 class InfeasibleError(ForescaleError):
@@ -94,12 +86,13 @@ class InfeasibleError(ForescaleError):
 
     def __init__(
         self,
-        message: str,
+        message: str | ForescaleError,
         rows: Sequence[tuple[str, int]] = (),
         remedies: Sequence[tuple[str, str, str]] = (),
     ) -> None:
-        self.rows, self.remedies = tuple(rows), tuple(remedies)
         super().__init__(message)
+        self.code = self.code or "no_layout"
+        self.rows, self.remedies = tuple(rows), tuple(remedies)
 
 
 class PhysicsError(ForescaleError):
@@ -121,14 +114,6 @@ def refuse_misspelt(names: Collection[str], known: Iterable[str], where: str) ->
             raise UnknownKeyError(key, where, absent)
 
 
-def shown(value: object, most: int = 60) -> str:
-    """Return `value` as a message shows it: as Python writes it, cut where it is long."""
-    if isinstance(value, int) and abs(value) >= 10**most:
-        return f"a number of more than {most} digits"
-    text = repr(value)
-    return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
 def nearest(name: str, known: Iterable[str], count: int = 3) -> tuple[str, ...]:
     """Return up to `count` known names most like `name`, best first; before them what one begins with the other.
 
@@ -145,17 +130,3 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> tuple[str, ...]:
     inside = [candidate for candidate in by_lower if lowered and lowered in candidate]
     ordered = dict.fromkeys([*begun, *close, *sorted(inside, key=len)])
     return tuple(by_lower[candidate] for candidate in list(ordered)[:count])
-
-
-def _did_you_mean(suggestions: Sequence[str]) -> str:
-    if not suggestions:
-        return ""
-    return f"; did you mean {' or '.join(suggestions)}?"
-
-
-def _takes(known: Sequence[str], verb: str = "it takes") -> str:
-    """Return what is allowed where nothing is near, as far as a sentence holds it."""
-    if not known:
-        return ""
-    more = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
-    return f"; {verb} {', '.join(known[:LISTED])}{more}"

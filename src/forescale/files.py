@@ -19,7 +19,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from forescale.errors import ReaderError, SpecError, nearest, shown
+from forescale import wording
+from forescale.errors import ForescaleError, ReaderError, SpecError, nearest, shown
 from forescale.limits import TINY
 from forescale.struct import Struct
 
@@ -66,7 +67,7 @@ def file_of(value: object, function: str) -> Path:
         If it is not a name.
     """
     if not isinstance(value, (str, os.PathLike)):
-        raise SpecError(f"{function} takes the name of a file; got {shown(value)}")
+        raise wording.wrong_type(function, value, "the name of a file")
     return Path(value)
 
 
@@ -94,29 +95,29 @@ def read_bytes(path: str | Path, *, hint: str = "", most: int = TEXT_BYTES) -> b
         with Path(path).open("rb") as file:
             content = file.read(most + 1)
     except FileNotFoundError as error:
-        raise ReaderError(path, f"there is no such file{hint}") from error
+        raise ReaderError(path, wording.not_found("file", hint)) from error
     except OSError as error:
-        raise ReaderError(path, f"it cannot be read as text ({error.strerror})") from error
+        raise ReaderError(path, wording.cannot_read(error.strerror)) from error
     except ValueError as error:  # a NUL in the name
-        raise ReaderError(repr(str(path)), "it is not a file name") from error
+        raise ReaderError(repr(str(path)), wording.wrong_format("a file name")) from error
     if len(content) > most:
-        raise ReaderError(path, f"it is larger than the {most / 2**20:g} MiB that such a file may have")
+        raise ReaderError(path, wording.too_large("it", "", f"{most / 2**20:g} MiB for such a file"))
     return content
 
 
 def _decoded(content: bytes, path: object) -> str:
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise ReaderError(path, "it cannot be read as text (it is UTF-16; save it as UTF-8)")
+        raise ReaderError(path, wording.cannot_read("UTF-16", "save it as UTF-8"))
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise ReaderError(path, f"it cannot be read as text (line {line} is not UTF-8)") from error
+        raise ReaderError(path, wording.cannot_read(f"line {line} is not UTF-8")) from error
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
-        raise ReaderError(path, f"it cannot be read as text (a zero byte in line {line})")
+        raise ReaderError(path, wording.cannot_read(f"a zero byte in line {line}"))
     if not text.strip():
-        raise ReaderError(path, "it is empty")
+        raise ReaderError(path, wording.empty())
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -127,7 +128,7 @@ def parse_json(text: str, where: object, *, infinite: bool = False) -> Any:  # n
         result = dict(pairs)
         if len(result) < len(pairs):
             twice = _repeated(key for key, _ in pairs)
-            raise ReaderError(where, f"the key {shown(twice)} is given twice")
+            raise ReaderError(where, wording.given_twice(f"the key {shown(twice)}"))
         return result
 
     try:
@@ -135,14 +136,18 @@ def parse_json(text: str, where: object, *, infinite: bool = False) -> Any:  # n
     except json.JSONDecodeError as error:
         value = re.match(r"[\w$<]\S{0,40}", text[error.pos :])
         result = f": {value[0].rstrip(',')}" if value else ""
-        problem = f"it is not whole JSON: {error.msg} at line {error.lineno}, column {error.colno}{result}"
-        raise ReaderError(where, problem) from error
+        raise ReaderError(
+            where,
+            wording.cannot_parse("JSON", f"{error.msg} at line {error.lineno}, column {error.colno}{result}"),
+        ) from error
     except RecursionError as error:
         raise ReaderError(where, _too_deep()) from error
     except ReaderError:
         raise
     except ValueError as error:  # more digits than Python reads
-        raise ReaderError(where, "it has a number with thousands of digits") from error
+        raise ReaderError(
+            where, wording.too_large("a number", "thousands of digits", f"{len(str(INTEGER)) - 1}")
+        ) from error
     check_plain(content, where, infinite=infinite)
     return content
 
@@ -183,23 +188,25 @@ def _too_deep() -> str:
 
 def _check_key(key: object, where: object) -> None:
     if not isinstance(key, str):
-        raise ReaderError(where, f"the key {shown(key)} must be text; write it in quotes")
+        raise ReaderError(where, wording.wrong_type("a key", key, "text", "write it in quotes"))
 
 
 def _check_item(value: object, where: object, key: str, *, infinite: bool) -> None:
     if not isinstance(value, str | int | float | dict | list | None):
-        raise ReaderError(where, f"{shown(key)} must be no date; write it in quotes")
+        raise ReaderError(where, wording.wrong_type(key, value, "no date", "write it in quotes"))
     if isinstance(value, float) and not (infinite or math.isfinite(value)):
-        raise ReaderError(where, f"{shown(key)} must be a number, got {value}")
+        raise ReaderError(where, wording.wrong_type(f"{shown(key)}", value, "a number"))
     if isinstance(value, int) and not -INTEGER < value < INTEGER:
-        raise ReaderError(where, f"{shown(key)} has more digits than any such number: {shown(value)}")
+        raise ReaderError(
+            where, wording.too_large(key, f"the value {shown(value)}", f"{len(str(INTEGER)) - 1} digits")
+        )
 
 
 def _plainly(text: str) -> str:
     """Return how to write a number whose thousands are parted, or whose point is a comma."""
     if re.fullmatch(r"\d{1,3}([, ]\d{3})+(\.\d+)?", text, re.ASCII):
-        return f"; write {re.sub('[, ]', '', text)}"
-    return f"; write {text.replace(',', '.')}" if re.fullmatch(r"\d+,\d+", text, re.ASCII) else ""
+        return f"write {re.sub('[, ]', '', text)}"
+    return f"write {text.replace(',', '.')}" if re.fullmatch(r"\d+,\d+", text, re.ASCII) else ""
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -234,9 +241,9 @@ class Row(Struct, frozen=True, kw_only=True):
         except ValueError:
             value = math.nan
         if not math.isfinite(value) or abs(value) >= INTEGER * 1e6 or "_" in text:
-            raise self.refused(column, f"{shown(text)} is not a number{_plainly(text)}")
+            raise self.refused(column, wording.wrong_type(column, text, "a number", _plainly(text)))
         if 0.0 < abs(value) < TINY:
-            raise self.refused(column, f"{shown(text)} must be 0 or at least {TINY:g} in size")
+            raise self.refused(column, wording.out_of_range(column, value, f"0 or at least {TINY:g} in size"))
         return value
 
     def integer(self, column: str) -> int | None:
@@ -245,19 +252,19 @@ class Row(Struct, frozen=True, kw_only=True):
         if value is None:
             return None
         if value != int(value):
-            raise self.refused(column, f"{shown(self.text(column))} is not a whole number")
+            raise self.refused(column, wording.wrong_type(column, value, "a whole number"))
         return int(value)
 
     def flag(self, column: str) -> bool | None:
         """Return `column` as yes (y) or no (n), or None if it is empty; errors as `number`."""
         text = self.text(column).lower()
         if text not in FLAGS:
-            raise self.refused(column, f"{shown(text)} is neither y nor n")
+            raise self.refused(column, wording.not_one_of(column, text, "y or n"))
         return FLAGS[text]
 
-    def refused(self, column: str, problem: str) -> ReaderError:
+    def refused(self, column: str, problem: str | ForescaleError) -> ReaderError:
         """Return the error that says what is wrong with a cell."""
-        return ReaderError(self.path, f"line {self.line}, column {column}: {problem}")
+        return ReaderError(self.path, SpecError(problem).at(f"line {self.line}, column {column}"))
 
 
 class Table(Struct, frozen=True, kw_only=True):
@@ -282,7 +289,9 @@ class Table(Struct, frozen=True, kw_only=True):
             if name not in columns:
                 close = nearest(name, columns)
                 hint = f"; did you mean {' or '.join(close)}?" if close else ""
-                raise ReaderError(self.path, f"the column {shown(name)} is not known{hint}")
+                raise ReaderError(
+                    self.path, wording.unknown_key(name, "the table", columns, hint.removeprefix("; "))
+                )
 
 
 def read_table(path: str | Path) -> Table:
@@ -298,10 +307,10 @@ def read_table(path: str | Path) -> Table:
     try:
         values.extend((reader.line_num, cells) for cells in reader if cells)
     except csv.Error as error:
-        raise ReaderError(path, f"line {reader.line_num} is no CSV: {error}") from error
+        raise ReaderError(path, wording.cannot_parse("CSV", f"line {reader.line_num}: {error}")) from error
     columns = tuple(name.strip() for name in values[0][1]) if values else ()
     if (twice := _repeated(columns)) is not None:
-        raise ReaderError(path, f"the column {shown(twice)} is there twice")
+        raise ReaderError(path, wording.given_twice(f"the key {shown(twice)}"))
     for line, cells in values:
         if len(cells) != len(columns):
             problem = f"line {line} has {len(cells)} cells, not as many as the {len(columns)} columns"

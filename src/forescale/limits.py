@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
-from forescale.errors import SpecError, shown
+from forescale.errors import out_of_range, wrong_type
 
 DIGITS = 15
 TINY = 1e-24
@@ -75,23 +75,24 @@ def within(value: Any, allowed: Interval, what: str, *, whole: bool = False) -> 
     finite = number and (isinstance(value, int) or math.isfinite(value))
     low = finite and not (value > allowed.gt if allowed.gt is not None else value >= allowed.ge)
     if whole and (low or not finite or value != int(value)):
-        problem = f"must be a whole number of {allowed.ge if allowed.gt is None else allowed.gt + 1} or more"
+        problem = f"a whole number of {allowed.ge if allowed.gt is None else allowed.gt + 1} or more"
     else:
-        problem = outside(value, allowed) if finite else "must be a number"
+        problem = outside(value, allowed) if finite else "a number"
     if problem:
-        raise SpecError(f"{what} {problem}, got {shown(value)}")
+        where, _, key = what.rpartition(": ")
+        raise (out_of_range if finite else wrong_type)(key, value, problem).at(where)
     return int(value) if whole else value
 
 
 def outside(value: float, allowed: Interval) -> str:
-    """Return how a number lies outside an interval, or is too small to count with; nothing where it is inside."""
+    """Return the bound that a number violates, as a description of what is allowed; empty where it is inside."""
     if allowed.gt is not None and not value > allowed.gt:
-        return f"must be greater than {allowed.gt}"
+        return f"greater than {allowed.gt}"
     if allowed.gt is None and value < allowed.ge:
-        return f"must be {allowed.ge} or more"
+        return f"{allowed.ge} or more"
     if value > allowed.le:
-        return f"must be {written(allowed.le)} or less"
-    return f"must be 0 or at least {TINY:g} in size" if 0.0 < abs(value) < TINY else ""
+        return f"{written(allowed.le)} or less"
+    return f"0 or at least {TINY:g} in size" if 0.0 < abs(value) < TINY else ""
 
 
 def whole_of(text: str) -> int | None:

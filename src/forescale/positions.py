@@ -9,7 +9,14 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
-from forescale.errors import ForescaleError, ReaderError, SpecError, UnknownKeyError, UnknownNameError
+from forescale.errors import (
+    ForescaleError,
+    Location,
+    ReaderError,
+    SpecError,
+    UnknownKeyError,
+    UnknownNameError,
+)
 from forescale.files import read_text
 from forescale.synonyms import meant
 from forescale.syntax import yaml_nodes
@@ -71,6 +78,7 @@ def said_by(files: Sequence[Path], names: Collection[str]) -> Iterator[None]:
             explicit = {key: re.sub(r"^(ici|dcn)_", "", key.rpartition(".")[2]) for key in lines}
             keys = (key for word in parts for key, name in explicit.items() if meant(name, (word,)))
             if key := next(keys, ""):
+                error.location = Location(str(file), lines[key], key)
                 error.args = (f"{file}, line {lines[key]}: {key}: {error}",)
                 break
         raise
@@ -100,6 +108,7 @@ def with_line(
     line = _line_about(error, where, text, lines)
     if line is not None:
         place = f"{where}, line {line}" if line else COMMAND_LINE
+        error.location = Location(where if line else COMMAND_LINE, line, error.key)
         error.args = (message.replace(where, place, 1) if where in message else f"{place}: {message}",)
 
 
@@ -116,7 +125,7 @@ def _line_about(error: ForescaleError, where: str, text: str, lines: Mapping[str
     parts = _WORD.findall(re.sub(r"\[(\d+)\]", r".\1", problem))
     quoted = [word for word in parts if f"'{word}'" in problem]
     named = [word for word in parts if re.search(r"[_.]|^--", word) or word in quoted]
-    for word in dict.fromkeys([*parts[:1], *named, *parts]):
+    for word in dict.fromkeys([*filter(None, error.key.split(", ")), *parts[:1], *named, *parts]):
         if (row := _found(word, section, lines)) is not None:
             return row
     for word in quoted if lines else named:

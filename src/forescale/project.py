@@ -17,7 +17,7 @@ from forescale.cost.provenance import provenance
 from forescale.cost.roofline import peak_rate as device_peak_rate
 from forescale.cost.run_calibration import Novelty
 from forescale.cost.select import Costs
-from forescale.errors import PhysicsError, SpecError
+from forescale.errors import PhysicsError, SpecError, no_effect
 from forescale.evaluate import Evaluation, evaluate
 from forescale.formula import number_of, value_of
 from forescale.goodput.operations import calendar
@@ -86,7 +86,9 @@ def project(
     """
     request = question_of(question, cluster, workload, strategy=strategy, costs=costs)
     if request.preset != "default":
-        raise SpecError(f"project is our own engine; presets.project_as answers as {request.preset}")
+        raise no_effect(
+            "the preset", f"project is our own engine; presets.project_as answers as {request.preset}"
+        )
     result = _projection(prepare(request), stages)
     if request.workload.outer is not None:
         result = _over_sites(request, result)

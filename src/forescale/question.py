@@ -11,7 +11,7 @@ from msgspec.structs import force_setattr, replace
 from forescale.cost.calibration import RunFactors
 from forescale.cost.eager import TRACED
 from forescale.cost.select import Costs
-from forescale.errors import SpecError
+from forescale.errors import given_twice, missing, not_divisible, required_with, unsupported_by
 from forescale.repr import ReprMixin
 from forescale.spec.cluster import Cluster
 from forescale.spec.framework import Framework
@@ -130,8 +130,9 @@ class Question(ReprMixin, Struct, frozen=True, kw_only=True, eq=False):
             If the question leaves it to a search.
         """
         if self.strategy is None:
-            raise SpecError(
-                f"the question of {self.model.name} on {self.cluster.name} has no layout; give one, or search"
+            raise missing(
+                "a layout",
+                f"the question of {self.model.name} on {self.cluster.name} has none: give one, or search",
             )
         return self.strategy
 
@@ -171,13 +172,11 @@ class Question(ReprMixin, Struct, frozen=True, kw_only=True, eq=False):
                 else "give them and their link, such as --sites 2,100Gbit/s"
             )
             here = f"{counted(self.cluster.num_devices, 'device')} of {self.cluster.name} are on one"
-            raise SpecError(f"workload.outer exchanges between sites, and {here}: {fix}")
+            raise required_with("several sites", "workload.outer", fix=f"{here}: {fix}")
         replicas = sites if layout is None else layout.dp_replicate
         for name, count in (("global_batch_size", work.global_batch_size), ("dp_replicate", replicas)):
             if count % sites:
-                raise SpecError(
-                    f"{name} {count} is not a multiple of the {sites} sites that train by themselves"
-                )
+                raise not_divisible(name, count, sites, "the number of sites")
         tokens = None if work.tokens is None else work.tokens / sites
         batch = work.global_batch_size // sites
         dp_replicate = self.space.dp_replicate
@@ -208,8 +207,11 @@ class Question(ReprMixin, Struct, frozen=True, kw_only=True, eq=False):
     def check_together(self, answer: str) -> None:
         """Raise SpecError where sites train by themselves: `answer` does not know of them."""
         if self.workload.outer is not None:
-            msg = f"{answer} is of devices that take every step together; leave workload.outer out, or ask of one site"
-            raise SpecError(msg)
+            raise unsupported_by(
+                answer,
+                "devices that do not take every step together",
+                "leave workload.outer out, or ask of one site",
+            )
 
     def over_sites(self, one: Question) -> Question:
         """Return what `one` asks of a site of this question asked of all of them."""
@@ -266,8 +268,8 @@ def question_of(
     present = {name: part for name, part in named.items() if part is not None}
     if isinstance(question, Question):
         if present:
-            raise SpecError(f"a question holds its {', '.join(present)}; change it with dataclasses.replace")
+            raise given_twice(list(present), fix="change the question with dataclasses.replace")
         return question
     if missing := [name for name in ("cluster", "workload") if name not in present]:
-        raise SpecError(f"a question of {question.name} needs {' and '.join(missing)} too")
+        raise required_with(missing, f"a question of {question.name}")
     return Question(model=question, **present)

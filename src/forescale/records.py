@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from types import MappingProxyType, NoneType, UnionType
@@ -22,7 +22,8 @@ from typing import (
     get_type_hints,
 )
 
-from forescale.errors import ReaderError, SpecError, UnknownKeyError, nearest, shown
+from forescale import wording
+from forescale.errors import ReaderError, SpecError, UnknownKeyError, nearest
 from forescale.limits import Interval, outside
 from forescale.struct import Struct
 from forescale.synonyms import spelling
@@ -58,7 +59,7 @@ def record(kind: type[T], content: object, key: str, where: object) -> T:
     walk = Walk("")
     built = walk.visit(kind, content, (key,) if key else ())
     if walk.problems:
-        raise ReaderError(where, str(walk.problems[0]))
+        raise ReaderError(where, walk.problems[0])
     return built  # type: ignore[no-any-return]
 
 
@@ -74,7 +75,7 @@ def same(value: T, where: str, key: str) -> T:
     for name, form in _forms(kind).items():
         walk.read(form, getattr(value, name), (key, name) if key else (name,))
     if walk.problems:
-        raise SpecError(f"{where}: {walk.problems[0]}")
+        raise walk.problems[0].at(where)
     return value
 
 
@@ -91,9 +92,9 @@ def refuse_values(kind: type, values: Mapping[str, object]) -> None:
         walk.read(form, value, (name,))
         if form.kinds and (walk.problems or isinstance(value, Mapping)):
             requested = " or ".join(f"{kind.__name__}(...)" for kind in form.kinds)
-            raise SpecError(f"{kind.__name__}: {name} must be {requested}, got {shown(value)}")
+            raise wording.wrong_type(name, value, requested).at(kind.__name__)
         if walk.problems:
-            raise SpecError(f"{kind.__name__}: {walk.problems[0]}")
+            raise walk.problems[0].at(kind.__name__)
 
 
 class Walk:
@@ -101,7 +102,7 @@ class Walk:
 
     def __init__(self, where: str, units: Units = _NO_UNITS, *, respells: bool = True) -> None:
         self.where, self.units, self.respells = where, units, respells
-        self.problems: list[str | SpecError] = []
+        self.problems: list[SpecError] = []
 
     def visit(self, hint: Hint, value: object, path: tuple[str, ...]) -> Hint:
         """Return `value` as what `hint` asks for; on problems anything, after noting them."""
@@ -131,7 +132,7 @@ class Walk:
     ) -> Hint:
         entry = (items[0],) * len(value) if items[-1] is None else items
         if len(entry) != len(value):
-            return self._refuse(path, f"must be a list of {len(entry)}, got {shown(value)}")
+            return self._refuse(wording.wrong_type, path, value, f"a list of {len(entry)}")
         pairs = enumerate(zip(entry, value, strict=True))
         return tuple(self.read(cast("_Form", one), item, (*path, str(place))) for place, (one, item) in pairs)
 
@@ -151,16 +152,18 @@ class Walk:
             noted = len(self.problems)
             clean[key] = self.read(forms[key], quantity, (*path, key)) if quantity is not MISSING else None
             if dimension and quantity is not MISSING:
-                self.problems[noted:] = [f"{problem} {dimension}" for problem in self.problems[noted:]]
+                self.problems[noted:] = [
+                    problem.worded(f"{problem} {dimension}") for problem in self.problems[noted:]
+                ]
         for name in required(kind):
             if name not in values:
-                self._refuse((*path, name), "is required")
+                self.problems.append(wording.missing(".".join((*path, name))))
         if len(self.problems) > before:
             return None
         try:
             return kind(**clean)
         except SpecError as error:
-            self.problems.append(str(error))
+            self.problems.append(error)
 
     def _quantity(self, value: object, dimension: str, path: tuple[str, ...]) -> object:
         """Return text as a number of SI units, MISSING where it is none; what is no text stays."""
@@ -169,7 +172,7 @@ class Walk:
         try:
             return parse(value, dimension)
         except SpecError as error:
-            self._refuse(path, f"= {error}")
+            self.problems.append(error.worded(f"{'.'.join(path)} = {error}"))
             return MISSING
 
     def _scalar(self, form: _Form, value: object, path: tuple[str, ...]) -> Hint:
@@ -186,20 +189,27 @@ class Walk:
             return self._number(bare, value, path)
         allowed, hint = _wanted(bare, choices), _like(value, choices)
         if numbers and isinstance(value, str) and _NUMBER.fullmatch(value):
-            hint = " (write it without quotes)"
-        return self._refuse(path, f"must be {allowed}, got {shown(value)}{hint}")
+            hint = "write it without quotes"
+        return self._refuse(wording.not_one_of if choices else wording.wrong_type, path, value, allowed, hint)
 
     def _number(self, bare: Mapping[Hint, Interval], value: float, path: tuple[str, ...]) -> Hint:
         whole = int in bare and float not in bare
         finite = isinstance(value, int) or math.isfinite(value)
         if not finite or (whole and value != int(value)):
-            return self._refuse(path, f"must be {_NUMBERS[int if whole else float]}, got {shown(value)}")
+            return self._refuse(wording.wrong_type, path, value, _NUMBERS[int if whole else float])
         if problem := outside(value, bare[int if whole else float]):
-            return self._refuse(path, f"{problem}, got {shown(value)}")
+            return self._refuse(wording.out_of_range, path, value, problem)
         return int(value) if whole else float(value)
 
-    def _refuse(self, path: tuple[str, ...], text: str) -> None:
-        self.problems.append(f"{'.'.join(path) or 'it'} {text}")
+    def _refuse(
+        self,
+        wording: Callable[..., SpecError],
+        path: tuple[str, ...],
+        value: object,
+        allowed: str,
+        fix: str = "",
+    ) -> None:
+        self.problems.append(wording(".".join(path) or "it", value, allowed, fix))
 
 
 def _wanted(bare: Mapping[Hint, Interval], choices: Sequence[Any]) -> str:
@@ -220,7 +230,7 @@ def _like(value: object, choices: Sequence[Any]) -> str:
     close = (
         nearest(value, filter(str.isidentifier, map(str, choices)), count=1) if isinstance(value, str) else ()
     )
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    return wording.did_you_mean(map(repr, close))
 
 
 class _Form(Struct, frozen=True, eq=False):

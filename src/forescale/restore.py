@@ -17,7 +17,14 @@ from forescale.cost.anchor import Anchor, Correction, Measured, Pass, Residual
 from forescale.cost.measured import Measurements
 from forescale.cost.select import Costs
 from forescale.cost.timings import BlockTiming, Part, StepTiming
-from forescale.errors import SpecError
+from forescale.errors import (
+    ambiguous,
+    implausible,
+    other_run,
+    out_of_memory,
+    out_of_range,
+    unknown_name,
+)
 from forescale.evaluate import evaluate
 from forescale.formula import number_of
 from forescale.inputs import Prepared, prepare
@@ -92,10 +99,8 @@ def _within_cp(question: Question, bench: Bench) -> Question:
     most, space = bench.question.layout.cp, question.space
     request = (question.strategy.cp,) if question.strategy is not None else space.cp
     if request is not None and min(request) > most:
-        raise SpecError(
-            f"{bench.source} was measured with cp {most}; the question has cp {min(request)}, and a part of a sequence "
-            "is not restored from a longer one: measure with as many context-parallel ranks"
-        )
+        fix = "measure with as many context-parallel ranks"
+        raise other_run(str(bench.source), f"cp {most}", f"cp {min(request)}", fix)
     if question.strategy is not None:
         return question
     cuts = tuple(cp for cp in request or range(1, most + 1) if cp <= most)
@@ -164,11 +169,9 @@ def _check_rate(bench: Bench, costs: Costs) -> None:
     peak = peak_rate(bench.question.cluster, bench.question.workload) * max(costs.clock_share(device), 1.0)
     took, least = number_of(result.step_time), number_of(result.flops) / peak
     if took < least * (1.0 - CLOSE):
-        raise SpecError(
-            f"{bench.source}: a step of {format_seconds(took)} is {least / took:.3g} times as fast as the peak rate of "
-            f"{device.name} allows ({format_seconds(least)} for {bench.question.model.name} in this layout): it was "
-            "measured of another model, layout or device, or the device's matrix_flops are too low"
-        )
+        bound = f"{format_seconds(least)} at the peak rate of {device.name} for {bench.question.model.name}"
+        fix = "it was measured of another model, layout or device, or matrix_flops of the device are too low"
+        raise implausible("a step", format_seconds(took), bound, fix).at(bench.source)
 
 
 def _check_room(bench: Bench) -> None:
@@ -176,21 +179,21 @@ def _check_room(bench: Bench) -> None:
     device = bench.question.cluster.device
     for rank in bench.ranks:
         if rank.peak_reserved_bytes > ROOM * device.hbm_bytes and not bench.is_tracked:
-            raise SpecError(
-                f"{bench.source}: rank {rank.rank} held {rank.peak_reserved_bytes / GIB:.4g} GiB, and {device.name} "
-                f"has {device.hbm_bytes / GIB:.4g} GiB: it was measured on another device; ask about that one"
+            reserved, capacity = (
+                f"{size / GIB:.4g} GiB" for size in (rank.peak_reserved_bytes, device.hbm_bytes)
             )
+            fix = f"it was not measured on {device.name}; give the device that it was measured on"
+            raise out_of_memory(f"rank {rank.rank}", reserved, capacity, fix).at(bench.source)
 
 
 def _check_states(bench: Bench, measured: RankPeak, there: StageMemory) -> None:
     """Refuse a peak that is below what weights, gradients and optimizer states take, where the layout is known."""
     states = there.weights_bytes + there.gradients_bytes + there.optimizer_bytes
     if not bench.is_assumed and measured.peak_allocated_bytes < STATES * states:
-        raise SpecError(
-            f"{bench.source}: rank {measured.rank} allocated {measured.peak_allocated_bytes / GIB:.4g} GiB; weights, "
-            f"gradients and optimizer states of {bench.question.model.name} in this layout take "
-            f"{states / GIB:.4g} GiB: it was measured of another model or layout"
-        )
+        peak = f"{measured.peak_allocated_bytes / GIB:.4g} GiB"
+        bound = f"the {states / GIB:.4g} GiB of weights, gradients and optimizer states of {bench.question.model.name}"
+        fix = "it was measured of another model or layout"
+        raise implausible(f"rank {measured.rank}", peak, bound, fix).at(bench.source)
 
 
 def bench_memory(bench: Bench, costs: Costs) -> BenchMemory:
@@ -206,10 +209,9 @@ def bench_memory(bench: Bench, costs: Costs) -> BenchMemory:
     stages = bench.question.layout.pp
     for rank in bench.ranks:
         if rank.stage >= stages:
-            raise SpecError(
-                f"{bench.source}: rank {rank.rank} is of stage {rank.stage}; with pp {stages} they are 0 to "
-                f"{stages - 1}"
-            )
+            raise out_of_range(
+                f"the stage of rank {rank.rank}", rank.stage, f"from 0 to {stages - 1} (pp {stages})"
+            ).at(bench.source)
     measured = max(bench.ranks, key=lambda rank: rank.peak_reserved_bytes)
     bare = _priced(bench.question, replace(costs, anchor=None))
     corrections = _corrections(bench, prepare(bare))
@@ -334,21 +336,21 @@ def _of_passes(block: BlockSeconds, passes: tuple[Pass, ...]) -> float:
 
 def _refuse(bench: Bench, key: Key, seconds: float) -> None:
     name, passes = key
-    raise SpecError(
-        f"{bench.source}: {' and '.join(passes)} of {name} took {format_seconds(seconds)}, less than their messages "
-        "alone take by the models; measure the collectives of the same run too"
-    )
+    raise implausible(
+        f"{' and '.join(passes)} of {name}",
+        format_seconds(seconds),
+        "the time of their messages alone by the models",
+        "measure the collectives of the same run too",
+    ).at(bench.source)
 
 
 def _named(kind: str, names: Sequence[str], bench: Bench) -> str:
     """Return the block that a measured kind means: its name, or one of its halves where that says enough."""
     alike = [name for name in names if kind == name] or [name for name in names if kind in name.split("+")]
     if len(alike) != 1:
-        many = "several kinds" if alike else "no kind"
-        raise SpecError(
-            f"{bench.source}: the measured layer {kind!r} is of {many} of layer that {bench.question.model.name} "
-            f"has: {', '.join(names)}"
-        )
+        kinds = f"a kind of layer of {bench.question.model.name}"
+        error = ambiguous("the measured layer", kind, alike) if alike else unknown_name(kinds, kind, names)
+        raise error.at(bench.source)
     return alike[0]
 
 

@@ -8,7 +8,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from forescale.errors import SpecError
+from forescale.errors import extra_missing
 from forescale.escaping import xml
 from forescale.repr import ReprMixin
 from forescale.view.axes import SCHEMA, Spec, colour
@@ -64,9 +64,7 @@ class Result(ReprMixin):
         """
         name = next((item for item in FRAMES if find_spec(item) is not None), None)
         if name is None:
-            raise SpecError(
-                "a data frame needs pandas or polars; install one with: pip install 'forescale[frame]'"
-            )
+            raise extra_missing("a data frame", "pandas or polars", "frame")
         return import_module(name).DataFrame(self.rows())
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:

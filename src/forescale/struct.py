@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 from msgspec import NODEFAULT
 
-from forescale.errors import ForescaleError, SpecError, UnknownKeyError
+from forescale.errors import ForescaleError, UnknownKeyError, listed, required_with, wrong_type
 
 
 class _Fields:
@@ -93,14 +93,14 @@ def refuse_call(
         If there are any.
     """
     if args:
-        raise SpecError(f"{name} takes keywords only, such as {name}({names[0]}=...)")
+        raise wrong_type(f"the arguments of {name}", args, f"keywords, such as {name}({names[0]}=...)")
     for key in values:
         if key not in names:
             raise UnknownKeyError(key, name, names)
     defaults = (NODEFAULT,) * (len(names) - len(usual)) + tuple(usual)
     required = [key for key, value in zip(names, defaults, strict=True) if value is NODEFAULT]
     if missing := [key for key in required if key not in values]:
-        raise SpecError(f"{name} needs {', '.join(missing)}; got {', '.join(values) or 'nothing'}")
+        raise required_with(missing, name, fix=f"got {listed(values) or 'nothing'}")
 
 
 def jsonable(value: Any) -> Any:  # noqa: ANN401  (whatever a result holds)

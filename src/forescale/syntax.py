@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from forescale import wording
 from forescale.errors import ReaderError, SpecError, shown
 from forescale.files import DEPTH, check_plain, is_folder, parse_json, read_text
 
@@ -31,8 +32,10 @@ def load_mapping(path: Path) -> dict[str, Any]:
     parse = _PARSERS.get(path.suffix.lower())
     if parse is None:
         if is_folder(path):
-            raise ReaderError(path, f"it is a folder; give a file, one of {', '.join(_PARSERS)}")
-        raise ReaderError(path, f"the suffix {path.suffix!r} is not one of {', '.join(_PARSERS)}")
+            raise ReaderError(
+                path, wording.wrong_format("a file", "it is a folder", f"give one of {', '.join(_PARSERS)}")
+            )
+        raise ReaderError(path, wording.wrong_suffix("the file", path.suffix, _PARSERS))
     return parse_mapping(read_text(path), path, parse)
 
 
@@ -40,7 +43,7 @@ def parse_mapping(text: str, where: object, parse: Callable[[str, object], objec
     """Return the table that `text` holds in the syntax that `parse` knows."""
     loaded = parse(text, where)
     if not isinstance(loaded, dict):
-        raise ReaderError(where, f"it must hold a table of keys, not {_kind(loaded)}")
+        raise ReaderError(where, wording.wrong_type("it", ..., f"a table of keys, not {_kind(loaded)}"))
     return loaded
 
 
@@ -62,13 +65,13 @@ def parse_toml(text: str, where: object) -> object:
     except tomllib.TOMLDecodeError as error:
         end = f"at line {text.count(chr(10)) + 1}, the end of the file"
         problem = str(error).replace("at end of document", end)
-        raise ReaderError(where, f"it is not valid TOML: {problem}") from error
+        raise ReaderError(where, wording.cannot_parse("TOML", problem)) from error
     except RecursionError as error:
-        raise ReaderError(
-            where, f"its tables and lists lie more than {DEPTH} deep inside each other"
-        ) from error
+        raise ReaderError(where, wording.too_deep(DEPTH)) from error
     except ValueError as error:  # more digits than Python reads
-        raise ReaderError(where, "it has a number with thousands of digits") from error
+        raise ReaderError(
+            where, wording.too_large("a number", "thousands of digits", f"{len(str(2**63))}")
+        ) from error
     check_plain(content, where)
     return content
 
@@ -78,26 +81,24 @@ def parse_yaml(text: str, where: object) -> object:
     import yaml
 
     if len(text) > YAML_BYTES:
-        raise ReaderError(
-            where, f"it is larger than the {YAML_BYTES / 2**20:g} MiB that a YAML file may have"
-        )
+        raise ReaderError(where, wording.too_large("it", "", f"{YAML_BYTES / 2**20:g} MiB for a YAML file"))
     try:
         content = _loaded(_yaml_loader()(text))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise ReaderError(where, f"it is not valid YAML: {error.problem or error.context}{place}") from error
-    except yaml.YAMLError as error:
-        raise ReaderError(where, f"it is not valid YAML: {' '.join(str(error).split())}") from error
-    except RecursionError as error:
         raise ReaderError(
-            where, f"its tables and lists lie more than {DEPTH} deep inside each other"
+            where, wording.cannot_parse("YAML", f"{error.problem or error.context}{place}")
         ) from error
+    except yaml.YAMLError as error:
+        raise ReaderError(where, wording.cannot_parse("YAML", f"{' '.join(str(error).split())}")) from error
+    except RecursionError as error:
+        raise ReaderError(where, wording.too_deep(DEPTH)) from error
     except SpecError as error:
-        raise ReaderError(where, str(error)) from error
+        raise ReaderError(where, error) from error
     except (ValueError, KeyError) as error:  # a tag on what it does not fit, more digits than Python reads
         raise ReaderError(
-            where, f"it is not valid YAML: {shown(str(error))} is no value of its kind"
+            where, wording.cannot_parse("YAML", f"{shown(str(error))} is not a valid value of its type")
         ) from error
     check_plain(content, where)
     return content
@@ -119,7 +120,7 @@ def _loaded(loader: Any) -> object:  # noqa: ANN401  (of a lazy import)
     if root is None:
         return None
     if _expanded(root, {}) > YAML_VALUES:
-        raise SpecError(f"its anchors stand for more than {YAML_VALUES:,} values")
+        raise wording.too_large("it", "anchors", f"{YAML_VALUES:,} values")
     return loader.construct_document(root)
 
 

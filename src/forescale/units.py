@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
-from forescale.errors import SpecError, shown
+from forescale.errors import not_a_quantity, shown
 from forescale.limits import Interval, within
 
 KIB, MIB, GIB, TIB = 2.0**10, 2.0**20, 2.0**30, 2.0**40
@@ -60,11 +60,13 @@ def parse(text: str | float, dimension: str) -> float:
     match = _QUANTITY.match(text) if len(text) <= _LONGEST else None
     if match is None or (match[2] or "") not in {*scales, ""}:
         units = ", ".join(filter(None, scales))
-        raise SpecError(f"{shown(text)} is not a quantity in {dimension}; write a number and one of {units}")
+        raise not_a_quantity(dimension, text, f"write a number and one of {units}")
     if "," in match[1] and not _THOUSANDS.fullmatch(match[1]):
         point = f"{match[1].replace(',', '.')} {match[2] or ''}".rstrip()
-        explicit = f"; write {point!r}" if match[1].count(",") == 1 and "." not in match[1] else ""
-        raise SpecError(f"{shown(text)} has a comma that parts no thousands, such as 1,024{explicit}")
+        explicit = (
+            f"write {point!r}" if match[1].count(",") == 1 and "." not in match[1] else "write 1,024 or 1024"
+        )
+        raise not_a_quantity(dimension, text, explicit)
     number = Decimal(match[1].replace("_", "").replace(",", ""))
     value = float(number * Decimal(repr(scales.get(match[2] or "", 1.0))))
     return float(within(value, _ANY, shown(text)))

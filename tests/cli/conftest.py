@@ -8,10 +8,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+from tests.errors import fields
 
-from forescale.cli.app import run
+from forescale.cli import app
+from forescale.errors import ForescaleError
 from forescale.question import Question
 from forescale.search import search
 
@@ -21,6 +24,13 @@ class Ran:
     code: int
     out: str
     err: str
+    error: ForescaleError | None = None
+    """What the command refused, if it did."""
+
+    @property
+    def refused(self) -> str:
+        """The code and the key of the error, as `tests.errors` writes them, then what was printed."""
+        return f"{'' if self.error is None else fields(self.error)}\n{self.err}"
 
 
 @pytest.fixture
@@ -28,9 +38,11 @@ def forescale(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
     """Run the command line as a process would, without one."""
 
     def call(*arguments: object) -> Ran:
-        code = run([str(argument) for argument in arguments])
+        with patch.object(app, "_refuse", wraps=app._refuse) as refuse:
+            code = app.run([str(argument) for argument in arguments])
+            errors = [call.args[0] for call in refuse.call_args_list]
         captured = capsys.readouterr()
-        return Ran(code=code, out=captured.out, err=captured.err)
+        return Ran(code=code, out=captured.out, err=captured.err, error=errors[0] if errors else None)
 
     return call
 

@@ -27,7 +27,7 @@ def test_document(forescale):
 def test_bad_memory_is_one_sentence(forescale):
     ran = forescale("advise", *CASE, "--max-memory", "-3GiB")
     assert ran.code == 2
-    assert "--max-memory" in ran.err
+    assert "out_of_range --max-memory" in ran.refused
     assert len(ran.err.strip().splitlines()) == 1
 
 
@@ -61,13 +61,14 @@ def test_what_is_not_searched_counts_in_every_step(forescale):
 def test_no_more_memory_is_asked_for_than_a_device_has(forescale, command):
     ran = forescale(command, *CASE, "--max-memory", "200GiB")
     assert (ran.code, ran.out) == (2, "")
-    assert "--max-memory limits what a device has; h100-sxm has 79.65 GiB, got 200GiB" in ran.err
+    assert (ran.error.code, ran.error.key, ran.error.value) == ("out_of_range", "--max-memory", "200GiB")
+    assert ran.error.allowed == "at most the 79.65 GiB of h100-sxm"
 
 
 def test_presets_are_refused(forescale):
     ran = forescale("advise", *CASE, "--preset", "playbook")
     assert ran.code == 2
-    assert "advise works under the preset default only" in ran.err
+    assert (ran.error.code, ran.error.key, ran.error.value) == ("unsupported_by", "advise", "preset playbook")
 
 
 def test_the_process_and_the_search_share_the_cost_models(forescale):

@@ -55,19 +55,19 @@ def test_layouts_of_a_search_are_named_by_their_place(forescale, tmp_path):
     for place in (0, 9):
         ran = forescale("compare", best, f"{best}#{place}")
         assert (ran.code, ran.out) == (2, "")
-        assert "it has layouts #1 to #5" in ran.err
+        assert "out_of_range the number of the layout" in ran.refused
 
 
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ('{"schema": "forescale.explanation/1"}', "found forescale.explanation/1"),
+        ('{"schema": "forescale.explanation/1"}', "wrong_format"),
         (
             '{"schema": "forescale.projection/1"}',
-            "it is not a complete forescale.projection/1 document: it has no cluster",
+            "wrong_format",
         ),
-        ("[]", "found no schema"),
-        ("{", "not whole JSON"),
+        ("[]", "wrong_format"),
+        ("{", "cannot_parse JSON"),
     ],
 )
 def test_other_json_is_refused(forescale, tmp_path, content, sentence):
@@ -76,14 +76,14 @@ def test_other_json_is_refused(forescale, tmp_path, content, sentence):
     ran = forescale("compare", PLAN_A, path)
     assert (ran.code, ran.out) == (2, "")
     assert len(ran.err.splitlines()) == 1
-    assert sentence in ran.err
+    assert sentence in ran.refused
 
 
 def test_a_projection_has_one_layout(forescale, tmp_path):
     path = saved(forescale, tmp_path / "a.json", "project", *DENSE, *LAYOUT)
     ran = forescale("compare", path, f"{path}#2")
     assert ran.code == 2
-    assert "no layout #2" in ran.err
+    assert "wrong_format" in ran.refused
 
 
 def _plan(folder, cluster, **more):
@@ -113,16 +113,18 @@ def test_clusters_for_the_same_money(forescale, tmp_path):
 def test_the_same_money_needs_prices_tokens_and_plans(forescale, tmp_path):
     priced, unpriced = _plan(tmp_path, "h100-sxm"), _plan(tmp_path, "gaudi2")
     for names, sentence in (
-        ((priced, unpriced), "no price of an hour of gaudi2 is known; give price_per_hour of the device"),
+        ((priced, unpriced), "missing the price of an hour of gaudi2"),
         ((priced, "best.json"), "--equal-budget takes two plans (.toml, .yaml)"),
-        ((_plan(tmp_path, "h200-sxm", tokens=None), priced), "a plan of a run needs its tokens"),
+        (
+            (_plan(tmp_path, "h200-sxm", tokens=None), priced),
+            "required_with the number of training tokens (--tokens 15T)",
+        ),
     ):
         ran = forescale("compare", *names, "--equal-budget", "20K")
         assert (ran.code, ran.out) == (2, "")
-        assert sentence in ran.err
+        assert sentence in ran.refused
     assert (
-        "--equal-budget must be greater than 0"
-        in forescale("compare", priced, priced, "--equal-budget", "-1").err
+        "out_of_range --equal-budget" in forescale("compare", priced, priced, "--equal-budget", "-1").refused
     )
 
 
@@ -133,4 +135,4 @@ def test_a_verdict_that_is_no_text_is_refused(forescale, tmp_path):
     path.write_text(json.dumps(body), encoding="utf-8")
     ran = forescale("compare", path, path)
     assert (ran.code, ran.out) == (2, "")
-    assert "verdict must be text, got -1" in ran.err
+    assert (ran.error.code, ran.error.key, ran.error.value) == ("wrong_type", "verdict", -1)

@@ -60,7 +60,7 @@ def test_timed_kernels_count_and_the_rest_is_named(forescale, bench):
 def test_timed_kernels_of_another_device_are_refused(forescale, bench):
     ran = forescale("project", *("llama-3.1-8b", "--cluster", "b200", "--devices", 16, *DENSE[5:]), "--measurements", bench)  # fmt: skip
     assert ran.code == 2
-    assert "bench.json was measured on h100-sxm; b200 has b200" in ran.err
+    assert "other_run bench.json" in ran.refused
 
 
 def test_an_own_calibration_counts_in_every_command(forescale, tmp_path):
@@ -111,4 +111,4 @@ def test_validation_is_of_many_devices(forescale, bench, tmp_path):
     runs.write_text("id\n", encoding="utf-8")
     ran = forescale("validate", runs, "--measurements", bench)
     assert ran.code == 2
-    assert "timed kernels are of one" in ran.err
+    assert "no_effect --measurements" in ran.refused

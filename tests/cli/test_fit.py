@@ -49,15 +49,15 @@ def test_what_is_kept_is_not_changed(forescale):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (("--keep", "tpp"), "tp"),
-        (("--preset", "playbook"), "fit works under the preset default only"),
-        (("--max-memory", "-1GiB"), "--max-memory"),
-        (("--tp", "3"), "tp"),
-        (("--top", "0"), "--top"),
+        (("--keep", "tpp"), "unknown_name change"),
+        (("--preset", "playbook"), "unsupported_by fit"),
+        (("--max-memory", "-1GiB"), "out_of_range --max-memory"),
+        (("--tp", "3"), "not_divisible the number of devices"),
+        (("--top", "0"), "out_of_range --top"),
     ],
 )
 def test_bad_input_is_one_sentence(forescale, options, text):
     ran = forescale("fit", *CASE, *options)
     assert ran.code == 2
-    assert text in ran.err
+    assert text in ran.refused
     assert len(ran.err.strip().splitlines()) == 1

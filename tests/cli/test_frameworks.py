@@ -43,7 +43,7 @@ def test_a_plan_names_its_framework_and_a_flag_goes_over_it(forescale, tmp_path)
     document = projected(forescale, "--plan", plan, "--framework", "internevo")
     assert document["strategy"]["kernels"]["broadcasts_updates"]
     plan.write_text("framework = 3\n")
-    assert "framework must be a name" in forescale("project", *DENSE, "--plan", plan).err
+    assert "wrong_type framework" in forescale("project", *DENSE, "--plan", plan).refused
 
 
 def test_a_search_of_a_written_question_is_trained_as_asked(forescale, tmp_path):

@@ -132,9 +132,9 @@ def test_phases_of_a_file_are_those_of_flags(forescale, tmp_path):
     assert [row["phase"] for row in rows] == ["1, 64", "1, 128", "1, 192", "1, 256", "2"]
     assert sum(row["tokens"] for row in rows) == pytest.approx(1.05e12)
     refused = forescale("project", file)
-    assert "[[phase]] is of a whole run, which `forescale run` projects" in refused.err
+    assert "which `forescale run` projects" in refused.err
     file.write_text(PHASES.replace("[[phase]]", "[phase]", 1).split("[[phase]]")[0])
-    assert "phases are tables, each under [[phase]]" in forescale("run", file).err
+    assert "tables, each under [[phase]]" in forescale("run", file).err
 
 
 def test_a_run_that_hardly_anything_interrupts_names_no_cause(forescale):
@@ -184,56 +184,56 @@ def test_sites_train_by_themselves_wherever_layouts_are(forescale, command):
 def test_more_pieces_than_layers_are_refused(forescale):
     ran = forescale("sites", *RUN, "--sites", "2,1Gbit/s", "--outer", "diloco fragments=33")
     assert (ran.code, ran.out) == (2, "")
-    assert "pieces of 32 layers: give 32 or fewer, got 33" in ran.err
-    assert "--sites 2,100Gbit/s" in forescale("sites", *RUN).err
+    assert "out_of_range fragments" in ran.refused
+    assert "required_with several sites" in forescale("sites", *RUN).refused
     wrong = forescale("project", *RUN, "--sites", 2)
-    assert "--sites takes how many, a link and a time, such as 2,100Gbit/s,30ms; got '2'" in wrong.err
+    assert "wrong_type --sites" in wrong.refused
 
 
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        ((), "phase 1: the number of training tokens is required"),
+        ((), "missing the number of training tokens"),
         (
             ("--phase", "tokens=1T rampup_batch_size=64,64"),
-            "takes start, increment and samples, such as 256,256,2M",
+            "wrong_type rampup_batch_size",
         ),
         (
             ("--phase", "tokens=1T rampup_batch_size=-64,64,1M"),
-            "rampup_batch_size: start must be greater than 0",
+            "out_of_range start",
         ),
         (
             ("--phase", "tokens=1T rampup_batch_size=64,7,1M"),
-            "phase 1: a batch of 64 never grows to 256 by 7",
+            "not_divisible global_batch_size 256 - start 64 =",
         ),
         (
             ("--phase", "tokens=1T", "--phase", "tokens"),
-            "--phase is words such as tokens=2T; got 'tokens' without =",
+            "wrong_type --phase",
         ),
-        (("--phase", "tokens=1T tokens=2T"), "--phase says tokens twice; give it once"),
+        (("--phase", "tokens=1T tokens=2T"), "given_twice tokens in --phase"),
         (
             ("--tokens", "1T", "--sites", "2,10Gbit/s", "--outer", "diloco every=10 every=20"),
-            "--outer says every twice; give it once",
+            "given_twice every in --outer",
         ),
-        (("--tokens", "1T", "--failures", "lama"), "unknown failure rates 'lama'; did you mean llama-3?"),
-        (("--tokens", "1T", "--failures", "-1"), "--failures must be 0 or more"),
-        (("--tokens", "1T", "--interval", "1"), "longer than the 1 s between two"),
-        (("--phase", "tokns=3T"), "unknown word of a phase 'tokns'; did you mean tokens"),
-        (("--tokens", "1T", "--storage-bandwidth", "0B/s"), "storage_bandwidth must be greater than 0"),
-        (("--tokens", "1T", "--carbon", "eu"), "unknown carbon intensity 'eu'"),
-        (("--tokens", "1T", "--carbon", "-5"), "--carbon must be 0 or more"),
-        (("--tokens", "1T", "--carbon", "nan"), "--carbon must be 0 or more"),
+        (("--tokens", "1T", "--failures", "lama"), "unknown_name failure rates"),
+        (("--tokens", "1T", "--failures", "-1"), "out_of_range --failures"),
+        (("--tokens", "1T", "--interval", "1"), "out_of_range the time to write a checkpoint"),
+        (("--phase", "tokns=3T"), "unknown_name word of a phase"),
+        (("--tokens", "1T", "--storage-bandwidth", "0B/s"), "checkpointing.storage_bandwidth"),
+        (("--tokens", "1T", "--carbon", "eu"), "unknown_name carbon intensity"),
+        (("--tokens", "1T", "--carbon", "-5"), "out_of_range --carbon"),
+        (("--tokens", "1T", "--carbon", "nan"), "out_of_range --carbon"),
         (
             ("--tokens", "1T", "--tp", "0"),
-            "phase 1: command line, strategy: tp must be greater than 0, got 0",
+            "out_of_range tp",
         ),
-        (("--tokens", "1T", "--restart", "soon"), "restart = 'soon' is not a quantity in second"),
+        (("--tokens", "1T", "--restart", "soon"), "not_a_quantity second"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(forescale, more, sentence):
     ran = forescale("run", *RUN, *more)
     assert (ran.code, ran.out) == (2, "")
-    assert sentence in ran.err
+    assert sentence in ran.refused
     assert len(ran.err.splitlines()) == 1
 
 
@@ -255,26 +255,26 @@ seq_len = 8192
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
-        ('tokens = "50B"', 'tokns = "50B"', "asked.toml, line 11: unknown word of a phase 'tokns'"),
-        ('"50B"', '"-50B"', "asked.toml, line 11: workload: tokens must be greater than 0"),
+        ('tokens = "50B"', 'tokns = "50B"', "unknown_name word of a phase"),
+        ('"50B"', '"-50B"', "out_of_range tokens"),
         (
             "seq_len = 8192",
             "tp = 3",
-            "asked.toml, line 4, strategy: the number of devices, 16, is not a multiple of the 3",
+            "not_divisible the number of devices",
         ),
         (
             "seq_len = 8192",
             "rampup_batch_size = 3",
-            "line 12: rampup_batch_size takes start, increment",
+            "wrong_type rampup_batch_size",
         ),
-        ("[[phase]]", "[phase]", "asked.toml"),
+        ("[[phase]]", "[phase]", "cannot_parse TOML"),
     ],
 )
 def test_what_is_wrong_with_a_phase_of_a_plan_has_its_line(forescale, tmp_path, old, new, sentence):
     (tmp_path / "asked.toml").write_text(TWO_PHASES.replace(old, new), encoding="utf-8")
     ran = forescale("run", "--plan", tmp_path / "asked.toml")
     assert (ran.code, ran.out) == (2, "")
-    assert sentence in ran.err
+    assert sentence in ran.refused
     assert len(ran.err.splitlines()) == 1
 
 
@@ -307,18 +307,18 @@ def test_failures_that_a_file_counts(forescale, tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
-        ("gpu = 4", "gpu = -4", "log.toml, line 4: causes.gpu must be 0 or more, got -4"),
-        ("days = 10", "days = 0", "log.toml, line 3: days must be greater than 0, got 0"),
+        ("gpu = 4", "gpu = -4", "out_of_range causes.gpu"),
+        ("days = 10", "days = 0", "out_of_range days"),
         ("days", "dayz", "log.toml, line 3: unknown key 'dayz'"),
-        ("causes", "#", "log.toml: causes is required"),
-        ("days = 10", "days = ", "log.toml"),
+        ("causes", "#", "missing causes"),
+        ("days = 10", "days = ", "cannot_parse TOML"),
     ],
 )
 def test_what_no_file_of_failures_says(forescale, tmp_path, old, new, sentence):
     (tmp_path / "log.toml").write_text(COUNTED.replace(old, new), encoding="utf-8")
     ran = forescale("run", *RUN, "--tokens", "100B", "--failures", tmp_path / "log.toml")
     assert (ran.code, ran.out) == (2, "")
-    assert sentence in ran.err
+    assert sentence in ran.refused
 
 
 def test_devices_that_cost_nothing_are_counted_in_hours(forescale):
@@ -346,33 +346,36 @@ def test_a_run_is_planned_for_a_deadline(forescale):
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        (("--deadline", "0d"), "--deadline must be greater than 0"),
+        (("--deadline", "0d"), "out_of_range --deadline"),
         (("--deadline", "1min"), "give a deadline of that or more"),
         (("--budget", "1"), "give a budget of that or more"),
-        (("--budget", "1M", "--pareto"), "go without --pareto"),
-        (("--deadline", "30d", "--interval", "0"), "interval must be greater than 0"),
-        (("--deadline", "90"), "--deadline: 90 of what? Write 90d"),
+        (("--budget", "1M", "--pareto"), "ask one at a time"),
+        (("--deadline", "30d", "--interval", "0"), "out_of_range interval"),
+        (("--deadline", "90"), "write 90d"),
         (
             ("--deadline", "30d", "--device-counts", "64-32:8"),
-            "--device-counts takes at most 1000 whole numbers",
+            "--device-counts",
         ),
         (
             ("--deadline", "30d", "--sites", "3,1Gbit/s"),
-            "64 devices cannot be 3 equal sites; give a multiple of 3",
+            "give a multiple of 3",
         ),
         (
             ("--deadline", "30d", "--interval", "0.01"),
-            "longer than the 0.01 s between two; give an interval of",
+            "give an interval of",
         ),
-        (("--deadline", "30d", "--failures", "1e6"), "no work is ever saved"),
-        (("--deadline", "30d", "--storage-bandwidth", "0B/s"), "storage_bandwidth must be greater than 0"),
+        (("--deadline", "30d", "--failures", "1e6"), "no work is saved"),
+        (
+            ("--deadline", "30d", "--storage-bandwidth", "0B/s"),
+            "checkpointing.storage_bandwidth",
+        ),
         (("--deadline", "30d", "--price", "-1"), "0 or more"),
     ],
 )
 def test_a_plan_that_cannot_be_is_one_sentence(forescale, more, sentence):
     ran = forescale(*PLANNED, *more)
     assert ran.code != 0
-    assert sentence in " ".join(ran.err.split())
+    assert sentence in " ".join(ran.refused.split())
 
 
 ASKED = (
@@ -399,19 +402,19 @@ COMMANDS = {
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        (("--failures", "-1"), "--failures must be 0 or more per node and day, or a name; got -1"),
-        (("--failures", "nan"), "--failures must be 0 or more per node and day, or a name; got nan"),
-        (("--failures", "lama-3"), "unknown failure rates 'lama-3'; did you mean llama-3?"),
-        (("--failure-factor", "-2"), "--failure-factor must be 0 or more, got -2"),
-        (("--interval", "0"), "checkpointing.interval must be greater than 0, got 0"),
-        (("--spares", "-1"), "--spares must be a whole number of 0 or more, got -1"),
-        (("--evaluation", "1"), "--evaluation must be 0.99 or less, got 1"),
+        (("--failures", "-1"), "out_of_range --failures"),
+        (("--failures", "nan"), "out_of_range --failures"),
+        (("--failures", "lama-3"), "unknown_name failure rates"),
+        (("--failure-factor", "-2"), "out_of_range --failure-factor"),
+        (("--interval", "0"), "out_of_range checkpointing.interval"),
+        (("--spares", "-1"), "out_of_range --spares"),
+        (("--evaluation", "1"), "out_of_range --evaluation"),
     ],
 )
 def test_what_no_run_can_be_operated_with_is_one_sentence(forescale, command, more, sentence):
     ran = forescale(command, *ASKED, *COMMANDS[command], "--tokens", "1T", *more)
     assert (ran.code, ran.out) == (2, "")
-    assert sentence in ran.err
+    assert sentence in ran.refused
     assert len(ran.err.splitlines()) == 1
 
 
@@ -419,9 +422,9 @@ def test_what_no_run_can_be_operated_with_is_one_sentence(forescale, command, mo
 def test_a_run_that_never_ends_says_why_wherever_days_are(forescale, command):
     explicit = (command, *ASKED, *COMMANDS[command], "--tokens", "1T")
     message = " ".join(forescale(*explicit, "--failures", "1e6").out.split())
-    assert "no work is ever saved" in message
+    assert "no work is saved" in message
     message = " ".join(forescale(*explicit, "--interval", "0.1").out.split())
-    assert "longer than the 0.1 s between two; give an interval of" in message
+    assert "give an interval of" in message
 
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name != "run"])
@@ -433,10 +436,11 @@ def test_days_on_the_calendar_say_whose_failures(forescale, command):
     assert "mostly step time) on the calendar, failures as meta-rsc-1 × 3" in message
     without = forescale(*explicit, "--restart", 60)
     assert (without.code, without.out) == (2, "")
-    assert "--restart is of a whole run: give its --tokens, such as 15T" in without.err
+    assert (without.error.code, without.error.key) == ("no_effect", "--restart")
+    assert without.error.fix == "give --tokens, such as 15T"
 
 
 def test_no_preset_counts_failures(forescale):
     ran = forescale("project", *ASKED, "--tokens", "1T", "--preset", "almodel", "--spares", 2)
     assert ran.code == 2
-    assert "--spares works under the preset default only" in ran.err
+    assert (ran.error.code, ran.error.key) == ("no_effect", "--spares")

@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from typing import get_args, get_type_hints
 
 import pytest
+from tests.errors import raises
 
 from forescale.catalogue.clusters import device_names, load_device
 from forescale.cost.calibration import (
@@ -105,13 +106,13 @@ def test_reads_back_what_it_writes(content):
 
 def test_unknown_key_is_refused(content):
     content["gemm"]["bf16"]["fractoin"] = 0.5
-    with pytest.raises(ReaderError, match=r"unknown key 'fractoin' in gemm\.bf16; did you mean fraction"):
+    with raises(ReaderError, "unknown_key fractoin"):
         calibration_of(content, where="mine.json")
 
 
 def test_missing_key_is_refused(content):
     del content["grouped"]["fraction"]
-    with pytest.raises(ReaderError, match=r"mine\.json: grouped.*fraction is required"):
+    with raises(ReaderError, "missing grouped.fraction"):
         calibration_of(content, where="mine.json")
 
 
@@ -163,11 +164,9 @@ def test_older_attention_kernels_replace_the_current_ones():
 
 
 def test_unknown_attention_kernels_are_refused():
-    with pytest.raises(
-        SpecError, match="hopper has no older attention kernels 'flash-9'; known are flash-1, flash-2"
-    ):
+    with raises(SpecError, "not_one_of older attention kernels of calibration hopper"):
         read_calibration("hopper").with_attention("flash-9")
-    with pytest.raises(SpecError, match="known are none"):
+    with raises(SpecError, "not_one_of older attention kernels of calibration generic"):
         read_calibration("generic").with_attention("flash-1")
 
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
+from tests.errors import raises
 from tests.evidence.runs import ARCHITECTURE, BASE, LAYOUTS, PARAMETERS, WIDE, run
 from tests.small import cluster
 
@@ -96,7 +97,7 @@ def test_a_few_runs_move_a_cluster_and_narrow_its_interval():
 
 
 def test_a_cluster_has_one_device():
-    with pytest.raises(SpecError, match="none"):
+    with raises(SpecError, "differs the device of the runs"):
         calibrate_cluster([], BASE, name="", date="", source="")
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.errors import raises
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.cost.collectives.alpha_beta import AlphaBeta
@@ -102,9 +103,9 @@ def test_short_messages_and_few_rows_are_named():
 
 def test_rows_that_cannot_be_of_the_cluster_are_refused():
     wide = [replace(row, ranks_per_node=16) for row in shapes(nodes=(2,))]
-    with pytest.raises(SpecError, match="16 ranks per node; a node of h100-sxm has 8"):
+    with raises(SpecError, "differs the ranks per node of log.txt"):
         fit_network([("log.txt", row) for row in wide], CLUSTER, date=DATE)
-    with pytest.raises(SpecError, match="no timed collectives"):
+    with raises(SpecError, "not_measured the table"):
         fit_network([], CLUSTER, date=DATE)
     with pytest.raises(SpecError, match="no tier of h100-sxm has 3"):
         fit_network(timed(shapes(nodes=(1,))[:2], KNOWN), CLUSTER, date=DATE)

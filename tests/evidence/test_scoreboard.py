@@ -5,6 +5,7 @@ import json
 import pytest
 from scripts.accuracy import by_name_alone, markdown, table
 from scripts.rows.cases import express
+from tests.errors import raises
 from tests.evidence.runs import own_columns_only
 
 from forescale.errors import InfeasibleError, UnknownNameError
@@ -93,7 +94,7 @@ def test_headline_labels(row, cells, name):
 
 
 def test_a_breakdown_that_does_not_exist_is_refused():
-    with pytest.raises(UnknownNameError, match="did you mean hardware"):
+    with raises(UnknownNameError, "unknown_name breakdown"):
         check_dimension("hardwares")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from tests.errors import raises
 
 from forescale.api import ask
 from forescale.cli.app import run
@@ -87,7 +88,7 @@ def test_a_folder_with_training_arguments_is_read_as_such(tmp_path, capsys):
     assert (read["strategy"]["zero"], read["strategy"]["recompute"]["granularity"]) == (3, "full")
     assert read["step_time_s"] == result.projection.step_time_s
     (tmp_path / "out" / "other.yaml").write_text("output_dir: x\n")
-    with pytest.raises(ReaderError, match=r"several configurations of training, other\.yaml, training\.json"):
+    with raises(ReaderError, "choose_one configurations of training"):
         training_file(tmp_path / "out")
 
 

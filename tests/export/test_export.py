@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.errors import raises
 
 from forescale.api import ask
 from forescale.catalogue.models import load_model, vocabulary_of
@@ -93,7 +94,7 @@ def test_variables_of_the_launch_are_said(to: str) -> None:
 
 
 def test_a_model_without_text_is_refused() -> None:
-    with pytest.raises(SpecError, match="gpt3-1t has no vocabulary"):
+    with raises(SpecError, "unsupported_by export | gpt3-1t"):
         export(
             ask("gpt3-1t", "h100-sxm", devices=64, seq_len=2048, global_batch_size=64, framework="megatron")
         )
@@ -162,7 +163,7 @@ def test_another_model_is_named_though_no_figure_follows_from_it(model: str, to:
 @pytest.mark.parametrize("to", ["maxtext", "megatron-core", "torchtitan"])
 def test_an_illegal_layout_is_refused_as_one_before_anything_is_written(to: str) -> None:
     question = ask("qwen2.5-0.5b", "h100-sxm", devices=256, seq_len=4096, global_batch_size=64, framework=to)
-    with pytest.raises(SpecError, match="global_batch_size 64 is not divisible by dp 256"):
+    with raises(SpecError, "illegal_layout global batch"):
         export(question)
 
 

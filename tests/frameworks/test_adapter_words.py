@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from tests.errors import raises
 
 from forescale import export
 from forescale.catalogue.models import load_model
@@ -57,9 +58,9 @@ def test_fused_adapters_of_bridge(tmp_path):
     place.write_text(bare, encoding="utf-8")
     usual = trained(read_file(place, OPTIONS))
     assert usual == Trainable(lora_rank=32, lora_targets=FUSED, lora_experts="shared")
-    for wrong, message in (("DoRA()", "LoRA and CanonicalLoRA can"), ("LoRA(dimm=8)", "dimm")):
+    for wrong, message in (("DoRA()", "LoRA and CanonicalLoRA can"), ("LoRA(dimm=8)", "unknown_key dimm")):
         place.write_text(bare.replace("LoRA()", wrong), encoding="utf-8")
-        with pytest.raises(ForescaleError, match=message):
+        with raises(ForescaleError, message):
             read_file(place, OPTIONS)
 
 
@@ -98,9 +99,9 @@ def test_peft(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"peft_type": "IA3"}, "peft_type IA3 cannot be expressed"),
-        ({"use_dora": True}, "use_dora"),
-        ({"rank_pattern": {"q_proj": 4}}, "rank_pattern"),
+        ({"peft_type": "IA3"}, "not_expressed peft_type"),
+        ({"use_dora": True}, "not_expressed use_dora"),
+        ({"rank_pattern": {"q_proj": 4}}, "not_expressed rank_pattern"),
         ({"target_modules": ["conv1"]}, "conv1.*known places"),
         ({"modules_to_save": ["classifier"]}, "classifier.*trained whole"),
     ],
@@ -108,7 +109,7 @@ def test_peft(tmp_path):
 def test_what_of_peft_is_not_expressed(changes, said, tmp_path):
     place = tmp_path / "adapter_config.json"
     place.write_text(json.dumps(ADAPTER | changes), encoding="utf-8")
-    with pytest.raises(ReaderError, match=said):
+    with raises(ReaderError, said):
         read_file(place, OPTIONS)
 
 
@@ -145,5 +146,5 @@ def test_quantised_weights_of_maxtext(tmp_path):
     assert values["precision"]["frozen"] == "nf4"
     assert replace(Trainable(**values["trainable"]), lora_targets=ALL_LINEAR) == Trainable(lora_rank=8)
     place.write_text(text.replace("nf4", "int2"), encoding="utf-8")
-    with pytest.raises(ReaderError, match="lora_weight_qtype is one of nf4, int8, fp8"):
+    with raises(ReaderError, "not_one_of lora.lora_weight_qtype"):
         read_file(place, OPTIONS)

@@ -5,6 +5,7 @@ from functools import cache
 
 import pytest
 from tests import small
+from tests.errors import raises
 
 from forescale.catalogue.frameworks import load_framework
 from forescale.errors import SpecError
@@ -87,9 +88,9 @@ def test_what_it_does_not_know_is_named():
     framework = load_framework("torchtitan")
     check_choice(framework, "schedule", ("zbv",))
     check_choice(framework, "tp", (7,))
-    with pytest.raises(SpecError, match=r"torchtitan has no zero 2; it takes 0, 3"):
+    with raises(SpecError, "not_one_of zero of torchtitan"):
         check_choice(framework, "zero", (2,))
-    with pytest.raises(SpecError, match=r"deepspeed-zero has no recompute selective; it takes none, full"):
+    with raises(SpecError, "not_one_of recompute of deepspeed-zero"):
         check_choice(load_framework("deepspeed"), "recompute", (Recompute(granularity="selective"),))
 
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-import pytest
+from tests.errors import raises
 
 from forescale.errors import ReaderError
 from forescale.frameworks.plain import plain_settings, read_plain
@@ -37,7 +37,7 @@ def test_defaults_are_left_out_and_switches_are_not():
 
 
 def test_a_wrong_value_is_refused():
-    with pytest.raises(ReaderError, match="word_key must be one of a, b, got 'c'"):
+    with raises(ReaderError, "not_one_of word_key"):
         read_plain(Fields, Settings({"word_key": "c"}, "run.sh"), "megatron")
 
 

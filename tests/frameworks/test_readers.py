@@ -3,6 +3,7 @@ from importlib import import_module
 
 import pytest
 from tests.conformance.readers import Sample, check_reader
+from tests.errors import raises
 
 from forescale.errors import ReaderError
 from forescale.frameworks.readers import READERS, HuggingFaceReader, read_file, reader_of
@@ -295,9 +296,7 @@ def test_a_folder_is_a_hugging_face_model(tmp_path):
 
 
 def test_an_unknown_format_lists_the_known_ones():
-    with pytest.raises(
-        ReaderError, match=r"format is not known; what can be read: Hugging Face config\.json; Mega"
-    ):
+    with raises(ReaderError, "unknown_format"):
         reader_of("hello", "notes.txt")
 
 
@@ -312,9 +311,7 @@ def test_an_unknown_format_lists_the_known_ones():
     ],
 )
 def test_reinforcement_learning_is_out_of_scope(text, name):
-    with pytest.raises(
-        ReaderError, match=f"reinforcement learning with {name}, whose steps .*: out of scope; give MODEL"
-    ):
+    with raises(ReaderError, "not_expressed"):
         reader_of(text, "run.yaml")
 
 
@@ -330,7 +327,7 @@ def test_reinforcement_learning_is_out_of_scope(text, name):
     ],
 )
 def test_a_framework_that_is_not_read_is_named(text, said):
-    with pytest.raises(ReaderError, match=f"{said}.*which is not read; give MODEL"):
+    with raises(ReaderError, "not_expressed"):
         reader_of(text, "train.yaml")
 
 

@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from tests.errors import raises
 
 import forescale as fs
 from forescale.errors import SpecError
@@ -60,7 +61,7 @@ def test_a_run_that_never_ends_has_no_calendar_but_a_reason(rate):
     failing = Operations(failures=Failures(per_device_day={"all": rate}))
     result = projected(operations=failing)
     assert result.calendar is None
-    assert "something fails every" in result.endless
+    assert "never ends" in result.endless
     with pytest.raises(SpecError) as error:
         calendar(result.params.total, result.cluster, result.workload, result.step_time, failing)
     assert str(error.value) == result.endless
@@ -88,16 +89,16 @@ def test_the_range_names_what_it_comes_from():
 @pytest.mark.parametrize(
     ("operations", "sentence"),
     [
-        ({"failures": -1.0}, "failures must be 0 or more, got -1.0"),
-        ({"failures": "lama-3"}, "unknown failure rates 'lama-3'; did you mean llama-3?"),
-        ({"failures": {"per_device_day": {"all": -1.0}}}, "failures.per_device_day.all must be 0 or more"),
-        ({"repair": "2 weeks"}, "repair = '2 weeks' is not a quantity in second"),
-        ({"checkpointing": {"mode": "tape"}}, "checkpointing.mode must be 'sync', 'async' or 'peer'"),
-        ({"sparse": 1}, "did you mean spares"),
+        ({"failures": -1.0}, "out_of_range failures"),
+        ({"failures": "lama-3"}, "unknown_name failure rates"),
+        ({"failures": {"per_device_day": {"all": -1.0}}}, "out_of_range failures.per_device_day.all"),
+        ({"repair": "2 weeks"}, "not_a_quantity second"),
+        ({"checkpointing": {"mode": "tape"}}, "not_one_of checkpointing.mode"),
+        ({"sparse": 1}, "unknown_key sparse"),
     ],
 )
 def test_what_operations_cannot_be(operations, sentence):
-    with pytest.raises(SpecError, match=sentence):
+    with raises(SpecError, sentence):
         projected(operations=operations)
 
 
@@ -211,22 +212,22 @@ def test_where_restarts_are_from():
         (
             5.0,
             2.0,
-            "something fails every 5 s: .*; 22.2 byte/s of storage would do, or checkpoints in the memory",
+            "cannot_finish the run",
         ),
         (
             5.0,
             5.0,
-            "no work is ever saved; nor does a restart of 5 s end; give fewer failures",
+            "cannot_finish the run",
         ),
-        (0.4, 0.1, "no work is ever saved; checkpoints in the memory of peers"),
+        (0.4, 0.1, "cannot_finish the run"),
     ],
 )
 def test_checkpoints_that_are_never_written(mttf, restart, sentence):
     often = Failures(per_device_day={"all": 86_400.0 / 16 / mttf})
     slow = Checkpointing(mode="sync", stall=0.5, storage_bandwidth=10.0)
-    with pytest.raises(SpecError, match=sentence):
+    with raises(SpecError, sentence):
         cased(Operations(failures=often, restart=restart, checkpointing=slow))
-    with pytest.raises(SpecError, match=r"takes 10\.5 s to write, longer than the 10 s between two"):
+    with raises(SpecError, "out_of_range the time to write a checkpoint"):
         cased(Operations(failures=often, checkpointing=replace(slow, interval=10.0)))
 
 
@@ -243,7 +244,7 @@ def test_a_run_that_takes_a_hundred_times_as_long_never_ends():
 
     ideal = 10.0 * result.workload.tokens / result.workload.tokens_per_step / 86400
     assert days(4053.0).days.expected == pytest.approx(ideal * np.exp(4.053) * np.expm1(1.0), rel=1e-4)
-    with pytest.raises(SpecError, match="it never ends: something fails every 1e\\+03 s"):
+    with raises(SpecError, "cannot_finish the run"):
         days(4074.0)
 
 

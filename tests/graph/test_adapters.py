@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.errors import raises
 from tests.small import dense, moe
 
 from forescale import project
@@ -67,9 +68,7 @@ def test_recurrent_layers_have_one_adapter_where_they_begin_and_one_where_they_e
 def test_adapters_of_recurrent_layers_are_refused_where_there_are_none():
     question = {"cluster": "h100-sxm", "devices": 8, "seq_len": 2048, "global_batch_size": 8}
     trainable = {"lora_rank": 8, "lora_targets": ("q_proj", "out_proj")}
-    with pytest.raises(
-        SpecError, match=r"lora_targets has out_proj, .* the output of its attention is o_proj"
-    ):
+    with raises(SpecError, "illegal_layout adapters of recurrent layers"):
         project("opt-13b", **question, trainable=trainable)
     whole = {"lora_rank": 8, "lora_targets": (*ALL_LINEAR, "in_proj", "out_proj")}
     plain = project("opt-13b", **question, trainable={"lora_rank": 8})
@@ -165,13 +164,13 @@ def test_frozen_experts_multiply_twice_and_keep_nothing():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"lora_targets": QUERY_VALUE}, "lora_targets say something of adapters; give lora_rank"),
-        ({"lora_rank": 8, "frozen": ("head",)}, "leave frozen out"),
-        ({"lora_rank": 8, "lora_targets": ("qkv_proj", "q_proj")}, "qkv_proj and q_proj, which are the same"),
+        ({"lora_targets": QUERY_VALUE}, "required_with lora_rank"),
+        ({"lora_rank": 8, "frozen": ("head",)}, "no_effect frozen"),
+        ({"lora_rank": 8, "lora_targets": ("qkv_proj", "q_proj")}, "given_twice qkv_proj and q_proj"),
     ],
 )
 def test_contradictions_are_refused(given, said):
-    with pytest.raises(SpecError, match=said):
+    with raises(SpecError, said):
         Trainable(**given)
 
 

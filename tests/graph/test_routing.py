@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from tests import small
+from tests.errors import raises
 
 from forescale.errors import SpecError
 from forescale.graph.counts import block_flops
@@ -111,7 +112,7 @@ def test_a_step_with_uneven_experts_is_longer_and_larger():
 
 
 def test_padding_needs_a_capacity():
-    with pytest.raises(SpecError, match="capacity_factor"):
+    with raises(SpecError, "required_with routing.capacity_factor"):
         Routing(pad_to_capacity=True)
 
 

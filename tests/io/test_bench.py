@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from tests.errors import raises
 
 from forescale.cost.timings import BlockTiming, StepTiming
 from forescale.errors import ForescaleError, ReaderError, SpecError
@@ -63,65 +64,65 @@ def test_what_was_measured_and_of_what(tmp_path):
 def test_something_must_have_been_measured(tmp_path):
     rest = {key: value for key, value in document().items() if key != "layers"}
     assert read(tmp_path, rest).layers == ()
-    with pytest.raises(SpecError, match="at least one measured rank"):
+    with raises(SpecError, "not_measured it"):
         read(tmp_path, document(ranks=[], layers=[]))
 
 
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        ("{ not json", "not whole JSON"),
-        ("[1]", "must hold a table of keys"),
-        ({"ranks": []}, f"its schema must be {SCHEMA}, got None"),
+        ("{ not json", "cannot_parse JSON"),
+        ("[1]", "wrong_type it"),
+        ({"ranks": []}, "wrong_format"),
         (
             {"schema": "forescale.bench/9"},
-            f"its schema is forescale.bench/9; this version reads {SCHEMA}, and a newer",
+            "newer_version its schema",
         ),
         (
             {"schema": "forescale.bench/x"},
-            f"its schema is forescale.bench/x; this version reads {SCHEMA}, and nothing",
+            "newer_version its schema",
         ),
-        (json.dumps(document())[:-60], "not whole JSON"),
+        (json.dumps(document())[:-60], "cannot_parse JSON"),
     ],
 )
 def test_files_that_are_no_artifact(tmp_path, content, text):
-    with pytest.raises(ReaderError, match=text):
+    with raises(ReaderError, text):
         read(tmp_path, content)
 
 
 def test_no_such_file(tmp_path):
-    with pytest.raises(ReaderError, match="no such file"):
+    with raises(ReaderError, "not_found file"):
         read_bench(tmp_path / "none.json")
 
 
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"rank": []}, "unknown key 'rank'.*did you mean ranks"),
-        ({"config": None}, "config must be a table"),
-        ({"ranks": {}}, "ranks must be a list of tables"),
-        ({"ranks": [{"peak_allocated_bytes": 1.0}]}, r"ranks\[0\].*peak_reserved_bytes"),
-        ({"layers": [{"kind": "attention+dense", "activation_bytes": -1.0}]}, r"layers\[0\].*activation_bytes"),
-        ({"blocks": [{"kind": "head", "part": "sideways", "seconds": 1.0}]}, r"blocks\[0\].*part"),
+        ({"rank": []}, "unknown_key rank"),
+        ({"config": None}, "wrong_type config"),
+        ({"ranks": {}}, "wrong_type ranks"),
+        ({"ranks": [{"peak_allocated_bytes": 1.0}]}, "missing peak_reserved_bytes"),
+        ({"layers": [{"kind": "attention+dense", "activation_bytes": -1.0}]}, "out_of_range activation_bytes"),
+        ({"blocks": [{"kind": "head", "part": "sideways", "seconds": 1.0}]}, "not_one_of part"),
         ({"steps": [{"num_microbatches": 1, "seconds": 2.0, "p90_s": 1.0}]}, "the median, 2 s, lies between"),
-        ({"given_up": [{"dimension": "cp", "asked": 4, "measured": 2}]}, r"given_up\[0\].*dimension"),
-        ({"asked": 3}, "asked must be a table"),
+        ({"given_up": [{"dimension": "cp", "asked": 4, "measured": 2}]}, "not_one_of dimension"),
+        ({"asked": 3}, "wrong_type asked"),
     ],
 )  # fmt: skip
 def test_wrong_content_is_named(tmp_path, changes, text):
-    with pytest.raises(SpecError, match=text):
+    with raises(SpecError, text):
         read(tmp_path, document(**changes))
 
 
 @pytest.mark.parametrize(
     ("more", "text"),
     [
-        ({"peak_reserved_bytes": 1.0}, "peak_reserved_bytes 1 is below peak_allocated_bytes 10"),
-        ({"peak_reserved_bytes": 12.0, "peak_device_bytes": 11.0}, "peak_device_bytes 11 is below"),
+        ({"peak_reserved_bytes": 1.0}, "out_of_range peak_reserved_bytes"),
+        ({"peak_reserved_bytes": 12.0, "peak_device_bytes": 11.0}, "out_of_range peak_device_bytes"),
     ],
 )
 def test_peaks_that_cannot_be(more, text):
-    with pytest.raises(SpecError, match=text):
+    with raises(SpecError, text):
         RankPeak(peak_allocated_bytes=10.0, **more)
 
 
@@ -180,7 +181,7 @@ def test_an_artifact_without_a_checksum_is_read_and_says_so(tmp_path):
     values = json.loads(path.read_text(encoding="utf-8"))
     changed = values | {"steps": [{"num_microbatches": 4, "seconds": 0.2}]}
     path.write_text(json.dumps(changed), encoding="utf-8")
-    with pytest.raises(ReaderError, match='remove the key "checksum" if you changed it on purpose'):
+    with raises(ReaderError, "corrupted it"):
         read_bench(path)
     del changed["checksum"]
     path.write_text(json.dumps(changed), encoding="utf-8")
@@ -191,13 +192,13 @@ def test_an_artifact_without_a_checksum_is_read_and_says_so(tmp_path):
 
 
 def test_nothing_measured_is_not_written(tmp_path):
-    with pytest.raises(SpecError, match="nothing was measured"):
+    with raises(SpecError, "not_measured it"):
         write_bench(BenchArtifact(config=CONFIG), tmp_path / "bench.json")
     assert not list(tmp_path.iterdir())
 
 
 def test_blocks_and_steps_need_their_run(tmp_path):
-    with pytest.raises(SpecError, match="blocks and steps need config"):
+    with raises(SpecError, "required_with config, the run that they were measured in"):
         write_bench(BenchArtifact(blocks=WHOLE.blocks, steps=WHOLE.steps), tmp_path / "bench.json")
 
 
@@ -245,7 +246,5 @@ def test_timed_kernels_go_with_a_run_of_their_device():
     ],
 )
 def test_files_that_contradict_each_other_are_kept_apart(other, what):
-    with pytest.raises(
-        SpecError, match=f"a.json and b.json differ in their {what}, and a file holds one run"
-    ):
+    with raises(SpecError, "conflicts a.json, b.json"):
         merged({"a.json": WHOLE, "b.json": other})

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.errors import raises
 
 from forescale.catalogue.clusters import load_device
 from forescale.errors import ReaderError, SpecError
@@ -48,9 +49,7 @@ def test_an_artifact_of_kernels_alone_needs_no_run(tmp_path):
 def test_an_artifact_with_a_run_is_of_its_device(tmp_path):
     measurements = read_measurements(write(tmp_path, config={"cluster": "mi300x"}), H100)
     assert measurements.device == "mi300x"
-    with pytest.raises(
-        SpecError, match=r"bench.json, line \d+, config: cluster must be a name, a file or a table"
-    ):
+    with raises(SpecError, "wrong_type cluster"):
         read_measurements(write(tmp_path, config={"devices": 8}), H100)
 
 
@@ -59,17 +58,20 @@ def test_an_artifact_with_a_run_is_of_its_device(tmp_path):
     [
         (
             {"kernels": [{"op": "conv", "seconds": 1.0}]},
-            r"kernels\[0\]: op must be one of gemm, .*got 'conv'",
+            "not_one_of op",
         ),
-        ({"kernels": [{"op": "gemm", "m": 1, "n": 1, "seconds": 1.0}]}, "k"),
-        ({"kernels": [{**KERNELS[0], "seconds": 0}]}, "seconds"),
-        ({"collectives": [{**COLLECTIVES[0], "num_ranks": 1}]}, "num_ranks"),
-        ({"kernels": [], "collectives": []}, "nothing was measured"),
-        ({"layers": [{"kind": "attention+dense", "forward_s": 1.0}]}, "layers and blocks need config"),
+        ({"kernels": [{"op": "gemm", "m": 1, "n": 1, "seconds": 1.0}]}, "missing k"),
+        ({"kernels": [{**KERNELS[0], "seconds": 0}]}, "out_of_range seconds"),
+        ({"collectives": [{**COLLECTIVES[0], "num_ranks": 1}]}, "out_of_range num_ranks"),
+        ({"kernels": [], "collectives": []}, "not_measured it"),
+        (
+            {"layers": [{"kind": "attention+dense", "forward_s": 1.0}]},
+            "required_with config, the run that they were measured in",
+        ),
     ],
 )
 def test_impossible_timings_are_refused_with_their_place(tmp_path, changes, text):
-    with pytest.raises(SpecError, match=text):
+    with raises(SpecError, text):
         read_measurements(write(tmp_path, **changes), H100)
 
 
@@ -90,12 +92,12 @@ def test_a_kernel_table_gives_the_rows_of_the_device(tmp_path):
     measurements = read_measurements(path, H100)
     assert measurements.kernels == ((Gemm(m=4096.0, n=4096.0, k=4096.0), 250e-6),)
     assert [row.num_bytes for row in measurements.collectives] == [1e8]
-    with pytest.raises(ReaderError, match="no rows of mi300x; its hardware: B200, H100 SXM"):
+    with raises(ReaderError, "incomplete rows of mi300x"):
         read_measurements(path, load_device("mi300x"))
 
 
 def test_other_files_are_refused(tmp_path):
-    with pytest.raises(ReaderError, match=r"the suffix '.yaml' is not one of"):
+    with raises(ReaderError, "wrong_suffix the file"):
         read_measurements(tmp_path / "bench.yaml", H100)
     path = tmp_path / "ranks.json"
     config = {
@@ -104,7 +106,7 @@ def test_other_files_are_refused(tmp_path):
     }  # fmt: skip
     ranks = [{"peak_allocated_bytes": 1e9, "peak_reserved_bytes": 1e9}]
     path.write_text(json.dumps({"schema": SCHEMA, "config": config, "ranks": ranks}), encoding="utf-8")
-    with pytest.raises(ReaderError, match="neither kernels nor collectives"):
+    with raises(ReaderError, "incomplete kernels or collectives to look up"):
         read_measurements(path, H100)
 
 
@@ -177,13 +179,13 @@ def test_wrong_results_are_left_out_and_counted(tmp_path):
 
 def test_what_is_missing_or_contradicts_is_an_error(tmp_path):
     path = DATA / "mi300x_2_nodes_all_reduce.txt"
-    with pytest.raises(ReaderError, match=r"does not say num_ranks; .* or give --num-ranks"):
+    with raises(ReaderError, "incomplete num_ranks"):
         read_nccl_tests(path)
-    with pytest.raises(ReaderError, match="says kind is all_reduce, but all_gather was given"):
+    with raises(ReaderError, "differs kind"):
         read_nccl_tests(path, kind="all_gather", num_ranks=16, ranks_per_node=8)
     empty = tmp_path / "empty.txt"
     empty.write_text("# all_reduce_perf\n")
-    with pytest.raises(ReaderError, match="no results"):
+    with raises(ReaderError, "empty the log"):
         read_nccl_tests(empty, num_ranks=8, ranks_per_node=8)
 
 
@@ -191,8 +193,8 @@ def test_what_is_missing_or_contradicts_is_an_error(tmp_path):
     ("number", "word", "text"),
     [
         (8, "all", None),
-        (5, "9" * 400, "a message takes more than 0 µs, got '9999"),
-        (5, "0.00", "a message takes more than 0 µs, got '0.00'"),
+        (5, "9" * 400, "0 µs"),
+        (5, "0.00", "0 µs"),
         (5, "nan", "bytes has no time"),
         (5, "-13.31", "bytes has no time"),
         (5, "13,31", "bytes has no time"),
@@ -218,12 +220,12 @@ def test_wrong_rows_are_left_out_and_rows_without_a_time_refused(tmp_path, numbe
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda log: log.replace("(us)", "(ms)"), r"line \d+: times are in µs, as nccl-tests prints them"),
-        (lambda _: "hello\n", "no results; a table with size, time, algbw and busbw"),
+        (lambda log: log.replace("(us)", "(ms)"), "not_a_quantity µs"),
+        (lambda _: "hello\n", "empty the log"),
     ],
 )
 def test_logs_of_another_unit_and_of_nothing_are_refused(tmp_path, change, text):
     path = tmp_path / "log.txt"
     path.write_text(change((DATA / "mi300x_1_node_all_reduce.txt").read_text(encoding="utf-8")))
-    with pytest.raises(ReaderError, match=text):
+    with raises(ReaderError, text):
         read_nccl_tests(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.errors import raises
 
 from forescale.errors import SpecError
 from forescale.frameworks.megatron.reader import read_arguments
@@ -56,5 +57,5 @@ def test_nodes_replace_devices() -> None:
 
 def test_what_is_no_table_stays_for_the_checks() -> None:
     assert merge(part(strategy=5), part(strategy={"tp": 2})).values == {"strategy": 5}
-    with pytest.raises(SpecError, match="no table"):
+    with raises(SpecError, "wrong_type 'strategy' in the override 'strategy.tp=2'", value=5):
         merge(part(strategy=5), overrides=("strategy.tp=2",))

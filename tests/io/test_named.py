@@ -2,6 +2,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from tests.errors import raises
 
 from forescale.catalogue.clusters import cluster_record, load_cluster, load_device
 from forescale.catalogue.models import load_model
@@ -43,9 +44,9 @@ def test_a_catalogue_name_beats_a_folder_of_that_name(tmp_path):
 
 def test_a_repository_is_a_catalogue_model_unless_there_is_such_a_folder(tmp_path):
     assert model_of("Qwen/Qwen3-30B-A3B", folder=tmp_path) == load_model("qwen3-30b-a3b")
-    with pytest.raises(UnknownNameError, match="did you mean qwen3-30b-a3b"):
+    with raises(UnknownNameError, "unknown_name model"):
         model_of("Qwen/Qwen3-30B", folder=tmp_path)
-    with pytest.raises(ReaderError, match="there is no such file"):
+    with raises(ReaderError, "not_found file"):
         model_of("../Qwen3-30B-A3B", folder=tmp_path)
     (tmp_path / "Qwen" / "Qwen3-30B-A3B").mkdir(parents=True)
     with pytest.raises(ReaderError):
@@ -75,25 +76,25 @@ def test_a_table_of_hugging_face_s_keys_is_a_model():
     assert result.name == "Llama-3.2-1B"
     assert count_parameters(result) == count_parameters(known)
     assert model_given(LLAMA_1B, "test").name == "llama"
-    with pytest.raises(ReaderError, match="num_attention_heads"):
+    with raises(ReaderError, "missing num_attention_heads"):
         model_given({"model_type": "llama", "hidden_size": 2048}, "test")
 
 
 def test_addresses():
     assert model_of("https://huggingface.co/meta-llama/Llama-3.2-1B") == load_model("llama-3.2-1b")
     for item in (model_of, cluster_of):
-        with pytest.raises(SpecError, match="does not use the network; download the file"):
+        with raises(SpecError, "not_found local file"):
             item("https://github.com/org/name/raw/config.json")
 
 
 def test_what_is_neither():
-    with pytest.raises(UnknownNameError, match=r"llama-3\.1-8b"):
+    with raises(UnknownNameError, "unknown_name model"):
         model_of("llama-3.1-8bb")
-    with pytest.raises(ReaderError, match="there is no such file"):
+    with raises(ReaderError, "not_found file"):
         model_of("missing.yaml")
-    with pytest.raises(ReaderError, match="there is no such file"):
+    with raises(ReaderError, "not_found file"):
         cluster_of("some/where.toml", 8)
-    with pytest.raises(UnknownNameError, match="h100-sxm"):
+    with raises(UnknownNameError, "unknown_name cluster"):
         cluster_of("h100sxm", 8)
 
 
@@ -180,43 +181,48 @@ def test_a_catalogue_entry_is_a_cluster_file(tmp_path):
             SpecError,
             "did you mean devices_per_node",
         ),
-        ("a.toml", TOML.replace("450 GB/s", "450 GB"), SpecError, "not a quantity in byte/s"),
-        ("a.toml", TOML.replace("size = 0", "size = 8"), SpecError, "joins at most 8 devices; asked for 16"),
+        ("a.toml", TOML.replace("450 GB/s", "450 GB"), SpecError, "not_a_quantity byte/s"),
+        (
+            "a.toml",
+            TOML.replace("size = 0", "size = 8"),
+            SpecError,
+            "too_large its outermost tier 'ethernet'",
+        ),
         (
             "a.toml",
             TOML.replace("size = 4\n", ""),
             SpecError,
-            "only the outermost tier is without limit; give 'nvlink' its",
+            "required_with its size",
         ),
-        ("a.toml", TOML.replace("h100-sxm", "h101"), UnknownNameError, "did you mean"),
-        ("a.toml", "num_devices = 8\n" + TOML, SpecError, "it says 8 devices, but 16 were asked for"),
-        ("a.toml", "base = 'h101'", UnknownNameError, "did you mean"),
-        ("a.toml", "base = 'v100'", AmbiguousNameError, "v100-dgx2, v100-jean-zay"),
+        ("a.toml", TOML.replace("h100-sxm", "h101"), UnknownNameError, "unknown_name device"),
+        ("a.toml", "num_devices = 8\n" + TOML, SpecError, "differs its number of devices"),
+        ("a.toml", "base = 'h101'", UnknownNameError, "unknown_name cluster"),
+        ("a.toml", "base = 'v100'", AmbiguousNameError, "ambiguous cluster"),
         (
             "a.toml",
             "base = 'h100-sxm'\n[[tiers]]\nname = 'a'\nbandwidth = '9 GB/s'\nlatency = 0\n"
             "parameters = { algorithms = ['rong'] }",
             UnknownNameError,
-            "a.toml, line 6: unknown collective algorithm 'rong'; did you mean ring",
+            "unknown_name collective algorithm",
         ),
         (
             "a.toml",
             "base = 'h100-sxm'\n[[tiers]]\nname = 'a'\nbandwidth = '9 GB/s'\nlatency = 5",
             SpecError,
-            "a.toml, line 5: tiers.0.latency must be 1 or less, got 5 second",
+            "out_of_range tiers.0.latency",
         ),
-        ("a.toml", "base = 3", SpecError, "base must be a catalogue name, got 3"),
-        ("a.toml", "base = 'h100-sxm'\nfoo = 1", UnknownKeyError, "unknown key 'foo'"),
-        ("a.toml", "device = ", ReaderError, "not valid TOML: .* line 1"),
-        ("a.json", '{"device": "h1', ReaderError, "not whole JSON: .* line 1"),
-        ("a.json", "[]", ReaderError, "must hold a table of keys, not a list"),
-        ("a.yaml", "device: [", ReaderError, "not valid YAML: .* line"),
-        ("a.yaml", "device: a\ndevice: b", ReaderError, "'device' is given twice at line 2"),
-        ("a.txt", "", ReaderError, "the suffix '.txt' is not one of .toml, .json"),
+        ("a.toml", "base = 3", SpecError, "wrong_type base"),
+        ("a.toml", "base = 'h100-sxm'\nfoo = 1", UnknownKeyError, "unknown_key foo"),
+        ("a.toml", "device = ", ReaderError, "cannot_parse TOML"),
+        ("a.json", '{"device": "h1', ReaderError, "cannot_parse JSON"),
+        ("a.json", "[]", ReaderError, "wrong_type it"),
+        ("a.yaml", "device: [", ReaderError, "cannot_parse YAML"),
+        ("a.yaml", "device: a\ndevice: b", ReaderError, "cannot_parse YAML"),
+        ("a.txt", "", ReaderError, "wrong_suffix the file"),
     ],
 )
 def test_bad_files(tmp_path, name, text, error, message):
-    with pytest.raises(error, match=message) as caught:
+    with raises(error, message) as caught:
         read_cluster_file(written(tmp_path, name, text), 16)
     assert "\n" not in str(caught.value)
 
@@ -237,13 +243,13 @@ def test_a_cluster_file_says_its_size_where_nobody_else_does(tmp_path):
 @pytest.mark.parametrize("given", [cluster_given, model_given])
 def test_a_catalogue_name_inside_a_table_brings_no_fields(given):
     name = {cluster_given: "h100-sxm", model_given: "llama-3.1-8b"}[given]
-    with pytest.raises(SpecError, match=f"base = '{name}' brings the fields"):
+    with raises(SpecError, "incomplete fields"):
         given({"name": name}, "plan.toml")
     assert given({"base": name, "name": "mine"}, "plan.toml").name == "mine"
 
 
 def test_no_file(tmp_path):
-    with pytest.raises(ReaderError, match="there is no such file"):
+    with raises(ReaderError, "not_found file"):
         read_cluster_file(tmp_path / "none.toml", 8)
 
 
@@ -270,7 +276,7 @@ parameters = { efficiency = 0.6, launch = "80 us", algorithms = ["ring", "tree",
     assert links[1].algorithms == ("ring", "tree", "p2p")
     assert links[0] == AlphaBeta.from_cluster(load_cluster("h100-sxm", 16)).calibration.links[0]
     path.write_text(local.replace('"tree"', '"trees"'), encoding="utf-8")
-    with pytest.raises(UnknownNameError, match="unknown collective algorithm 'trees'; did you mean tree"):
+    with raises(UnknownNameError, "unknown_name collective algorithm"):
         AlphaBeta.from_cluster(read_cluster_file(path, 16))
     path.write_text(local.replace("0.6", "1.6"), encoding="utf-8")
     with pytest.raises(SpecError, match="efficiency"):

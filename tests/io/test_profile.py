@@ -10,6 +10,7 @@ import pickle
 from dataclasses import replace
 
 import pytest
+from tests.errors import raises
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
@@ -174,10 +175,10 @@ def test_a_trace_is_of_the_device_that_it_names(tmp_path, devices, noted):
 @pytest.mark.parametrize(
     ("events", "devices", "names"),
     [
-        (ON_HOST, None, "recorded on a CPU"),
-        (ON_HOST, H100, "recorded on a CPU"),
-        (ON_DEVICE, [{"name": "NVIDIA A100-SXM4-80GB"}], "recorded on a100-sxm"),
-        (ON_DEVICE, [{"name": "Some Card"}], "recorded on Some Card"),
+        (ON_HOST, None, "other_run trace.json"),
+        (ON_HOST, H100, "other_run trace.json"),
+        (ON_DEVICE, [{"name": "NVIDIA A100-SXM4-80GB"}], "other_run trace.json"),
+        (ON_DEVICE, [{"name": "Some Card"}], "other_run trace.json"),
     ],
 )
 def test_a_trace_of_another_device_is_refused(tmp_path, events, devices, names):
@@ -186,9 +187,9 @@ def test_a_trace_of_another_device_is_refused(tmp_path, events, devices, names):
         lambda: build_question(values(file), where="test"),
         lambda: read_measurements(file, H100_DEVICE),
     ):
-        with pytest.raises(SpecError, match=names) as caught:
+        with raises(SpecError, names) as caught:
             read()
-        assert "the question is about h100-sxm: record it on h100-sxm" in str(caught.value)
+        assert "the question is about h100-sxm; record it on h100-sxm" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -210,14 +211,14 @@ def test_a_trace_of_another_run_is_refused_with_what_differs(tmp_path, model, la
 
 def test_a_step_that_no_device_can_do_so_fast_is_refused(tmp_path):
     file = written(tmp_path / "trace.json", [step(1, 10.0), kernel(1, 5.0)], devices=H100)
-    with pytest.raises(SpecError, match="times as fast as the peak rate of h100-sxm allows"):
+    with raises(SpecError, "implausible a step"):
         build_question(values(file), where="test")
 
 
 def test_a_trace_is_of_one_layout(tmp_path):
     explicit = values(written(tmp_path / "trace.json"))
     del explicit["strategy"]
-    with pytest.raises(SpecError, match="does not say of which layout it is, and a search has none"):
+    with raises(SpecError, "incomplete layout"):
         build_question(explicit, where="test")
 
 
@@ -250,36 +251,36 @@ SEGMENT = {"device": 0, "total_size": 150, "allocated_size": 80}
     [
         (
             {"segments": [{**SEGMENT, "total_size": math.nan}]},
-            r"segments\[0\].total_size must be a whole number",
+            "wrong_type segments[0].total_size",
         ),
-        ({"segments": [{**SEGMENT, "total_size": -1}]}, r"segments\[0\].total_size must be"),
-        ({"segments": [{**SEGMENT, "total_size": 2**70}]}, r"segments\[0\].total_size must be"),
-        ({"segments": [{**SEGMENT, "device": "a"}]}, r"segments\[0\].device must be"),
-        ({"segments": [SEGMENT, 3]}, r"segments\[1\] must be a table, got 3"),
-        ({"segments": [SEGMENT], "device_traces": 3}, "device_traces must be a list, got 3"),
+        ({"segments": [{**SEGMENT, "total_size": -1}]}, "out_of_range segments[0].total_size"),
+        ({"segments": [{**SEGMENT, "total_size": 2**70}]}, "out_of_range segments[0].total_size"),
+        ({"segments": [{**SEGMENT, "device": "a"}]}, "wrong_type segments[0].device"),
+        ({"segments": [SEGMENT, 3]}, "wrong_type segments[1]"),
+        ({"segments": [SEGMENT], "device_traces": 3}, "wrong_type device_traces"),
         (
             {"segments": [SEGMENT], "device_traces": [3]},
-            r"device_traces\[0\] must be a list of tables, got 3",
+            "wrong_type device_traces[0]",
         ),
-        ({"segments": [SEGMENT], "device_traces": [[3]]}, r"device_traces\[0\]\[0\] must be a table"),
+        ({"segments": [SEGMENT], "device_traces": [[3]]}, "wrong_type device_traces[0][0]"),
         (
             {"segments": [SEGMENT], "device_traces": [[{"action": 1}]]},
-            r"device_traces\[0\]\[0\].action must be text",
+            "wrong_type device_traces[0][0].action",
         ),
         (
             {"segments": [SEGMENT], "device_traces": [[{"action": "alloc", "size": math.inf}]]},
-            r"device_traces\[0\]\[0\].size must be a whole number",
+            "wrong_type device_traces[0][0].size",
         ),
         (
             {"segments": [SEGMENT], "device_traces": [[{"action": "alloc"}]]},
-            r"device_traces\[0\]\[0\] has no size",
+            "wrong_format",
         ),
     ],
 )
 def test_snapshots_that_are_damaged_name_the_place(tmp_path, content, where):
     file = tmp_path / "snapshot.pickle"
     file.write_bytes(pickle.dumps(content))
-    with pytest.raises(ReaderError, match=where):
+    with raises(ReaderError, where):
         read_profile(file, devices_per_node=8)
 
 
@@ -288,14 +289,14 @@ def test_less_than_its_states_take_was_not_measured_of_a_layout(tmp_path):
     file.write_bytes(
         pickle.dumps({"segments": [{**SEGMENT, "total_size": 4 << 30, "allocated_size": 4 << 30}]})
     )
-    with pytest.raises(SpecError, match=r"rank 0 allocated 4 GiB; .* in this layout take 22.44 GiB"):
+    with raises(SpecError, "implausible rank 0", value="4 GiB"):
         build_question(values(file), where="test")
 
 
 def test_more_than_a_device_holds_was_not_measured_on_it(tmp_path):
     file = tmp_path / "snapshot.pickle"
     file.write_bytes(pickle.dumps({"segments": [{**SEGMENT, "total_size": 100 << 30}]}))
-    with pytest.raises(SpecError, match=r"rank 0 held 100 GiB, and h100-sxm has"):
+    with raises(SpecError, "out_of_memory rank 0", value="100 GiB"):
         build_question(values(file), where="test")
 
 
@@ -307,15 +308,15 @@ class Harm:
 @pytest.mark.parametrize(
     ("name", "content", "text"),
     [
-        ("s.pickle", pickle.dumps(Harm()), "would load .*system, and a snapshot holds plain values only"),
-        ("s.pickle", pickle.dumps({"segments": [{"device": 0}]}), "not a snapshot of torch.cuda.memory"),
-        ("s.pickle", pickle.dumps([1]), "it has no list segments"),
-        ("s.pickle", pickle.dumps({"segments": []}), "nothing was allocated"),
-        ("s.pickle", pickle.dumps({"segments": []})[:9], "snapshot cannot be read"),
-        ("t.json", b'{"traceEvents": 1}', "it has no list traceEvents"),
-        ("t.json", b'{"traceEvents": []}', "nothing of it is a measurement"),
-        ("t.json.gz", b"no gzip", "not a complete trace"),
-        ("none.pickle", None, "there is no such file"),
+        ("s.pickle", pickle.dumps(Harm()), "cannot_parse pickle"),
+        ("s.pickle", pickle.dumps({"segments": [{"device": 0}]}), "wrong_format"),
+        ("s.pickle", pickle.dumps([1]), "wrong_format"),
+        ("s.pickle", pickle.dumps({"segments": []}), "not_measured it"),
+        ("s.pickle", pickle.dumps({"segments": []})[:9], "cannot_parse pickle"),
+        ("t.json", b'{"traceEvents": 1}', "wrong_format"),
+        ("t.json", b'{"traceEvents": []}', "not_measured it"),
+        ("t.json.gz", b"no gzip", "wrong_format"),
+        ("none.pickle", None, "not_found file"),
     ],
 )
 def test_files_that_are_neither(tmp_path, monkeypatch, name, content, text):
@@ -323,6 +324,6 @@ def test_files_that_are_neither(tmp_path, monkeypatch, name, content, text):
     file = tmp_path / name
     if content is not None:
         file.write_bytes(content)
-    with pytest.raises(ReaderError, match=text):
+    with raises(ReaderError, text):
         read_profile(file, devices_per_node=8)
     assert not (tmp_path / "harm.txt").exists()

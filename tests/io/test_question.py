@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.errors import raises
 from tests.small import cluster, dense, moe, workload
 
 from forescale.catalogue.clusters import load_cluster
@@ -181,7 +182,7 @@ def test_rules_of_a_framework_are_named(tmp_path):
 @pytest.mark.parametrize("name", ["asked.json", "asked", "asked.yaml"])
 def test_a_plan_is_not_written_where_it_is_not_read(tmp_path, name):
     question = Question(model=dense(4), cluster=cluster(8), workload=workload())
-    with pytest.raises(SpecError, match=r"a plan is written in TOML: give a name that ends in \.toml; got"):
+    with raises(SpecError, "wrong_suffix a plan"):
         write_question(question, tmp_path / name)
     assert not (tmp_path / name).exists()
 
@@ -191,7 +192,7 @@ def test_what_has_no_form_in_a_file_is_refused(tmp_path):
     question = Question(
         model=dense(4), cluster=cluster(8), workload=workload(), costs=Costs(calibration=run_calibration)
     )
-    with pytest.raises(SpecError, match="cannot be written so that it is read back equal"):
+    with raises(SpecError, "cannot_write"):
         write_question(question, tmp_path / "asked.toml")
     assert not (tmp_path / "asked.toml").exists()
 
@@ -199,17 +200,17 @@ def test_what_has_no_form_in_a_file_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('objective = "speed"', "objective must be"),
-        ("safe = 1", "safe must be true"),
-        ("max_memory = -1", "max_memory"),
-        ("max_memory = 70", "max_memory must be 1048576 or more"),
+        ('objective = "speed"', "not_one_of objective"),
+        ("safe = 1", "wrong_type safe"),
+        ("max_memory = -1", "out_of_range max_memory"),
+        ("max_memory = 70", "out_of_range max_memory"),
     ],
 )
 def test_limits_are_checked(tmp_path, line, message):
     path = tmp_path / "asked.toml"
     write_question(Question(model=dense(4), cluster=cluster(8), workload=workload()), path)
     path.write_text(f"{line}\n{path.read_text(encoding='utf-8')}", encoding="utf-8")
-    with pytest.raises(SpecError, match=message):
+    with raises(SpecError, message):
         read_question(path)
 
 
@@ -265,7 +266,7 @@ def test_reads_every_section(plan):
 
 def test_nodes_instead_of_devices(plan):
     assert read_question(edited(plan, "devices = 256", "nodes = 32")).cluster.num_devices == 256
-    with pytest.raises(SpecError, match="number of devices, or of nodes, not both"):
+    with raises(SpecError, "exactly_one devices, nodes"):
         read_question(edited(plan, "devices = 256", "devices = 256\nnodes = 32"))
     assert read_question(edited(plan, "devices = 256", "")).cluster.num_devices == 8 * 4
 
@@ -331,57 +332,57 @@ def test_later_overrides_win_and_the_input_is_left_alone():
 @pytest.mark.parametrize(
     ("override", "error", "text"),
     [
-        ("strategy.tp", SpecError, "must look like section.key=value"),
-        ("=4", SpecError, "must look like section.key=value"),
-        ("strategy..tp=4", SpecError, "must look like section.key=value"),
-        ("strategy.tpp=4", UnknownKeyError, r"unknown key 'tpp' in command line, strategy; did you mean tp"),
+        ("strategy.tp", SpecError, "wrong_type the override"),
+        ("=4", SpecError, "wrong_type the override"),
+        ("strategy..tp=4", SpecError, "wrong_type the override"),
+        ("strategy.tpp=4", UnknownKeyError, "unknown_key tpp"),
         (
             "cluster.device.hbm_bytes=80",
             SpecError,
-            r"must be 1000000.0 or more, got 80 byte$",
+            "out_of_range device.hbm_bytes",
         ),
-        ("cluster.device.hbm_bytes=80 kB", SpecError, r"must be 1000000.0 or more, got 80000.0 byte$"),
-        ("tp=4", UnknownKeyError, r"unknown key 'tp' in .*; layout has it"),
+        ("cluster.device.hbm_bytes=80 kB", SpecError, "out_of_range device.hbm_bytes"),
+        ("tp=4", UnknownKeyError, "unknown_key tp"),
         (
             "num_kv_heads=4",
             UnknownKeyError,
-            r"unknown key 'num_kv_heads' in .*; model.layers.attention has it",
+            "unknown_key num_kv_heads",
         ),
-        ("strategi.tp=4", UnknownKeyError, r"unknown key 'strategi' in .*; did you mean strategy"),
-        ("devices.x=4", SpecError, "goes through 'devices', which holds 256 and no table"),
-        ("strategy.tp=four", SpecError, "tp must be a whole number, got 'four'"),
-        ("strategy.zero=4", SpecError, "zero must be 3 or less, got 4"),
-        ("devices=0", SpecError, "devices must be a whole number of 1 or more, got 0"),
-        ("devices=many", SpecError, "devices must be a whole number of 1 or more, got 'many'"),
-        ("workload=big", SpecError, "workload must be a table"),
-        ("model=7", SpecError, "model must be a name, a file or a table, got 7"),
-        ("model=llama-3.1-70bb", UnknownNameError, "llama-3.1-70b"),
-        ("cluster=h100sxm", UnknownNameError, "did you mean h100-sxm"),
+        ("strategi.tp=4", UnknownKeyError, "unknown_key strategi"),
+        ("devices.x=4", SpecError, "wrong_type 'devices' in the override 'devices.x=4'"),
+        ("strategy.tp=four", SpecError, "wrong_type tp"),
+        ("strategy.zero=4", SpecError, "out_of_range zero"),
+        ("devices=0", SpecError, "out_of_range devices"),
+        ("devices=many", SpecError, "wrong_type devices"),
+        ("workload=big", SpecError, "wrong_type workload"),
+        ("model=7", SpecError, "wrong_type model"),
+        ("model=llama-3.1-70bb", UnknownNameError, "unknown_name model"),
+        ("cluster=h100sxm", UnknownNameError, "unknown_name cluster"),
         (
             "devices=100",
             SpecError,
-            r"the number of devices, 100, is not a multiple of the 32 .* the nearest are 96 or 128",
+            "not_divisible the number of devices",
         ),
-        ("devices=8", SpecError, "the nearest is 32"),
+        ("devices=8", SpecError, "not_divisible the number of devices"),
     ],
 )
 def test_bad_overrides(plan, override, error, text):
-    with pytest.raises(error, match=text) as caught:
+    with raises(error, text) as caught:
         read_question(plan, overrides=[override])
     assert "\n" not in str(caught.value)
 
 
 def test_a_missing_section(plan):
-    with pytest.raises(SpecError, match="model is required"):
+    with raises(SpecError, "missing model"):
         read_question(edited(plan, 'model = "llama-3.1-70b"', ""))
 
 
 def test_files_that_are_no_plan(plan, tmp_path):
-    with pytest.raises(ReaderError, match="no such file"):
+    with raises(ReaderError, "not_found file"):
         read_question(tmp_path / "other.toml")
-    with pytest.raises(ReaderError, match=r"not valid TOML: .* line 3"):
+    with raises(ReaderError, "cannot_parse TOML"):
         read_question(edited(plan, 'cluster = "h100-sxm"', 'cluster = "h100-sxm'))
-    with pytest.raises(ReaderError, match=r"a plan is a TOML or YAML file \(.toml, .yaml\)"):
+    with raises(ReaderError, "wrong_suffix a plan"):
         read_question(tmp_path / "plan.ini")
 
 
@@ -404,7 +405,7 @@ def test_a_plan_in_yaml_asks_the_same(plan, tmp_path):
     assert is_plan(file)
     assert read_question(file) == read_question(plan)
     file.write_text(IN_YAML.replace("pp: 4", "pq: 4"))
-    with pytest.raises(UnknownKeyError, match=r"unknown key 'pq' in .*plan.yaml, line 7, strategy"):
+    with raises(UnknownKeyError, "unknown_key pq"):
         read_question(file)
     file.write_text("base_config: base.yml\nper_device_batch_size: 1\n")
     assert not is_plan(file)
@@ -415,7 +416,7 @@ def test_files_named_in_a_plan_are_beside_it(plan, tmp_path):
     question = read_question(edited(plan, '"h100-sxm"', '"lab.toml"'))
     assert question.cluster.source == "the lab"
     assert question.cluster.tiers == load_cluster("h100-sxm", 8).tiers
-    with pytest.raises(ReaderError, match="no such file"):
+    with raises(ReaderError, "not_found file"):
         read_question(edited(plan, '"llama-3.1-70b"', '"missing/config.json"'))
 
 
@@ -490,23 +491,23 @@ def test_fewer_layers_and_experts_say_something_of_a_model():
 @pytest.mark.parametrize(
     ("ran", "text"),
     [
-        (of_bench(dense(4)), "bench.json measured .*; the question is about"),
-        (of_bench(replace(moe(4), hidden_size=128)), "but for their number and that of their experts"),
-        (of_bench(moe(4), compute="fp8"), "measured in fp8; the question is in bf16"),
-        (of_bench(moe(4), activations="fp32"), "activations in fp32; .* in bf16"),
+        (of_bench(dense(4)), "other_run bench.json"),
+        (of_bench(replace(moe(4), hidden_size=128)), "other_run bench.json"),
+        (of_bench(moe(4), compute="fp8"), "other_run bench.json"),
+        (of_bench(moe(4), activations="fp32"), "other_run bench.json"),
         (
             replace(of_bench(moe(4)), cluster=load_cluster("a100-sxm-80gb", 8)),
-            "was measured on a100.* is on test-device",
+            "other_run bench.json",
         ),
     ],
 )
 def test_what_says_nothing_of_the_target_is_refused(ran, text):
-    with pytest.raises(SpecError, match=text):
+    with raises(SpecError, text):
         measured(ran, of_bench(moe(4)))
 
 
 def test_kernels_alone_are_of_no_run():
-    with pytest.raises(SpecError, match="timed kernels only"):
+    with raises(SpecError, "incomplete run"):
         measured_question(BenchArtifact(), of_bench(moe(4)), where="bench.json", folder=Path())
 
 
@@ -514,7 +515,7 @@ def test_kernels_alone_are_of_no_run():
 def test_a_key_without_a_value_is_refused_with_its_line(tmp_path, key):
     file = tmp_path / "plan.yaml"
     file.write_text(f"model: llama-3.1-8b\ncluster: h100-sxm\n{key}:\nworkload: {{seq_len: 4096}}\n")
-    with pytest.raises(ReaderError, match=f"plan.yaml, line 3: {key} has no value; give it one, or leave"):
+    with raises(ReaderError, "no_value"):
         read_plan_values(file)
 
 
@@ -522,7 +523,7 @@ def test_a_key_without_a_value_is_refused_with_its_line(tmp_path, key):
 def test_rules_of_a_space_are_a_list_of_names(rules):
     work = {"seq_len": 4096, "global_batch_size": 64}
     question = {"model": "llama-3.1-8b", "cluster": "h100-sxm", "devices": 8, "workload": work}
-    with pytest.raises(SpecError, match="plan, space: rules must be a list of names, got"):
+    with raises(SpecError, "wrong_type plan, space: rules"):
         build_question({**question, "space": {"rules": rules}}, where="plan")
 
 
@@ -534,7 +535,7 @@ def test_lengths_of_documents_are_lengths():
 def test_a_job_of_torchtitan_in_toml_is_no_plan(tmp_path):
     path = tmp_path / "train.toml"
     path.write_text('[model]\nflavor = "8B"\n[training]\nseq_len = 8192\n')
-    with pytest.raises(ReaderError) as refused:
+    with raises(ReaderError, "removed flavor (line 2)") as refused:
         read_question(path)
     assert refused.value.path == f"{path}, line 2"
-    assert "torchtitan 0.2 and earlier" in refused.value.problem
+    assert "torchtitan 0.2 and earlier" in refused.value.fix

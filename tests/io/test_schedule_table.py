@@ -1,6 +1,7 @@
 """Primus' table of schedules: what is read, and what is said where it cannot be."""
 
 import pytest
+from tests.errors import raises
 
 from forescale.errors import ForescaleError
 from forescale.io.schedule_table import limit_of, read_schedule_table
@@ -47,25 +48,25 @@ def test_an_entry_without_a_class_goes_by_its_name(tmp_path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("fwd_tme: 1\n", "unknown key 'fwd_tme'.*did you mean fwd_time"),
-        (HEAD, "schedulers must list one schedule or more"),
-        (HEAD + "schedulers: 3\n", "schedulers must list one schedule or more"),
-        (HEAD + "schedulers: [3]\n", r"schedulers\[0\] must be a table"),
-        (HEAD.replace("12.5", ".nan") + entry(), "'bwd_time' must be a number, got nan"),
-        (HEAD.replace("12.5", ".inf") + entry(), "'bwd_time' must be a number, got inf"),
-        (HEAD.replace("12.5", "-1") + entry(), "bwd_time must be a duration"),
-        (HEAD.replace("12.5", "yes") + entry(), "bwd_time must be a duration"),
-        (entry(), "fwd_time must be a duration of zero or more; got None"),
-        (HEAD + entry(vpp=0), r"schedulers\[0\].vpp_size must be a whole number of 1 or more; got 0"),
-        (HEAD + entry(vpp=1.5), r"vpp_size must be a whole number of 1 or more; got 1.5"),
-        (HEAD + entry(more=", micro_batch: 3"), "unknown key 'micro_batch'.*did you mean micro_batches"),
+        ("fwd_tme: 1\n", "unknown_key fwd_tme"),
+        (HEAD, "empty schedulers"),
+        (HEAD + "schedulers: 3\n", "empty schedulers"),
+        (HEAD + "schedulers: [3]\n", "wrong_type schedulers[0]"),
+        (HEAD.replace("12.5", ".nan") + entry(), "wrong_type bwd_time"),
+        (HEAD.replace("12.5", ".inf") + entry(), "wrong_type bwd_time"),
+        (HEAD.replace("12.5", "-1") + entry(), "wrong_type bwd_time"),
+        (HEAD.replace("12.5", "yes") + entry(), "wrong_type bwd_time"),
+        (entry(), "wrong_type fwd_time"),
+        (HEAD + entry(vpp=0), "out_of_range schedulers[0].vpp_size"),
+        (HEAD + entry(vpp=1.5), "out_of_range schedulers[0].vpp_size"),
+        (HEAD + entry(more=", micro_batch: 3"), "unknown_key micro_batch"),
         (HEAD + entry(kind="ScheduleZBVFormat"), r"schedulers\[0\]: unknown schedule.*ScheduleZBVFormatted"),
-        (HEAD + entry(more=", memory_config: tiny"), "memory_config must be half or min; got 'tiny'"),
-        (HEAD + entry(more=", memory_config: [1]"), r"memory_config must be half or min; got \[1\]"),
+        (HEAD + entry(more=", memory_config: tiny"), "not_one_of schedulers[0].memory_config"),
+        (HEAD + entry(more=", memory_config: [1]"), "not_one_of schedulers[0].memory_config"),
     ],
 )
 def test_what_cannot_be_is_said_with_its_place(text, says, tmp_path):
-    with pytest.raises(ForescaleError, match=says):
+    with raises(ForescaleError, says):
         read(tmp_path, text)
 
 

@@ -7,6 +7,7 @@ import pickle
 from dataclasses import replace
 
 import pytest
+from tests.errors import raises
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
@@ -87,7 +88,7 @@ def test_the_suffix_says_the_format(tmp_path):
     assert json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
     snapshot = pickle.loads((tmp_path / "snapshot.pickle").read_bytes())
     assert len(snapshot["device_traces"]) == 2
-    with pytest.raises(ForescaleError, match=r"written as \.json"):
+    with raises(ForescaleError, "wrong_suffix a timeline"):
         write_timeline(timeline, tmp_path / "trace.txt")
     with pytest.raises(ForescaleError, match="cannot write"):
         write_timeline(timeline, tmp_path / "none" / "trace.json")

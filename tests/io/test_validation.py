@@ -1,4 +1,5 @@
 import pytest
+from tests.errors import fields, raises
 
 from forescale.catalogue.clusters import cluster_names, device_names, load_cluster, load_device
 from forescale.errors import SpecError, UnknownKeyError
@@ -49,20 +50,18 @@ def test_every_error_at_once_with_its_path():
         )
     text = str(caught.value)
     assert text.startswith("plan.toml, strategy: ")
-    assert "tp must be greater than 0, got 0" in text
-    assert "pp must be a whole number, got '4'" in text
-    assert "zero must be 3 or less, got 5" in text
+    assert "tp " in text
+    assert "a whole number, got '4'" in text
+    assert "3 or less, got 5" in text
     assert "unknown key 'zerro' in plan.toml, strategy; did you mean zero" in text
-    assert (
-        "recompute.granularity must be 'none', 'selective', 'full' or 'policy', got 'ful' (did you mean 'full'?)"
-        in text
-    )
+    assert "recompute.granularity" in text
+    assert "got 'ful'; did you mean 'full'?" in text
     assert "unknown key 'num_layer' in plan.toml, strategy, recompute; did you mean num_layers" in text
     assert "\n" not in text
 
 
 def test_a_lone_unknown_key_has_its_own_error():
-    with pytest.raises(UnknownKeyError, match=r"unknown key 'tpp' in strategy; did you mean"):
+    with raises(UnknownKeyError, "unknown_key tpp"):
         build(Layout, {"tpp": 8}, where="strategy")
 
 
@@ -76,18 +75,18 @@ def test_wrong_units_and_missing_fields():
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        ({"tp": True}, "tp must be a whole number, got True"),
-        ({"tp": 2.5}, "tp must be a whole number, got 2.5"),
-        ({"tp": None}, "tp must be a whole number, got None"),
-        ({"tp": [2]}, r"tp must be a whole number, got \[2\]"),
-        ({"sp": 1}, "sp must be true or false, got 1"),
-        ({"recompute": "full"}, "recompute must be a table, got 'full'"),
-        ({"axis_order": ["tp", "xx"]}, "axis_order.1 must be"),
-        ({"stage_layers": ["4"]}, "stage_layers.0 must be a whole number, got '4'"),
+        ({"tp": True}, "wrong_type tp"),
+        ({"tp": 2.5}, "wrong_type tp"),
+        ({"tp": None}, "wrong_type tp"),
+        ({"tp": [2]}, "wrong_type tp"),
+        ({"sp": 1}, "wrong_type sp"),
+        ({"recompute": "full"}, "wrong_type recompute"),
+        ({"axis_order": ["tp", "xx"]}, "not_one_of axis_order.1"),
+        ({"stage_layers": ["4"]}, "wrong_type stage_layers.0"),
     ],
 )
 def test_nothing_is_converted_in_silence(values, text):
-    with pytest.raises(SpecError, match=text):
+    with raises(SpecError, text):
         build(Layout, values, where="strategy")
 
 
@@ -106,7 +105,7 @@ def test_a_law_of_the_dataclass_itself_is_told():
         "devices_per_node": 8,
         "tiers": [{**TIER, "size": 8}],
     }
-    with pytest.raises(SpecError, match="joins at most 8 devices; asked for 9"):
+    with raises(SpecError, "too_large"):
         build(Cluster, cluster, where="cluster")
     assert build(Cluster, {**cluster, "num_devices": 8}, where="cluster").device.hbm_bytes == 2**30
 
@@ -133,7 +132,7 @@ def test_errors_inside_a_union_name_one_branch():
     layer = {"attention": {"num_heads": 0, "num_kv_heads": 2, "head_dim": 8}, "ffn": None}
     with pytest.raises(SpecError) as caught:
         build(Model, {"name": "m", "hidden_size": 32, "layers": [layer]}, where="model")
-    assert str(caught.value) == "model: layers.0.attention.num_heads must be greater than 0, got 0"
+    assert fields(caught.value) == "out_of_range layers.0.attention.num_heads"
 
 
 @pytest.mark.parametrize("name", device_names())

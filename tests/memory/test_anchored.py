@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.errors import raises
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
@@ -114,7 +115,7 @@ def test_what_was_tracked_leaves_pieces_and_their_interval_to_the_formulas():
 
 
 def test_peaks_of_one_device_stand_in_their_order():
-    with pytest.raises(SpecError, match="peak_device_bytes 25 is below peak_reserved_bytes 30"):
+    with raises(SpecError, "out_of_range peak_device_bytes"):
         RankPeak(peak_allocated_bytes=20.0, peak_reserved_bytes=30.0, peak_device_bytes=25.0)
     assert RankPeak(peak_allocated_bytes=20.0, peak_reserved_bytes=30.0, peak_device_bytes=30.0)
 
@@ -135,7 +136,7 @@ def test_the_fullest_stage_is_so_with_what_was_measured():
 
 
 def test_a_rank_of_a_stage_that_the_bench_does_not_have_is_refused():
-    with pytest.raises(SpecError, match="rank 0 is of stage 1; with pp 1 they are 0 to 0"):
+    with raises(SpecError, "out_of_range the stage of rank 0"):
         found(peak(1.0, stage=1))
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tests.errors import raises
 
 from forescale.schedule import (
     LinkTimes,
@@ -169,7 +170,7 @@ def test_sequence_pieces_share_a_pass():
     np.testing.assert_allclose(even.busy, [6.0, 6.0])
     uneven = StageTimes(forward=1.0, input_grad=1.0, weight_grad=1.0, split_shares=(0.6, 0.4))
     np.testing.assert_allclose(compile_schedule(schedule).time(uneven).busy, [6.0, 6.0])
-    with pytest.raises(ScheduleError, match="give 2 parts"):
+    with raises(ScheduleError, "wrong_count split_shares"):
         compile_schedule(schedule).time(
             StageTimes(forward=1.0, input_grad=1.0, weight_grad=1.0, split_shares=(1.0,))
         )
@@ -230,9 +231,9 @@ def test_many_candidates_are_timed_in_chunks():
 
 def test_wrong_shapes_are_refused():
     compiled = compile_schedule(two_ranks())
-    with pytest.raises(ScheduleError, match="one value per stage"):
+    with raises(ScheduleError, "wrong_count forward"):
         compiled.time(StageTimes(forward=np.ones(3), input_grad=1.0, weight_grad=1.0))
-    with pytest.raises(ScheduleError, match="one value per boundary"):
+    with raises(ScheduleError, "wrong_count latency"):
         compiled.time(UNIT, LinkTimes(latency=np.ones(2)))
 
 
@@ -268,7 +269,7 @@ def test_no_time_has_no_bubble_and_negative_time_is_refused():
     compiled = compile_schedule(two_ranks())
     nothing = StageTimes(forward=0.0, input_grad=0.0, weight_grad=0.0)
     assert compiled.time(nothing).bubble_rate_makespan == 0.0
-    with pytest.raises(ScheduleError, match="zero or more"):
+    with raises(ScheduleError, "out_of_range a duration"):
         compiled.time(StageTimes(forward=-1.0, input_grad=1.0, weight_grad=1.0))
-    with pytest.raises(ScheduleError, match="zero or more"):
+    with raises(ScheduleError, "out_of_range a duration"):
         compiled.time(StageTimes(forward=np.array([1.0, np.nan]), input_grad=1.0, weight_grad=1.0))

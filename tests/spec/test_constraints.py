@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.errors import raises
 from tests.small import cluster, dense, moe, workload
 
 from forescale.catalogue.clusters import load_cluster
@@ -87,7 +88,7 @@ def test_groups_of_micro_batches_that_fit(group):
     if group in (5, 6, 10):
         check(dense(8), cluster(4), layout, work)
     else:
-        with pytest.raises(SpecError, match=r"micro-?batch"):
+        with raises(SpecError, "illegal_layout"):
             check(dense(8), cluster(4), layout, work)
 
 
@@ -119,7 +120,7 @@ def test_what_is_wrong_with_groups_of_micro_batches(count, changes, told):
 
 def test_the_nearest_group_is_found_among_any_number_of_micro_batches():
     layout = Layout(**GROUPED, microbatch_group=799_999_998)
-    with pytest.raises(SpecError, match="the nearest that fits is 799999996"):
+    with raises(SpecError, "illegal_layout groups of micro-batches"):
         check(dense(8), cluster(4), layout, Workload(seq_len=512, global_batch_size=800_000_000))
 
 
@@ -136,14 +137,14 @@ def test_summa_has_no_neighbours():
 @pytest.mark.parametrize(
     ("placement", "words"),
     [
-        ((Share(tp=4),), "does not fill tier"),
-        ((Share(tp=2, cp=4),), "puts 4 ranks of cp together; cp is 1"),
-        ((Share(tp=8), Share(pp=2)), "names 2 tiers"),
+        ((Share(tp=4),), "illegal_layout placement"),
+        ((Share(tp=2, cp=4),), "illegal_layout placement"),
+        ((Share(tp=8), Share(pp=2)), "illegal_layout placement"),
     ],
 )
 def test_placements_fill_tiers_and_divide_degrees(placement, words):
     layout = Layout(tp=8, pp=2, placement=placement)
-    with pytest.raises(SpecError, match=words):
+    with raises(SpecError, words):
         check(dense(), cluster(16), layout, workload())
     check(dense(), cluster(16), replace(layout, placement=(Share(tp=4, pp=2),)), workload())
 
@@ -154,7 +155,7 @@ def test_exchanged_heads_are_whole():
     assert exchanged_heads_divide(dense(), *heads, "ulysses", 8).tolist() == [True, False, True]
     assert exchanged_heads_divide(dense(), *heads, "hierarchical", 8).tolist() == [True, True, True]
     layout = Layout(tp=2, cp=16, cp_kind="ulysses")
-    with pytest.raises(SpecError, match="ulysses exchanges whole heads: tp 2 × cp 16"):
+    with raises(SpecError, "illegal_layout heads over tp × cp"):
         check(dense(), cluster(32), layout, workload())
 
 
@@ -172,7 +173,7 @@ def test_picked_keys_are_gathered_over_cp():
     proposed(cp=4)
     for kind in ("ring", "ulysses", "hierarchical"):
         proposed(cp_kind=kind)
-        with pytest.raises(SpecError, match=f"an indexer picks of all: cp_kind is all_gather, not {kind}"):
+        with raises(SpecError, "illegal_layout picked keys over cp"):
             proposed(cp=4, cp_kind=kind)
     assert sees_picked(SPARSE, np.array([1, 2]), "ring").tolist() == [True, False]
     assert sees_picked(dense(), np.array([1, 2]), "ring").tolist() == [True, True]
@@ -180,13 +181,11 @@ def test_picked_keys_are_gathered_over_cp():
 
 def test_keys_are_picked_before_they_are_read():
     backwards = replace(SPARSE, layers=SPARSE.layers[3:])
-    with pytest.raises(
-        SpecError, match=r"the first layers of glm-5.2 that read picked keys \(top_k\) pick none"
-    ):
+    with raises(SpecError, "illegal_layout keys are picked before they are read"):
         proposed(backwards)
 
 
 def test_adapters_lie_beside_projections_that_are_there():
     proposed(trainable=Trainable(lora_rank=8, lora_targets=("q_proj", "o_proj")))
-    with pytest.raises(SpecError, match="never projects keys and values, which adapters of k_proj, v_proj"):
+    with raises(SpecError, "illegal_layout adapters beside picked keys"):
         proposed(trainable=Trainable(lora_rank=8))

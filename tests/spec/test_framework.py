@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 from tests import small
+from tests.errors import raises
 
 from forescale.catalogue.frameworks import load_framework
 from forescale.errors import SpecError
@@ -145,9 +146,9 @@ def test_limits_become_a_space_and_refuse_other_values():
     assert space.zero == (1,)
     assert [rule.name for rule in space.rules] == ["own: equal stages"]
     check_choice(framework, "zero", (3,))
-    with pytest.raises(SpecError, match=r"own has no zero 2; it takes 1, 3 \(its page\)"):
+    with raises(SpecError, "not_one_of zero of own"):
         check_choice(framework, "zero", (2,))
-    with pytest.raises(SpecError, match="the options of own@1 are not recorded"):
+    with raises(SpecError, "unsupported_by --for"):
         searched(made(), Space(), limited=True)
     assert searched(made(), Space(), limited=False) == Space()
     assert searched(made(always_sp=True), Space(), limited=False).sp == (True,)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.errors import raises
 from tests.small import cluster, dense, sees, workload
 
 from forescale.errors import SpecError
@@ -26,25 +27,23 @@ def asked(images=None, **fields):
 @pytest.mark.parametrize(
     ("images", "said"),
     [
-        (Images(size=450), r"images\.size 450 is not a multiple of the 28 pixels of a token of .*: try 448"),
-        (Images(count=1000), "1,000 images of 256 tokens are more than the"),
+        (Images(size=450), "illegal_layout images"),
+        (Images(count=1000), "illegal_layout images"),
     ],
 )
 def test_images_that_do_not_fit_are_refused(images, said):
-    with pytest.raises(SpecError, match=said):
+    with raises(SpecError, said):
         project(MODEL, MACHINE, LAYOUT, asked(images))
 
 
 def test_a_tower_made_for_less_than_one_token_is_refused():
-    with pytest.raises(SpecError, match="image_size must be at least the 28 pixels of one token, got 27"):
+    with raises(SpecError, "out_of_range image_size"):
         replace(MODEL.vision, image_size=27)
 
 
 def test_a_tower_without_a_usual_size_asks_for_one():
     model = replace(MODEL, vision=replace(MODEL.vision, image_size=0))
-    with pytest.raises(
-        SpecError, match=r"images of any size: give images\.size \(--image-size\), such as 448"
-    ):
+    with raises(SpecError, "illegal_layout images"):
         project(model, MACHINE, LAYOUT, asked())
     assert project(model, MACHINE, LAYOUT, asked(Images(size=448))).vision.image_tokens == 256
 
@@ -52,7 +51,7 @@ def test_a_tower_without_a_usual_size_asks_for_one():
 def test_tp_divides_a_tower_that_it_cuts():
     odd = replace(MODEL, vision=replace(MODEL.vision, projector=(2047, 1024)))
     assert project(odd, MACHINE, LAYOUT, asked()).vision is not None
-    with pytest.raises(SpecError, match=r"tp 2 does not divide .*2047.* of the vision tower"):
+    with raises(SpecError, "illegal_layout vision tower over tp"):
         project(odd, MACHINE, replace(LAYOUT, kernels=Kernels(cuts_vision=True)), asked())
 
 
@@ -67,7 +66,7 @@ def test_something_is_trained():
     projector = asked(trainable=Trainable(frozen=(*TEXT, "vision")))
     assert project(MODEL, MACHINE, LAYOUT, projector).params.trained == 2048 * (2048 + 1024)
     for model, frozen in ((MODEL, (*TEXT, "vision", "projector")), (dense(), TEXT)):
-        with pytest.raises(SpecError, match=r"every part of .* is frozen; leave one out"):
+        with raises(SpecError, "illegal_layout something is trained"):
             project(model, MACHINE, LAYOUT, asked(trainable=Trainable(frozen=frozen)))
 
 
@@ -84,10 +83,10 @@ def test_a_tower_stands_on_the_first_stage_alone():
 
 @pytest.mark.parametrize("images", [Images(count=2), Images(size=448)])
 def test_a_text_model_sees_no_images(images):
-    with pytest.raises(SpecError, match=r"has no vision tower to see images; leave images out"):
+    with raises(SpecError, "illegal_layout images of a text model"):
         project(dense(), MACHINE, LAYOUT, asked(images))
 
 
 def test_no_images_have_no_size():
-    with pytest.raises(SpecError, match=r"images 0 are of no size; leave images\.size out"):
+    with raises(SpecError, "illegal_layout images of a text model"):
         project(MODEL.text, MACHINE, LAYOUT, asked(Images(count=0, size=448)))

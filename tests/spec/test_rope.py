@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from tests.errors import raises
 
 from forescale.errors import SpecError
 from forescale.io.named import build
@@ -33,37 +34,37 @@ def test_equal_weights_leave_sines_and_cosines_as_they_are():
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ({"factor": 8.0}, "factor 8.0 says nothing of a rope whose scaling is none"),
+        ({"factor": 8.0}, "no_effect factor"),
         (
             {"scaling": "llama3", "factor": 8.0, "original_seq_len": 8192, "beta_fast": 16.0},
-            "beta_fast 16.0 says nothing of a rope whose scaling is llama3",
+            "no_effect beta_fast",
         ),
-        ({"scaling": "yarn", "factor": 8.0}, "the scaling yarn of a rope needs original_seq_len"),
+        ({"scaling": "yarn", "factor": 8.0}, "required_with original_seq_len, in tokens"),
         (
             {"scaling": "llama3", "factor": 8.0, "original_seq_len": 8192, "low_freq_factor": 5.0},
-            "low_freq_factor 5 of a rope must be at most high_freq_factor 4",
+            "out_of_range low_freq_factor of a rope",
         ),
         (
             {"scaling": "yarn", "factor": 8.0, "original_seq_len": 8192, "beta_fast": 0.5},
-            "beta_slow 1 of a rope must be at most beta_fast 0.5",
+            "out_of_range beta_slow of a rope",
         ),
     ],
 )
 def test_what_a_scaling_does_not_go_by_is_refused(words, text):
-    with pytest.raises(SpecError, match=text):
+    with raises(SpecError, text):
         Rope(base=1e4, **words)
 
 
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ({"base": 0}, r"attention\.rope\.base must be greater than 0, got 0"),
-        ({"base": 1e4, "share": 1.5}, r"rope\.share must be .*1.*got 1\.5"),
-        ({"base": 1e4, "theta": 3}, "unknown key 'theta'"),
+        ({"base": 0}, "out_of_range attention.rope.base"),
+        ({"base": 1e4, "share": 1.5}, "out_of_range attention.rope.share"),
+        ({"base": 1e4, "theta": 3}, "unknown_key theta"),
     ],
 )
 def test_bad_values_are_said_with_their_place(words, text):
-    with pytest.raises(SpecError, match=text):
+    with raises(SpecError, text):
         build(Layer, {"attention": {**HEADS, "rope": words}, "ffn": None}, where="a plan")
 
 
@@ -76,7 +77,7 @@ def test_words_of_earlier_versions_are_read():
     assert read(rotary=True, scaled_rotary=False) == read(rotary=True) == FullAttention(**HEADS)
     assert read(scaled_rotary=True).rope == GPT_OSS_ROPE
     assert not read(rotary=False).rotary
-    with pytest.raises(SpecError, match="scaled_rotary"):
+    with raises(SpecError, "unknown_key scaled_rotary"):
         read(scaled_rotary="yes")
 
 

@@ -145,7 +145,7 @@ def test_a_batch_that_does_not_come_out_even_is_an_impossible_point():
     good, bad = sweep(workload=work, scaling="weak", vary={"devices": [24, 20]}).asked
     assert good.question.workload.global_batch_size == 9
     assert bad.question is None
-    assert "6 sequences on 16 devices" in bad.problem
+    assert all(text in bad.problem for text in ("global batch size 6 ", "= 16", "20 devices"))
 
 
 def test_nodes_follow_the_cluster():
@@ -156,7 +156,7 @@ def test_nodes_follow_the_cluster():
 def test_combinations_that_cannot_be_are_points_with_a_reason():
     (good, bad) = sweep(cluster=PODS, vary={"domain_size": [8, 128]}).asked
     assert (good.problem, bad.question) == ("", None)
-    assert "sizes must grow" in bad.problem
+    assert "the sizes of the tiers" in bad.problem and "[128, 64, 0]" in bad.problem
 
 
 def test_max_memory_may_be_a_factor_of_the_capacity_of_each_point():
@@ -182,11 +182,11 @@ def test_every_name_can_be_varied():
         }
         value = values.get(parameter.kind, text) if parameter.takes_values else "x1"
         if last == "frozen":  # of weights that are not trained, of which this question has none
-            with pytest.raises(SpecError, match="not trained, and all are"):
+            with pytest.raises(SpecError, match="frozen weights"):
                 grid(**{name: [value]})
             continue
         if last == "sites":  # of a wide area, which this cluster does not have
-            with pytest.raises(SpecError, match="a wide-area link joins"):
+            with pytest.raises(SpecError, match="sites of a tier"):
                 grid(**{name: [value]})
             continue
         (result,) = grid(**{name: [value]}).asked

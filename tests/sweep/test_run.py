@@ -4,6 +4,7 @@ import json
 import math
 
 import pytest
+from tests.errors import raises
 from tests.sweep.questions import grid, sweep
 
 from forescale.errors import PhysicsError, UnknownNameError
@@ -51,7 +52,7 @@ def test_points_without_a_layout_are_rows_with_the_reason(result):
 def test_impossible_points_are_rows_too():
     results_found = run(sweep(cluster="mi300x-pods", vary={"domain_size": [8, 128]}), executor=HERE)
     assert [row["status"] for row in results_found.rows] == ["ok", "impossible"]
-    assert "sizes must grow" in results_found.rows[1]["problem"]
+    assert "[128, 64, 0]" in results_found.rows[1]["problem"]
 
 
 def test_a_defect_is_named_and_does_not_end_the_sweep(monkeypatch):
@@ -86,7 +87,7 @@ def test_the_best_of_every_value(result):
     best = result.best()
     assert best["tokens_per_s_per_device"] == max(row["tokens_per_s_per_device"] for row in result.feasible)
     assert result.best("step_time_s")["num_devices"] == 16
-    with pytest.raises(UnknownNameError, match="did you mean mfu"):
+    with raises(UnknownNameError, "unknown_name metric"):
         result.best("mfus")
 
 

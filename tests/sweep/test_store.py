@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.errors import raises
 from tests.sweep.questions import TEXT, grid
 
 from forescale.errors import ForescaleError
@@ -155,7 +156,7 @@ def test_a_line_that_was_cut_short_is_asked_again(tmp_path):
 
 def test_another_sweep_is_refused_and_said_why(tmp_path):
     run(grid(devices=[8, 16]), executor=HERE, output=tmp_path)
-    with pytest.raises(ForescaleError, match=r"vary.devices was \[8, 16\] and is \[8, 32\].*--restart"):
+    with raises(ForescaleError, "file_exists"):
         run(grid(devices=[8, 32]), executor=HERE, output=tmp_path)
     other = run(grid(devices=[8, 16]), executor=HERE, output=tmp_path, table_format="csv")
     assert (other.num_resumed, other.table.name) == (2, "results.csv")
@@ -168,14 +169,14 @@ def test_another_version_is_refused(tmp_path, monkeypatch):
     question = grid(devices=[8, 16])
     run(question, executor=HERE, output=tmp_path)
     monkeypatch.setattr("forescale.sweep.definition.__version__", "999.0")
-    with pytest.raises(ForescaleError, match="the version of forescale"):
+    with raises(ForescaleError, "file_exists"):
         run(question, executor=HERE, output=tmp_path)
 
 
 def test_without_pyarrow_parquet_names_the_extra_and_csv_works(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     question = grid(devices=[8, 16])
-    with pytest.raises(ForescaleError, match=r"pip install 'forescale\[sweep\]'.*--format csv"):
+    with raises(ForescaleError, "extra_missing Parquet files"):
         run(question, executor=HERE, output=tmp_path / "a")
     result = run(question, executor=HERE, output=tmp_path / "b", table_format="csv")
     text = result.table.read_text(encoding="utf-8").splitlines()
@@ -198,7 +199,7 @@ def test_parquet_keeps_kinds_and_order(tmp_path):
 
 def test_a_file_in_place_of_the_folder_is_one_sentence(tmp_path):
     (tmp_path / "taken").write_text("", encoding="utf-8")
-    with pytest.raises(ForescaleError, match="cannot write to"):
+    with raises(ForescaleError, "cannot_write"):
         run(grid(devices=[8]), executor=HERE, output=Path(tmp_path / "taken"))
 
 
@@ -224,7 +225,7 @@ def test_a_damaged_definition_is_named(tmp_path):
     question = grid(devices=[8])
     run(question, executor=HERE, output=tmp_path)
     (tmp_path / "sweep.json").write_text("{", encoding="utf-8")
-    with pytest.raises(ForescaleError, match=r"sweep\.json is damaged .*--restart"):
+    with raises(ForescaleError, "corrupted"):
         run(question, executor=HERE, output=tmp_path)
     assert run(question, executor=HERE, output=tmp_path, restart=True).num_resumed == 0
 
@@ -235,7 +236,7 @@ def test_a_strangers_file_stays(tmp_path, name):
     mine.parent.mkdir(exist_ok=True)
     mine.write_text('{"schema": "another/1"}', encoding="utf-8")
     for restart in (False, True):
-        with pytest.raises(ForescaleError, match=r"is not of a sweep .*take another folder"):
+        with raises(ForescaleError, "wrong_format"):
             run(grid(devices=[8]), executor=HERE, output=tmp_path, restart=restart)
     assert mine.read_text(encoding="utf-8") == '{"schema": "another/1"}'
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [mine]
@@ -258,7 +259,7 @@ def test_two_sweeps_do_not_share_a_folder(tmp_path):
 
     def again(known, _whole):
         if known == 1:
-            with pytest.raises(ForescaleError, match="another process works in"):
+            with raises(ForescaleError, f"cannot_write {tmp_path}"):
                 run(question, executor=HERE, output=tmp_path, restart=True)
 
     assert len(run(question, executor=HERE, output=tmp_path, progress=again).rows) == 2

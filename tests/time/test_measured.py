@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.errors import raises
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
@@ -65,7 +66,7 @@ def test_stages_take_what_they_took(step):
 
 def test_a_run_of_other_stages_is_refused(step):
     four = replace(QUESTION, strategy=Layout(pp=4, dp_shard=2))
-    with pytest.raises(ScheduleError, match="1f1b has 4 stages; the measured step has 8"):
+    with raises(ScheduleError, "wrong_count 1f1b"):
         project(four, stages=step)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.errors import raises
 
 import forescale as fs
 from forescale.errors import SpecError
@@ -216,23 +217,23 @@ def test_a_search_finds_the_fastest_site():
         (
             None,
             {},
-            "exchanges between sites, and 64 devices of h100-sxm are on one: give them and their link",
+            "required_with several sites",
         ),
-        (LINK, {"global_batch_size": 129}, "global_batch_size 129 is not a multiple of the 2 sites"),
-        (LINK, {"dp_replicate": 1, "dp_shard": 32}, "dp_replicate 1 is not a multiple of the 2 sites"),
+        (LINK, {"global_batch_size": 129}, "not_divisible global_batch_size"),
+        (LINK, {"dp_replicate": 1, "dp_shard": 32}, "not_divisible dp_replicate"),
         (
             {**LINK, "count": 3},
             {},
-            "64 devices cannot be 3 equal sites; give a multiple of 3, such as 63 or 66",
+            "not_divisible the number of devices",
         ),
-        ({**LINK, "bandwidth": "10 Gbyte"}, {}, "is not a quantity in byte/s"),
-        (LINK, {"outer": {"every": 0}}, "outer.every must be greater than 0"),
-        (LINK, {"outer": {"fragments": 33}}, "fragments are pieces of 32 layers: give 32 or fewer, got 33"),
-        (LINK, {"outer": {"method": "diloc"}}, "did you mean 'diloco'"),
+        ({**LINK, "bandwidth": "10 Gbyte"}, {}, "not_a_quantity byte/s"),
+        (LINK, {"outer": {"every": 0}}, "out_of_range outer.every"),
+        (LINK, {"outer": {"fragments": 33}}, "out_of_range fragments"),
+        (LINK, {"outer": {"method": "diloc"}}, "not_one_of outer.method"),
     ],
 )
 def test_what_sites_cannot_be(sites, more, sentence):
-    with pytest.raises(SpecError, match=sentence):
+    with raises(SpecError, sentence):
         projected(sites, **{"outer": Outer(), **more})
 
 
@@ -240,11 +241,11 @@ def test_a_wide_area_link_is_outermost():
     cluster = fs.load_cluster("h100-sxm", 1).over_sites(SiteLink(count=4, bandwidth=1e9), 64)
     assert (cluster.num_sites, cluster.site.num_devices, cluster.tiers[-1].bandwidth) == (4, 16, 1e9 / 16)
     inside = (replace(cluster.tiers[0], wide_area=True), *cluster.tiers[1:])
-    with pytest.raises(SpecError, match="a wide-area link is the outermost tier"):
+    with raises(SpecError, "wrong_type a wide-area tier"):
         replace(cluster, tiers=inside)
-    with pytest.raises(SpecError, match="sites are what a wide-area link joins"):
+    with raises(SpecError, "required_with wide_area = true"):
         replace(cluster, tiers=(replace(cluster.tiers[0], sites=2), *cluster.tiers[1:]))
-    with pytest.raises(SpecError, match="has a wide-area link already"):
+    with raises(SpecError, "no_effect sites"):
         cluster.over_sites(SiteLink(count=2, bandwidth=1e9), 64)
 
 
@@ -254,13 +255,11 @@ def test_sites_that_are_counted_stay_as_many():
     small = counted.sized(32)
     assert (small.num_sites, small.site.num_devices, small.tiers[-1].bandwidth) == (4, 8, 1e9 / 8)
     assert small.sized(64) == counted
-    with pytest.raises(
-        SpecError, match="42 devices cannot be 4 equal sites; give a multiple of 4, such as 40 or 44"
-    ):
+    with raises(SpecError, "not_divisible the number of devices"):
         counted.sized(42)
     of_size = replace(counted, tiers=(*counted.tiers[:-1], replace(counted.tiers[-1], sites=0)))
     assert of_size.sized(32).num_sites == 2
-    with pytest.raises(SpecError, match="40 devices are no whole number of sites of 16"):
+    with raises(SpecError, "not_divisible the number of devices"):
         _ = of_size.sized(40).num_sites
 
 

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from tests.errors import raises
 
 import forescale as fs
 from forescale.cli.app import run
@@ -40,15 +41,16 @@ def test_a_file_is_read_back_as_it_was_written(tmp_path, traced):
 def test_a_changed_file_is_refused(tmp_path, traced):
     document = document_of(traced[1])
     document["hidden_size"] = 128
-    with pytest.raises(ReaderError, match="checksum"):
+    with raises(ReaderError, "corrupted it", value="the checksum does not match the content"):
         read_trace(written(tmp_path / "gpt.json", document))
 
 
 @pytest.mark.parametrize(
-    ("schema", "fix"), [("forescale.trace/2", "newer"), ("forescale.trace/x", "trace the model")]
+    ("schema", "code"),
+    [("forescale.trace/2", "newer_version its schema"), ("forescale.trace/x", "not_one_of schema")],
 )
-def test_another_version_is_refused(tmp_path, traced, schema, fix):
-    with pytest.raises(ReaderError, match=fix):
+def test_another_version_is_refused(tmp_path, traced, schema, code):
+    with raises(ReaderError, code, value=schema):
         read_trace(written(tmp_path / "gpt.json", {**document_of(traced[1]), "schema": schema}))
 
 
@@ -63,8 +65,8 @@ def hostile(document, change):
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (lambda trace: trace.update(layers=["Nothing"]), "not among blocks"),
-        (lambda trace: trace.update(layers=[]), "1 to"),
+        (lambda trace: trace.update(layers=["Nothing"]), "not_one_of layers"),
+        (lambda trace: trace.update(layers=[]), "out_of_range the number of layers"),
         (lambda trace: trace["head"].update(saved_bytes=[[1, 2], 1]), "coefficients"),
         (
             lambda trace: trace["blocks"]["Block"]["operators"][0].update(
@@ -82,7 +84,7 @@ def hostile(document, change):
     ],
 )
 def test_a_hostile_file_is_refused_in_one_sentence(tmp_path, traced, change, problem):
-    with pytest.raises(ReaderError, match=problem):
+    with raises(ReaderError, problem):
         read_trace(written(tmp_path / "gpt.json", hostile(document_of(traced[1]), change)))
 
 
@@ -122,7 +124,7 @@ def test_other_splits_of_a_block_are_refused(traced, axis):
 
 
 def test_another_precision_is_refused_with_the_option(traced):
-    with pytest.raises(SpecError, match="--precision bf16"):
+    with raises(SpecError, "differs precision", value="bf16", fix="trace it with --precision bf16"):
         fs.project(traced[1], "h200-sxm", devices=1, seq_len=64, global_batch_size=4)
 
 
@@ -160,5 +162,5 @@ def test_memory_over_time_peaks_where_the_projection_does(traced, options):
 
 @pytest.mark.parametrize("framework", ["megatron-core", "deepspeed-zero", "nanotron"])
 def test_a_traced_model_is_not_exported(traced, framework):
-    with pytest.raises(SpecError, match="was traced from its own code"):
+    with raises(SpecError, f"unsupported_by {framework}", fix="start it with its own training script"):
         fs.export(asked(traced[1]), to=framework)

@@ -7,6 +7,7 @@ import pickle
 from dataclasses import replace
 
 import pytest
+from tests.errors import raises
 
 from forescale.advise import fit
 from forescale.catalogue.models import load_model
@@ -168,15 +169,15 @@ def test_a_search_leaves_the_layout_free():
         ([*SMALL, ("set", "\n".join(["strategy.tp=1"] * 65))], "65 changes"),
         ([*SMALL, ("nodes", "1")], "unknown parameter"),
         ([*SMALL[:2], ("devices", "1000000000"), *SMALL[3:]], "devices"),
-        ([*SMALL, ("hbm_gib", "-1")], "hbm_gib is a number above 0"),
-        ([*SMALL, ("network", "nan")], "network is a number above 0"),
+        ([*SMALL, ("hbm_gib", "-1")], "hbm_gib .* a number above 0 and up to"),
+        ([*SMALL, ("network", "nan")], "network .* a number above 0 and up to"),
         ([*SMALL, ("tp", "3")], "3"),
         ([*SMALL, ("tp", "two")], "tp"),
         ([*SMALL[1:], ("model", OWN), ("config", "{")], "pasted config.json"),
-        ([*SMALL[1:], ("model", OWN), ("config", "[1]")], "no JSON object"),
+        ([*SMALL[1:], ("model", OWN), ("config", "[1]")], "a JSON object"),
         ([*SMALL[1:], ("model", OWN), ("config", json.dumps({**LLAMA, "num_hidden_layers": MOST_LAYERS + 1}))], "layers"),
         ([*SMALL[1:], ("model", OWN), ("config", " " * 70_000 + "x")], "characters|JSON"),
-        (SMALL * 30, "parameters are more"),
+        (SMALL * 30, "150 parameters"),
         (SMALL[1:], "Enter a model"),
     ],
 )  # fmt: skip
@@ -221,7 +222,7 @@ def test_an_error_names_its_field(change, field):
 def test_a_field_has_one_value():
     assert told([("tp", "2"), ("tp", "2"), ("devices", ""), ("devices", "8")])[-1] == ("tp", "2")
     assert len(told([("set", "strategy.sp=false"), ("set", "strategy.pp=2")])) == 2
-    with pytest.raises(SpecError, match="the page: tp is given twice, as 2 and 4; give it once"):
+    with raises(SpecError, "given_twice tp"):
         told([("tp", "2"), ("tp", "4")])
 
 
@@ -237,5 +238,5 @@ def test_the_form_names_fields_of_a_plan():
 
 
 def test_too_long_values_are_refused():
-    with pytest.raises(SpecError, match="at most 50,000"):
+    with raises(SpecError, "too_large"):
         told([("config", "x" * 50_001)])

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.errors import raises
 
 from forescale.api import ask_search
 from forescale.errors import InfeasibleError, SpecError
@@ -102,7 +103,7 @@ def test_what_nothing_keeps(limits, sentence):
 
 
 def test_a_plan_needs_tokens():
-    with pytest.raises(SpecError, match="needs its tokens"):
+    with raises(SpecError, "required_with the number of training tokens (--tokens 15T)"):
         plan_run(asked(tokens=None), COUNTS, Limits(deadline=1.0))
 
 

@@ -2,6 +2,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from tests.errors import raises
 
 import forescale as fs
 from forescale.errors import ReaderError, SpecError, UnknownNameError
@@ -133,16 +134,16 @@ def test_more_failures_and_slower_storage_cost_days():
 @pytest.mark.parametrize(
     ("checkpointing", "rate", "sentence"),
     [
-        (Checkpointing(interval=1.0), 1e-4, "longer than the 1 s between two; give an interval of"),
-        (Checkpointing(storage_bandwidth=1e6), 1.0, "no work is ever saved"),
-        (Checkpointing(storage_bandwidth=1e6), 1e6, "nor does a restart of 600 s end; give fewer failures"),
+        (Checkpointing(interval=1.0), 1e-4, "out_of_range the time to write a checkpoint"),
+        (Checkpointing(storage_bandwidth=1e6), 1.0, "cannot_finish the run"),
+        (Checkpointing(storage_bandwidth=1e6), 1e6, "cannot_finish the run"),
     ],
 )
 def test_what_cannot_be(checkpointing, rate, sentence):
     failing = Failures(name="", source="", per_device_day={"all": rate})
-    with pytest.raises(SpecError, match=sentence):
+    with raises(SpecError, sentence):
         project_run([phase()], Operations(failures=failing, checkpointing=checkpointing))
-    with pytest.raises(SpecError, match="at least one phase"):
+    with raises(SpecError, "empty the list of phases"):
         project_run([], Operations(failures=failing))
 
 
@@ -155,7 +156,7 @@ def test_what_cannot_be(checkpointing, rate, sentence):
 )
 def test_what_never_ends_is_not_simulated(told, monkeypatch):
     monkeypatch.setattr("forescale.whole_run.run.simulate", None)
-    with pytest.raises(SpecError, match="it never ends: something fails every"):
+    with raises(SpecError, "cannot_finish the run"):
         project_run([phase()], told)
 
 
@@ -237,10 +238,10 @@ def test_ones_own_prices_lie_over_the_catalogues(tmp_path):
     result = project_run([phase()], operations(), Prices(carbon="here", listed=listed), draws=20)
     assert result.money.expected == pytest.approx(1.5 * result.device_hours.expected)
     assert result.tonnes_co2 == pytest.approx(result.mwh * 0.01)
-    with pytest.raises(UnknownNameError, match="france-2023"):
+    with raises(UnknownNameError, "unknown_name carbon intensity"):
         project_run([phase()], operations(), Prices(carbon="france-2032"), draws=20)
     path.write_text('[[device_hour.h100-sxm]]\nvalue = -1\nsource = "x"\ndate = "2026-11-01"\n')
-    with pytest.raises(ReaderError, match="0 or more"):
+    with raises(ReaderError, "out_of_range device_hour.h100-sxm.0.value"):
         read_prices(path)
 
 
@@ -268,13 +269,13 @@ def test_a_batch_grows_as_megatrons():
 @pytest.mark.parametrize(
     ("ramp", "sentence"),
     [
-        ({"increment": 250}, "a batch of 256 never grows to 1024 by 250 at a time; start at 274, say"),
-        ({"start": 1024}, "a batch of 1024 never grows to 1024 by 256 at a time; start at 768, say"),
-        ({"samples": 2e7}, "the batch grows over 163.8 B tokens: give the phase more"),
+        ({"increment": 250}, "not_divisible"),
+        ({"start": 1024}, "not_divisible"),
+        ({"samples": 2e7}, "out_of_range the tokens of the phase"),
     ],
 )
 def test_what_no_batch_grows_by(ramp, sentence):
-    with pytest.raises(SpecError, match=sentence):
+    with raises(SpecError, sentence):
         growing(**ramp)
 
 

@@ -10,7 +10,7 @@ import subprocess
 import torch
 
 from forescale.catalogue.clusters import hardware_device
-from forescale.errors import SpecError, UnknownNameError
+from forescale.errors import UnknownNameError, other_run
 from forescale.question import Question
 from forescale.struct import Struct
 
@@ -41,9 +41,11 @@ class Here(Struct, frozen=True, kw_only=True):
         device = question.cluster.device
         if self.kind == CPU:
             if device.vendor != CPU:
-                raise SpecError(
-                    f"this machine has no accelerator, and the question is about {device.name}; what a CPU takes says "
-                    'nothing of it: give a cluster file whose device has the vendor "cpu" (docs/bench.md)'
+                raise other_run(
+                    "a benchmark of this machine",
+                    "no accelerator",
+                    device.name,
+                    'a CPU predicts nothing of it: give a cluster file with the vendor "cpu" (docs/bench.md)',
                 )
             return
         try:
@@ -51,9 +53,11 @@ class Here(Struct, frozen=True, kw_only=True):
         except UnknownNameError:
             mine = self.name
         if device.name not in (mine, self.name):
-            raise SpecError(
-                f"this machine has {self.name}, and the question is about {device.name}; measure there, or ask about "
-                f"a cluster of {mine}"
+            raise other_run(
+                "a benchmark of this machine",
+                self.name,
+                device.name,
+                f"measure there, or ask about a cluster of {mine}",
             )
 
 

@@ -27,7 +27,7 @@ from forescale.bench.parallel import (
     spread_experts,
 )
 from forescale.catalogue.frameworks import load_framework
-from forescale.errors import ForescaleError, SpecError
+from forescale.errors import SpecError, extra_missing, unsupported_by
 from forescale.frameworks.huggingface.writer import config_of
 from forescale.graph.layer import block_name
 from forescale.question import Question
@@ -65,7 +65,7 @@ def narrow_layers(layers: nn.Module, question: Question) -> None:
         If torchao is not installed.
     """
     if Float8LinearConfig is None:
-        raise ForescaleError("products in fp8 need torchao; install it with pip install 'forescale[bench]'")
+        raise extra_missing("products in fp8", "torchao", "bench")
     convert_to_float8_training(
         layers,
         config=Float8LinearConfig.from_recipe_name(RECIPES[question.workload.precision.recipe]),
@@ -123,7 +123,7 @@ def check(question: Question) -> None:
         raise SpecError(f"the classes of transformers do not {reason}")
     kind = config_of(model)["model_type"]
     if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        raise SpecError(f"transformers {transformers.__version__} has no class for {model.name} ({kind})")
+        raise unsupported_by(f"transformers {transformers.__version__}", f"{model.name} ({kind})")
 
 
 def _sees_all(model: Model) -> bool:
@@ -283,8 +283,9 @@ def _built(question: Question) -> Any:  # noqa: ANN401 (a model)
                 config, attn_implementation=attention, dtype=TYPES[types.parameters], **more
             )
     except (ValueError, KeyError, TypeError, ImportError) as error:
-        msg = f"transformers {transformers.__version__} has no class for {question.model.name} ({kind}): {error}"
-        raise ForescaleError(msg) from error
+        raise unsupported_by(
+            f"transformers {transformers.__version__}", f"{question.model.name} ({kind}): {error}"
+        ) from error
 
 
 ADAPTER = Adapter(

@@ -45,7 +45,7 @@ from forescale.bench.suite import (
 )
 from forescale.bench.training import Training, adapter_of, as_run, check_states
 from forescale.bench.weighing import weighed
-from forescale.errors import SpecError
+from forescale.errors import SpecError, not_enough_devices, unsupported_by
 from forescale.graph.ops import Compute
 from forescale.io.bench import BenchArtifact, Conditions, build_bench, usable_rows
 from forescale.io.question import question_values
@@ -116,7 +116,7 @@ def measure(
     devices = devices or here.num_devices
     busy = busy or min(devices, question.cluster.num_devices)
     if max(devices, busy) > here.num_devices:
-        raise SpecError(f"{max(devices, busy)} devices were asked for; this machine has {here.num_devices}")
+        raise not_enough_devices("the benchmark", max(devices, busy), here.num_devices)
     cut = reduce(question, devices)
     cut = replace(cut, question=as_run(cut.question))
     copies = max(1, busy // cut.question.cluster.num_devices)
@@ -124,9 +124,10 @@ def measure(
     check_states(cut.question)
     layout = cut.question.layout
     if layout.zero >= 2 and layout.dp * layout.cp > 1:
-        raise SpecError(
-            f"a block is not timed apart from what it gathers and scatters (zero {layout.zero} over "
-            f"{layout.dp * layout.cp} ranks): ask with --zero 1, or run the layout whole with --check"
+        raise unsupported_by(
+            "timing of a block by itself",
+            f"zero {layout.zero} over {layout.dp * layout.cp} ranks",
+            "ask with --zero 1, or run the layout whole with --check",
         )
     before = state_of(here)
     effort = Effort(seconds=seconds, repeats=repeats)
@@ -203,7 +204,7 @@ def _listed(
     here.check(question)
     devices = max((ranks for *_, ranks in messages), default=1)
     if devices > here.num_devices:
-        raise SpecError(f"{devices} devices were asked for; this machine has {here.num_devices}")
+        raise not_enough_devices("the benchmark", devices, here.num_devices)
     before = state_of(here)
     part = SUITE_SHARE if devices > 1 else 1.0
 

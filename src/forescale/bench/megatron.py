@@ -19,7 +19,7 @@ from forescale.bench.here import CPU
 from forescale.bench.model import SEED, TYPES, Adapter, Blocks, quiet, untrained_types
 from forescale.bench.parallel import EXPERT, in_turn, mark_partial
 from forescale.catalogue.frameworks import load_framework
-from forescale.errors import ForescaleError, SpecError
+from forescale.errors import SpecError, required_with
 from forescale.frameworks.megatron.write_layout import model_settings
 from forescale.graph.layer import block_name, padded_vocab
 from forescale.question import Question
@@ -113,9 +113,10 @@ def _imported() -> Any:  # noqa: ANN401 (a module)
             from megatron.core import parallel_state
             from megatron.core.models import gpt  # noqa: F401
     except ImportError as error:
-        raise ForescaleError(
-            f"blocks of Megatron-Core need release 0.19 and what it imports ({error}); pip install megatron-core "
-            "triton"
+        raise required_with(
+            f"release 0.19 and what it imports ({error})",
+            "blocks of Megatron-Core",
+            fix="pip install megatron-core triton",
         ) from error
     return parallel_state
 

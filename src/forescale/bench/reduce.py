@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 from msgspec.structs import replace
 
-from forescale.errors import SpecError
+from forescale.errors import not_enough_devices, out_of_memory
 from forescale.io.bench import GivenUp
 from forescale.numeric import divisors
 from forescale.project import project
@@ -75,9 +75,11 @@ def reduce(question: Question, devices: int, *, held: bool = True) -> Reduced:
 def _fitting(layout: Layout, devices: int) -> Layout:
     """Return the layout on at most `devices`, with as few replicas as its experts are spread over."""
     if layout.cp > devices:
-        raise SpecError(
-            f"cp {layout.cp} needs {counted(layout.cp, 'device')}, and {devices} "
-            f"{'is' if devices == 1 else 'are'} at hand; a bench never cuts it: measure on more, or ask with a lower cp"
+        raise not_enough_devices(
+            f"cp {layout.cp}",
+            layout.cp,
+            devices,
+            "measure on more, or ask with a lower cp: a bench never cuts it",
         )
     for etp in divisors(layout.etp)[::-1]:
         for tp in divisors(layout.tp)[::-1]:
@@ -152,8 +154,9 @@ def _given_up(question: Question, cut: Question) -> tuple[GivenUp, ...]:
 def _check_memory(cut: Question) -> None:
     memory = project(cut).memory
     if memory.peak_bytes > cut.memory_limit:
-        raise SpecError(
-            f"the cut of {cut.model.name} needs {memory.peak_bytes / GIB:.1f} GiB on each of "
-            f"{counted(cut.cluster.num_devices, 'device')}, which hold {cut.memory_limit / GIB:.1f} GiB: measure on "
-            "more devices, or ask with a smaller micro-batch or more recompute"
+        raise out_of_memory(
+            f"the cut of {cut.model.name}",
+            f"{memory.peak_bytes / GIB:.1f} GiB on each of {counted(cut.cluster.num_devices, 'device')}",
+            f"{cut.memory_limit / GIB:.1f} GiB",
+            "measure on more devices, or ask with a smaller micro-batch or more recompute",
         )

@@ -12,7 +12,7 @@ from torch.nn import functional
 from forescale.bench.groups import Groups
 from forescale.bench.model import IGNORED, SEED, TYPES, Adapter, Blocks, untrained_types
 from forescale.catalogue.frameworks import load_framework
-from forescale.errors import ForescaleError, SpecError
+from forescale.errors import SpecError, required_with
 from forescale.frameworks.huggingface.writer import config_of
 from forescale.graph.layer import block_name
 from forescale.question import Question
@@ -64,8 +64,11 @@ def _imported() -> tuple[Any, Any]:
     try:
         from torchtitan.models import common, llama3
     except ImportError as error:
-        msg = f"blocks of torchtitan need release 0.3 and what it imports ({error}); pip install torchtitan triton"
-        raise ForescaleError(msg) from error
+        raise required_with(
+            f"release 0.3 and what it imports ({error})",
+            "blocks of torchtitan",
+            fix="pip install torchtitan triton",
+        ) from error
     return llama3, common
 
 

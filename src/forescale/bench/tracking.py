@@ -28,7 +28,7 @@ from forescale.bench.parallel import mesh_of
 from forescale.bench.reduce import reduce
 from forescale.bench.training import Training, adapter_of, as_run, check_states
 from forescale.bench.weighing import MESSAGES, PHASES
-from forescale.errors import SpecError
+from forescale.errors import unsupported_by
 from forescale.io.bench import BenchArtifact
 from forescale.question import Question
 
@@ -53,9 +53,10 @@ def track_memory(question: Question, *, devices: int | None = None) -> BenchArti
     """
     layout = question.layout
     if layout.cp > 1:
-        raise SpecError(
-            f"PyTorch has no fake tensor for the attention of a split sequence (cp {layout.cp}): measure it, or ask "
-            "with --cp 1"
+        raise unsupported_by(
+            "PyTorch's fake tensor",
+            f"attention of a split sequence (cp {layout.cp})",
+            "measure it, or ask with --cp 1",
         )
     cut = reduce(question, devices or layout.tp, held=False)
     cut = replace(cut, question=as_run(cut.question))
@@ -71,8 +72,11 @@ def track_memory(question: Question, *, devices: int | None = None) -> BenchArti
             try:
                 phases, layers = _counted(make)
             except DataDependentOutputException as error:
-                msg = f"layers of {adapter_of(question).package} read what tensors hold (tokens by expert): measure it"
-                raise SpecError(msg) from error
+                raise unsupported_by(
+                    "PyTorch's fake tensor",
+                    f"layers of {adapter_of(question).package}, which read values of tensors (tokens by expert)",
+                    "measure it",
+                ) from error
     peaks = dict.fromkeys(("allocated", "reserved"), max(phases.values()))
     rows = {"ranks": [rank_row(0, phases, peaks)], "layers": layers}
     conditions = replace(conditions_of(question, ranks), tracked=True)

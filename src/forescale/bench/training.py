@@ -20,7 +20,7 @@ from forescale.bench.groups import Group, Groups, summed
 from forescale.bench.here import CPU
 from forescale.bench.model import TYPES, Adapter, Blocks
 from forescale.bench.parallel import EXPERT, PARTIAL, mesh_of
-from forescale.errors import SpecError
+from forescale.errors import not_one_of, unsupported_by
 from forescale.question import Question
 from forescale.runtime import RunError
 from forescale.spec.layout import Overlap
@@ -65,7 +65,7 @@ def check_states(question: Question) -> None:
     """
     layout, name, types = question.layout, question.workload.optimizer, question.workload.precision
     if name not in CLASSES:
-        raise SpecError(f"a bench updates with {', '.join(CLASSES)}; the question has {name}")
+        raise not_one_of("the optimizer of a benchmark", name, CLASSES)
     _check_types(types, name)
     if layout.dp * layout.cp == 1 or not layout.zero:
         return
@@ -84,7 +84,7 @@ def check_states(question: Question) -> None:
     }
     for reason, holds in reasons.items():
         if holds:
-            raise SpecError(f"a bench does not hold {reason}")
+            raise unsupported_by("a benchmark", reason)
 
 
 def _check_types(types: Precision, optimizer: str) -> None:
@@ -99,9 +99,10 @@ def _check_types(types: Precision, optimizer: str) -> None:
     for key, (value, kept) in allowed.items():
         if value not in kept:
             fixes = " or ".join(f'precision.{key} = "{item}"' for item in dict.fromkeys(kept))
-            raise SpecError(
-                f"precision.{key} is {value}, which a bench does not have where weights are in {runs}"
-                f"{' with master weights in fp32' if masters else ''}: use {fixes}"
+            raise unsupported_by(
+                "a benchmark",
+                f"precision.{key} {value} with weights in {runs}{' and master weights in fp32' if masters else ''}",
+                f"use {fixes}",
             )
 
 

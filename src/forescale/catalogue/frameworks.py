@@ -15,7 +15,7 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Any
 
-from forescale.errors import SpecError, UnknownKeyError, UnknownNameError, shown
+from forescale.errors import UnknownKeyError, UnknownNameError, wrong_type
 from forescale.records import record
 from forescale.spec.framework import RULES, Framework, Limits, Variant
 from forescale.spec.layout import Kernels, Recompute
@@ -45,7 +45,7 @@ def load_framework(name: str) -> Framework:
         If there is no such framework or release; it names the nearest ones.
     """
     if not isinstance(name, str):
-        raise SpecError(f"load_framework takes a name such as torchtitan or nemo@24.07; got {shown(name)}")
+        raise wrong_type("load_framework", name, "a name such as torchtitan or nemo@24.07")
     return _loaded(name)
 
 

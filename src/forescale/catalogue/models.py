@@ -18,7 +18,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from forescale.errors import SpecError, UnknownNameError
+from forescale.errors import UnknownNameError, required_with
 from forescale.records import record as checked
 from forescale.spec.model import Model
 
@@ -95,7 +95,7 @@ def _load(name: str) -> Model:
 
 def _native(record: Mapping[str, Any], name: str, where: str) -> Model:
     if not isinstance(record.get("model"), Mapping):
-        raise SpecError(f"{where}: its file needs the key 'huggingface' or 'model'")
+        raise required_with("the key 'huggingface' or 'model'", "its file").at(where)
     values = dict(record["model"])
     values["layers"] = [
         {key: part for key, part in layer.items() if key != "repeat"}

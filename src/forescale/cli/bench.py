@@ -19,7 +19,7 @@ from forescale.cli.formats import Answer
 from forescale.cli.inputs import read_question, refuse_presets
 from forescale.cli.options import LaidOut, bounded, given, grouped, option
 from forescale.cli.output import OutputOptions
-from forescale.errors import ForescaleError, SpecError
+from forescale.errors import ForescaleError, conflicts, extra_missing, no_effect
 from forescale.limits import DEVICES, TIME
 
 if TYPE_CHECKING:
@@ -72,12 +72,12 @@ class MeasureOptions:
         """Raise if two jobs are asked for, or one with options that it does not read."""
         jobs = [f"--{name}" for name, value in self.jobs.items() if value is not None]
         if len(jobs) > 1:
-            raise SpecError(f"{jobs[0]} and {jobs[1]} are two jobs; ask for one at a time")
+            raise conflicts([f"{jobs[0]}", f"{jobs[1]}"], fix="ask for one at a time")
         job = f"--suite {self.suite}" if self.suite else (jobs or [""])[0]
         for flag in given(self).keys() & IDLE.get(job, ()):
-            raise SpecError(f"{flag} changes nothing under {job}; leave it out")
+            raise no_effect(flag, f"{job} does not read it")
         if job == "--merge" and laid_out != LaidOut():
-            raise SpecError("--merge puts files together and asks nothing; leave MODEL and its options out")
+            raise no_effect(["MODEL", "its options"], "--merge puts files together and asks nothing")
 
 
 @grouped
@@ -151,7 +151,7 @@ def _write(bench_artifact: BenchArtifact, place: Path) -> None:
     except ForescaleError as error:
         other = _spare()
         write_bench(bench_artifact, other)
-        raise ForescaleError(f"{error}; the measurements are in {other}") from error
+        raise error.worded(f"{error}; the measurements are in {other}") from error
 
 
 def _end(bench_artifact: BenchArtifact, place: Path | None) -> None:
@@ -241,6 +241,5 @@ def _measuring_part() -> ModuleType:
     try:
         from forescale.bench import measure
     except ModuleNotFoundError as error:
-        message = "bench needs torch and transformers; install them with pip install 'forescale[bench]'"
-        raise ForescaleError(message) from error
+        raise extra_missing("bench", "torch and transformers", "bench") from error
     return measure

@@ -15,7 +15,7 @@ from forescale.cli.console import show
 from forescale.cli.formats import Answer
 from forescale.cli.options import bounded, grouped, option
 from forescale.cli.output import OutputOptions
-from forescale.errors import SpecError
+from forescale.errors import differs, empty, missing, other_run, required_with
 from forescale.graph.ops import CollectiveKind
 from forescale.limits import DEVICES
 from forescale.positions import says_lines
@@ -90,7 +90,7 @@ def calibrate_command(
     from forescale.evidence.fit import rounded
 
     if runs is None and not kernel.kernels and not logs.collectives:
-        raise SpecError("there is nothing to fit to: give RUNS.csv, --kernels FILE or --collectives FILE")
+        raise missing("a table to fit to", "give RUNS.csv, --kernels FILE or --collectives FILE")
     calibrations = Calibrations() if base is None else says_lines(read_calibrations)(base)
     today = date.today().isoformat()
     place = _cluster(machine.cluster)
@@ -104,7 +104,7 @@ def calibrate_command(
         entries, left = [*kernel_fits.entries], [*kernel_fits.left]
     if logs.collectives:
         if place is None:
-            raise SpecError("--collectives needs the --cluster that they were timed on")
+            raise required_with("the --cluster that they were timed on", "--collectives")
         message = {"kind": logs.kind, "num_ranks": logs.num_ranks, "ranks_per_node": logs.ranks_per_node}
         timed = _read(logs.collectives, place.device, cluster=place.name, **message)
         calibrations, link_fits = _links(calibrations, timed, place, date=today)
@@ -134,12 +134,16 @@ def _device(name: str | None, cluster: Cluster | None) -> Device:
     from forescale.catalogue.clusters import load_device
 
     if name is None and cluster is None:
-        raise SpecError("--kernels needs the --device that they were timed on")
+        raise required_with("the --device that they were timed on", "--kernels")
     if cluster is not None and name in (None, cluster.device.name):
         return cluster.device
     if cluster is not None:
-        raise SpecError(
-            f"--device is {name}, but {cluster.name} has {cluster.device.name}; leave one of them out"
+        raise differs(
+            "--device",
+            name,
+            f"the device of {cluster.name}",
+            cluster.device.name,
+            "leave one of them out",
         )
     return load_device(name or "")
 
@@ -150,7 +154,7 @@ def _read(paths: Sequence[Path], device: Device, **asked: Any) -> list[Measureme
     measurements = [read_measurements(path, device, **asked) for path in paths]
     for one in measurements:
         if one.device and one.device != device.name:
-            raise SpecError(f"{one.source} was measured on {one.device}, not on {device.name}")
+            raise other_run(one.source, one.device, device.name)
     return measurements
 
 
@@ -211,7 +215,7 @@ def _runs(
         measured = [run for run in measured if run.case.question.cluster.device.name == device]
     if not measured:
         reasons = "; ".join(f"{one.path}: {one.reason}" for one in left) or f"none of them is on {device}"
-        raise SpecError(f"{path}: no run can be used ({reasons})")
+        raise empty("the table of usable runs", reasons).at(path)
     source = f"{counted(len(measured), 'run')} of {path.name} around calibration {start.name}"
     return measured, calibrate_cluster(measured, start, name=name, date=date, source=source), left
 

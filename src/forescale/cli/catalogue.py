@@ -12,7 +12,7 @@ from forescale.cli.formats import Answer
 from forescale.cli.help import Commands
 from forescale.cli.options import grouped
 from forescale.cli.output import OutputOptions
-from forescale.errors import SpecError, shown
+from forescale.errors import unknown_name
 
 SCHEMA = "forescale.catalogue/1"
 catalogue_app = Commands(
@@ -97,7 +97,7 @@ def _show(
     from forescale.cli.render.catalogue import catalogue_view
 
     if text is not None and not rows and output.format != "json":
-        raise SpecError(f"no name of {kind} contains {shown(text)}; forescale catalogue {kind} lists all")
+        raise unknown_name(f"name of {kind}", text, (), f"forescale catalogue {kind} lists all")
     answer = Answer(
         view=lambda: catalogue_view(kind, rows),
         document=lambda: {"schema": SCHEMA, kind: rows},

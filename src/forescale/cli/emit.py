@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from forescale.cli.console import say
 from forescale.cli.options import complete_frameworks, output_option
-from forescale.errors import SpecError
+from forescale.errors import missing, no_effect, required_with
 from forescale.files import is_folder
 from forescale.report.document import Bullets, Code, Section, View
 from forescale.units import counted
@@ -42,9 +42,7 @@ class EmitOptions:
     def check(self) -> None:
         """Refuse a place that takes no file, or that nothing is written to, before anything is searched."""
         if self.emit is None and self.output is not None:
-            raise SpecError(
-                "--output is where --emit writes; say for which framework, such as --emit megatron"
-            )
+            raise required_with("--emit", "--output", fix="give the framework, such as --emit megatron")
         refuse_idle_force(self.output, force=self.force)
         if self.emit is not None and self.output is not None:
             from forescale.export import check_place
@@ -54,7 +52,7 @@ class EmitOptions:
     def refuse(self, why: str) -> None:
         """Refuse it where there is no one best layout."""
         if self.emit is not None:
-            raise SpecError(f"--emit {why}")
+            raise no_effect("--emit", why)
 
 
 def emitted(question: Question, best: Projection, options: EmitOptions) -> Export:
@@ -69,7 +67,7 @@ def emitted(question: Question, best: Projection, options: EmitOptions) -> Expor
 def refuse_idle_force(output: Path | None, *, force: bool) -> None:
     """Raise if --force has nothing to replace."""
     if force and output is None:
-        raise SpecError("--force replaces what --output names; give it, or leave --force out")
+        raise required_with("--output", "--force")
 
 
 def put(result: Export, output: Path | None, *, force: bool, aside: bool = False) -> None:
@@ -81,8 +79,8 @@ def put(result: Export, output: Path | None, *, force: bool, aside: bool = False
 
     if output is None:
         if len(result.texts) > 1:
-            msg = f"it is {len(result.texts)} files ({', '.join(result.texts)}); give a folder with --output"
-            raise SpecError(msg)
+            files = f"{len(result.texts)} files ({', '.join(result.texts)})"
+            raise missing("--output", f"give a folder for {files}")
         say(result.texts[result.main].rstrip("\n"))
         return
     place(result, output, force=force)

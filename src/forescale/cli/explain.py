@@ -23,7 +23,7 @@ from forescale.cli.options import (
     output_option,
 )
 from forescale.cli.output import OutputOptions
-from forescale.errors import MissingError, SpecError, nearest
+from forescale.errors import MissingError, nearest, required_with, wrong_type
 from forescale.files import exists, place_of
 from forescale.limits import REST
 
@@ -97,7 +97,7 @@ def _model_and_quantity(parts: list[str], plan: PlanOptions) -> tuple[str | None
     from forescale.explain import quantity_names
 
     if len(parts) > 2:
-        raise SpecError(f"explain takes a model and one quantity; got {' '.join(parts)}")
+        raise wrong_type("the question", " ".join(parts), "a model and one quantity")
     if not parts:
         return None, None
     names, models = quantity_names(), model_names()
@@ -119,7 +119,7 @@ def _list(priced: Priced, tree: TreeOptions, output: OutputOptions) -> None:
 
     for flag, value in (("--depth", tree.depth), ("--stage", tree.stage), ("--cite", tree.cite or None)):
         if value is not None:
-            raise SpecError(f"{flag} requires a quantity, such as step_time")
+            raise required_with("a quantity, such as step_time", flag)
     try:
         question = read_question(priced)
     except MissingError as error:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from forescale.errors import SpecError, shown
+from forescale.errors import no_value, wrong_type
 from forescale.limits import whole_of
 from forescale.synonyms import spelling
 
@@ -104,7 +104,7 @@ def _refuse_empty(args: list[str]) -> None:
     for word, following in zip(args, [*args[1:], "-"], strict=False):
         name, equals, value = word.partition("=")
         if name[:1] == "-" and not (value if equals else following).strip():
-            raise SpecError(f"{name} is empty; give it a value, or leave it out")
+            raise no_value(name)
 
 
 def _refuse_options_as_values(args: list[str], parameters: list[Any]) -> None:
@@ -114,7 +114,7 @@ def _refuse_options_as_values(args: list[str], parameters: list[Any]) -> None:
     valued = {name for option in options if not option.is_flag for name in option.opts}
     for word, following in pairwise(args):
         if word in valued and following in known and following.startswith("--"):
-            raise SpecError(f"{word} requires a value; got the option {following}")
+            raise no_value(word, f"got the option {following}")
 
 
 def _hastened(parameters: list[Any]) -> list[Any]:
@@ -139,7 +139,7 @@ def _hasten(parameter: Any) -> None:  # noqa: ANN401  (whichever click typer has
                 if kind not in NUMBERS or "unable to parse" not in str(error):
                     raise
                 name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.name.upper()
-                raise SpecError(f"{name} takes {NUMBERS[kind]}; got {shown(value)}") from error
+                raise wrong_type(name, value, f"{NUMBERS[kind]}") from error
         return plain if parameter.callback is None else parameter.callback(ctx, parameter, plain)
 
     parameter.process_value = process

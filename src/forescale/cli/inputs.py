@@ -8,6 +8,7 @@ from math import inf, lcm
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from forescale import wording
 from forescale.cli.layout_words import layout_overrides, option_values
 from forescale.cli.options import (
     Asked,
@@ -19,7 +20,7 @@ from forescale.cli.options import (
     memory_limit,
     refuse,
 )
-from forescale.errors import MissingError, ReaderError, SpecError
+from forescale.errors import MissingError, ReaderError
 from forescale.files import exists, is_file, is_folder, place_of
 from forescale.limits import whole_of
 from forescale.positions import COMMAND_LINE, located, said_by
@@ -58,7 +59,7 @@ def refuse_presets(question: Question, command: str, *, works_under: str = "the 
     name = load_preset(question.preset).name
     takers = OWN_SEARCH.get(name)
     who = "project takes" if takers is None else f"project and {takers} take"
-    raise SpecError(f"{command} works under {works_under} only; {who} {name}")
+    raise wording.unsupported_by(command, f"preset {name}", f"it works under {works_under}; {who} {name}")
 
 
 def limited(question: Question, max_memory: str | None) -> Question:
@@ -116,9 +117,9 @@ def read_question(
     with said_by([*parsed], requested.sources):
         question = _built(values, written, merged, plan.plan, laid=laid)
     if request.run.images and question.model.vision is None:
-        raise SpecError(f"{question.model.name} has no vision tower to see images; leave --images out")
+        raise wording.no_effect("--images", f"{question.model.name} has no vision tower to see images")
     if operated is not None and question.workload.tokens is None:
-        refuse(operated, "is of a whole run: give its --tokens, such as 15T")
+        refuse(operated, "it describes a whole run", "give --tokens, such as 15T")
     by_hand = written.values if plan.plan and is_written(plan.plan) else {}
     unused = unused_notes(request.run, layout, plan.sets, question, by_hand)
     notes = (*question.notes, *notes, *hardware_notes(values, folder))
@@ -169,7 +170,7 @@ def _with_numbered_layout(question: Asked) -> Asked:
     if model is None or not is_plan(place_of(model)):
         return question
     if plan is not None:
-        raise SpecError(f"{model} asks a whole question, as --plan {plan} does; give one of them")
+        raise wording.conflicts([model, f"--plan {plan}"], reason="both are whole questions")
     return replace(question, model=None, plan=replace(question.plan, plan=place_of(model)))
 
 
@@ -236,7 +237,7 @@ def _set_fields(table: dict[str, Any]) -> dict[str, Any]:
 def _machine(cluster: ClusterOptions) -> dict[str, Any]:
     """Return the number of devices, the sites and the network of the nodes."""
     if cluster.devices is not None and cluster.nodes is not None:
-        raise SpecError("--devices and --nodes say the same thing; give one of them")
+        raise wording.conflicts(["--devices", "--nodes"])
     config = cluster.hardware_config
     return {
         "hardware_config": None if config is None else str(place_of(config).absolute()),
@@ -248,7 +249,8 @@ def _machine(cluster: ClusterOptions) -> dict[str, Any]:
 def _sites(text: str) -> dict[str, Any]:
     parts = text.replace(",", " ").split()
     if len(parts) not in (2, 3):
-        raise SpecError(f"--sites takes how many, a link and a time, such as 2,100Gbit/s,30ms; got {text!r}")
+        allowed = "how many, a link and a time, such as 2,100Gbit/s,30ms"
+        raise wording.wrong_type("--sites", text, allowed)
     count, *link = parts
     return {"count": _amount(count), **dict(zip(("bandwidth", "latency"), link, strict=False))}
 
@@ -265,7 +267,7 @@ def _parsed_files(
     if not files:
         for option, values in (("--var", plan.variables), ("--primus-presets-dir", plan.presets)):
             if values:
-                raise SpecError(f"{option} goes with a framework's file as MODEL or --config; there is none")
+                raise wording.required_with("a framework's file as MODEL or --config", option)
         return {}, ()
     from forescale.frameworks.readers import is_bare_model, refuse_layout_alone, refuse_unread
     from forescale.io.merge import partial_question
@@ -294,7 +296,9 @@ def _file_model(
     if (path := _model_file(values, folder)) is None:
         return {}
     if (model := parsed[path].values.get("model")) is None:
-        raise ReaderError(path, f"it describes no model; give a MODEL, and this file with --config {path}")
+        raise ReaderError(
+            path, wording.incomplete("model", fix=f"give a MODEL, and this file with --config {path}")
+        )
     table = values["model"]
     return {"model": {**table, "base": model} if isinstance(table, dict) else model}
 
@@ -315,9 +319,9 @@ def _reading_options(
     variables = [text.partition("=") for text in plan.variables or ()]
     wrong = next((name for name, equals, _ in variables if not name or not equals), None)
     if wrong is not None:
-        raise SpecError(f"--var must look like NAME=VALUE, such as TP=8; got {wrong!r}")
+        raise wording.wrong_type("--var", wrong, "like NAME=VALUE, such as TP=8")
     if missing := [preset for preset in plan.presets or () if not is_folder(preset)]:
-        raise ReaderError(missing[0], "there is no such folder (--presets)")
+        raise ReaderError(missing[0], wording.not_found("folder (--primus-presets-dir)"))
     return Options(
         num_devices=_known_devices(values, folder),
         layout=layout,
@@ -444,7 +448,7 @@ def _rate(text: str) -> str | float:
     except ValueError:
         return str(place_of(text).absolute()) if is_file(place_of(text)) else text
     if not 0.0 <= rate < inf:
-        raise SpecError(f"--failures must be 0 or more per node and day, or a name; got {text}")
+        raise wording.out_of_range("--failures", text, "0 or more per node and day, or a name")
     return rate
 
 
@@ -459,7 +463,7 @@ def _outer(text: str) -> dict[str, Any]:
 def refuse_twice(option: str, names: Sequence[str]) -> None:
     """Raise if an option whose value is words says one of them twice."""
     if twice := [name for at, name in enumerate(names) if name in names[:at]]:
-        raise SpecError(f"{option} says {twice[0]} twice; give it once")
+        raise wording.given_twice(f"{twice[0]} in {option}")
 
 
 def _amount(text: str) -> float | str:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any, get_args
 
 from forescale.cli.options import LayoutOptions, RunOptions
-from forescale.errors import SpecError, nearest, shown
+from forescale.errors import nearest, not_one_of, required_with, wrong_type
 from forescale.limits import whole_of
 from forescale.spec.layout import Layout, OffloadName, Share
 from forescale.spec.option import Declared, options
@@ -70,9 +70,11 @@ def _offloaded(names: list[str]) -> list[str]:
         if name not in known:
             close = nearest(name, known)
             hint = f"; did you mean {' or '.join(close)}?" if close else ""
-            raise SpecError(
-                "--offload-activations takes a number of layers, all, or modules "
-                f"({', '.join(known)}); got {name!r}{hint}"
+            raise not_one_of(
+                "--offload-activations",
+                name,
+                f"a number of layers, all, or modules ({', '.join(known)})",
+                hint,
             )
     return names
 
@@ -82,7 +84,7 @@ def _with_granularity(recompute: dict[str, Any], details: list[Declared]) -> dic
     kind: str = recompute.get("granularity") or details[0].option.granularity
     for item in details:
         if item.option.granularity != kind:
-            raise SpecError(f"{item.flag} goes with recompute {item.option.granularity}; it is {kind}")
+            raise required_with(f"recompute {item.option.granularity}", item.flag, kind)
     if kind == "selective" and not details:
         return {"granularity": kind, "modules": ["core_attn"]}
     return {**recompute, "granularity": kind}
@@ -96,5 +98,5 @@ def names_in(text: str) -> list[str]:
 def _counts(text: str, option: str, example: str | None) -> list[int]:
     counts = [whole_of(count) for count in text.split(",")]
     if None in counts:
-        raise SpecError(f"{option} takes whole numbers such as {example}; got {shown(text)}")
+        raise wrong_type(option, text, f"whole numbers such as {example}")
     return [count for count in counts if count is not None]

@@ -15,7 +15,7 @@ from forescale.cli.help import CommandGroup, Commands
 from forescale.cli.inputs import answered, read_question, refuse_presets
 from forescale.cli.options import BenchOptions, LaidOut, LayoutOptions, grouped, option, output_option
 from forescale.cli.output import PageOptions
-from forescale.errors import SpecError
+from forescale.errors import SpecError, empty, not_measured, wrong_suffix, wrong_type
 from forescale.limits import whole_of
 from forescale.spec.layout import RematPolicy
 from forescale.view.page import SUFFIXES
@@ -121,7 +121,7 @@ def _anchored(question: Question, result: Projection) -> AnchoredMemory:
     benches = [bench for bench in benches_of(question) if bench.ranks]
     if not benches:
         files = ", ".join(question.costs.benchmark_files)
-        raise SpecError(f"{files}: no peaks of a rank; anchoring memory needs ranks and their config")
+        raise not_measured(files, "the peaks of a rank", "anchoring memory needs ranks and their config")
     measured = bench_memory(benches[-1], question.costs)
     return anchored_memory(result, measured, safety_margin=question.costs.safety_margin)
 
@@ -178,7 +178,7 @@ def compare_command(
     from forescale.view.page import write_chart
 
     if plot is not None and plot.suffix not in SUFFIXES:
-        raise SpecError(f"--plot takes a file that ends in {', '.join(SUFFIXES)}; got {plot}")
+        raise wrong_suffix("--plot", plot, SUFFIXES)
     parts = [value.strip() for value in (values or USUAL[across]).split(",") if value.strip()]
     compared = _compared(across, parts, asked)
     if plot is not None:
@@ -212,7 +212,7 @@ def _compared(across: Across, values: list[str], laid_out: LaidOut) -> MemoryCom
     if failure is not None and not rows:
         raise failure
     if not rows:
-        raise SpecError(f"--values must name at least one value of {across}")
+        raise empty("--values", f"give at least one value of {across}")
     return MemoryComparison(across=across, rows=tuple(rows), refused=refused)
 
 
@@ -221,7 +221,7 @@ def _changed(across: Across, value: str, laid_out: LaidOut) -> LaidOut:
     if across == "recompute":
         return replace(laid_out, layout=_with_recompute(laid_out.layout, value))
     if (number := whole_of(value)) is None:
-        raise SpecError(f"--values of {across} are whole numbers such as {USUAL[across]}; got {value!r}")
+        raise wrong_type(f"--values of {across}", value, f"whole numbers such as {USUAL[across]}")
     if across == "seq-len":
         return replace(laid_out, run=replace(laid_out.run, seq_len=number))
     changed: dict[str, Any] = {across.replace("-", "_"): number}

@@ -12,7 +12,7 @@ from forescale.cli.console import show
 from forescale.cli.formats import answer_of
 from forescale.cli.options import COST, ClusterOptions, bounded, grouped, option
 from forescale.cli.output import PageOptions
-from forescale.errors import SpecError, UnknownNameError, shown
+from forescale.errors import SpecError, UnknownNameError, conflicts, missing, out_of_range, wrong_type
 from forescale.files import place_of
 from forescale.graph.ops import CollectiveKind
 from forescale.limits import AMOUNT, DEVICES, whole_of, within
@@ -85,9 +85,9 @@ def _cluster(cluster_options: ClusterOptions, counts: list[int], stride: int) ->
     from forescale.io.named import cluster_given, devices_told
 
     if cluster_options.cluster is None:
-        raise SpecError("give the cluster with --cluster, a name of `forescale catalogue clusters` or a file")
+        raise missing("--cluster", "give a name of `forescale catalogue clusters` or a file")
     if cluster_options.devices is not None and cluster_options.nodes is not None:
-        raise SpecError("--devices and --nodes say the same thing; give one of them")
+        raise conflicts(["--devices", "--nodes"])
     config = cluster_options.hardware_config
     result = cluster_given(cluster_options.cluster, WHERE, config=None if config is None else str(config))
     devices_per_node = result.devices_per_node
@@ -102,14 +102,14 @@ def _cluster(cluster_options: ClusterOptions, counts: list[int], stride: int) ->
 def _listed(name: str, text: str | None, read: Callable[[str, str], T]) -> list[T]:
     parts = [] if text is None else [part.strip() for part in text.split(",") if part.strip()]
     if text is not None and not 0 < len(parts) <= MOST:
-        raise SpecError(f"{name} takes 1 to {MOST} values with commas between; got {shown(text)}")
+        raise out_of_range(name, text, f"1 to {MOST} values with commas between")
     return [read(name, part) for part in parts]
 
 
 def _count(name: str, text: str) -> int:
     count = whole_of(text)
     if count is None:
-        raise SpecError(f"{name} takes whole numbers such as 8,64; got {shown(text)}")
+        raise wrong_type(name, text, "whole numbers such as 8,64")
     return int(within(count, DEVICES, name, whole=True))
 
 
@@ -119,7 +119,7 @@ def _size(name: str, text: str) -> float:
     try:
         return float(within(parse(text, "byte"), AMOUNT, "a size"))
     except SpecError as error:
-        raise SpecError(f"{name}: {error}") from error
+        raise error.at(name) from error
 
 
 def _kind(name: str, text: str) -> Any:  # noqa: ANN401 (a CollectiveKind)

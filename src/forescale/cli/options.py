@@ -14,7 +14,7 @@ import msgspec
 import typer
 
 from forescale.cli.help import Rare
-from forescale.errors import SpecError, shown
+from forescale.errors import SpecError, no_effect, out_of_range, required_with
 from forescale.files import place_of
 from forescale.limits import MEMORY, PRICE, Interval, outside, within
 from forescale.spec.layout import Layout
@@ -137,10 +137,10 @@ def given(options: Any) -> dict[str, Any]:  # noqa: ANN401 (any group of options
     return {f"--{item.name.replace('_', '-')}": value for item, value in values if value != item.default}
 
 
-def refuse(options: Any, why: str) -> None:  # noqa: ANN401 (any group of options)
-    """Raise if any option of a group is given where it means nothing."""
+def refuse(options: Any, why: str, fix: str = "") -> None:  # noqa: ANN401 (any group of options)
+    """Raise if any option of a group is given where it has no effect; `why` is a clause."""
     for flag in given(options):
-        raise SpecError(f"{flag} {why}")
+        raise no_effect(flag, why, fix)
 
 
 def completing(module: str, names: str) -> Callable[[str], list[str]]:
@@ -178,9 +178,9 @@ def positive(name: str, text: str | None, read: Callable[[str], float]) -> float
     try:
         value = None if text is None else read(text)
     except SpecError as error:
-        raise SpecError(f"{name}: {error}") from error
+        raise error.at(name) from error
     if value is not None and not value > 0.0:
-        raise SpecError(f"{name} must be greater than 0, got {text}")
+        raise out_of_range(name, text, "greater than 0")
     return value
 
 
@@ -190,7 +190,7 @@ def memory_limit(text: str | None) -> float | None:
 
     value = positive("--max-memory", text, lambda text: parse(text, "byte"))
     if value is not None and (problem := outside(value, MEMORY)):
-        raise SpecError(f"--max-memory {problem} bytes, got {text}; say its unit, such as 70GiB")
+        raise out_of_range("--max-memory", text, f"{problem} bytes", "add a unit, such as 70GiB")
     return value
 
 
@@ -199,8 +199,7 @@ def sequence_length(text: str, flag: str = "--seq-len") -> int:
     from forescale.units import length_of
 
     if (length := length_of(text)) is None:
-        msg = f"{flag} takes a whole number of tokens, such as 8192 or 128k; got {shown(text)}"
-        raise SpecError(msg)
+        raise out_of_range(flag, text, "a whole number of tokens, such as 8192 or 128k")
     return length
 
 
@@ -290,14 +289,14 @@ class BenchOptions:
         """
         files = self.load_benchmark
         if files is None and self.mode in ("benchmark", "both") and not kernels:
-            raise SpecError(f"--mode {self.mode} needs a measurement: give its file with --load-benchmark")
+            raise required_with("a measurement (--load-benchmark FILE)", f"--mode {self.mode}")
         about = {"restore": self.restore, "safety_margin": self.safety_margin}
         if files is not None and self.mode == "simulate":
-            raise SpecError("--load-benchmark goes with --mode benchmark or both; it is simulate")
+            raise required_with("--mode benchmark or both", "--load-benchmark", "simulate")
         for name, item in about.items():
             if files is None and item is not None:
                 option = name.replace("_", "-")
-                raise SpecError(f"--{option} goes with --load-benchmark: it is about what was measured")
+                raise required_with("--load-benchmark", f"--{option}")
         paths = None if files is None else [str(place_of(path).absolute()) for path in files]
         return {"benchmarks": paths, **about}
 

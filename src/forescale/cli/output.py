@@ -13,7 +13,7 @@ import typer
 from forescale.atomic_write import writable
 from forescale.cli.formats import FORMATS, check_format
 from forescale.cli.options import OUTPUT, output_option
-from forescale.errors import SpecError
+from forescale.errors import conflicts, wrong_suffix
 from forescale.files import is_folder
 from forescale.struct import Struct
 
@@ -35,7 +35,7 @@ def _page_file(context: typer.Context, file: PageFile | None) -> PageFile | None
     if file is None:
         return None
     if file.path.suffix != ".html" and not is_folder(file.path):
-        raise SpecError(f"--html takes a file that ends in .html; got {file.path.name}")
+        raise wrong_suffix("--html", file.path.name, (".html",))
     writable(file.path)
     obj = list(context.obj or ())
     for place, word in enumerate(obj):
@@ -77,7 +77,7 @@ class OutputOptions:
         if self.written_as is not None:
             check_format(self.written_as)
         if self.as_json and self.written_as not in (None, "json"):
-            raise SpecError(f"--json and --as {self.written_as} are two formats; give one of them")
+            raise conflicts(["--json", f"--as {self.written_as}"])
 
     @property
     def format(self) -> str:

@@ -44,7 +44,7 @@ from forescale.cli.render.pipeline import (
     simulated_view,
     steps_view,
 )
-from forescale.errors import ForescaleError
+from forescale.errors import ForescaleError, differs, no_effect, not_one_of, required_with, unsupported_by
 from forescale.io.schedule_table import TABLES, limit_of, read_schedule, read_schedule_table
 from forescale.limits import JOBS, PRICE, Interval
 from forescale.report.document import View
@@ -107,8 +107,7 @@ def simulate_schedule(
     """
     if table is not None and table.suffix.lower() in TABLES:
         if schedule is not None or pp is not None or microbatches is not None or passes.says_what:
-            message = f"{table} says which schedules, shapes and durations; leave those options out"
-            raise ForescaleError(message)
+            raise no_effect("those options", f"{table} says which schedules, shapes and durations")
         passes.refuse(SPREAD, ONE_SPREADS)
         results = [passes.listed(item) for item in read_schedule_table(table)]
         documents = [item.to_json() for item in results]
@@ -179,7 +178,7 @@ def draw(
     passes.refuse(SPREAD, ONE_SPREADS)
     if trace is None:
         if iteration is not None:
-            raise ForescaleError("--iteration is one of a run: give the run's folder with --trace")
+            raise required_with("the run's folder (--trace)", "--iteration")
         request = passes.request(
             RANKS if pp is None else pp, MICROBATCHES if microbatches is None else microbatches
         )
@@ -188,13 +187,13 @@ def draw(
         difference, timelines = None, [passes.picture(item).timeline for item in built]
     else:
         if (pp, microbatches) != (None, None):
-            raise ForescaleError(f"{trace} says which shape; leave --pp and --microbatches out")
+            raise no_effect(["--pp", "--microbatches"], f"{trace} says which shape")
         step = measured_step(trace, iteration)
         built, difference, timelines = _beside(step, schedule or [], passes)
     wanted = _format(wanted, output, width)
     if wanted == "csv":
         if len(built) > 1:
-            raise ForescaleError("csv holds one schedule; draw one, or use html")
+            raise unsupported_by("csv", "several schedules", "draw one, or use html")
         text = to_csv(built[0])
     else:
         text = rendered(
@@ -217,16 +216,12 @@ def _format(draw_format: DrawFormat | None, output: Path | None, width: int | No
     by_name = None if output is None else WRITTEN.get(output.suffix)
     if output is not None and not by_name and output.suffix not in ("", ".txt"):
         known = ", ".join(WRITTEN)
-        raise ForescaleError(
-            f"--output {output} ends in none of {known}, nor in .txt for the terminal's picture"
-        )
+        raise not_one_of("the suffix of --output", output, f"{known}, or .txt for the terminal's picture")
     if draw_format is not None and by_name not in (None, draw_format):
-        raise ForescaleError(
-            f"--output {output} is the name of {by_name}, and --format says {draw_format}; give one of them"
-        )
+        raise differs(f"--output {output}", by_name, "--format", draw_format, "give one of them")
     result = draw_format or by_name or "terminal"
     if width is not None and result != "terminal":
-        raise ForescaleError(f"--width is of the terminal's picture, and {result} is written; leave it out")
+        raise no_effect("--width", f"it is of the terminal's picture, and {result} is written")
     return result
 
 

@@ -14,13 +14,21 @@ from typing import Annotated, Any, Literal, TypeAlias
 import numpy as np
 import typer
 
+from forescale import wording
 from forescale.atomic_write import writable, write_text
 from forescale.cli.console import PLAIN_WIDTH, console, say, show
 from forescale.cli.formats import Answer
 from forescale.cli.options import bounded, given, grouped, option
 from forescale.cli.output import OutputOptions, command_line
 from forescale.cli.progress import interruptible
-from forescale.errors import ForescaleError, UnknownNameError
+from forescale.errors import (
+    ForescaleError,
+    UnknownNameError,
+    extra_missing,
+    not_one_of,
+    wrong_suffix,
+    wrong_type,
+)
 from forescale.files import exists, is_folder
 from forescale.io.schedule_table import Listed, read_schedule
 from forescale.limits import DEVICES, Interval
@@ -159,13 +167,13 @@ class PassOptions:
         """Raise if one of these options is given where it would change nothing."""
         for flag in flags:
             if flag in given(self):
-                raise ScheduleError(f"{why}; leave {flag} out")
+                raise ScheduleError(wording.no_effect(flag, why))
 
     def refuse_durations(self) -> None:
         """Raise if options say what a measured run does."""
         if self.measured is not None and (self.times_given or self.comm or self.transport):
-            message = f"{self.measured} says how long passes and messages take; leave other durations out"
-            raise ScheduleError(message)
+            reason = f"{self.measured} says how long passes and messages take"
+            raise ScheduleError(wording.no_effect("other durations", reason))
 
     @property
     def times_given(self) -> bool:
@@ -211,8 +219,9 @@ class PassOptions:
             If there are more actions than a picture shows.
         """
         if (count := schedule.num_actions) > MOST_DRAWN:
-            message = f"{schedule.name}: {count:,} actions are too many to draw; draw up to {MOST_DRAWN:,}"
-            raise ScheduleError(message)
+            raise ScheduleError(
+                wording.too_large(schedule.name, f"{count:,} actions", f"{MOST_DRAWN:,} for a picture")
+            )
         return simulate(schedule, **self._setting(schedule))
 
     def makespans(self, schedule: Schedule) -> Array | None:
@@ -269,7 +278,7 @@ class StageOptions:
     def refuse(self, why: str) -> None:
         """Raise if options say what single stages take where something else does."""
         if given(self):
-            raise ScheduleError(f"{why}; leave --stage-forward and its like out")
+            raise ScheduleError(wording.no_effect("--stage-forward and its like", why))
 
     def seconds(self, schedule: Schedule, passes: PassOptions) -> tuple[tuple[float, float, float], ...]:
         """Return forward, input and weight gradient of each stage on a micro-batch, given in milliseconds."""
@@ -292,8 +301,9 @@ class StageOptions:
     ) -> Problem:
         """Return the optimiser's question."""
         if passes.comm_mode != "overlapped":
-            message = f"the optimiser takes messages that only delay; got --comm-mode {passes.comm_mode}"
-            raise ScheduleError(message)
+            raise ScheduleError(
+                wording.not_one_of("--comm-mode", passes.comm_mode, "one that only delays messages")
+            )
         passes.refuse(SHAPED, "the optimiser orders passes itself")
         passes.refuse(SIMULATED, "the optimiser takes messages that only delay, as --comm says")
         passes.refuse(SPREAD, ONE_SPREADS)
@@ -332,7 +342,9 @@ def _numbers(text: str | None, count: int, default: float) -> Array:
     except ValueError:
         values = []
     if len(values) != count:
-        raise ScheduleError(f"{text!r}: give {counted(count, 'number')} separated by commas, one per stage")
+        raise ScheduleError(
+            wrong_type("the times of stages", text, f"{counted(count, 'number')} separated by commas")
+        )
     return np.array(values)
 
 
@@ -368,7 +380,7 @@ def rendered(
     if draw_format == "perfetto":
         return json.dumps(to_perfetto(*timelines))
     if draw_format != "terminal":
-        raise ForescaleError(f"{draw_format} is no picture")
+        raise not_one_of("the format of a picture", draw_format, ("html", "svg", "perfetto", "terminal"))
     screen = console()
     painted = colour and screen.color_system is not None and not screen.no_color
     columns = width or min(screen.width, PLAIN_WIDTH)
@@ -386,13 +398,11 @@ MOST_RANKS = 64
 def picture_writable(path: Path | None) -> Path | None:
     """Return `path` if a picture can be written there: asked before anything runs."""
     if path is not None and path.suffix not in PICTURES:
-        *most, last = PICTURES
-        raise ForescaleError(f"{path}: a picture is FILE{', FILE'.join(most)} or FILE{last}")
+        raise wrong_suffix("a picture", path.name, PICTURES)
     return writable(path)
 
 
 NOT_TIMED = "no step was timed"
-TORCH_NEEDED = "pipeline run needs torch; install it with pip install 'forescale[bench]'"
 
 
 @contextmanager
@@ -401,7 +411,7 @@ def _needing_torch() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise ForescaleError(TORCH_NEEDED) from error
+        raise extra_missing("pipeline run", "torch", "bench") from error
 
 
 @grouped
@@ -442,7 +452,7 @@ def run_command(
     if model == "toy":
         stages.refuse("stages of --model sleep take such times, those of toy their own")
     if nodes is not None and slurm is None:
-        raise ForescaleError(f"--nodes {nodes} goes into the script that --slurm FILE writes; there is none")
+        raise wording.required_with("--slurm FILE", f"--nodes {nodes}")
     what = schedule_of(file, schedule, pp, microbatches, passes)
     question = what.schedule if isinstance(what, LoweredSchedule) else what
     before = None if passes.measured is None else measured_step(passes.measured)
@@ -475,8 +485,7 @@ def _check_ranks(schedule: Schedule, trace: Path | None) -> None:
     if trace is not None:
         _check_folder(trace, schedule.num_ranks)
     if schedule.num_ranks > MOST_RANKS:
-        message = f"{schedule.name} has {schedule.num_ranks} ranks; this machine starts at most {MOST_RANKS} processes"
-        raise ForescaleError(message)
+        raise wording.not_enough_devices(schedule.name, schedule.num_ranks, MOST_RANKS)
 
 
 def _wrote(*files: Path | None) -> None:
@@ -489,14 +498,14 @@ def _check_folder(folder: Path, num_ranks: int) -> None:
     """Refuse a folder in which a run of so many ranks cannot be written: asked before anything runs."""
     if not is_folder(folder):
         if exists(folder):
-            raise ForescaleError(f"{folder} is no folder; --trace writes files of all ranks")
+            raise wording.wrong_format("a folder", "--trace writes files of all ranks").at(folder)
         writable(folder)
         return
     writable(folder / "config.json")
     texts = {f"pp_rank_{rank}.json" for rank in range(num_ranks)}
     others = sorted({item.name for item in folder.glob("*pp_rank_*.json")} - texts)
     if others:
-        raise ForescaleError(f"{folder} holds {others[0]} of another run; give another folder")
+        raise wording.file_exists(f"{others[0]} of another run in {folder}", "give another folder")
 
 
 def _options(values: Mapping[str, object]) -> list[str]:
@@ -528,15 +537,16 @@ def schedule_of(
     if file is not None:
         with suppress(UnknownNameError):
             if not exists(file) and family(str(file)):
-                raise ForescaleError(f"there is no file {file}, but a schedule of that name: -s {file}")
+                raise wording.not_found(f"file {file}", f"for the schedule of that name write -s {file}")
         if pp is not None or microbatches is not None:
-            message = f"{file} says which schedule and shape; leave --schedule, --pp and --microbatches out"
-            raise ForescaleError(message)
+            raise wording.no_effect(
+                ["--schedule", "--pp", "--microbatches"], f"{file} gives schedule and shape"
+            )
         passes.refuse_shape(f"{file} says which schedule and shape")
         result, with_messages = read_schedule(file, name)
         return with_messages or result
     if name is None or pp is None or microbatches is None:
-        raise ForescaleError("give --schedule, --pp and --microbatches, or a file of a schedule")
+        raise wording.missing(["--schedule", "--pp", "--microbatches"], "or give a file of a schedule")
     return passes.build([name], passes.request(pp, microbatches))[0]
 
 

@@ -41,7 +41,7 @@ def project_command(
     question = read_question(asked, operated=operated)
     if question.preset != "default":
         refuse(
-            operated, f"works under the preset default only; {question.preset} has no days on the calendar"
+            operated, f"it works under the preset default only; {question.preset} has no days on the calendar"
         )
     result = answered(question) if measured is None else _as_run(question, measured)
     simulated = answered(question.simulated) if asked.cost.side_by_side or measured is not None else None

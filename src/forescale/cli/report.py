@@ -17,7 +17,7 @@ from forescale.cli.options import Asked, bounded, grouped, option, output_option
 from forescale.cli.output import PageOptions, command_line
 from forescale.cli.search import ranked
 from forescale.cli.space import SpaceOptions, framework_of, spaced
-from forescale.errors import SpecError
+from forescale.errors import conflicts, wrong_suffix
 from forescale.limits import REST, SHOWN
 from forescale.report.document import Bullets, View, line
 
@@ -57,11 +57,11 @@ def report_command(
     With --preset almodel it is the report of that analysis; what is not given is taken from it.
     """
     if output is not None and output.suffix not in SUFFIXES:
-        raise SpecError(f"--output takes a file that ends in {', '.join(SUFFIXES)}; got {output.name}")
+        raise wrong_suffix("--output", output.name, SUFFIXES)
     question = read_question(_of_the_analysis(asked), framework=framework_of(choice))
     if question.preset == STUDY:
         if all_variants:
-            raise SpecError(f"--all-variants does not go with --preset {STUDY}")
+            raise conflicts(["--all-variants", f"--preset {STUDY}"])
         report = _study(question, choice, top=top, details=details, worst=worst)
     else:
         refuse_presets(question, "report", works_under=f"the presets default and {STUDY}")
@@ -109,7 +109,7 @@ def _study(question: Question, choice: SpaceOptions, *, top: int, details: int, 
 
     if choice != SpaceOptions():
         what = "--space, --for, --fix and --allow"
-        raise SpecError(f"{what} do not go with --preset {STUDY}: its search has the space of the analysis")
+        raise conflicts(what, f"--preset {STUDY}", "its search has the space of the analysis", "leave it out")
     parts = (question.model, question.cluster, question.workload)
     result = search_almodel(*parts, top=top, worst=worst)
     other = Almodel(terms=first_table_terms())

@@ -17,7 +17,7 @@ from forescale.cli.output import OutputOptions, PageOptions
 from forescale.cli.progress import SearchBar
 from forescale.cli.search import ranked
 from forescale.cli.space import SpaceOptions, spaced
-from forescale.errors import SpecError, UnknownNameError, shown
+from forescale.errors import SpecError, UnknownNameError, missing, out_of_range, required_with, wrong_type
 from forescale.files import place_of
 from forescale.limits import Interval
 from forescale.positions import COMMAND_LINE, located
@@ -91,7 +91,7 @@ def run_command(
             message = (
                 str(error) if told.phases else _in_plan(error, asked.plan.plan or asked.model, at, phase)
             )
-            raise SpecError(f"phase {at}: {message}") from error
+            raise SpecError(error).worded(f"phase {at}: {message}") from error
     result = project_run(phases, question.operations, _prices(prices), seed=told.seed)
     show(answer_of(result, run_view), output)
 
@@ -109,7 +109,7 @@ def sites_command(
     result = answered(read_question(replace(asked, run=run)))
     outer, sites = result.workload.outer, result.sites
     if outer is None or sites is None:
-        raise SpecError("sites train by themselves: say how, such as --outer 'diloco every=100'")
+        raise required_with("--outer", "--sites", fix="such as --outer 'diloco every=100'")
     trained: dict[str, Any] = {
         "parameters": result.params.trained,
         "num_layers": result.model.num_layers,
@@ -138,7 +138,7 @@ def _phases(phase_options: PhaseOptions, priced: Priced) -> list[dict[str, Any]]
         pairs = [[word.partition("=") for word in text.split()] for text in phase_options.phases]
         bare = [name for pair in pairs for name, equals, _ in pair if not equals]
         if bare:
-            raise SpecError(f"--phase is words such as tokens=2T; got {shown(bare[0])} without =")
+            raise wrong_type("--phase", bare[0], "words such as tokens=2T")
         for pair in pairs:
             refuse_twice("--phase", [name for name, _, _ in pair])
         return [{name: value for name, _, value in pair} for pair in pairs]
@@ -146,7 +146,7 @@ def _phases(phase_options: PhaseOptions, priced: Priced) -> list[dict[str, Any]]
     phase = None if file is None else read_plan_values(file).get("phase")
     if phase is not None and not (isinstance(phase, list) and all(isinstance(item, dict) for item in phase)):
         with located(file):
-            raise SpecError(f"{file}, phase: phases are tables, each under [[phase]]; got {shown(phase)}")
+            raise wrong_type("phases", phase, "tables, each under [[phase]]").at(f"{file}, phase")
     return phase or [{}]
 
 
@@ -193,12 +193,12 @@ def _asked(
         limits = None if question.framework is None else question.framework.label
         question = spaced(question, SpaceOptions(limits=limits), sized=True)
     if question.workload.tokens is None:
-        raise SpecError("the number of training tokens is required (--tokens 15T, or --phase 'tokens=15T …')")
+        raise missing("the number of training tokens", "give --tokens 15T, or --phase 'tokens=15T …'")
     if ramp is None:
         return question, [question]
     raw = ramp.split(",") if isinstance(ramp, str) else ramp
     if not isinstance(raw, list) or len(raw) != 3:
-        raise SpecError(f"{RAMP} takes start, increment and samples, such as 256,256,2M; got {shown(ramp)}")
+        raise wrong_type(RAMP, ramp, "start, increment and samples, such as 256,256,2M")
     names = [item.name for item in fields(Ramp)]
     values = {name: parse(value, "token") for name, value in zip(names, raw, strict=True)}
     return question, build(Ramp, values, where=RAMP).parts(question)
@@ -260,9 +260,7 @@ def _prices(price_options: PriceOptions) -> Prices:
     carbon = _number(price_options.carbon)
     if carbon is not None and not 0.0 <= carbon <= CARBON:
         most = f"{CARBON:,} kg of CO2 per MWh at most"
-        raise SpecError(
-            f"--carbon must be 0 or more, {most}, or the name of a place; got {price_options.carbon}"
-        )
+        raise out_of_range("--carbon", price_options.carbon, f"0 or more, {most}, or the name of a place")
     return Prices(
         device_hour=price_options.price,
         pue=price_options.pue,

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from forescale import wording
 from forescale.cli.help import Rare
 from forescale.cli.options import Asked, bounded, option, positive
-from forescale.errors import MissingError, SpecError, shown
+from forescale.errors import MissingError, SpecError
 from forescale.limits import COUNT, DEVICES, PRICE, TIME, whole_of, within
 
 if TYPE_CHECKING:
@@ -74,11 +75,11 @@ def complete_question(scan: ScanOptions, question: Asked) -> Asked:
     cluster, run = question.cluster, question.run
     if scan.device_counts is not None:
         if cluster.devices is not None or cluster.nodes is not None:
-            raise SpecError("--device-counts says on how many devices; leave out --devices and --nodes")
+            raise wording.no_effect(["--devices", "--nodes"], "--device-counts gives the numbers of devices")
         cluster = replace(cluster, devices=max(_counts("--device-counts", scan.device_counts)))
     if scan.batches is not None:
         if run.global_batch_size is not None:
-            raise SpecError("--batches and --global-batch-size say the same thing; give one of them")
+            raise wording.conflicts(["--batches", "--global-batch-size"])
         run = replace(run, global_batch_size=max(_counts("--batches", scan.batches)))
     return replace(question, cluster=cluster, run=run)
 
@@ -103,13 +104,23 @@ def needing_most(error: MissingError, scan: ScanOptions) -> SpecError:
 
 def _refuse_combinations(scan: ScanOptions) -> None:
     if scan.of_run and (scan.pareto or scan.has_target or scan.batches is not None):
-        raise SpecError("--deadline and --budget go without --pareto, --batches and targets of ideal time")
+        raise wording.conflicts(
+            ["--deadline", "--budget", "--pareto", "--batches"],
+            reason="targets of ideal time as well",
+            fix="ask one at a time",
+        )
     if scan.pareto and scan.has_target:
-        raise SpecError("--pareto and a target are two questions; ask one at a time")
+        raise wording.conflicts(["--pareto", "a target"], fix="ask one at a time")
     if scan.batches is not None and (scan.pareto or scan.has_target or scan.device_counts is not None):
-        raise SpecError("--batches goes without --pareto, targets and --device-counts; ask one at a time")
+        raise wording.conflicts(
+            ["--batches", "--pareto", "--device-counts"],
+            reason="targets as well",
+            fix="ask one at a time",
+        )
     if scan.price_per_device_hour is not None and scan.pareto:
-        raise SpecError("--price-per-device-hour goes with a ranking, a target, --device-counts or --batches")
+        raise wording.required_with(
+            "a ranking, a target, --device-counts or --batches", "--price-per-device-hour"
+        )
 
 
 def front(question: Question, scan: ScanOptions) -> ParetoResult:
@@ -158,7 +169,7 @@ def _days(text: str) -> float:
     from forescale.units import parse
 
     if whole_of(text) is not None:
-        raise SpecError(f"{text} of what? Write {text}d, or h or min")
+        raise wording.not_a_quantity("time", text, f"write {text}d, or h or min")
     return parse(text, "second") / SECONDS_PER_DAY
 
 
@@ -189,9 +200,10 @@ def _counts(option: str, text: str) -> list[int]:
         parts = range(first, last + 1, max(step, 1))[: SCANNED + 1]
     counts = sorted({part for part in parts if part})
     if None in parts or 0 in parts or not 0 < len(counts) <= SCANNED:
-        raise SpecError(
-            f"{option} takes at most {SCANNED} whole numbers of 1 or more, such as 64,128,256 or 256-8192:8; "
-            f"got {shown(text)}"
+        raise wording.out_of_range(
+            option,
+            text,
+            f"at most {SCANNED} whole numbers of 1 or more, such as 64,128,256 or 256-8192:8",
         )
     return [
         within(count, COUNT if option == "--batches" else DEVICES, option, whole=True) for count in counts

@@ -30,7 +30,7 @@ from forescale.cli.reproduce import again
 from forescale.cli.scan import ScanOptions, complete_question, front, needing_most, planned, scanned
 from forescale.cli.space import SpaceOptions, framework_of, spaced
 from forescale.cli.study import STUDY, StudyOptions, search_study, with_own_length
-from forescale.errors import InfeasibleError, MissingError, SpecError
+from forescale.errors import InfeasibleError, MissingError, extra_missing
 from forescale.limits import SHOWN, TIME
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class EffortOptions:
 def parquet_writable(path: Path | None) -> Path | None:
     """Return `path` if a Parquet file can be written there: asked before the search."""
     if path is not None and find_spec("pyarrow") is None:
-        raise SpecError("--parquet needs pyarrow; install it with: pip install 'forescale[sweep]'")
+        raise extra_missing("--parquet", "pyarrow", "sweep")
     return writable(path)
 
 
@@ -118,12 +118,12 @@ def search_command(
         from forescale.cli.render.study import study_view
 
         for options in (scan, effort, answer, operated):
-            refuse(options, f"does not go with --preset {STUDY}")
-        emission.refuse(f"does not go with --preset {STUDY}")
+            refuse(options, f"it does not apply to --preset {STUDY}")
+        emission.refuse(f"it does not apply to --preset {STUDY}")
         studied = search_study(question, study, fix=choice.fix or (), top=goal.top)
         _write(answer_of(studied, study_view), output)
         return
-    refuse(study, f"belongs to --preset {STUDY}")
+    refuse(study, f"it applies to --preset {STUDY} only")
     refuse_presets(question, "search", works_under=f"the presets default and {STUDY}")
     _refuse_unused(scan, effort, answer, emission, question.objective)
     sized = not (scan.device_counts or scan.has_target or scan.of_run)
@@ -205,11 +205,11 @@ def _refuse_unused(
 ) -> None:
     """Refuse what a question beyond one ranking does not take."""
     if scan.wanted:
-        refuse(effort, "is of one ranking")
-        refuse(answer, "is of one ranking")
-        emission.refuse("writes the best layout of one ranking")
+        refuse(effort, "it applies to one ranking only")
+        refuse(answer, "it applies to one ranking only")
+        emission.refuse("it writes the best layout of one ranking")
         if objective != "step_time":
-            refuse(scan, f"does not go with --objective {objective}")
+            refuse(scan, f"it does not apply to --objective {objective}")
 
 
 def ranked(

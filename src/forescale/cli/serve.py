@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forescale.cli.console import say
 from forescale.cli.options import bounded, grouped, option
-from forescale.errors import SpecError
+from forescale.errors import extra_missing
 from forescale.limits import PORTS
 
 PANEL = "Server"
@@ -32,7 +32,7 @@ def serve_command(
     except ModuleNotFoundError as error:
         if error.name not in ("fastapi", "uvicorn", "jinja2", "starlette"):
             raise
-        raise SpecError(f"serve needs {error.name}; install it with: pip install 'forescale[web]'") from error
+        raise extra_missing("serve", error.name, "web") from error
     allowed = [checked(name) for name in allowed_host or ()]
     if host not in LOCAL:
         say(f"anyone who reaches {host} may ask; nothing asks who they are", error=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from forescale.cli.options import complete_frameworks, option
-from forescale.errors import SpecError
+from forescale.errors import given_twice, no_effect, not_a_factor, wrong_type
 
 if TYPE_CHECKING:
     from forescale.question import Question
@@ -65,7 +65,7 @@ def spaced(
     kept = words("--fix", options.fix or ())
     for name in () if question.model.is_moe else ("ep", "etp"):
         if "1" not in kept.get(name, "1"):
-            raise SpecError(f"{question.model.name} has no experts; leave --fix {name} out")
+            raise no_effect(f"--fix {name}", f"{question.model.name} has no experts")
     space = held_space(space, kept, question.model, where="--fix", framework=limits)
     allowed = words("--allow", options.allow or ())
     space = wider_space(space, allowed, question.model, where="--allow", framework=limits)
@@ -104,12 +104,12 @@ def words(option: str, texts: Sequence[str]) -> dict[str, list[str]]:
         name, equals, values = text.partition("=")
         name = name.strip().replace("-", "_")
         if not equals or not values.strip():
-            raise SpecError(f"{option} takes NAME=VALUE, such as tp=8; got {text!r}")
+            raise wrong_type(option, text, "NAME=VALUE, such as tp=8")
         comma = ";" if name == "placement" else ","
         parts = [value.strip() for value in values.split(comma)]
         if names.get(name, parts) != parts:
             both = comma.join((*names[name], *parts))
-            raise SpecError(f"{option} {name} is given twice; give its values at once, as {name}={both}")
+            raise given_twice(f"{option} {name}", fix=f"give its values at once, as {name}={both}")
         names[name] = parts
     return names
 
@@ -120,7 +120,9 @@ def _refuse_idle_devices(space: Space, names: dict[str, list[str]], num_devices:
         degrees = getattr(space, name)
         if degrees and all(num_devices % degree for degree in degrees):
             values = ",".join(map(str, degrees))
-            raise SpecError(
-                f"{'--fix ' if name in names else 'the space has '}{name}={values}: the number of devices, "
-                f"{num_devices}, is not a multiple of {values}"
+            raise not_a_factor(
+                f"{'--fix ' if name in names else 'the space has '}{name}",
+                values,
+                num_devices,
+                "the number of devices",
             )

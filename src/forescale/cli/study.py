@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from forescale.cli.help import Rare
 from forescale.cli.options import Asked, option
-from forescale.errors import SpecError, UnknownNameError
+from forescale.errors import UnknownNameError, conflicts, missing, not_one_of, wrong_type
 from forescale.limits import whole_of
 
 if TYPE_CHECKING:
@@ -50,15 +50,15 @@ def search_study(
     from forescale.presets.subramanian2024 import search_subramanian2024
 
     if options.tensor_parallel is None:
-        raise SpecError(
-            f"--preset {STUDY} searches one strategy at a time: give --tensor-parallel 1d, 2d or summa"
+        raise missing(
+            "--tensor-parallel", f"--preset {STUDY} searches one strategy at a time: give 1d, 2d or summa"
         )
     if question.objective != "step_time":
-        raise SpecError(
-            f"--preset {STUDY} ranks by step_time, as published; got --objective {question.objective}"
-        )
+        raise not_one_of(f"--objective of --preset {STUDY}", question.objective, ("step_time",))
     if question.workload.tokens is not None:
-        raise SpecError(f"--preset {STUDY} ranks steps, not runs: --tokens does not go with it")
+        raise conflicts(
+            ["--tokens", f"--preset {STUDY}"], reason="it ranks steps, not runs", fix="leave --tokens out"
+        )
     device = replace(question.cluster.device, hbm_bytes=question.memory_limit)
     return search_subramanian2024(
         question.model,
@@ -88,6 +88,6 @@ def _fixed(fixes: Sequence[str]) -> dict[str, int]:
     for text in fixes:
         name, _, value = text.partition("=")
         if (number := whole_of(value)) is None:
-            raise SpecError(f"--fix takes NAME=NUMBER under --preset {STUDY}, such as tp1=8; got {text!r}")
+            raise wrong_type("--fix", text, f"NAME=NUMBER under --preset {STUDY}, such as tp1=8")
         values[name.strip().replace("-", "_")] = number
     return values

@@ -16,7 +16,7 @@ from forescale.cli.console import console, say, show
 from forescale.cli.formats import Answer
 from forescale.cli.options import bounded, grouped, option, output_option
 from forescale.cli.output import OutputOptions, command_line
-from forescale.errors import SpecError
+from forescale.errors import no_effect, required_with
 from forescale.limits import JOBS
 
 if TYPE_CHECKING:
@@ -77,9 +77,9 @@ def sweep_command(
 
     _check(table, METRICS)
     if workers.ray_address is not None and workers.executor != "ray":
-        raise SpecError("--ray-address goes with --executor ray")
+        raise required_with("--executor ray", "--ray-address")
     if dry_run and output.format == "json":
-        raise SpecError("--dry-run prints what would be asked, no document; leave --json out")
+        raise no_effect("--json", "--dry-run prints what would be asked, no document")
     sweep = _read(file, sets)
     plots = tuple(parse_plot(text, column_names(sweep.axes)) for text in table.plot or ())
     if dry_run:
@@ -109,7 +109,7 @@ def _check(table: TableOptions, known: Mapping[str, str]) -> None:
     kept = {"--plot": table.plot, "--restart": table.restart, "--format": table.table_format}
     for flag in (flag for flag, value in kept.items() if value):
         if table.output is None:
-            raise SpecError(f"{flag} goes with --output")
+            raise required_with("--output", flag)
     if table.metric is not None and table.metric not in known:
         raise UnknownNameError("metric", table.metric, known)
 

@@ -12,7 +12,7 @@ from forescale.cli.console import say, show
 from forescale.cli.formats import Answer
 from forescale.cli.options import bounded, grouped, option
 from forescale.cli.output import OutputOptions
-from forescale.errors import ForescaleError
+from forescale.errors import extra_missing
 from forescale.limits import COUNT, Interval
 from forescale.report.document import View, line, table
 
@@ -89,9 +89,7 @@ def _tracer() -> Any:  # noqa: ANN401  (a function that needs torch)
     try:
         from forescale.trace import trace_source
     except ImportError as error:
-        raise ForescaleError(
-            f"forescale trace needs {error.name}; install it with pip install 'forescale[trace]'"
-        ) from error
+        raise extra_missing("forescale trace", str(error.name), "trace") from error
     return trace_source
 
 

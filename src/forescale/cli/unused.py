@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forescale.errors import SpecError
+from forescale.errors import no_effect
 from forescale.io.line import WORKS_UNDER, has_effect
 from forescale.question import Note
 from forescale.spec import Layout
@@ -98,6 +98,4 @@ def refuse_chosen(sets: Iterable[str] | None) -> None:
     """Raise if `--set` says of a layout what a search chooses."""
     for name, written in told_fields(sets).items():
         if name in NAMES:
-            raise SpecError(
-                f"{written} changes nothing: {name} is what is searched; hold it with --set 'space.{name}=[…]'"
-            )
+            raise no_effect(written, f"{name} is searched", f"fix it with --set 'space.{name}=[…]'")

@@ -12,7 +12,7 @@ from forescale.cli.console import show
 from forescale.cli.formats import Answer
 from forescale.cli.options import CostOptions, grouped, option, output_option
 from forescale.cli.output import OutputOptions
-from forescale.errors import SpecError
+from forescale.errors import empty, no_effect
 from forescale.positions import says_lines
 
 if TYPE_CHECKING:
@@ -71,11 +71,9 @@ def _costs(options: CostOptions) -> Costs:
     from forescale.cost.select import Calibrations, Costs, read_calibrations
 
     if options.measurements is not None or options.compute == "measured":
-        raise SpecError(
-            "validate projects many devices; timed kernels are of one, so --measurements does not go with it"
-        )
+        raise no_effect("--measurements", "validate projects many devices, and timed kernels are of one")
     if options.load_benchmark is not None or options.mode not in (None, "simulate"):
-        raise SpecError("validate projects many models; --load-benchmark is of one, and does not go with it")
+        raise no_effect("--load-benchmark", "validate projects many models, and a benchmark is of one")
     clock, calibration = options.device_clock_mhz, options.calibration
     calibrations = Calibrations() if calibration is None else says_lines(read_calibrations)(calibration)
     return Costs(
@@ -94,5 +92,5 @@ def _draw(board: Scoreboard, runs: Path, chart: Path) -> None:
 
     drawing = time_chart(board)
     if drawing is None:
-        raise SpecError(f"{runs} has no core row with a measured step time, so there is nothing to draw")
+        raise empty(f"the list of core rows of {runs} with a measured step time")
     write_chart(drawing, chart)

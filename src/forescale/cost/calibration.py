@@ -17,7 +17,7 @@ from typing import Any, Literal, Self
 from msgspec import field
 from msgspec.structs import replace
 
-from forescale.errors import SpecError
+from forescale.errors import not_one_of
 from forescale.files import packaged, packaged_names
 from forescale.formula import formula
 from forescale.limits import Amount, Measure, Seconds, Share
@@ -324,8 +324,7 @@ class Calibration(Struct, frozen=True, kw_only=True):
         """
         if kind not in self.attention_kinds:
             known = ", ".join(self.attention_kinds) or "none"
-            msg = f"calibration {self.name} has no older attention kernels {kind!r}; known are {known}"
-            raise SpecError(msg)
+            raise not_one_of(f"older attention kernels of calibration {self.name}", kind, known)
         tables = {
             name: {**table, **{key: table[f"{key} {kind}"] for key in ("forward", "backward")}}
             for name, table in (("attention", self.attention), ("tile_attention", self.tile_attention))

@@ -16,7 +16,7 @@ from forescale.cost.calibration import RunFactors, grouped_share
 from forescale.cost.mesh import Group, ranks_per_node
 from forescale.cost.model import CollectiveModel, ComputeModel, Priced, Prices, Provenance
 from forescale.cost.timings import MeasuredCollective
-from forescale.errors import SpecError
+from forescale.errors import conflicts, listed, other_run
 from forescale.formula import Term, as_term, formula, value_of
 from forescale.graph.ops import (
     AttentionCore,
@@ -358,8 +358,8 @@ class Measurements:
         item = tuple(several)
         devices = sorted({one.device for one in item if one.device})
         if len(devices) > 1:
-            msg = f"measurements must be of one device; {', '.join(one.source for one in item)} are of {devices}"
-            raise SpecError(msg)
+            sources = [one.source for one in item]
+            raise conflicts(sources, "", f"of {listed(devices, 'and')}", "give measurements of one device")
         return cls(
             source="; ".join(one.source for one in item),
             device=devices[0] if devices else "",
@@ -371,11 +371,7 @@ class Measurements:
     def check(self, cluster: Cluster) -> None:
         """Raise if they were not measured on the cluster's device."""
         if self.device and self.device != cluster.device.name:
-            msg = (
-                f"{self.source} was measured on {self.device}; {cluster.name} has {cluster.device.name}, "
-                "whose kernels take other times"
-            )
-            raise SpecError(msg)
+            raise other_run(self.source, self.device, f"{cluster.name}, which has {cluster.device.name}")
 
     def compute(self, fallback: ComputeModel, run: RunFactors) -> ComputeModel:
         """Return the measured model of kernels, `fallback` where nothing was timed."""

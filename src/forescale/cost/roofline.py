@@ -23,7 +23,7 @@ from forescale.cost.calibration import (
     grouped_share,
 )
 from forescale.cost.model import Provenance
-from forescale.errors import SpecError
+from forescale.errors import incomplete, not_one_of, unsupported_by
 from forescale.formula import formula, value_of
 from forescale.graph.ops import AttentionCore, Compute, Elementwise, Gemm, GroupedGemm
 from forescale.numeric import Numeric, maximum, minimum
@@ -343,16 +343,16 @@ class Roofline(Struct, frozen=True, kw_only=True):
 def entry_of(table: Mapping[str, T], dtype: str, section: str, calibration: str) -> T:
     """Return the entry of `dtype`."""
     if dtype not in table:
-        msg = f"calibration {calibration} has no entry {section}.{dtype}; it has {', '.join(table)}"
-        raise SpecError(msg)
+        raise incomplete(
+            f"entry {section}.{dtype}", f"calibration {calibration}", f"it has {', '.join(table)}"
+        )
     return table[dtype]
 
 
 def peak_rate(device: Device, dtype: str) -> float:
     """Return the dense peak rate of `device` for `dtype` [FLOP/s]; fp32 may run on its vector units."""
     if dtype not in OPERAND_BYTES:
-        msg = f"unknown compute type {dtype!r}; allowed are {', '.join(OPERAND_BYTES)}"
-        raise SpecError(msg)
+        raise not_one_of("compute type", dtype, ", ".join(OPERAND_BYTES))
     rates = device.matrix_flops
     rate: float | None = getattr(rates, RATES[dtype])
     if rate is None and dtype == "fp32":
@@ -360,14 +360,13 @@ def peak_rate(device: Device, dtype: str) -> float:
     if rate is None:
         known = [name for name in ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4") if getattr(rates, name)]
         fix = f"it has {', '.join(known)}: set the compute precision to one of these"
-        msg = f"device {device.name} has no matrix rate for {dtype}; {fix}"
-        raise SpecError(msg)
+        raise unsupported_by(f"device {device.name}", f"{dtype}: it has no matrix rate for it", fix)
     if dtype == "mxfp8" and rates.fp4 is None:
-        msg = (
-            f"device {device.name} does not multiply in mxfp8: block scales need matrix units that also have a "
-            "4-bit rate (Blackwell, CDNA 4); use fp8 with recipe delayed, current or blockwise"
+        raise unsupported_by(
+            f"device {device.name}",
+            "mxfp8: block scales need matrix units that also have a 4-bit rate (Blackwell, CDNA 4)",
+            "use fp8 with recipe delayed, current or blockwise",
         )
-        raise SpecError(msg)
     return rate
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from msgspec import field
 
 from forescale.cost.calibration import NARROW_TYPES, RunFactors, Spread
-from forescale.errors import SpecError, UnknownNameError
+from forescale.errors import UnknownNameError, wrong_type
 from forescale.files import packaged
 from forescale.limits import Factor, Measure, Seconds
 from forescale.records import record
@@ -289,8 +289,7 @@ def years_of(release: str) -> float:
     if not release:
         return 0.0
     if not re.fullmatch(r"\d\d\.(0[1-9]|1[0-2])", release):
-        msg = f"release {release!r} of a software stack is no year and month such as 26.04"
-        raise SpecError(msg)
+        raise wrong_type("the release of a software stack", release, "a year and month such as 26.04")
     year, month = release.split(".")
     return int(year) + int(month) / 12.0
 

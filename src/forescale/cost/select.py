@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
+from forescale import wording
 from forescale.cost.anchor import MARGIN, Anchor, Rule
 from forescale.cost.calibration import (
     TABLES,
@@ -30,7 +31,7 @@ from forescale.cost.model import CollectiveModel, ComputeModel
 from forescale.cost.roofline import Roofline
 from forescale.cost.run_calibration import RunCalibration, load_run_calibration, run_calibration_of
 from forescale.cost.tile import TileModel
-from forescale.errors import ReaderError, SpecError, UnknownNameError, shown
+from forescale.errors import ReaderError, UnknownNameError
 from forescale.files import parse_json, read_text
 from forescale.limits import AMOUNT, within
 from forescale.spec import Cluster, Device, MoeFfn
@@ -72,7 +73,7 @@ def read_calibrations(path: str | Path) -> Calibrations:
     """
     content = parse_json(read_text(path), path)
     if not isinstance(content, Mapping):
-        raise ReaderError(path, f"it holds no table; a calibration has {', '.join(PARTS)}")
+        raise ReaderError(path, wording.incomplete("table", fix=f"a calibration has {', '.join(PARTS)}"))
     if "schema" not in content:
         return Calibrations(runs=run_calibration_of(content, where=path))
     return _document(content, path)
@@ -80,11 +81,11 @@ def read_calibrations(path: str | Path) -> Calibrations:
 
 def _document(content: Mapping[str, Any], path: str | Path) -> Calibrations:
     if content["schema"] != SCHEMA:
-        raise ReaderError(path, f"its schema must be {SCHEMA}, got {content['schema']!r}")
+        raise ReaderError(path, wording.wrong_type("its schema", content["schema"], SCHEMA))
     if unknown := set(content) - {"schema", *PARTS}:
-        raise ReaderError(path, f"unknown key {min(unknown)!r}; allowed are {', '.join(PARTS)}")
+        raise ReaderError(path, wording.unknown_key(min(unknown), "a calibration", PARTS))
     if not any(content.get(part) for part in PARTS):
-        raise ReaderError(path, f"it holds nothing; it needs at least one of {', '.join(PARTS)}")
+        raise ReaderError(path, wording.empty(fix=f"it needs at least one of {', '.join(PARTS)}"))
     runs, kernels, links = (content.get(part) for part in PARTS)
     tables = [{} if table is None else table for table in (runs, kernels)]
     links = [] if links is None else links
@@ -100,9 +101,9 @@ def _document(content: Mapping[str, Any], path: str | Path) -> Calibrations:
 def _kernels(entry: Mapping[str, Any], name: str, path: str | Path) -> Calibration:
     if not isinstance(entry, Mapping) or str(entry.get("base", "generic")) not in calibration_names():
         known = ", ".join(sorted(calibration_names()))
-        raise ReaderError(path, f"kernels.{name} must be a table whose base is one of {known}")
+        raise ReaderError(path, wording.not_one_of(f"the base of kernels.{name}", entry, known))
     if wrong := [key for key in TABLES if not isinstance(entry.get(key, {}), Mapping)]:
-        raise ReaderError(path, f"kernels.{name}.{wrong[0]} must be a table, got {shown(entry[wrong[0]])}")
+        raise ReaderError(path, wording.wrong_type(f"kernels.{name}.{wrong[0]}", entry[wrong[0]], "a table"))
     return calibration_of(inherited(entry), where=path, key=f"kernels.{name}")
 
 
@@ -183,8 +184,7 @@ class Costs:
             what = "compute model"
             raise UnknownNameError(what, str(self.compute), COMPUTE_KINDS)
         if self.compute == "measured" and (self.measurements is None or not self.measurements.kernels):
-            msg = "compute model measured needs timed kernels (--measurements FILE)"
-            raise SpecError(msg)
+            raise wording.required_with("timed kernels (--measurements FILE)", "compute model measured")
         if self.clock_hz is not None:
             within(self.clock_hz, AMOUNT, "the device's clock in Hz")
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from forescale.cost.mesh import Group
 from forescale.cost.model import CollectiveModel
 from forescale.cost.roofline import OPERAND_BYTES
-from forescale.errors import MISSPELT, SpecError, shown
+from forescale.errors import MISSPELT, SpecError, not_one_of, shown
 from forescale.files import Row, read_table
 from forescale.graph.ops import (
     AttentionCore,
@@ -292,7 +292,7 @@ def _number(row: Row, key: str, allowed: Interval = AMOUNT) -> float:
     try:
         return float(within(row.number(key), allowed, "it", whole=allowed is DEVICES))
     except SpecError as error:
-        raise row.refused(key, str(error)) from error
+        raise row.refused(key, error) from error
 
 
 Parsed: TypeAlias = tuple[tuple[Compute, ...], tuple[Elementwise, ...], float]
@@ -410,7 +410,7 @@ def _dtype(row: Row) -> str:
         if text.startswith(start):
             return dtype
     if text not in OPERAND_BYTES:
-        raise row.refused("dtype", f"{shown(text)} is none of {', '.join(OPERAND_BYTES)}")
+        raise row.refused("dtype", not_one_of("dtype", text, OPERAND_BYTES))
     return text
 
 

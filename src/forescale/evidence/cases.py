@@ -16,8 +16,18 @@ from typing import Any, get_args
 
 from msgspec.structs import replace
 
+from forescale import wording
 from forescale.catalogue.clusters import cluster_names, hardware_cluster
-from forescale.errors import ForescaleError, ReaderError, UnknownNameError, nearest, shown
+from forescale.errors import (
+    ForescaleError,
+    ReaderError,
+    UnknownNameError,
+    nearest,
+    not_one_of,
+    out_of_range,
+    shown,
+    wrong_type,
+)
 from forescale.evidence.case import Case, InexpressibleError, Measured, PeakMeasure, PeakStage, RowSpec
 from forescale.evidence.published import Speed
 from forescale.files import FLAGS, Row, Table, parse_json, read_table
@@ -142,7 +152,9 @@ def _plan_keys(table: Table) -> dict[str, str]:
             hint = f"; did you mean {' or '.join(close)}?" if close else ""
             raise ReaderError(table.path, f"unknown column {shown(column)}{hint}")
         if key in keys.values():
-            raise ReaderError(table.path, f"two columns give {key}: {column} and {_column_of(keys, key)}")
+            raise ReaderError(
+                table.path, wording.given_twice(f"the column {key}", column, _column_of(keys, key))
+            )
         keys[column] = key
     return keys
 
@@ -153,13 +165,17 @@ def _column_of(keys: Mapping[str, str], key: str) -> str:
 
 def _check_ids(table: Table) -> None:
     if not table.rows:
-        raise ReaderError(table.path, "there are no runs below the header")
+        raise ReaderError(table.path, wording.empty("the table"))
     seen: dict[str, int] = {}
     for row in table.rows:
         if not row.id:
-            raise ReaderError(table.path, f"line {row.line} has no id")
+            raise ReaderError(table.path, wording.incomplete("id", f"line {row.line}"))
         if row.id in seen:
-            raise ReaderError(table.path, f"line {row.line} repeats the id {row.id!r} of line {seen[row.id]}")
+            value = f"line {seen[row.id]}"
+            raise ReaderError(
+                table.path,
+                wording.given_twice(f"the id {row.id!r}", value, f"line {row.line}", "give each row its own"),
+            )
         seen[row.id] = row.line
 
 
@@ -276,7 +292,7 @@ def _listed(row: Row, column: str) -> list[str]:
     text = row.text(column)
     result = cell(text) if text else []
     if not isinstance(result, list) or not all(isinstance(item, str) for item in result):
-        raise row.refused(column, f"{shown(text)} must be a JSON list of texts")
+        raise row.refused(column, wrong_type(column, text, "a JSON list of texts"))
     return result
 
 
@@ -309,7 +325,7 @@ def _printed(row: Row) -> Measured:
 def _one_of(row: Row, column: str, hint: Any) -> Any:  # noqa: ANN401  (an alias of Literal)
     """Return the text of a cell if it is one of the values of a Literal."""
     if (text := row.text(column)) not in (allowed := get_args(hint)):
-        raise row.refused(column, f"{shown(text)} must be {', '.join(allowed)}")
+        raise row.refused(column, not_one_of(column, text, allowed))
     return text
 
 
@@ -317,7 +333,7 @@ def _positive(row: Row, *columns: str) -> float | None:
     for column in columns:
         if (value := row.number(column)) is not None:
             if value <= 0:
-                raise row.refused(column, f"{shown(row.text(column))} must be greater than 0")
+                raise row.refused(column, out_of_range(column, row.text(column), "greater than 0"))
             figure: float = within(value, POSITIVE, column)
             return figure
     return None

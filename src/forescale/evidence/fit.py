@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from forescale.cost.calibration import Spread
 from forescale.cost.run_calibration import DeviceFactors, RunCalibration
-from forescale.errors import SpecError
+from forescale.errors import differs
 from forescale.evidence.entries import Move
 from forescale.evidence.least_squares import bounded_least_squares
 from forescale.evidence.runs import (
@@ -205,8 +205,8 @@ def calibrate_cluster(
     devices = {run.case.question.cluster.device.name for run in runs}
     if len(devices) != 1:
         result = ", ".join(sorted(devices)) or "none"
-        raise SpecError(
-            f"a cluster is calibrated with runs of one device; the runs are on {result}: leave out the others"
+        raise differs(
+            "the device of the runs", result, "a calibration", "of one device", "leave out the others"
         )
     device = runs[0].case.question.cluster.device
     known = base.devices.get(device.name) or base.devices.get(device.architecture)

@@ -19,7 +19,7 @@ from forescale.cost.model import ComputeModel
 from forescale.cost.roofline import Roofline, peak_rate
 from forescale.cost.tile import TileModel
 from forescale.cost.timings import KernelBatch, KernelRow, batches
-from forescale.errors import SpecError
+from forescale.errors import SpecError, not_measured, other_run
 from forescale.evidence.entries import FEWEST, EntryFit, Left, fit_and_check, moves_of
 from forescale.evidence.least_squares import robust_least_squares
 from forescale.files import packaged
@@ -178,7 +178,7 @@ def rows_of(measurements: Sequence[Measurements], device: Device) -> list[Kernel
     result = []
     for one in measurements:
         if one.device and one.device != device.name:
-            raise SpecError(f"{one.source} was measured on {one.device}; the fit is of {device.name}")
+            raise other_run(one.source, one.device, device.name)
         for number, (op, seconds) in enumerate(one.kernels):
             result.append(
                 KernelRow(
@@ -221,7 +221,7 @@ def fit_kernels(
         If there are too few timed kernels, or the device has no rate for a type.
     """
     if not rows:
-        raise SpecError(f"there are no timed kernels of {device.name} to fit to")
+        raise not_measured("the table", f"kernels of {device.name}")
     files = ", ".join(sorted({row.table for row in rows}))
     source = f"{files} around calibration {base.name}"
     calibration = replace(base, name=name, date=date, source=source, doubt=0.0)

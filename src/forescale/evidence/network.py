@@ -17,7 +17,7 @@ from forescale.cost.collectives.calibration import (
 )
 from forescale.cost.measured import Measurements
 from forescale.cost.timings import CollectiveBatch, MeasuredCollective, errors, stack
-from forescale.errors import SpecError
+from forescale.errors import SpecError, differs, not_measured
 from forescale.evidence.entries import FEWEST, CheckedFit, EntryFit, Left, fit_and_check, moves_of
 from forescale.evidence.least_squares import robust_least_squares
 from forescale.files import packaged
@@ -162,12 +162,14 @@ def fit_network(
 
 def _check(timed: Sequence[Timed], cluster: Cluster) -> None:
     if not timed:
-        raise SpecError(f"there are no timed collectives of {cluster.name} to fit to")
+        raise not_measured("the table", f"collectives of {cluster.name}")
     for file, row in timed:
         if row.ranks_per_node > cluster.devices_per_node:
-            raise SpecError(
-                f"{file} has {counted(row.ranks_per_node, 'rank')} per node; a node of {cluster.name} has "
-                f"{counted(cluster.devices_per_node, 'device')}"
+            raise differs(
+                f"the ranks per node of {file}",
+                counted(row.ranks_per_node, "rank"),
+                f"a node of {cluster.name}",
+                counted(cluster.devices_per_node, "device"),
             )
 
 

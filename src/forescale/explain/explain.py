@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from msgspec.structs import replace
 
-from forescale.errors import SpecError, UnknownNameError
+from forescale.errors import UnknownNameError, not_one_of, out_of_range, required_with
 from forescale.evaluate import Evaluation, evaluate
 from forescale.formula import Term, TermNode, as_term, number_of, total, value_of
 from forescale.graph.counts import (
@@ -191,9 +191,7 @@ def explain_account(question: Question, quantity: str, stage: int | None) -> Ter
     if quantity not in known:
         raise UnknownNameError(f"quantity of preset {question.preset}", quantity, known)
     if stage is not None and not quantity.startswith("memory."):
-        raise SpecError(
-            f"a stage goes with memory and its parts (memory.activations, ...), not with {quantity}"
-        )
+        raise required_with("memory or one of its parts (memory.activations, ...)", "a stage", quantity)
     return tidy(known[quantity].renamed(quantity).at())
 
 
@@ -213,7 +211,7 @@ def _rank(projection: Projection, stage: int | None) -> StageMemory:
         return max(stages, key=lambda item: item.peak_bytes)
     if not 0 <= stage < len(stages):
         ranks = f"the pipeline's {counted(len(stages), 'stage')}, 0 to {len(stages) - 1}"
-        raise SpecError(f"stage {stage} is none of {ranks}")
+        raise not_one_of("stage", stage, ranks)
     return stages[stage]
 
 
@@ -360,9 +358,7 @@ class Explainer(Struct, frozen=True, kw_only=True):
         if family == "memory":
             return self._memory(part, stage)
         if stage is not None:
-            raise SpecError(
-                f"a stage goes with memory and its parts (memory.activations, ...), not with {quantity}"
-            )
+            raise required_with("memory or one of its parts (memory.activations, ...)", "a stage", quantity)
         if family == "params":
             return self._parameters(part)
         if quantity.startswith("model_flops"):
@@ -400,7 +396,7 @@ class Explainer(Struct, frozen=True, kw_only=True):
                 return as_term(tokens_per_device_second(tokens=tokens, step_time=step, num_devices=devices))
             case "training_days":
                 if self.question.workload.tokens is None:
-                    raise SpecError("training_days needs the tokens of the whole run (--tokens)")
+                    raise required_with("the tokens of the whole run (--tokens)", "training_days")
                 return as_term(
                     days(total_tokens=self.question.workload.tokens, tokens=tokens, step_time=step)
                 )
@@ -437,9 +433,7 @@ class Explainer(Struct, frozen=True, kw_only=True):
     def _memory(self, part: str, stage: int | None) -> Term:
         peaks = value_of(self.evaluation.stage_peak)
         if stage is not None and not 0 <= stage < len(peaks):
-            raise SpecError(
-                f"stage {stage} is none of the pipeline's {counted(len(peaks), 'stage')}, 0 to {len(peaks) - 1}"
-            )
+            raise out_of_range("stage", stage, f"from 0 to {len(peaks) - 1}")
         rows = np.argmax(peaks, axis=0) if stage is None else np.full(np.shape(peaks)[1:], stage)
         values = self.evaluation.stage_peak if part == "peak" else getattr(self.evaluation.memory, part)
         return as_term(Picker(rows)(values), name=part).renamed(part, unit="byte")

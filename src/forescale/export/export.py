@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from forescale.atomic_write import writable, write_text, writing
 from forescale.catalogue.frameworks import load_framework
 from forescale.catalogue.models import load_model, vocabulary_of
-from forescale.errors import ForescaleError, SpecError
+from forescale.errors import ForescaleError, SpecError, file_exists, missing, unsupported_by, wrong_format
 from forescale.export.text import SLURM, Unsaid, headed, slurm_script, told_beside, words_of
 from forescale.files import exists, is_file, is_folder
 from forescale.frameworks.readers import read_file
@@ -97,7 +97,7 @@ def check_place(path: Path, *, force: bool, to: str | None = None) -> None:
     if to is not None:
         _check_kind(path, load_framework(to))
     if os.path.lexists(path) and not force:
-        raise SpecError(f"{path} exists; give another --output, or --force to replace it")
+        raise file_exists(path, "give another --output, or --force to replace it")
     if not is_folder(path):
         writable(path)
 
@@ -106,14 +106,16 @@ def _check_kind(path: Path, framework: Framework) -> None:
     """Refuse a folder where one file is written for a framework, a file where it is a folder, and a wrong ending."""
     writer = writer_of(framework)
     if is_file(path) and not writer.endings:
-        raise SpecError(f"{path} is a file; several are written for {framework.name}: give a folder's name")
+        raise wrong_format(
+            "a folder", f"several files are written for {framework.name}", "give a folder's name"
+        ).at(path)
     for release, ending in writer.endings.items():
         if framework.release.startswith(release) and not _is_folder(path, framework):
             others = {f"{framework.name}@{item}": end for item, end in writer.endings.items() if item}
             check_ending(path.name, ending, framework.label, others)
         elif is_folder(path) and not writer.several:
             fix = f"give a file's name, such as {path / f'run{ending}'}"
-            raise SpecError(f"{path} is a folder; one file is written for {framework.name}: {fix}")
+            raise wrong_format("a file", f"one file is written for {framework.name}", fix).at(path)
 
 
 def _fill(folder: Path, export: Export) -> None:
@@ -200,7 +202,7 @@ def export(
     """
     framework = question.framework if to is None else load_framework(to)
     if framework is None:
-        raise SpecError("say what the configuration is for: the question names no framework")
+        raise missing("the framework", "give --to NAME: the question names none")
     writer = writer_of(framework)
     request = under(question, framework)
     _check(request, framework, writer.no_vision)
@@ -263,25 +265,25 @@ def completed(
 def _check(question: Question, framework: Framework, no_vision: str) -> None:
     """Refuse a model without text, a traced model, a tower where there is `no_vision`, and what limits exclude."""
     if not question.model.vocab_size:
-        msg = f"{question.model.name} has no vocabulary; export writes the training of language models"
-        raise SpecError(msg)
+        raise unsupported_by(
+            "export",
+            f"{question.model.name}, which has no vocabulary",
+            "it writes the training of language models",
+        )
     if question.model.vision is not None and no_vision:
-        raise SpecError(
-            f"{framework.name}: {no_vision}, and {question.model.name} has a vision tower; images 0 writes the "
-            "training of the text alone (--images 0)"
-        )
+        fix = "images 0 writes the training of the text alone (--images 0)"
+        tower = f"the vision tower of {question.model.name}: {no_vision}"
+        raise unsupported_by(framework.name, tower, fix)
     if question.model.traces:
-        raise SpecError(
-            f"{question.model.name} was traced from its own code, and no file of {framework.name} "
-            "describes its blocks; start it with its own training script"
-        )
+        blocks = f"the blocks of {question.model.name}, which was traced from its own code"
+        raise unsupported_by(framework.name, blocks, "start it with its own training script")
     limits = framework.limits
     proposal = Proposal(
         model=question.model, cluster=question.cluster, workload=question.workload, degrees=question.layout
     )
     for name, rule in (limits.rules if limits is not None else {}).items():
         if not RULES[name](proposal):
-            raise SpecError(f"{framework.name} does not run this layout: {name} ({rule})")
+            raise unsupported_by(framework.name, f"this layout: {name} ({rule})")
 
 
 def _refuse_another_model(question: Question, unsaid: Sequence[Unsaid]) -> None:
@@ -297,9 +299,10 @@ def _refuse_another_model(question: Question, unsaid: Sequence[Unsaid]) -> None:
             f"{item.word.partition('.')[2]} {words_of(item.wanted)} would be {words_of(item.read)}"
             for item in local
         )
-        raise SpecError(
-            f"{question.framework.name} has no model like {question.model.name}: {message}; "
-            "export writes no other model"
+        raise unsupported_by(
+            question.framework.name,
+            f"a model like {question.model.name}: {message}",
+            "export writes no other model",
         )
 
 
@@ -316,7 +319,7 @@ def read_back(files: Files, question: Question) -> Question:
         try:
             readings = [read_file(Path(folder) / name, options) for name in (files.main, *files.beside)]
         except ForescaleError as error:
-            raise SpecError(str(error).replace(f"{folder}/", "")) from error
+            raise SpecError(error).worded(str(error).replace(f"{folder}/", "")) from error
     values = merge(*map(partial_question, readings)).values
     model = next((reading.model for reading in readings if reading.model is not None), question.model)
     explicit = {name: getattr(question.workload, name) for name in files.left}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from forescale.errors import shown
+from forescale.errors import not_expressed, shown
 from forescale.files import parse_json, read_text
 from forescale.frameworks.reading import Options, ParsedFile, packaged
 from forescale.frameworks.settings import known_settings
@@ -85,11 +85,11 @@ class AdapterReader:
         lines = key_lines(text, path.suffix)
         settings, unknown = known_settings(content, KEYS, path, lines, strict=options.strict)
         if (kind := settings.get("peft_type")) != "LORA":
-            settings.refuse(f"peft_type {kind} cannot be expressed; LORA can")
+            settings.refuse(not_expressed("peft_type", kind, "LORA is"))
         if settings.flag("use_dora"):
-            settings.refuse("use_dora has norms of whole weights, which cannot be expressed")
+            settings.refuse(not_expressed("use_dora", "(norms of whole weights)"))
         if several := [key for key in BY_LAYER if settings.get(key)]:
-            settings.refuse(f"{several[0]} gives layers adapters of their own, which cannot be expressed")
+            settings.refuse(not_expressed(several[0], "(layers with adapters of their own)"))
         parts = lora_words(
             settings.size("r", 8),
             targets_of(settings.words("target_modules") or ("q_proj", "v_proj"), settings.refuse),

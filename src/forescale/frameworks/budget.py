@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from forescale.errors import SpecError
+from forescale.errors import too_large
 
 
 class Budget:
@@ -35,4 +35,4 @@ class Budget:
         """
         self.left -= amount
         if self.left < 0:
-            raise SpecError(f"it takes more than {self.most:,} {self.unit} to evaluate; simplify it")
+            raise too_large("it", "", f"{self.most:,} {self.unit} to evaluate", "simplify it")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from forescale.errors import ReaderError, shown
+from forescale import wording
+from forescale.errors import ForescaleError, ReaderError
 
 
 class Getters:
@@ -13,7 +14,7 @@ class Getters:
     where: str
     """The file, for messages."""
 
-    def refuse(self, problem: str) -> NoReturn:
+    def refuse(self, problem: str | ForescaleError) -> NoReturn:
         """Raise: the configuration is invalid, or cannot be expressed."""
         raise ReaderError(self.where, problem)
 
@@ -21,15 +22,16 @@ class Getters:
         self, key: str, number: int | None, value: object, *, least: int, most: float, hint: str = ""
     ) -> int:
         """Return a whole number within bounds; `number` is None if `value` is no whole number."""
-        if number is None or number < least:
-            values = shown(value if number is None else number)
-            self.refuse(f"{key} must be a whole number of {least} or more, got {values}{hint}")
+        if number is None:
+            self.refuse(wording.wrong_type(key, value, wording.whole_from(least), hint))
+        if number < least:
+            self.refuse(wording.out_of_range(key, number, wording.whole_from(least), hint))
         if number > most:
-            self.refuse(f"{key} must be {most:,} or less, got {number}")
+            self.refuse(wording.out_of_range(key, number, f"{most:,} or less"))
         return number
 
     def boolean(self, key: str, known: bool | None, value: object) -> bool:
         """Return true or false; `known` is None if `value` is neither."""
         if known is None:
-            self.refuse(f"{key} must be true or false, got {shown(value)}")
+            self.refuse(wording.wrong_type(key, value, "true or false"))
         return known

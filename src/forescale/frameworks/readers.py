@@ -8,7 +8,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
-from forescale.errors import ReaderError, UnknownNameError
+from forescale import wording
+from forescale.errors import ReaderError, UnknownNameError, removed
 from forescale.files import is_file, is_folder, read_text
 from forescale.frameworks.adapters import AdapterReader
 from forescale.frameworks.bridge.reader import BridgeReader
@@ -81,7 +82,7 @@ def read_file(path: str | Path, options: Options | None = None) -> ParsedFile:
     try:
         return reader_of(read_text(file, most=LARGEST), file).read(file, options or Options())
     except RecursionError as error:
-        raise ReaderError(file, "its content nests deeper than can be read") from error
+        raise ReaderError(file, wording.too_deep()) from error
 
 
 def is_bare_model(path: Path) -> bool:
@@ -106,7 +107,9 @@ def training_file(folder: Path) -> Path | None:
     files = [path for path in paths if TrainerReader().recognises(_text_of(path))]
     if len(files) > 1:
         named = ", ".join(path.name for path in files)
-        raise ReaderError(folder, f"it holds several configurations of training, {named}; give one of them")
+        raise ReaderError(
+            folder, wording.choose_one("configurations of training", named, "one of their names")
+        )
     return files[0] if files else None
 
 
@@ -129,10 +132,8 @@ def refuse_layout_alone(path: Path) -> None:
     text = "" if is_folder(path) else read_text(path)
     for reader in (DeepSpeedReader(), AccelerateReader()):
         if reader.recognises(text):
-            problem = (
-                f"it describes no model ({reader.title}); give a MODEL, and this file with --config {path}"
-            )
-            raise ReaderError(path, problem)
+            fix = f"give a MODEL, and this file with --config {path}"
+            raise ReaderError(path, wording.incomplete("model", reader.title, fix))
 
 
 def refuse_unread(variables: Variables, files: Sequence[Path]) -> None:
@@ -163,11 +164,14 @@ def reader_of(text: str, where: object) -> Reader:
     """Return the reader that recognises `text`."""
     for name, hallmark in LEARNERS.items():
         if hallmark.search(text):
-            problem = (
-                f"it is of reinforcement learning with {name}, whose steps train and sample in turn: "
-                "out of scope; give MODEL and the layout of its training step alone"
+            raise ReaderError(
+                where,
+                wording.not_expressed(
+                    f"reinforcement learning with {name}, whose steps train and sample in turn,",
+                    "",
+                    "give MODEL and the layout of its training step alone",
+                ),
             )
-            raise ReaderError(where, problem)
     for reader in READERS:
         if reader.recognises(text):
             return reader
@@ -175,19 +179,23 @@ def reader_of(text: str, where: object) -> Reader:
     for name, hallmark in FOREIGN.items():
         if result := hallmark.search(text):
             line = text.count("\n", 0, result.end()) + 1
-            problem = (
-                f"it is of {name} (its line {line}: {result[0].strip()}), which is not read; give MODEL (a name or "
-                "a config.json) with the layout in --plan or flags: --seq-len, --global-batch-size, --zero"
+            raise ReaderError(
+                where,
+                wording.not_expressed(
+                    f"a file of {name} (its line {line}: {result[0].strip()})",
+                    "",
+                    "give MODEL (a name or a config.json), with the layout in --plan or as flags",
+                ),
             )
-            raise ReaderError(where, problem)
     for line, row in enumerate(text.splitlines()[:LINES], 1):
         word = re.match(r"""[\s\["'{]*([A-Za-z_]\w{3,})["'\]\s]*(?:[:=]|$)""", row)
         near = get_close_matches(word[1], HALLMARKS, 1, 0.8) if word else []
         if near and word and word[1] not in HALLMARKS:
-            problem = f"its format is not known; its line {line} has {word[1]!r}: did you mean {near[0]}?"
-            raise ReaderError(where, problem)
+            raise ReaderError(
+                where, wording.unknown_format((), f"its line {line} has {word[1]!r}: did you mean {near[0]}?")
+            )
     titles = "; ".join(reader.title for reader in READERS)
-    raise ReaderError(where, f"its format is not known; what can be read: {titles}")
+    raise ReaderError(where, wording.unknown_format(titles))
 
 
 TITAN: Final = "torchtitan 0.2 or earlier"
@@ -204,9 +212,9 @@ FOREIGN: Mapping[str, re.Pattern[str]] = {
     }.items()
 }
 """Keys of configurations that are not read, by framework."""
-TITAN_PROBLEM: Final = (
-    "{key} is a key of torchtitan 0.2 and earlier, whose TOML files are not read; give the Python job configuration of "
-    "torchtitan 0.3, or MODEL with --framework torchtitan@0.2 and the layout in flags or --plan"
+TITAN_FIX: Final = (
+    "TOML files of torchtitan 0.2 and earlier are not read; give the Python job configuration of torchtitan 0.3, or "
+    "MODEL with --framework torchtitan@0.2 and the layout in flags or --plan"
 )
 
 
@@ -225,7 +233,7 @@ def refuse_torchtitan_toml(text: str, where: object) -> None:
     """
     if result := FOREIGN[TITAN].search(text):
         line, key = text.count("\n", 0, result.end()) + 1, result[0].strip(" \t=")
-        raise ReaderError(f"{where}, line {line}", TITAN_PROBLEM.format(key=key))
+        raise ReaderError(f"{where}, line {line}", removed(key, TITAN_FIX))
 
 
 HALLMARKS = (

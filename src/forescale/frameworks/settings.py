@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar, overload
 
-from forescale.errors import ForescaleError, ReaderError, UnknownKeyError, UnknownNameError, shown
+from forescale import wording
+from forescale.errors import ForescaleError, ReaderError, UnknownKeyError, UnknownNameError
 from forescale.frameworks.getters import Getters
 from forescale.frameworks.reading import unknown_of
 from forescale.frameworks.shell import is_unset
@@ -32,7 +33,7 @@ class Unread(Struct, frozen=True):
     """A value that cannot be read; it matters only where the key is."""
 
     where: str
-    problem: str
+    problem: str | ForescaleError
 
 
 LONGEST = 10_000
@@ -81,7 +82,7 @@ class Settings(Getters):
             self._used[key] = None
         value = self._values.get(key)
         if value is MISSING:
-            self.refuse(f"{self.spell(key)} needs a value")
+            self.refuse(wording.no_value(self.spell(key)))
         if isinstance(value, Unread):
             raise ReaderError(value.where, value.problem)
         return value
@@ -118,7 +119,7 @@ class Settings(Getters):
         """Return a whole number of 1 or more, which is required unless it has a `default`."""
         value = self.count(key, default, least=1) if default is not None else self.count(key, least=1)
         if value is None:
-            self.refuse(f"{self.spell(key)} is required: a whole number of 1 or more")
+            self.refuse(wording.missing(self.spell(key), f"give {wording.whole_from(1)}"))
         return value
 
     def degree(self, key: str) -> int:
@@ -133,7 +134,7 @@ class Settings(Getters):
         except ValueError:
             number = math.nan
         if number is not None and not abs(number) <= MOST:
-            self.refuse(f"{self.spell(key)} must be a number, got {shown(value)}")
+            self.refuse(wording.wrong_type(self.spell(key), value, "a number"))
         return number
 
     def flag(self, key: str, *, default: bool = False) -> bool:
@@ -152,14 +153,14 @@ class Settings(Getters):
         """Return the value, which must be one of the `known` words; `default` if it is not given."""
         value = self.text(key, default)
         if value not in known:
-            self.refuse(f"{self.spell(key)} must be one of {', '.join(known)}, got {shown(value)}")
+            self.refuse(wording.not_one_of(self.spell(key), value, known))
         return value
 
     def text(self, key: str, default: str = "") -> str:
         """Return one word or line; `default` if it is not given, empty or switched off."""
         value = self.get(key)
         if isinstance(value, list | tuple | Mapping):
-            self.refuse(f"{self.spell(key)} must be text, got {shown(value)}")
+            self.refuse(wording.wrong_type(self.spell(key), value, "text"))
         return default if value is None or value is False or value == "" else str(value)
 
     def words(self, key: str) -> tuple[str, ...]:
@@ -181,12 +182,12 @@ class Settings(Getters):
             result = self._evaluate(key, str(value))
         if isinstance(result, int):
             if result < 1:
-                self.refuse(f"{self.spell(key)} must be 1 or more, got {result}")
+                self.refuse(wording.out_of_range(self.spell(key), result, "1 or more"))
             return result
         assert isinstance(result, list)
         if len(result) != length:
             self.refuse(
-                f"{self.spell(key)} lists {counted(len(result), 'layer')}, but the model has {length}"
+                wording.wrong_count(self.spell(key), counted(len(result), "layer"), "the model", length)
             )
         return tuple(result)
 
@@ -197,7 +198,7 @@ class Settings(Getters):
             return _sum_of_lists(ast.parse(text.strip(), mode="eval").body)
         except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
             self.refuse(
-                f"{self.spell(key)} must be a whole number or a list such as ([0]*3+[1]*58), got {shown(text)}"
+                wording.wrong_type(self.spell(key), text, "a whole number or a list such as ([0]*3+[1]*58)")
             )
 
     def spell(self, key: str) -> str:
@@ -217,9 +218,8 @@ class Settings(Getters):
             raw = " ".join(
                 f"--var {name}=VALUE" for name in dict.fromkeys(values[key][2:-1] for key in unset)
             )
-            self.refuse(
-                f"nothing sets the variables of {', '.join(map(self.spell, unset))}; give them with {raw}"
-            )
+            fix = f"give them with {raw}"
+            self.refuse(wording.missing([f"the variable of {self.spell(key)}" for key in unset], fix))
 
     def note(self, text: str) -> None:
         """Keep a remark for the reader of the result."""
@@ -267,12 +267,12 @@ def errors_of(where: object) -> Iterator[None]:
     except (ReaderError, UnknownKeyError, UnknownNameError):
         raise
     except ForescaleError as error:
-        raise ReaderError(where, str(error)) from error
+        raise ReaderError(where, error) from error
 
 
 def _var(value: object) -> str:
     """Return how to give the shell variable that a value is."""
-    return f"; give it with --var {value[2:-1]}=VALUE" if isinstance(value, str) and is_unset(value) else ""
+    return f"give it with --var {value[2:-1]}=VALUE" if isinstance(value, str) and is_unset(value) else ""
 
 
 def _sum_of_lists(node: ast.expr) -> int | list[int]:

@@ -11,7 +11,16 @@ import msgspec
 
 from forescale.atomic_write import write_text
 from forescale.checksum import CHECKSUM, checksum
-from forescale.errors import ForescaleError, ReaderError
+from forescale.errors import (
+    ReaderError,
+    corrupted,
+    empty,
+    incomplete,
+    newer_version,
+    not_one_of,
+    out_of_range,
+    wrong_format,
+)
 from forescale.files import parse_json, read_text
 from forescale.frameworks.reading import Options, ParsedFile
 from forescale.spec.model import Layer, Model
@@ -82,7 +91,7 @@ def save_trace(model: Model, path: Path) -> None:
         If the model was not traced, or the file cannot be written.
     """
     if not model.traces:
-        raise ForescaleError(f"{model.name} was not traced; fs.trace and forescale trace record models")
+        raise incomplete("trace", model.name, "record it with fs.trace or forescale trace")
     write_text(path, json.dumps(document_of(model), separators=(",", ":")) + "\n")
 
 
@@ -96,18 +105,15 @@ def read_trace(path: Path) -> Model:
     """
     content = parse_json(read_text(path, most=LARGEST), path)
     if not isinstance(content, Mapping):
-        raise ReaderError(path, f"a trace is a JSON object with the schema {SCHEMA}")
+        raise ReaderError(path, wrong_format(f"a JSON object with the schema {SCHEMA}"))
     _check_version(content.get("schema"), path)
     rest = {key: value for key, value in content.items() if key != CHECKSUM}
     if content.get(CHECKSUM) != checksum(rest):
-        raise ReaderError(
-            path,
-            "the checksum does not match the content; the file was changed or is incomplete: trace again",
-        )
+        raise ReaderError(path, corrupted("it", "the checksum does not match the content", "trace again"))
     try:
         traces = msgspec.convert(rest.get("traces"), tuple[Trace, ...])
         if not traces:
-            raise ReaderError(path, "traces is empty; a trace file has at least one")
+            raise ReaderError(path, empty("traces", "a trace file has at least one"))
         for trace in traces:
             _check(trace, path)
         return traced_model(
@@ -118,7 +124,7 @@ def read_trace(path: Path) -> Model:
             source=msgspec.convert(rest.get("source", ""), str),
         )
     except msgspec.ValidationError as error:
-        raise ReaderError(path, f"traces: {error}") from None
+        raise ReaderError(path, corrupted("traces", str(error))) from None
 
 
 def _check_version(schema: object, path: Path) -> None:
@@ -128,21 +134,24 @@ def _check_version(schema: object, path: Path) -> None:
     newer = (
         text.startswith(FAMILY) and text.removeprefix(FAMILY).isdigit() and int(text.removeprefix(FAMILY)) > 1
     )
-    fix = "a newer version of Forescale wrote it; update Forescale" if newer else "trace the model again"
-    raise ReaderError(path, f"schema must be {SCHEMA}, got {text[:60]!r}: {fix}")
+    if newer:
+        raise ReaderError(path, newer_version("its schema", text, SCHEMA))
+    raise ReaderError(path, not_one_of("schema", text, (SCHEMA,), "trace the model again"))
 
 
 def _check(trace: Trace, path: Path) -> None:
     """Raise unless names, numbers and extents of a trace are consistent and bounded."""
     if not 0 < len(trace.layers) <= MOST_LAYERS:
-        raise ReaderError(path, f"a trace has 1 to {MOST_LAYERS:,} layers, got {len(trace.layers):,}")
+        raise ReaderError(
+            path, out_of_range("the number of layers", len(trace.layers), f"1 to {MOST_LAYERS:,}")
+        )
     if unknown := [name for name in trace.layers if name not in trace.blocks]:
-        raise ReaderError(path, f"layer {unknown[0]!r} is not among blocks: {', '.join(trace.blocks)}")
+        raise ReaderError(path, not_one_of("layers", unknown[0], list(trace.blocks)))
     if unused := set(trace.blocks) - set(trace.layers):
-        raise ReaderError(path, f"block {min(unused)!r} is not among layers")
+        raise ReaderError(path, not_one_of("blocks", min(unused), list(trace.layers)))
     for block in (*trace.blocks.values(), trace.embedding, trace.head):
         for problem in _problems(block):
-            raise ReaderError(path, f"block {block.name!r}: {problem}")
+            raise ReaderError(path, corrupted(f"block {block.name!r}", problem))
 
 
 def _problems(block: TracedBlock) -> Iterable[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forescale.errors import SpecError
+from forescale.errors import unsupported_by
 from forescale.frameworks.bridge.writer import BridgeWriter
 from forescale.frameworks.deepspeed.writer import DeepSpeedWriter
 from forescale.frameworks.maxtext.writer import MaxTextWriter
@@ -37,7 +37,7 @@ def writer_of(framework: Framework) -> Writer:
         if framework.name in writer.frameworks:
             return writer
     known = ", ".join(name for writer in WRITERS for name in writer.frameworks)
-    raise SpecError(f"nothing is written for {framework.name}; export writes {known}")
+    raise unsupported_by("export", framework.name, f"it writes {known}")
 
 
 def has_writer(framework: Framework) -> bool:

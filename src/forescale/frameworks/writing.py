@@ -14,7 +14,7 @@ from typing import TypeVar
 from msgspec import field
 from msgspec.structs import replace
 
-from forescale.errors import SpecError
+from forescale.errors import unsupported_by, wrong_suffix
 from forescale.question import Question
 from forescale.spec.attention import AttentionKind
 from forescale.spec.cluster import Cluster
@@ -102,7 +102,7 @@ def check_ending(
     if other in KINDS and KINDS[other] != KINDS[text]:
         written = f"{reader} reads {KINDS[text]}" if reader else f"what is written is {KINDS[text]}"
         hint = "".join(f"; {KINDS[other]} is for {label}" for label, end in others.items() if end == other)
-        raise SpecError(f"{written}: give a name that ends in {text}, got {name}{hint}")
+        raise wrong_suffix("--output", name, (text,), f"{written}{hint}")
 
 
 EXPANDABLE: Mapping[str, str] = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
@@ -163,9 +163,7 @@ def check_attention(framework: str, model: Model, kinds: Sequence[type[Attention
     """
     other = next((attention for attention in model.attentions if type(attention) not in kinds), None)
     if other is not None:
-        raise SpecError(
-            f"{framework} has no {other.description}, which {model.name} has; export writes no other model"
-        )
+        raise unsupported_by(framework, f"the {other.description} of {model.name}")
 
 
 def torchrun(cluster: Cluster) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from forescale.errors import SpecError, UnknownNameError
+from forescale.errors import UnknownNameError, cannot_finish, out_of_range
 from forescale.files import packaged
 from forescale.formula import formula
 from forescale.goodput.expected import NEVER, Case, daly_interval, expected, slowest_share
@@ -74,9 +74,10 @@ def expected_parts(case: Case) -> dict[str, float]:
     """
     result = {name: float(item) for name, item in expected(case).items()}
     if not sum(result.values()) < ENDLESS * float(case.work):
-        raise SpecError(
-            f"it never ends: something fails every {float(case.mttf):.3g} s, and to restart and read a checkpoint "
-            f"takes {case.restart + case.reload:.3g} s; give fewer failures, a shorter restart or repair or more spares"
+        raise cannot_finish(
+            "the run",
+            f"failures come every {float(case.mttf):.3g} s, restart and reload take {case.restart + case.reload:.3g} s",
+            "give fewer failures, a shorter restart or repair or more spares",
         )
     return result
 
@@ -237,10 +238,11 @@ def saving(operations: Operations, parameters: float, precision: Precision, clus
     else:
         result = Saving(size, copied, copied + peers, peers)
     if checkpointing.interval is not None and checkpointing.interval < result.written:
-        raise SpecError(
-            f"a checkpoint takes {result.written:.3g} s to write, "
-            f"longer than the {checkpointing.interval:.3g} s between two; "
-            f"give an interval of {result.written:.3g} s or more, or more storage bandwidth"
+        raise out_of_range(
+            "the time to write a checkpoint",
+            f"{result.written:.3g} s",
+            f"less than the {checkpointing.interval:.3g} s between two",
+            f"give an interval of {result.written:.3g} s or more, or more storage bandwidth",
         )
     return result
 
@@ -267,9 +269,10 @@ def case_of(
             if restart < mttf
             else f"nor does a restart of {restart:.3g} s end; give fewer failures"
         )
-        raise SpecError(
-            f"a checkpoint takes {saved.written:.3g} s to write and something fails every {mttf:.3g} s: no work is "
-            f"ever saved; {fix}"
+        raise cannot_finish(
+            "the run",
+            f"a checkpoint takes {saved.written:.3g} s to write, failures come every {mttf:.3g} s: no work is saved",
+            fix,
         )
     slower = float(slowest_share(spread=operations.stragglers, num_devices=devices))
     case = Case(

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from forescale.errors import SpecError
+from forescale.errors import conflicts
 from forescale.formula import formula
 from forescale.graph.attention import ATTENTIONS
 from forescale.graph.ffn import dense_ffn
@@ -239,8 +239,7 @@ def _vocabulary_head(b: Builder, model: Model, *, source: str) -> None:
     local = columns / sharding.split("vocab")
     if sharding.choices.kernels.cross_entropy == "fused_linear":
         if sharding.summa:
-            msg = "cross_entropy fused_linear needs the head's matrix whole; with tp_kind summa give another"
-            raise SpecError(msg)
+            raise conflicts(["cross_entropy fused_linear", "tp_kind summa"], reason="it needs the whole head")
         b.parameter(VOCABULARY_WEIGHT, width, ("vocab", vocab), copies=columns / vocab)
         if model.head_bias:
             b.parameter("head.logits.bias", ("vocab", vocab), copies=columns / vocab)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import cast
 
-from forescale.errors import SpecError
+from forescale.errors import listed, required_with
 from forescale.formula import total
 from forescale.graph.operator import NARROWEST_GRADIENT_BYTES, Block, Operator, Tensor
 from forescale.graph.ops import AttentionCore, Collective, Gemm, GroupedGemm
@@ -67,7 +67,7 @@ NAMED: Mapping[KeptName, Shares] = {
 def shares_of(recompute: Recompute) -> Shares:
     """Return the tensors that a policy keeps, and how much of each."""
     if recompute.policy is None:
-        raise SpecError(f"recompute by policy needs its name: one of {', '.join(POLICIES)}")
+        raise required_with("a name", "recompute by policy", fix=f"give one of {listed(POLICIES)}")
     named = {tensor: share for name in recompute.kept for tensor, share in NAMED[name].items()}
     return {**POLICIES[recompute.policy], **named}
 

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from forescale.errors import SpecError
+from forescale.errors import SpecError, out_of_range
 from forescale.formula import Term, formula, value_of
 from forescale.graph.per_block import PerBlock, RecomputeSplit
 from forescale.numeric import Array, Numeric, Select, mapped, taking
@@ -308,7 +308,9 @@ def check_layer_ids(model: Model, recompute: Recompute) -> None:
     most = model.num_layers + model.num_mtp_layers
     beyond = [layer for layer in recompute.layer_ids if layer >= most]
     if beyond:
-        raise SpecError(f"recompute lists layer {beyond[0]}, but {model.name} has layers 0 to {most - 1}")
+        raise out_of_range(
+            "recompute.layer_ids", beyond[0], f"from 0 to {most - 1}, the layers of {model.name}"
+        )
 
 
 def replayed_mtp(model: Model, recompute: Recompute) -> int:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from forescale.errors import SpecError
+from forescale.errors import differs
 from forescale.graph.layer import VOCABULARY_WEIGHT
 from forescale.graph.operator import Block, Operator, Parameter, Part, Tensor, Work
 from forescale.graph.ops import AttentionCore, EagerKernel, Gemm, GroupedGemm, Primitive
@@ -50,10 +50,8 @@ def trace_of(model: Model, sharding: ShardingRules) -> Trace:
             return trace
     known = "; ".join(trace.precision for trace in model.traces)
     text = f"{requested[0]} under autocast to {requested[1]}" if requested[1] else requested[0]
-    raise SpecError(
-        f"{model.name} was traced with parameters in {known}, not in {text}; trace it with --precision "
-        f"{'autocast' if requested[1] else requested[0]}"
-    )
+    fix = f"trace it with --precision {'autocast' if requested[1] else requested[0]}"
+    raise differs("precision", text, f"the trace of {model.name}", known, fix)
 
 
 def traced_precision(model: Model) -> Precision:

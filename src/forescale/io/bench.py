@@ -39,6 +39,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import field
 from msgspec.structs import replace
 
+from forescale import wording
 from forescale.atomic_write import write_text
 from forescale.checksum import CHECKSUM, checksum
 from forescale.cost.timings import BlockTiming, MeasuredCollective, StepTiming, Timed, pooled
@@ -139,8 +140,11 @@ def read_bench(path: str | Path) -> BenchArtifact:
     if raw is not None and raw != checksum(values):
         raise ReaderError(
             file,
-            f"its checksum is {shown(raw)}, and that of its content {checksum(values)[:8]}…: it was changed after it "
-            f'was written; restore or measure it again, or remove the key "{CHECKSUM}" if you changed it on purpose',
+            wording.corrupted(
+                "it",
+                f"its checksum is {shown(raw)}, that of its content {checksum(values)[:8]}…",
+                f'restore or measure it again, or remove the key "{CHECKSUM}" if you changed it on purpose',
+            ),
         )
     return replace(build_bench(values, where=str(file)), unchecked=raw is None)
 
@@ -200,8 +204,10 @@ def _check_alike(artifacts: Mapping[str, BenchArtifact]) -> None:
         for key, value in message.items():
             other, known = first.setdefault(key, (name, value)) if value != "" else (name, value)
             if value != known:
-                raise SpecError(
-                    f"{other} and {name} differ in their {key}, and a file holds one run: keep them apart, load both"
+                raise wording.conflicts(
+                    [other, name],
+                    f"they differ in their {key}, and a file holds one run",
+                    "keep them apart, load both",
                 )
 
 
@@ -265,9 +271,9 @@ def build_bench(document: Mapping[str, Any], *, where: str) -> BenchArtifact:
             raise UnknownKeyError(key, where, keys)
     for key in ("asked", "config"):
         if key in document and not isinstance(document[key], Mapping):
-            raise SpecError(
-                f"{where}: {key} must be a table with model, cluster, devices and workload; got {document[key]!r}"
-            )
+            raise wording.wrong_type(
+                key, document[key], "a table with model, cluster, devices and workload"
+            ).at(where)
     rows = {key: _rows(document, key, where) for key in ROWS}
     rows["layers"], times = _layers(rows["layers"])
     rows["blocks"] = [*rows["blocks"], *times]
@@ -294,22 +300,23 @@ def _check_schema(value: object, file: Path) -> None:
             "a newer Forescale wrote it" if number.isdecimal() and int(number) > 1 else "nothing reads that"
         )
         raise ReaderError(
-            file, f"its schema is {value}; this version reads {SCHEMA}, and {newer}: update, or measure again"
+            file, wording.newer_version("its schema", value, SCHEMA, f"{newer}: update, or measure again")
         )
-    raise ReaderError(file, f"it is not a bench artifact: its schema must be {SCHEMA}, got {value!r}")
+    raise ReaderError(
+        file, wording.wrong_format("a bench artifact", f"its schema is {value!r}, not {SCHEMA}")
+    )
 
 
 def _check(artifact: BenchArtifact, where: str) -> None:
     """Refuse an artifact without measurements, or with measurements of a run that it does not have."""
     of_run = {key: getattr(artifact, key) for key in ("ranks", "layers", "blocks", "steps")}
     if not (any(of_run.values()) or artifact.kernels or artifact.collectives):
-        raise SpecError(
-            f"{where}: nothing was measured; it needs at least one measured rank, layer, block, step, kernel or "
-            "collective"
-        )
+        raise wording.not_measured("it", "a rank, layer, block, step, kernel or collective").at(where)
     needy = [key for key, rows in of_run.items() if rows]
     if artifact.config is None and needy:
-        raise SpecError(f"{where}: {' and '.join(needy)} need config, the run that they were measured in")
+        raise wording.required_with(
+            "config, the run that they were measured in", wording.listed(needy, "and")
+        ).at(where)
 
 
 def _row(key: str, row: Mapping[str, Any], where: str) -> Any:  # noqa: ANN401 (a row)
@@ -318,7 +325,7 @@ def _row(key: str, row: Mapping[str, Any], where: str) -> Any:  # noqa: ANN401 (
         return build(ROWS[key], row, where=where)
     op = str(row.get("op"))
     if op not in KERNEL_TIMINGS:
-        raise SpecError(f"{where}: op must be one of {', '.join(KERNEL_TIMINGS)}; got {op!r}")
+        raise wording.not_one_of("op", op, KERNEL_TIMINGS).at(where)
     return build(KERNEL_TIMINGS[op], row, where=where)
 
 
@@ -356,7 +363,7 @@ def _layers(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]],
 def _rows(document: Mapping[str, Any], key: str, where: str) -> list[Mapping[str, Any]]:
     rows = document.get(key, [])
     if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
-        raise SpecError(f"{where}: {key} must be a list of tables, got {rows!r}")
+        raise wording.wrong_type(key, rows, "a list of tables").at(where)
     return rows
 
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from forescale import wording
 from forescale.catalogue.frameworks import load_framework
-from forescale.errors import ReaderError, SpecError, refuse_misspelt, shown
+from forescale.errors import ReaderError, refuse_misspelt
 from forescale.files import exists, is_file, parse_json, place_of, read_text
 from forescale.frameworks.traces import FAMILY
 from forescale.limits import whole_of
@@ -43,7 +44,7 @@ def toml_file(path: object) -> Path:
         If its name does not end as plans in TOML do, and so would not be read as one.
     """
     if not isinstance(path, str | Path) or Path(path).suffix.lower() != ".toml":
-        raise SpecError(f"a plan is written in TOML: give a name that ends in .toml; got {shown(str(path))}")
+        raise wording.wrong_suffix("a plan", path, (".toml",))
     return Path(path)
 
 
@@ -65,7 +66,13 @@ def is_document(text: str | Path) -> bool:
     schema = str(content.get("schema", "")) if isinstance(content, dict) else ""
     startswith = schema.startswith("forescale.") and not schema.startswith(FAMILY)
     if place is not None and not startswith:
-        raise ReaderError(path, f"only what a command printed with --json has layouts by number, #{place}")
+        raise ReaderError(
+            path,
+            wording.wrong_format(
+                "a document with layouts by number",
+                f"#{place} needs the JSON that a command printed with --json",
+            ),
+        )
     return startswith
 
 
@@ -92,7 +99,7 @@ def read_asked(text: str | Path) -> dict[str, Any]:
     document, layout = _layout(path, place)
     question = document.get("question")
     if not isinstance(question, Mapping) or layout.get("schema") != PROJECTION:
-        raise ReaderError(path, "it does not say what was asked; print it anew with --json")
+        raise ReaderError(path, wording.incomplete("question", fix="print it again with --json"))
     kept = {
         name: value for name, value in question.items() if name not in ("space", "objective", "precision")
     }
@@ -123,15 +130,17 @@ def _layout(path: Path, place: int | None) -> tuple[dict[str, Any], dict[str, An
     ]
     if not result:
         if place is not None:
-            raise ReaderError(path, f"it is not a search, so it has no layout #{place}")
+            raise ReaderError(path, wording.wrong_format(f"a search, so it has no layout #{place}"))
         return document, _spelt(document, path)
     rows, place = result[0], 1 if place is None else place
     if not 1 <= place <= len(rows):
-        raise ReaderError(path, f"it has layouts #1 to #{len(rows)}, not #{place}")
+        raise ReaderError(
+            path, wording.out_of_range("the number of the layout", place, f"from #1 to #{len(rows)}")
+        )
     row = rows[place - 1]
     inside = [row[key] for key in ("best", "projection") if isinstance(row, dict) and key in row]
     if (layout := inside[0] if inside else row) is None:
-        raise ReaderError(path, f"nothing fits at #{place}")
+        raise ReaderError(path, wording.no_layout(f"fits at #{place}"))
     return document, _spelt(layout, path)
 
 
@@ -144,14 +153,20 @@ def _spelt(layout: Any, path: Path) -> Any:  # noqa: ANN401 (JSON)
         for name, known in TABLES.items():
             table = layout.get(name)
             if name not in layout:
-                raise ReaderError(path, f"it is not a complete {PROJECTION} document: it has no {name}")
+                raise ReaderError(
+                    path, wording.wrong_format(f"a complete {PROJECTION} document", f"it has no {name}")
+                )
             if not isinstance(table, dict):
-                raise ReaderError(path, f"{name} must be a table")
+                raise ReaderError(path, wording.wrong_type(name, table, "a table"))
             refuse_misspelt(table, known, f"{path}, {name}")
             if missing := [key for key in known if key not in table]:
-                raise ReaderError(path, f"{name} has no {missing[0]}")
+                raise ReaderError(path, wording.incomplete(missing[0], name))
         stages = layout["memory"]["stages"]
         listed = isinstance(stages, list) and all(isinstance(stage, dict) for stage in stages)
         if not stages or not listed or not all("num_layers" in stage for stage in stages):
-            raise ReaderError(path, "memory.stages must list every pipeline stage with its num_layers")
+            allowed = "a list of every pipeline stage with its num_layers"
+            raise ReaderError(
+                path,
+                wording.wrong_type("memory.stages", ..., allowed),
+            )
     return layout

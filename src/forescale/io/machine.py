@@ -14,7 +14,7 @@ from forescale.catalogue.clusters import (
     resolve_cluster_name,
     resolve_device_name,
 )
-from forescale.errors import SpecError
+from forescale.errors import SpecError, missing, not_a_factor, wrong_type
 from forescale.files import place_of
 from forescale.spec.cluster import HOST_BANDWIDTH, Cluster
 from forescale.struct import Struct
@@ -90,7 +90,7 @@ def cluster_fields(values: Mapping[str, Any], *, where: str, name: str, folder: 
     elif isinstance(device, str):
         full = resolve_device_name(device)
         if not {"devices_per_node", "tiers"} & entry.keys():
-            raise SpecError(f"{where}: give devices_per_node and tiers, or base = a cluster of {full}")
+            raise missing("devices_per_node and tiers", f"or give base = a cluster of {full}").at(where)
         entry["device"] = {**_plain(device_record(full)), "name": full}
     elif isinstance(device, Mapping):
         below = device.get("base") or (base and cluster_record(base)["device"])
@@ -122,7 +122,7 @@ def on_base(values: Mapping[str, Any], record: Callable[[str], Any], where: str)
     if base is None:
         return plain
     if not isinstance(base, str):
-        raise SpecError(f"{where}: base must be a catalogue name, got {base!r}")
+        raise wrong_type("base", base, "a catalogue name").at(where)
     return deep_merge(_plain(record(base)), plain)
 
 
@@ -149,7 +149,7 @@ def tiers_of_node(
         size = now if tier["size"] == before else tier["size"]
         if size and size % now and now % size:
             joins = f"tier {tier['name']!r} of the base joins {size} devices"
-            raise SpecError(f"{where}: {joins}, which nodes of {now} do not fill evenly; {fix}")
+            raise not_a_factor(joins, "which nodes", f"the devices of {now}", fix=fix).at(where)
         if not size or size > (values[-1]["size"] if values else 1):
             values.append({**tier, "size": size})
     return values

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
+from forescale import wording
 from forescale.cost.anchor import MARGIN, Rule
 from forescale.cost.measured import Measurements
 from forescale.cost.select import Calibrations, ComputeKind, Costs, read_calibrations
 from forescale.cost.timings import MeasuredCollective, kind_of, read_collectives, read_kernels
-from forescale.errors import ReaderError, SpecError, shown
+from forescale.errors import ReaderError
 from forescale.files import place_of, read_table, read_text
 from forescale.graph.ops import CollectiveKind
 from forescale.io.named import build, cluster_given
@@ -68,7 +69,7 @@ def read_costs(values: object, cluster: Cluster, *, where: str, folder: Path | N
         If the section is wrong, or the measurements are of another device.
     """
     if not isinstance(values, Mapping):
-        raise SpecError(f"{where}: cost must be a table ([cost]), got {values!r}")
+        raise wording.wrong_type("cost", values, "a table ([cost])").at(where)
     value = dict(values)
     value |= {
         name: [value[name]] for name in ("measurements", "benchmarks") if isinstance(value.get(name), str)
@@ -164,13 +165,13 @@ def read_measurements(
                 source=file.name, device=catalogue_name(run.device), collectives=tuple(run.rows)
             )
         case suffix:
-            raise ReaderError(file, f"the suffix {suffix!r} is not one of {', '.join(SUFFIXES)}")
+            raise ReaderError(file, wording.wrong_suffix("the file", suffix, SUFFIXES))
 
 
 def of_profile(profile: Profile, device: Device, file: Path) -> Measurements:
     """Return the kernels and collectives that were recorded of a run on a device."""
     if not profile.kernels and not profile.collectives:
-        raise ReaderError(file, "it has neither kernels nor collectives to look up")
+        raise ReaderError(file, wording.incomplete("kernels or collectives to look up"))
     notes = check_device(profile, device, file)
     return Measurements(
         source=file.name,
@@ -184,7 +185,7 @@ def of_profile(profile: Profile, device: Device, file: Path) -> Measurements:
 def of_artifact(bench: BenchArtifact, file: Path) -> Measurements:
     """Return the kernels and collectives of an artifact."""
     if not bench.kernels and not bench.collectives:
-        raise ReaderError(file, "it has neither kernels nor collectives to look up")
+        raise ReaderError(file, wording.incomplete("kernels or collectives to look up"))
     conditions = [text for text in (bench.conditions.software, bench.conditions.date) if text]
     if bench.config is None:
         named = catalogue_name(bench.conditions.device)
@@ -222,7 +223,7 @@ def _of_table(file: Path, device: Device, cluster: str) -> Measurements:
     collectives = tuple(row for name in timed for row in read_collectives(file, name))
     if not kernels and not collectives:
         others = ", ".join(sorted(name for name in names if name)) or "none"
-        raise ReaderError(file, f"it has no rows of {device.name}; its hardware: {others}")
+        raise ReaderError(file, wording.incomplete(f"rows of {device.name}", fix=f"its hardware: {others}"))
     return Measurements(source=file.name, device=device.name, kernels=kernels, collectives=collectives)
 
 
@@ -271,7 +272,9 @@ def read_nccl_tests(
     lines = [_PREFIX.sub("", line[:LONGEST]) for line in read_text(path).splitlines()]
     results = list(_results(path, lines))
     if not results:
-        raise ReaderError(path, "no results; a table with size, time, algbw and busbw is expected")
+        raise ReaderError(
+            path, wording.empty("the log", "a table with size, time, algbw and busbw is expected")
+        )
     result = _kind(lines)
     hosts, device = _ranks(lines)
     ranks = _agreed(path, "num_ranks", sum(hosts.values()) or None, num_ranks)
@@ -282,7 +285,7 @@ def read_nccl_tests(
     )
     if not rows:
         problem = f"all of its {wrong} results are wrong" if wrong else "all of its messages have no bytes"
-        raise ReaderError(path, f"no row counts: {problem}")
+        raise ReaderError(path, wording.empty("the table of usable rows", problem))
     return NcclTestsRun(
         kind=collective_kind,
         device=device,
@@ -298,13 +301,13 @@ T = TypeVar("T")
 
 def _agreed(path: Path, name: str, result: T | None, values: T | None) -> T:
     if result is None and values is None:
+        fix = f"keep what the test prints of its ranks, or give --{name.replace('_', '-')}"
         raise ReaderError(
             path,
-            f"the log does not say {name}; keep what the test prints of its ranks, or give "
-            f"--{name.replace('_', '-')}",
+            wording.incomplete(name, "the log", fix),
         )
     if result is not None and values is not None and result != values:
-        raise ReaderError(path, f"the log says {name} is {result}, but {values} was given")
+        raise ReaderError(path, wording.differs(name, values, "that of the log", result))
     value = values if result is None else result
     assert value is not None
     return value
@@ -374,7 +377,9 @@ def _results(path: Path, lines: list[str]) -> Iterator[tuple[float, float, str]]
             headed, rooted, reduced = True, "root" in parts, "redop" in parts
             continue
         if "(elements)" in parts and "(us)" not in parts:
-            raise ReaderError(path, f"line {number}: times are in µs, as nccl-tests prints them: (us)")
+            raise ReaderError(
+                path, wording.not_a_quantity("µs", "times", f"line {number}: nccl-tests prints times in (us)")
+            )
         if len(parts) < 3 or None in map(whole_of, parts[:2]) or _NUMBER.match(parts[2]):
             continue
         # size count type [redop [root]] time algbw busbw wrong ...
@@ -384,10 +389,10 @@ def _results(path: Path, lines: list[str]) -> Iterator[tuple[float, float, str]]
             size, time_us = float(parts[0]), float(values[0])
             if size and not 0 < time_us < MOST:
                 raise ReaderError(
-                    path, f"line {number}: a message takes more than 0 µs, got {shown(values[0])}"
+                    path, wording.out_of_range(f"line {number}: a message", values[0], "more than 0 µs")
                 )
             yield size, time_us, values[3]
         elif headed and _TYPE.match(parts[2]):
             raise ReaderError(
-                path, f"line {number}: the row of {parts[0]} bytes has no time: {shown(line.strip())}"
+                path, wording.incomplete("time", f"line {number}: the row of {parts[0]} bytes", line.strip())
             )

@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
-from forescale.errors import SpecError, shown
+from forescale.errors import wrong_type
 from forescale.files import check_plain
 from forescale.frameworks.reading import ParsedFile, flat
 from forescale.io.named import checked_model
@@ -146,7 +146,7 @@ def with_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[
             keys[0] = "strategy"
         if not equals or not all(keys):
             like = "section.key=value, such as layout.tp=4"
-            raise SpecError(f"the override {override!r} must look like {like}")
+            raise wrong_type("the override", override, f"like {like}")
         _set(changed, keys, _literal(text.strip()), str(override))
     return spelt_out(changed)
 
@@ -159,9 +159,7 @@ def _set(values: dict[str, Any], keys: list[str], value: object, override: str) 
         if isinstance(below, str) and key in ("model", "cluster", "device"):
             below = {"base": below}
         if not isinstance(below, Mapping):
-            raise SpecError(
-                f"the override {override!r} goes through {key!r}, which holds {shown(below)} and no table"
-            )
+            raise wrong_type(f"{key!r} in the override {override!r}", below, "a table")
         place[key] = dict(below)
         place = place[key]
     place[keys[-1]] = value

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from forescale import wording
 from forescale.catalogue.clusters import (
     DEVICE_DIMENSIONS,
     LINK_DIMENSIONS,
@@ -25,7 +26,7 @@ from forescale.catalogue.clusters import (
 from forescale.catalogue.frameworks import load_framework
 from forescale.catalogue.models import hub_name, load_model, model_names, vocabulary_of
 from forescale.cost.collectives.algorithms import ALGORITHM_NAMES
-from forescale.errors import ReaderError, SpecError, UnknownKeyError, UnknownNameError, shown
+from forescale.errors import ReaderError, SpecError, UnknownKeyError, UnknownNameError
 from forescale.files import exists, packaged, place_of
 from forescale.frameworks.huggingface import load_huggingface, read_huggingface
 from forescale.frameworks.primus.hardware import (
@@ -91,8 +92,8 @@ def build(kind: type[T], values: Mapping[str, Any], *, where: str) -> T:
     built = walk.visit(kind, values, ())
     if not walk.problems:
         return built  # type: ignore[no-any-return]
-    if len(walk.problems) == 1 and isinstance(walk.problems[0], UnknownKeyError):
-        raise walk.problems[0]
+    if len(walk.problems) == 1:
+        raise walk.problems[0].at("" if isinstance(walk.problems[0], UnknownKeyError) else where)
     raise SpecError(f"{where}: " + "; ".join(str(problem) for problem in walk.problems))
 
 
@@ -134,7 +135,7 @@ def model_of(text: str, *, folder: Path | None = None) -> Model:
 
     reading = read_file(file, Options(vocabulary_of=vocabulary_of, model_of=load_model))
     if reading.model is None:
-        raise ReaderError(file, "it describes no model")
+        raise ReaderError(file, wording.incomplete("model"))
     return checked_model(reading.model, where=str(file))
 
 
@@ -170,7 +171,7 @@ def model_given(value: object, where: str, folder: Path | None = None) -> Model:
     if isinstance(value, str):
         return model_of(value, folder=folder)
     if not isinstance(value, Mapping):
-        raise SpecError(f"{where}: model must be a name, a file or a table, got {shown(value)}")
+        raise wording.wrong_type("model", value, "a name, a file or a table").at(where)
     values = dict(value)
     if HUGGINGFACE_KEYS & values.keys():
         return _of_huggingface(values, f"{where}, model")
@@ -220,11 +221,11 @@ def cluster_given(
         inside = {key: value for key, value in values.items() if key != "num_devices"}
         cluster = build_cluster(inside, 1, where=f"{where}, cluster", name="cluster", folder=folder)
     else:
-        raise SpecError(f"{where}: cluster must be a name, a file or a table, got {shown(values)}")
+        raise wording.wrong_type("cluster", values, "a name, a file or a table").at(where)
     if config is None:
         return cluster
     if not isinstance(config, str):
-        raise SpecError(f"{where}: hardware_config must be a file, got {shown(config)}")
+        raise wording.wrong_type("hardware_config", config, "a file").at(where)
     return read_hardware_config((folder or Path()) / place_of(config)).applied(cluster)
 
 
@@ -233,9 +234,7 @@ def framework_given(value: object, where: str) -> Framework | None:
     if value is None or isinstance(value, Framework):
         return value
     if not isinstance(value, str):
-        raise SpecError(
-            f"{where}: framework must be a name, such as torchtitan or nemo@24.07; got {shown(value)}"
-        )
+        raise wording.wrong_type("framework", value, "a name, such as torchtitan or nemo@24.07").at(where)
     return load_framework(value)
 
 
@@ -307,7 +306,9 @@ def file_of(text: str, folder: Path | None, *, known: bool) -> Path | None:
     if not text.strip() or hub_name(text):
         return None
     if _ADDRESS.match(text):
-        raise SpecError(f"{text}: Forescale does not use the network; download the file and give its path")
+        raise wording.not_found(
+            "local file", "Forescale does not use the network: download the file and give its path"
+        ).at(text)
     path = (folder or Path()) / place_of(text)
     if "/" in text:
         named = text.count("/") == 1 and Path(text).suffix not in _SUFFIXES and text[0].isalnum()
@@ -344,10 +345,11 @@ def _of_hardware_config(values: Mapping[str, Any], file: Path) -> Cluster:
     """Return the cluster of a Primus hardware configuration: over its `base`, or the one its name says."""
     base = values.get("base", file.stem.lower())
     if not is_cluster_name(base):
-        raise SpecError(
-            f"{file}: a hardware configuration does not say which devices it is of; add `base: NAME` of a "
-            "catalogue cluster, or give --cluster NAME --hardware-config FILE"
-        )
+        raise wording.required_with(
+            "its device",
+            "a hardware configuration",
+            fix="add `base: NAME` of a catalogue cluster, or give --cluster NAME --hardware-config FILE",
+        ).at(file)
     config = build_hardware_config(values, where=file.name)
     return config.applied(load_cluster(base, 1))
 
@@ -361,9 +363,9 @@ def build_cluster(
     entry = cluster_fields(values, where=where, name=name, folder=folder).values
     value = entry.setdefault("num_devices", num_devices or 1)
     if num_devices not in (None, value):
-        raise SpecError(
-            f"{where}: it says {value} devices, but {num_devices} were asked for; leave one of them out"
-        )
+        raise wording.differs(
+            "its number of devices", value, "the number asked for", num_devices, "leave one of them out"
+        ).at(where)
     cluster = build(Cluster, entry, where=where)
     algorithms = [tier.parameters.algorithms or () for tier in cluster.tiers if tier.parameters is not None]
     for algorithm in chain.from_iterable(algorithms):
@@ -400,6 +402,6 @@ def _refuse_name_alone(
     """Refuse a table that names an entry of the catalogue as if the name brought its fields."""
     name = values.get("name")
     if name in known and set(required(kind)) - values.keys() - {"num_devices"}:
-        raise SpecError(
-            f"{where}: name only names what the table describes; base = {name!r} brings the fields of the catalogue's"
-        )
+        raise wording.incomplete(
+            "fields", "the table", f"name only names it; base = {name!r} copies the fields of the catalogue's"
+        ).at(where)

@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from forescale.errors import ReaderError, SpecError, shown
+from forescale.errors import (
+    ReaderError,
+    conflicts,
+    given_twice,
+    listed,
+    no_value,
+    required_with,
+    wrong_type,
+)
 from forescale.positions import says_lines
 from forescale.question import Note
 from forescale.schedule.library import family
@@ -28,12 +36,12 @@ def uncontradicted(path: Path, values: dict[str, Any]) -> dict[str, Any]:
     """
     for key, value in values.items():
         if value is None:
-            raise ReaderError(path, f"{key} has no value; give it one, or leave the key out")
+            raise ReaderError(path, no_value(key))
     top, inner, layout = (values.get(name) for name in ("precision", "workload", "strategy"))
     nested = inner.get("precision") if isinstance(inner, dict) else None
     if isinstance(top, dict) and isinstance(nested, dict) and (twice := sorted(top.keys() & nested.keys())):
         raise ReaderError(
-            path, f"precision.{twice[0]} is given in precision and in workload.precision; give it once"
+            path, given_twice(f"precision.{twice[0]}", fix="give it in precision or in workload.precision")
         )
     recompute = layout.get("recompute") if isinstance(layout, dict) else None
     for word, kinds in REPLAYS.items():
@@ -41,8 +49,8 @@ def uncontradicted(path: Path, values: dict[str, Any]) -> dict[str, Any]:
             continue
         kind = recompute.get("granularity", kinds[0] if "framework" in values else "none")
         if kind not in kinds:
-            text = f"recompute.{word} goes with the granularity {' or '.join(kinds)}; it is {kind}"
-            raise ReaderError(path, f"strategy: {text}")
+            granularity = f"the granularity {listed(kinds)}"
+            raise ReaderError(path, required_with(granularity, f"recompute.{word}", kind).at("strategy"))
     return values
 
 
@@ -61,11 +69,11 @@ def check_names(values: Mapping[str, Any], where: str) -> None:
     work = values["workload"]
     precision = work.get("precision", {}) if isinstance(work, Mapping) else {}
     if not isinstance(precision, Mapping | Precision):
-        raise SpecError(f"{where}, workload: precision must be a table ([precision]), got {shown(precision)}")
+        raise wrong_type("precision", precision, "a table ([precision])").at(f"{where}, workload")
     for table in (precision, values.get("precision", {})):
         for name, value in table.items() if isinstance(table, Mapping) else ():
             if isinstance(value, Mapping | list):
-                raise SpecError(f"{where}, workload: precision.{name} must be a name, got {shown(value)}")
+                raise wrong_type(f"precision.{name}", value, "a name").at(f"{where}, workload")
 
 
 def names_of(value: object, where: str) -> list[str]:
@@ -79,7 +87,7 @@ def names_of(value: object, where: str) -> list[str]:
     if value is None:
         return []
     if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
-        raise SpecError(f"{where} must be a list of names, got {shown(value)}")
+        raise wrong_type(where, value, "a list of names")
     return list(value)
 
 
@@ -140,7 +148,7 @@ def _with_layout(values: dict[str, Any]) -> dict[str, Any]:
     if "layout" not in values:
         return values
     if "strategy" in values:
-        raise SpecError("the sections layout and strategy are the same; give one of them")
+        raise conflicts(["the sections layout", "strategy"])
     return {"strategy" if key == "layout" else key: value for key, value in values.items()}
 
 

@@ -21,8 +21,9 @@ from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
+from forescale import wording
 from forescale.cost.timings import MeasuredCollective, kind_of
-from forescale.errors import ReaderError, SpecError, refuse_misspelt, shown
+from forescale.errors import ReaderError, SpecError, refuse_misspelt
 from forescale.files import parse_json, read_bytes
 from forescale.graph.ops import AttentionCore, Compute, Gemm
 from forescale.limits import Interval, outside, within
@@ -93,13 +94,17 @@ def read_profile(path: str | Path, *, devices_per_node: int) -> Profile:
     document = parse_json(_text(file), file, infinite=True)
     events = document.get("traceEvents") if isinstance(document, Mapping) else None
     if not isinstance(events, list):
-        raise ReaderError(file, "it is not a trace of torch.profiler: it has no list traceEvents")
+        raise ReaderError(
+            file, wording.wrong_format("a trace of torch.profiler", "it has no list traceEvents")
+        )
     events = [event for event in events if isinstance(event, Mapping)]
     _check(events, file)
     trace = _trace(events, devices_per_node)
     if not (trace.kernels or trace.collectives or trace.step_s or trace.update_s or trace.ranks):
+        value = "kernels or steps"
         raise ReaderError(
-            file, "nothing of it is a measurement; record with torch.profiler's record_shapes=True and step()"
+            file,
+            wording.not_measured("it", value, "record with torch.profiler's record_shapes=True and step()"),
         )
     return replace(trace, devices=_device_names(document, file))
 
@@ -108,11 +113,11 @@ def _device_names(document: Event, file: Path) -> tuple[str, ...]:
     """Return the distinct names of a trace's devices, in order."""
     rows = document.get("deviceProperties") or []
     if not isinstance(rows, list):
-        raise ReaderError(file, f"deviceProperties must be a list of tables, got {shown(rows)}")
+        raise ReaderError(file, wording.wrong_type("deviceProperties", rows, "a list of tables"))
     for place, row in enumerate(rows):
         if not isinstance(row, Mapping) or not isinstance(row.get("name"), str):
             raise ReaderError(
-                file, f"deviceProperties[{place}] must be a table with a name, got {shown(row)}"
+                file, wording.wrong_type(f"deviceProperties[{place}]", row, "a table with a name")
             )
     return tuple(dict.fromkeys(row["name"] for row in rows))
 
@@ -125,7 +130,7 @@ def _text(file: Path) -> str:
                 content = inside.read(MOST_BYTES + 1)
         return content.decode("utf-8-sig")
     except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise ReaderError(file, f"it is not a complete trace ({error})") from error
+        raise ReaderError(file, wording.wrong_format(f"a complete trace ({error})")) from error
 
 
 READ: Mapping[str, tuple[type, ...]] = {
@@ -153,7 +158,7 @@ def _check(events: Sequence[Event], file: Path) -> None:
             for key, value in table.items():
                 if key in kinds and (problem := _problem(value, kinds[key], RANGES.get(key, USUAL))):
                     where = f"{key!r} of event {at} ({event.get('name')})"
-                    raise ReaderError(file, f"{where} {problem}, got {shown(value)}")
+                    raise ReaderError(file, wording.out_of_range(where, value, problem))
             if new := table.keys() - kinds.keys() - strange:
                 strange |= new
                 refuse_misspelt(table, kinds, f"{file}, event {at} ({event.get('name')})")
@@ -163,7 +168,7 @@ def _problem(value: object, kinds: tuple[type, ...], allowed: Interval) -> str:
     """Return what a value of a trace must be; nothing where it is that."""
     plain = isinstance(value, kinds) and not isinstance(value, bool)
     if not plain or (isinstance(value, float) and not isfinite(value)):
-        return f"must be {' or '.join(TYPE_WORDS[kind] for kind in kinds)}"
+        return wording.listed(TYPE_WORDS[kind] for kind in kinds)
     return outside(value, allowed) if isinstance(value, int | float) else ""
 
 
@@ -338,9 +343,11 @@ def _snapshot(file: Path) -> Event:
     except ReaderError:
         raise
     except Exception as error:  # a broken pickle raises anything
-        raise ReaderError(file, f"the snapshot cannot be read: {error}") from error
+        raise ReaderError(file, wording.cannot_parse("pickle", str(error))) from error
     if not isinstance(content, Mapping) or not isinstance(content.get("segments"), list):
-        raise ReaderError(file, "it is not a snapshot of torch.cuda.memory: it has no list segments")
+        raise ReaderError(
+            file, wording.wrong_format("a snapshot of torch.cuda.memory", "it has no list segments")
+        )
     return content
 
 
@@ -366,7 +373,7 @@ def _peaks(content: Event, file: Path) -> tuple[RankPeak, ...]:
     segments = _tables(content["segments"], "segments", file)
     traces = content.get("device_traces") or []
     if not isinstance(traces, list):
-        raise ReaderError(file, f"device_traces must be a list, got {shown(traces)}")
+        raise ReaderError(file, wording.wrong_type("device_traces", traces, "a list"))
     values: dict[int, list[int]] = defaultdict(lambda: [0, 0])
     for place, segment in enumerate(segments):
         where = f"segments[{place}]"
@@ -390,35 +397,37 @@ def _peaks(content: Event, file: Path) -> tuple[RankPeak, ...]:
                 )
             )
     if not result:
-        raise ReaderError(file, "it has no memory: nothing was allocated when it was taken")
+        raise ReaderError(file, wording.not_measured("it", "memory: nothing was allocated when it was taken"))
     return tuple(result)
 
 
 def _tables(rows: object, where: str, file: Path) -> list[Event]:
     """Return a list of tables of a snapshot as it is."""
     if not isinstance(rows, list):
-        raise ReaderError(file, f"{where} must be a list of tables, got {shown(rows)}")
+        raise ReaderError(file, wording.wrong_type(where, rows, "a list of tables"))
     for place, row in enumerate(rows):
         if not isinstance(row, Mapping):
-            raise ReaderError(file, f"{where}[{place}] must be a table, got {shown(row)}")
+            raise ReaderError(file, wording.wrong_type(f"{where}[{place}]", row, "a table"))
     return rows
 
 
 def _whole(table: Event, key: str, where: str, file: Path, allowed: Interval) -> int:
     """Return a whole number of a snapshot's table."""
     if key not in table:
-        raise ReaderError(file, f"it is not a snapshot of torch.cuda.memory: {where} has no {key}")
+        raise ReaderError(
+            file, wording.wrong_format("a snapshot of torch.cuda.memory", f"{where} has no {key}")
+        )
     try:
         return int(within(table[key], allowed, f"{where}.{key}", whole=True))
     except SpecError as error:
-        raise ReaderError(file, str(error)) from error
+        raise ReaderError(file, error) from error
 
 
 def _changed(trace: Sequence[Event], which: int, where: str, file: Path) -> Iterator[int]:
     for place, event in enumerate(trace):
         action = event.get("action")
         if not isinstance(action, str):
-            raise ReaderError(file, f"{where}[{place}].action must be text, got {shown(action)}")
+            raise ReaderError(file, wording.wrong_type(f"{where}[{place}].action", action, "text"))
         if sign := CHANGES.get(action, (0, 0))[which]:
             yield sign * _whole(event, "size", f"{where}[{place}]", file, SIZE)
 

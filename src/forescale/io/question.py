@@ -39,9 +39,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
 
+from forescale import wording
 from forescale.atomic_write import write_text
 from forescale.catalogue.frameworks import load_framework
-from forescale.errors import ReaderError, SpecError, UnknownKeyError, UnknownNameError, shown
+from forescale.errors import ReaderError, UnknownKeyError, UnknownNameError
 from forescale.files import file_of, is_file, parse_json, read_text
 from forescale.io.document import PLAN, is_document, is_written, read_asked, toml_file
 from forescale.io.measurements import artifact_notes, cost_values, of_artifact, of_profile, read_costs
@@ -123,10 +124,10 @@ def write_question(question: Question, path: str | Path) -> None:
         have no name.
     """
     if not isinstance(question, Question):
-        raise SpecError(f"write_question takes a Question, as fs.ask makes it; got {shown(question)}")
+        raise wording.wrong_type("write_question", question, "a Question, as fs.ask makes it")
     file, values = toml_file(path), question_values(question)
     if build_question(values, where=str(path)) != question:
-        raise SpecError(f"{path}: the question cannot be written so that it is read back equal")
+        raise wording.cannot_write(path, "the plan read back would differ from the question")
     write_text(file, dump_toml(values))
 
 
@@ -142,7 +143,8 @@ def read_plan_values(path: str | Path) -> dict[str, Any]:
         return read_asked(path)
     file = Path(path)
     if not is_written(file):
-        raise ReaderError(file, f"a plan is {PLAN}, or what a command printed with --json (FILE.json#1)")
+        allowed = f"{PLAN}, or be what a command printed with --json (FILE.json#1)"
+        raise ReaderError(file, wording.wrong_suffix("a plan", path, allowed))
     if file.suffix.lower() == ".toml":
         from forescale.frameworks.readers import refuse_torchtitan_toml
 
@@ -289,9 +291,7 @@ def _profiled(file: Path, target: Question) -> Bench:
     from forescale.restore import WHOLE, Bench
 
     if target.strategy is None:
-        raise SpecError(
-            f"{file.name} does not say of which layout it is, and a search has none; project the layout that was run"
-        )
+        raise wording.incomplete("layout", file.name, "a search needs one: project the layout that was run")
     profile = read_profile(file, devices_per_node=target.cluster.devices_per_node)
     device = target.cluster.device
     notes = check_device(profile, device, file)
@@ -321,12 +321,14 @@ def measured_question(bench: BenchArtifact, target: Question, *, where: str, fol
         If it measured no run, or one of another model, device or type.
     """
     if bench.config is None:
-        raise SpecError(f"{where} has timed kernels only; it does not say of which run")
+        raise wording.incomplete("run", where, "it has timed kernels only")
     ran = build_question({"strategy": {}, **bench.config}, where=f"{where}, config", folder=folder)
     if _each_layer(ran.model) != _each_layer(target.model):
-        raise SpecError(
-            f"{where} measured {ran.model.name}; the question is about {target.model.name}: its layers, but for "
-            "their number and that of their experts, must have been measured"
+        raise wording.other_run(
+            where,
+            ran.model.name,
+            target.model.name,
+            "measure its layers; their number and that of their experts may differ",
         )
     for what, measured, question in (
         ("on", ran.cluster.device.name, target.cluster.device.name),
@@ -334,9 +336,7 @@ def measured_question(bench: BenchArtifact, target: Question, *, where: str, fol
         ("with activations in", ran.workload.precision.activations, target.workload.precision.activations),
     ):
         if measured != question:
-            raise SpecError(
-                f"{where} was measured {what} {measured}; the question is {what} {question}: measure there"
-            )
+            raise wording.other_run(where, f"{what} {measured}", f"{what} {question}", "measure there")
     return ran
 
 
@@ -369,11 +369,13 @@ def build_layout(values: Mapping[str, Any], num_devices: int, *, where: str, sit
     if num_devices % fixed:
         below, above = num_devices // fixed * fixed, -(-num_devices // fixed) * fixed
         nearest = f"are {below} or {above}" if below else f"is {above}"
-        raise SpecError(
-            f"{where}, strategy: the number of devices, {num_devices}, is not a multiple of the {fixed} that "
-            f"tp {value.tp}, cp {value.cp}, pp {value.pp} and the data parallel degree given need; "
-            f"the nearest {nearest}"
-        )
+        raise wording.not_divisible(
+            "the number of devices",
+            num_devices,
+            fixed,
+            f"tp {value.tp} × cp {value.cp} × pp {value.pp} × the data-parallel degree",
+            f"the nearest {nearest}",
+        ).at(f"{where}, strategy")
     result = {"dp_replicate": value.dp_replicate * least}
     result[free] = num_devices // fixed * (least if free == "dp_replicate" else 1)
     return build(Layout, {**values, **result}, where=f"{where}, strategy")
@@ -416,11 +418,9 @@ _LIMITS = MappingProxyType({"objective": "step_time", "max_memory": None, "safe"
 def _limits(values: Mapping[str, Any], where: str, device: Device) -> dict[str, Any]:
     result = dict(_LIMITS) | {name: values[name] for name in _LIMITS if name in values}
     if result["objective"] not in get_args(Objective):
-        raise SpecError(
-            f"{where}: objective must be {' or '.join(get_args(Objective))}, got {shown(result['objective'])}"
-        )
+        raise wording.not_one_of("objective", result["objective"], get_args(Objective)).at(where)
     if not isinstance(result["safe"], bool):
-        raise SpecError(f"{where}: safe must be true or false, got {shown(result['safe'])}")
+        raise wording.wrong_type("safe", result["safe"], "true or false").at(where)
     if (limit := result["max_memory"]) is not None:
         result["max_memory"] = device.limit_of(limit, f"{where}: max_memory")
     return result
@@ -502,14 +502,14 @@ def _check_sections(values: Mapping[str, Any], where: str) -> None:
         if key not in SECTIONS:
             raise UnknownKeyError(key, where, SECTIONS, home_of(key, KINDS))
     if "phase" in values:
-        raise SpecError(
-            f"{where}: [[phase]] is of a whole run, which `forescale run` projects; leave it out here"
-        )
+        raise wording.no_effect(
+            "[[phase]]", "it is of a whole run, which `forescale run` projects", "leave it out here"
+        ).at(where)
     if missing := [key for key in ("model", "cluster", "workload") if key not in values]:
-        raise SpecError(f"{where}: {' and '.join(missing)} {'are' if missing[1:] else 'is'} required")
+        raise wording.missing(missing).at(where)
     for key in _TABLES:
         if key in values and not isinstance(values[key], Mapping | Layout | Workload | Operations):
-            raise SpecError(f"{where}: {key} must be a table ([{key}]), got {shown(values[key])}")
+            raise wording.wrong_type(key, values[key], f"a table ([{key}])").at(where)
     check_names(values, where)
 
 

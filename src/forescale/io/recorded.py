@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forescale.catalogue.clusters import device_names, hardware_device
-from forescale.errors import SpecError, UnknownNameError
+from forescale.errors import UnknownNameError, differs, other_run
 from forescale.formula import number_of
 from forescale.graph.ops import AttentionCore, Gemm
 from forescale.question import Question
@@ -47,20 +47,18 @@ def check_device(profile: Profile, device: Device, file: Path) -> tuple[str, ...
     names = {catalogue_name(name) or name for name in profile.devices}
     fix = f"record it on {device.name}, or ask about the device it was recorded on"
     if not profile.on_device and not on_host:
-        raise SpecError(
-            f"{file.name} was recorded on a CPU (it has no work of an accelerator); the question is about "
-            f"{device.name}: {fix}; on an accelerator torch.profiler needs ProfilerActivity.CUDA"
+        raise other_run(
+            file.name,
+            "a CPU (it has no work of an accelerator)",
+            device.name,
+            f"{fix}; on an accelerator torch.profiler needs ProfilerActivity.CUDA",
         )
     if profile.on_device and on_host:
-        raise SpecError(
-            f"{file.name} was recorded on an accelerator; the question is about {device.name}: {fix}"
-        )
+        raise other_run(file.name, "an accelerator", device.name, fix)
     if on_host or device.name in (*names, *profile.devices):
         return ()
     if names:
-        raise SpecError(
-            f"{file.name} was recorded on {', '.join(sorted(names))}; the question is about {device.name}: {fix}"
-        )
+        raise other_run(file.name, ", ".join(sorted(names)), device.name, fix)
     return (f"{file.name} does not name its device; it is taken to be {device.name}",)
 
 
@@ -83,9 +81,12 @@ def check_run(profile: Profile, target: Question, file: Path) -> None:
         if recorded and allowed and not recorded & allowed
     ]
     if differing:
-        raise SpecError(
-            f"{file.name} is of another run than {target.model.name} in this layout: {'; '.join(differing)}; "
-            "ask about the model and the layout that were recorded, or record this one"
+        raise differs(
+            file.name,
+            "another run",
+            "the question",
+            f"of {target.model.name}",
+            f"{'; '.join(differing)}: ask about the model and the layout that were recorded, or record this one",
         )
 
 

@@ -10,7 +10,8 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from forescale.errors import ReaderError, ScheduleError, UnknownKeyError, UnknownNameError, shown
+from forescale import wording
+from forescale.errors import ReaderError, ScheduleError, UnknownKeyError, UnknownNameError
 from forescale.files import is_folder, read_text
 from forescale.positions import says_lines
 from forescale.schedule import LoweredSchedule, Request, Schedule, family
@@ -56,7 +57,7 @@ def read_schedule_table(path: Path) -> tuple[Listed, ...]:
     durations = {name: _duration(path, key, mapping.get(key)) for key, name in DURATIONS.items()}
     entries = mapping.get("schedulers")
     if not isinstance(entries, list) or not entries:
-        raise ReaderError(path, "schedulers must list one schedule or more")
+        raise ReaderError(path, wording.empty("schedulers", "list one schedule or more"))
     return tuple(_listed(path, index, entry, durations) for index, entry in enumerate(entries))
 
 
@@ -76,14 +77,14 @@ def read_schedule(path: Path, label: str | None = None) -> tuple[Schedule, Lower
         If it is none of these, or names no such schedule.
     """
     if label is not None and path.suffix.lower() not in TABLES:
-        raise ReaderError(path, f"it holds one schedule; leave --schedule {label} out")
+        raise ReaderError(path, wording.no_effect(f"--schedule {label}", "it holds one schedule"))
     if is_folder(path):
         return read_run(path).typical.schedule, None
     if path.suffix.lower() not in TABLES:
         try:
             return from_csv(read_text(path, most=MOST_BYTES), name=path.stem)
         except ScheduleError as error:
-            raise ScheduleError(f"{path}: {error}") from error
+            raise ScheduleError(error).at(path) from error
     picked = _picked(path, label)
     return family(picked.schedule).build(picked.request).renamed(picked.label), None
 
@@ -97,16 +98,18 @@ def _picked(path: Path, label: str | None) -> Listed:
     listed = read_schedule_table(path)
     names = [item.label for item in listed]
     if label is None and len(listed) > 1:
-        raise ReaderError(path, f"it lists {', '.join(names)}; say which with --schedule")
+        raise ReaderError(path, wording.choose_one("schedules", ", ".join(names), "its name with --schedule"))
     if label is not None and label not in names:
-        raise ReaderError(path, f"it lists {', '.join(names)}, not {shown(label)}")
+        raise ReaderError(
+            path, wording.unknown_name("schedule", label, names, f"it lists {', '.join(names)}")
+        )
     return listed[0 if label is None else names.index(label)]
 
 
 def _listed(path: Path, index: int, entry: object, durations: Mapping[str, float]) -> Listed:
     where = f"schedulers[{index}]"
     if not isinstance(entry, dict):
-        raise ReaderError(path, f"{where} must be a table with {', '.join(('name', *SHAPE))}")
+        raise ReaderError(path, wording.wrong_type(where, ..., f"a table with {', '.join(('name', *SHAPE))}"))
     for key in entry:
         if key not in ENTRY_KEYS:
             raise UnknownKeyError(str(key), f"{path}, {where}", ENTRY_KEYS)
@@ -136,21 +139,23 @@ def _schedule(path: Path, where: str, entry: Mapping[object, object]) -> str:
     memory_config = entry.get("memory_config")
     if memory_config is not None:
         if not isinstance(memory_config, str) or memory_config not in GREEDY:
-            raise ReaderError(path, f"{where}.memory_config must be half or min; got {memory_config!r}")
+            raise ReaderError(
+                path, wording.not_one_of(f"{where}.memory_config", memory_config, ("half", "min"))
+            )
         return GREEDY[memory_config]
     try:
         return family(named).name
     except UnknownNameError as error:
-        raise ReaderError(path, f"{where}: {error}") from error
+        raise ReaderError(path, error.at(where)) from error
 
 
 def _duration(path: Path, key: str, value: object) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0:
         return float(value)
-    raise ReaderError(path, f"{key} must be a duration of zero or more; got {value!r}")
+    raise ReaderError(path, wording.wrong_type(key, value, "a duration of zero or more"))
 
 
 def _count(path: Path, key: str, value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
-    raise ReaderError(path, f"{key} must be a whole number of 1 or more; got {value!r}")
+    raise ReaderError(path, wording.out_of_range(key, value, "a whole number of 1 or more"))

@@ -7,7 +7,7 @@ from math import gcd
 from pathlib import Path
 from typing import Any
 
-from forescale.errors import SpecError
+from forescale.errors import conflicts, exactly_one
 from forescale.io.named import build, devices_told
 from forescale.limits import DEVICES, within
 from forescale.question import Note
@@ -76,14 +76,18 @@ def sized_cluster(
         devices = sites * fewest_devices(layout)
         origin = _degrees_text(layout, sites)
     if (devices is None) == (nodes is None):
-        raise SpecError(f"{where}: enter the number of devices, or of nodes, not both")
+        raise exactly_one(
+            ["devices", "nodes"], devices is not None, "enter the number of devices, or of nodes"
+        ).at(where)
     count = devices if devices is not None else (nodes or 0) * cluster.devices_per_node
     if nodes is not None:
         origin = f"{counted(nodes, 'node')} × {counted(cluster.devices_per_node, 'device')} per node of {cluster.name}"
     elif values.get("devices") is None and not origin and not isinstance(value, Cluster):
         origin = "num_devices of the cluster"
     if isinstance(value, Mapping) and value.get("num_devices", count) != count:
-        raise SpecError(f"{where}: cluster.num_devices is given beside {count} devices; leave it out")
+        raise conflicts(["cluster.num_devices", f"{count} devices"], fix="leave cluster.num_devices out").at(
+            where
+        )
     sized = cluster.sized(count) if link is None else cluster.over_sites(link, count)
     return sized, ((size_note(count, origin),) if origin else ())
 

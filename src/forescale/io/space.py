@@ -11,7 +11,15 @@ from typing import Any, get_args, get_type_hints
 from msgspec.structs import replace
 
 from forescale.catalogue.frameworks import load_framework
-from forescale.errors import ReaderError, SpecError, UnknownKeyError, shown
+from forescale.errors import (
+    ReaderError,
+    SpecError,
+    UnknownKeyError,
+    differs,
+    not_one_of,
+    whole_from,
+    wrong_type,
+)
 from forescale.files import read_text
 from forescale.limits import DEVICES, whole_of
 from forescale.positions import says_lines
@@ -86,7 +94,7 @@ def read_space(
     try:
         return _space_of(document, model, base or Space(), framework)
     except SpecError as error:
-        raise ReaderError(path, str(error)) from error
+        raise ReaderError(path, error) from error
 
 
 def space_framework(path: Path) -> str | None:
@@ -104,7 +112,13 @@ def _space_of(
     if "for" in document:
         local = load_framework(str(document["for"]))
         if framework not in (None, local):
-            raise SpecError(f"it is for {local.name}, and {framework.name} is asked for; give one of them")
+            raise differs(
+                "the framework of the space",
+                local.name,
+                "the requested one",
+                framework.name,
+                "give one of them",
+            )
         framework = local
     space = base if framework is None else searched(framework, base, limited=True)
     if "overlap" in document:
@@ -117,7 +131,7 @@ def _space_of(
 def _table(document: dict[str, Any], key: str) -> dict[str, list[str]]:
     table = document.get(key, {})
     if not isinstance(table, dict):
-        raise SpecError(f"{key} is a table of dimensions, such as [{key}] tp = [4, 8]; got {shown(table)}")
+        raise wrong_type(key, table, f"a table of dimensions, such as [{key}] tp = [4, 8]")
     return {name: _words(f"{key}.{name}", value) for name, value in table.items()}
 
 
@@ -125,7 +139,7 @@ def _words(key: str, value: object) -> list[str]:
     """Return a value, or a list of them, as words."""
     items = value if isinstance(value, list) else [value]
     if not items or not all(isinstance(item, str | int | float) for item in items):
-        raise SpecError(f"{key} takes a word, a number or a list of them; got {shown(value)}")
+        raise wrong_type(key, value, "a word, a number or a list of them")
     return [str(item).lower() if isinstance(item, bool) else str(item) for item in items]
 
 
@@ -135,9 +149,9 @@ def overlap_of(names: Sequence[str], *, where: str = "overlap") -> Overlap:
     requested = [name for name in names if name != "none"]
     for name in requested:
         if name not in known:
-            raise SpecError(f"{where} takes {', '.join(known)} or none; got {shown(name)}")
+            raise not_one_of(where, name, (*known, "none"))
     if requested and len(requested) < len(names):
-        raise SpecError(f"{where} is none, or names what overlaps; got {','.join(names)}")
+        raise wrong_type(where, ",".join(names), "none, or names what overlaps")
     return Overlap(**{name: name in requested for name in known})
 
 
@@ -172,8 +186,7 @@ def _values(space: Space, name: str, text: str, model: Model, where: str) -> tup
         return (values[word],)
     number = whole_of(text)
     if values or number is None or not 1 <= number <= DEVICES.le:
-        allowed = ", ".join(values) or "a whole number of 1 or more"
-        raise SpecError(f"{where} {name} takes {allowed}; got {shown(text)}")
+        raise not_one_of(f"{where} {name}", text, list(values) or whole_from(1))
     return (number,)
 
 
@@ -195,7 +208,7 @@ def _recompute(space: Space, text: str, model: Model, where: str) -> tuple[Recom
         if result:
             return result
     known = ("none", "selective", "full", "full:N", "full:any", *get_args(RematPolicy))
-    raise SpecError(f"{where} recompute takes {', '.join(known)}; got {shown(text)}")
+    raise not_one_of(f"{where} recompute", text, known)
 
 
 def _scenario(name: str, text: str, where: str) -> object:
@@ -213,7 +226,7 @@ def _scenario(name: str, text: str, where: str) -> object:
     except ValueError:
         share = -1.0
     if not 0.0 <= share <= 1.0:
-        raise SpecError(f"{where} optimizer_offload takes a share from 0 to 1; got {shown(text)}")
+        raise wrong_type(f"{where} optimizer_offload", text, "a share from 0 to 1")
     return share
 
 
@@ -222,9 +235,7 @@ def _precision(text: str, where: str) -> tuple[str, str]:
     compute = spelling(value, get_args(ComputeType))
     recipes = get_args(get_type_hints(Precision)["recipe"])
     if compute is None or (recipe or "none") not in recipes:
-        raise SpecError(
-            f"{where} precision takes {', '.join(get_args(ComputeType))}, or fp8:blockwise; got {shown(text)}"
-        )
+        raise not_one_of(f"{where} precision", text, f"{', '.join(get_args(ComputeType))}, or fp8:blockwise")
     return compute, recipe or "none"
 
 
@@ -232,7 +243,7 @@ def offloaded_layers(text: str, *, where: str) -> int:
     """Return how many layers of each stage keep their activations on the host: a number, or all of them."""
     number = ALL_LAYERS if text == "all" else whole_of(text)
     if number is None:
-        raise SpecError(f"{where} takes a number of layers, or all; got {shown(text)}")
+        raise wrong_type(where, text, "a number of layers, or all")
     return number
 
 
@@ -255,9 +266,10 @@ def _share(part: str, text: str, where: str) -> Share:
     for item in part.split(","):
         axis, _, count = (word.strip() for word in item.partition("="))
         if axis not in AXES or axis in ranks or not whole_of(count):
-            raise SpecError(
-                f"{where} takes ranks of {', '.join(AXES)} inside each tier, such as tp=4,dp=2 or tp=8/pp=4; "
-                f"got {shown(text)}"
+            raise not_one_of(
+                where,
+                text,
+                f"ranks of {', '.join(AXES)} inside each tier, such as tp=4,dp=2 or tp=8/pp=4",
             )
         ranks[axis] = whole_of(count) or 1
     return Share(**ranks)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from forescale.atomic_write import replacing
-from forescale.errors import ForescaleError
+from forescale.errors import wrong_suffix
 from forescale.memory.timeline import MemoryTimeline, RankTimeline, Sized
 from forescale.schedule import Kind
 from forescale.schedule.actions import BACKWARD
@@ -36,9 +36,7 @@ def write_timeline(timeline: MemoryTimeline, path: Path) -> None:
         If the suffix is no format, or the file cannot be written.
     """
     if path.suffix not in SUFFIXES:
-        raise ForescaleError(
-            f"{path}: a timeline is written as .json (Perfetto) or .pickle (PyTorch's memory_viz)"
-        )
+        raise wrong_suffix("a timeline", path, (".json (Perfetto)", ".pickle (PyTorch's memory_viz)"))
     if path.suffix == ".json":
         content = json.dumps(step_counters(timeline)).encode()
     else:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from msgspec.structs import replace
 
 from forescale.cost.anchor import Correction, Residual
-from forescale.errors import SpecError
+from forescale.errors import out_of_range
 from forescale.limits import Amount, OptionalExtent
 from forescale.memory.peak import fit
 from forescale.projection.result import Projection, StageMemory, Verdict
@@ -45,17 +45,18 @@ class RankPeak(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse peaks that cannot be of one device."""
         if self.peak_reserved_bytes < self.peak_allocated_bytes:
-            msg = (
-                f"rank {self.rank}: peak_reserved_bytes {self.peak_reserved_bytes:.0f} is below "
-                f"peak_allocated_bytes {self.peak_allocated_bytes:.0f}; an allocator holds what it hands out"
-            )
-            raise SpecError(msg)
+            raise out_of_range(
+                "peak_reserved_bytes",
+                self.peak_reserved_bytes,
+                f"peak_allocated_bytes {self.peak_allocated_bytes:.0f} or more: an allocator holds what it hands out",
+            ).at(f"rank {self.rank}")
         if self.peak_device_bytes is not None and self.peak_device_bytes < self.peak_reserved_bytes:
-            msg = (
-                f"rank {self.rank}: peak_device_bytes {self.peak_device_bytes:.0f} is below "
-                f"peak_reserved_bytes {self.peak_reserved_bytes:.0f}; leave it out if it is not known"
-            )
-            raise SpecError(msg)
+            raise out_of_range(
+                "peak_device_bytes",
+                self.peak_device_bytes,
+                f"peak_reserved_bytes {self.peak_reserved_bytes:.0f} or more",
+                "leave it out if it is not known",
+            ).at(f"rank {self.rank}")
 
     @property
     def outside_bytes(self) -> float | None:

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from forescale.errors import SpecError
+from forescale.errors import unsupported_by
 from forescale.formula import number_of
 from forescale.graph.layer import block_name
 from forescale.graph.operator import Block
@@ -411,10 +411,11 @@ def build_timeline(
         Of every rank.
     """
     if result.strategy.offload.activations:
-        msg = "a memory timeline does not follow activations to the host; leave activations out of offload"
-        raise SpecError(msg)
+        raise unsupported_by(
+            "a memory timeline", "activations on the host", "leave activations out of offload"
+        )
     if split_layout(result.strategy)[1].deferred_head_gradients:
-        raise SpecError("a memory timeline does not follow kernels.deferred_head_gradients; set it to 0")
+        raise unsupported_by("a memory timeline", "kernels.deferred_head_gradients", "set it to 0")
     simulation = _simulated(result, schedule, loads)
     curves = _Curves(simulation, loads)
     update_s = result.time_s.get("optimizer", 0.0)
@@ -449,8 +450,7 @@ def standing_of_ranks(result: Projection, setting: EvalContext, inputs: MemoryIn
 
 def _simulated(result: Projection, schedule: Schedule, loads: Sequence[StageLoad]) -> Simulation:
     if schedule.num_splits > 1:
-        msg = f"a memory timeline is of whole sequences; {schedule.name} cuts them into pieces"
-        raise SpecError(msg)
+        raise unsupported_by("a memory timeline", f"{schedule.name}, which cuts sequences into pieces")
     vpp = schedule.placement.vpp
     ranks = list(schedule.placement.rank_of_stage[: schedule.num_stages])
     forward, backward = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from forescale.errors import SpecError, UnknownNameError
+from forescale.errors import UnknownNameError, no_effect, unsupported_by
 from forescale.presets.almodel import ALMODEL
 from forescale.presets.korthikanti2022 import KORTHIKANTI_2022
 from forescale.presets.playbook import PLAYBOOK_2025
@@ -79,16 +79,16 @@ def project_as(question: Question) -> Projection:
     model, cluster, layout, workload = question.parts
     check(model, cluster, layout, workload)
     if layout.recompute.layer_ids or layout.recompute.unit > 1:
-        raise SpecError(
-            f"preset {preset.name} knows recompute of all layers or a stage's first; use recompute.num_layers"
+        raise unsupported_by(
+            f"preset {preset.name}",
+            "other recompute than of all layers or a stage's first",
+            "use recompute.num_layers",
         )
     if not workload.trainable.is_all:
-        raise SpecError(f"preset {preset.name} trains all of a model; leave trainable out")
+        raise no_effect("trainable", f"preset {preset.name} trains all of a model")
     if question.model.vision is not None:
-        raise SpecError(f"preset {preset.name} knows no vision towers: images 0 leaves it out (--images 0)")
+        raise unsupported_by(f"preset {preset.name}", "vision towers", "images 0 leaves it out (--images 0)")
     if picks_keys(model):
-        raise SpecError(
-            f"preset {preset.name} knows attention to all keys; {model.name} reads those it picks"
-        )
+        raise unsupported_by(f"preset {preset.name}", f"attention to selected keys, as in {model.name}")
     account = preset.project(question)
     return replace(account, notes=(*left_out(model), *account.notes, *question.notes))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from forescale.errors import SpecError
+from forescale.errors import unsupported_by
 from forescale.formula import formula
 from forescale.graph.counts import count_parameters
 from forescale.memory.in_flight import in_flight
@@ -102,8 +102,9 @@ def heads_of(model: Model, *, preset: str) -> int:
         kind.attention.num_heads for kind in model.layer_kinds if isinstance(kind.attention, FullAttention)
     }
     if len(heads) != 1 or not all(isinstance(kind.attention, FullAttention) for kind in model.layer_kinds):
-        msg = f"preset {preset} describes layers of one softmax attention each; {model.name} has others"
-        raise SpecError(msg)
+        raise unsupported_by(
+            f"preset {preset}", f"{model.name}: it describes layers of one softmax attention each"
+        )
     return heads.pop()
 
 
@@ -154,7 +155,7 @@ class Korthikanti2022(Struct, frozen=True, kw_only=True):
             If the sequence is split over context ranks, which the paper does not know.
         """
         if layout.cp > 1:
-            raise SpecError(f"preset {self.name} has no context parallelism; cp is {layout.cp}, use cp 1")
+            raise unsupported_by(f"preset {self.name}", f"context parallelism (cp {layout.cp})", "use cp 1")
         total = count_parameters(model).total
         stages = tuple(
             StageBytes(

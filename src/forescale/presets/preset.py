@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from forescale.errors import SpecError
+from forescale.errors import not_one_of
 from forescale.formula import as_term, number_of
 from forescale.graph.counts import count_parameters, model_flops
 from forescale.graph.stages import layers_per_stage
@@ -148,8 +148,7 @@ def memory_projection(account: Account, question: Question, *, preset: str) -> P
     """
     model, cluster, layout, workload = question.parts
     if layout.tp_kind not in account.tensor_kinds:
-        msg = f"preset {preset} does not know tp_kind {layout.tp_kind}; it takes {', '.join(account.tensor_kinds)}"
-        raise SpecError(msg)
+        raise not_one_of(f"tp_kind of preset {preset}", layout.tp_kind, ", ".join(account.tensor_kinds))
     flops = model_flops(model, workload.seq_len)
     nothing = Interval(low=0.0, expected=0.0, high=0.0)
     return Projection(

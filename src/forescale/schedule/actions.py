@@ -15,7 +15,7 @@ from typing import TypeAlias, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from forescale.errors import ScheduleError
+from forescale.errors import ScheduleError, cannot_parse, out_of_range
 from forescale.struct import Struct
 
 KIND_BITS, STAGE_SHIFT, MICROBATCH_SHIFT = 0xF, 5, 20
@@ -170,9 +170,9 @@ def parse(text: str) -> Cell:
         kind = Kind[match[2]]
         stage, microbatch = match[1].lstrip("0") or "0", match[3].lstrip("0") or "0"
         if len(stage) > DIGITS or len(microbatch) > DIGITS or int(stage) > STAGE_BITS:
-            raise ScheduleError(f"{stripped[:40]!r} is beyond what a schedule has: stages 0 to {STAGE_BITS}")
+            raise ScheduleError(out_of_range("the stage", stripped[:40], f"from 0 to {STAGE_BITS}"))
         if match[3] or kind in _WITHOUT_MICROBATCH:
             return Action(kind, int(stage), int(microbatch))
     ask = "write stage, kind and micro-batch such as 0F3, 2I1, 1W0 or (1F3;2B0)OVERLAP_F_B"
     shown = text if len(text) <= 80 else f"{text[:80]}..."
-    raise ScheduleError(f"{shown!r} is not an action; {ask}")
+    raise ScheduleError(cannot_parse("action", shown, ask))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from forescale.errors import ScheduleError
+from forescale.errors import ScheduleError, wrong_count
 from forescale.numeric import Array
 from forescale.repr import ReprMixin
 from forescale.schedule.actions import BACKWARD, Action, Kind, unpack
@@ -305,8 +305,12 @@ def stage_times_for(step: MeasuredStep, schedule: Schedule) -> tuple[StageTimes,
     """
     if schedule.num_stages != step.schedule.num_stages:
         raise ScheduleError(
-            f"{schedule.name} has {counted(schedule.num_stages, 'stage')}; the measured step has "
-            f"{step.schedule.num_stages}, and durations are those of its stages"
+            wrong_count(
+                schedule.name,
+                counted(schedule.num_stages, "stage"),
+                "the measured step",
+                step.schedule.num_stages,
+            )
         )
     times = step.times
     if not np.any(times.weight_grad):

@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from forescale import wording
 from forescale.errors import ScheduleError
 from forescale.escaping import xml
 from forescale.repr import ReprMixin
@@ -36,11 +37,17 @@ class Placement(Struct, frozen=True, kw_only=True):
         """Check that ranks are 0..p-1 without a gap and replicas are of one length."""
         ranks = set(self.rank_of_stage)
         if not ranks or ranks != set(range(len(ranks))):
-            msg = f"a placement uses ranks 0 to p - 1, each at least once; got {sorted(ranks)[:16]}"
-            raise ScheduleError(msg)
+            allowed = "0 to p - 1, each at least once"
+            raise ScheduleError(wording.wrong_type("the ranks of a placement", sorted(ranks)[:16], allowed))
         if self.num_replicas < 1 or len(self.rank_of_stage) % self.num_replicas:
-            msg = f"{len(self.rank_of_stage)} stages do not split over {self.num_replicas} replicas"
-            raise ScheduleError(msg)
+            raise ScheduleError(
+                wording.not_divisible(
+                    "the number of stages",
+                    len(self.rank_of_stage),
+                    self.num_replicas,
+                    "the number of replicas",
+                )
+            )
 
     @property
     def num_ranks(self) -> int:
@@ -111,11 +118,15 @@ class Schedule(ReprMixin, Struct, frozen=True, kw_only=True):
         """Check the counts against the placement."""
         if self.num_microbatches < 1 or self.num_splits < 1:
             got = f"{self.num_microbatches} and {self.num_splits}"
-            raise ScheduleError(f"{self.name}: it needs at least one micro-batch and one split; got {got}")
+            raise ScheduleError(
+                wording.required_with("at least one micro-batch and one split", "it", fix=f"got {got}")
+            ).at(self.name)
         if len(self.orders) != self.placement.num_ranks:
             ranks = self.placement.num_ranks
-            msg = f"{self.name}: {len(self.orders)} ranks have actions, its placement has {ranks}"
-            raise ScheduleError(msg)
+            value = f"actions on {len(self.orders)} ranks"
+            raise ScheduleError(wording.wrong_count("it", value, "its placement", f"{ranks} ranks")).at(
+                self.name
+            )
 
     @property
     def num_ranks(self) -> int:
@@ -176,8 +187,8 @@ def from_actions(
     if num_microbatches is None:
         num_microbatches = max((code >> MICROBATCH_SHIFT for rank in orders for code in rank), default=-1) + 1
         if num_microbatches > (actions := sum(map(len, orders))):
-            msg = f"{name}: micro-batch {num_microbatches - 1} is named, and there are only {actions} actions"
-            raise ScheduleError(msg)
+            allowed = f"one of as many as there are actions, {actions}"
+            raise ScheduleError(wording.out_of_range("a micro-batch", num_microbatches - 1, allowed)).at(name)
     return Schedule(
         name=name,
         placement=placement or _placement_of(cells),
@@ -190,14 +201,16 @@ def _placement_of(cells: Sequence[Sequence[Cell]]) -> Placement:
     ranks: dict[int, int] = {}
     for rank, row in enumerate(cells):
         if not row:
-            raise ScheduleError(f"rank {rank} has no actions; give each rank, from 0, its row")
+            raise ScheduleError(
+                wording.incomplete("actions", f"rank {rank}", "give each rank, from 0, its row")
+            )
         for code in (code for cell in row for code in encode(cell)):
             stage = code >> STAGE_SHIFT & STAGE_BITS
             if ranks.setdefault(stage, rank) != rank:
-                raise ScheduleError(
-                    f"stage {stage} has actions on ranks {ranks[stage]} and {rank}; it lies on one"
-                )
+                value = f"rank {ranks[stage]}"
+                fix = "put it on one rank"
+                raise ScheduleError(wording.given_twice(f"stage {stage}", value, f"rank {rank}", fix))
     if sorted(ranks) != list(range(len(ranks))):
         shown = ", ".join(map(str, sorted(ranks)[:8])) + (" ..." if len(ranks) > 8 else "")
-        raise ScheduleError(f"stages must be 0 to n - 1 without a gap; found {shown or 'none'}")
+        raise ScheduleError(wording.wrong_type("the stages", shown or "none", "0 to n - 1 without a gap"))
     return Placement(rank_of_stage=tuple(ranks[stage] for stage in range(len(ranks))))

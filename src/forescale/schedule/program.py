@@ -14,7 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from forescale.errors import ScheduleError
+from forescale.errors import ScheduleError, deadlock, out_of_range
 from forescale.schedule.actions import (
     BACKWARD,
     JOINED,
@@ -100,8 +100,9 @@ def sources(schedule: Schedule, flat: Flat) -> Ints:
         If an id is out of range or the producer of an input is missing.
     """
     if (bad := check_ids(schedule, flat)).size:
-        msg = f"{schedule.name}: {flat.label(int(bad[0]))} names a stage or micro-batch that does not exist"
-        raise ScheduleError(msg)
+        raise ScheduleError(
+            out_of_range("an action", flat.label(int(bad[0])), "of a stage and micro-batch that exist")
+        ).at(schedule.name)
     forward, gradient, copied = (
         positions(schedule, flat, *kinds) for kinds in ((Kind.F,), BACKWARD, (Kind.OFFLOAD,))
     )
@@ -123,7 +124,9 @@ def sources(schedule: Schedule, flat: Flat) -> Ints:
         needs[where] = True
     missing = np.nonzero(needs & (source == ABSENT))[0]
     if missing.size:
-        raise ScheduleError(f"{schedule.name}: nothing produces the input of {flat.label(int(missing[0]))}")
+        raise ScheduleError(
+            deadlock(schedule.name, f"nothing produces the input of {flat.label(int(missing[0]))}")
+        )
     return source
 
 
@@ -382,8 +385,9 @@ def _levels(name: str, flat: Flat, first: Ints, columns: list[Ints]) -> Ints:
     result, cycle = levels([column.tolist() for column in columns], int(first.size))
     if cycle:
         shown = " -> ".join(flat.label(int(first[node])) for node in cycle[:6])
-        msg = f"{name}: actions wait for each other in a circle: {shown}{' ...' if len(cycle) > 6 else ''}"
-        raise ScheduleError(msg)
+        raise ScheduleError(
+            deadlock(name, f"actions wait for each other: {shown}{' ...' if len(cycle) > 6 else ''}")
+        )
     return np.array(result, dtype=np.int64)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from forescale.errors import ScheduleError
+from forescale.errors import ScheduleError, too_large
 from forescale.numeric import Array
 from forescale.repr import ReprMixin
 from forescale.schedule.actions import (
@@ -357,8 +357,9 @@ def simulate(
         If the schedule cannot run.
     """
     if (count := schedule.num_actions) > MOST_IN_FULL:
-        msg = f"{schedule.name}: {count:,} actions are too many to time one by one, {MOST_IN_FULL:,} are not"
-        raise ScheduleError(msg)
+        raise ScheduleError(too_large("it", f"{count:,} actions", f"{MOST_IN_FULL:,} to time one by one")).at(
+            schedule.name
+        )
     compiled = compile_schedule(schedule, comm=comm, sends=sends)
     laid = compiled.durations(from_share(vpp=schedule.placement.vpp) if times is None else times, links)
     state = compiled.run(laid, release=releases(compiled, step))

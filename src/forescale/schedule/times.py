@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from forescale.errors import ScheduleError, UnknownNameError
+from forescale.errors import ScheduleError, UnknownNameError, out_of_range, wrong_count
 from forescale.files import packaged
 from forescale.numeric import Array, Numeric
 from forescale.records import record
@@ -105,7 +105,7 @@ class StageTimes(Struct, frozen=True, kw_only=True, eq=False):
         rows = (forward, backward, inputs + recompute, weights, offload, reload)
         table = np.stack(np.broadcast_arrays(*rows))
         if not np.all(table >= 0.0):
-            raise ScheduleError("durations must be zero or more")
+            raise ScheduleError(out_of_range("a duration", "a negative number", "0 or more"))
         return table
 
     def causal_table(self, num_stages: int) -> Array:
@@ -173,8 +173,9 @@ def _column(value: Numeric, count: int, name: str, per: str) -> Array:
     if array.ndim == 0:
         return np.full((count, 1), float(array))
     if array.shape[0] != count:
-        msg = f"{name}: give a number or one value per {per}; got {array.shape[0]} for {counted(count, per)}"
-        raise ScheduleError(msg)
+        raise ScheduleError(
+            wrong_count(name, array.shape[0], counted(count, per), f"one value, or one per {per}")
+        )
     return array if array.ndim == 2 else array[:, None]
 
 
@@ -287,8 +288,14 @@ def _shares(times: StageTimes, num_splits: int) -> Array:
     if times.split_shares is None:
         return np.full(num_splits, 1.0 / num_splits)
     if len(times.split_shares) != num_splits:
-        msg = f"split_shares: give {counted(num_splits, 'part')}, one per sequence piece; got {len(times.split_shares)}"
-        raise ScheduleError(msg)
+        raise ScheduleError(
+            wrong_count(
+                "split_shares",
+                len(times.split_shares),
+                "the schedule",
+                f"{counted(num_splits, 'part')}, one per sequence piece",
+            )
+        )
     return np.array(times.split_shares)
 
 

@@ -11,7 +11,7 @@ import csv
 import io
 from typing import Literal, TypeAlias
 
-from forescale.errors import ScheduleError
+from forescale.errors import ScheduleError, empty, unsupported_by, wrong_format
 from forescale.schedule.actions import KIND_BITS, Kind, decode, encode, parse
 from forescale.schedule.messages import LoweredSchedule, lower
 from forescale.schedule.model import Placement, Schedule, from_actions
@@ -41,7 +41,7 @@ def _rows(text: str) -> list[list[str]]:
     try:
         return list(csv.reader(io.StringIO(text), strict=True))
     except csv.Error as error:
-        raise ScheduleError(f"it is not a table of comma-separated cells: {error}") from error
+        raise ScheduleError(wrong_format("a table of comma-separated cells", f"{error}")) from error
 
 
 def _expressible(schedule: Schedule) -> None:
@@ -53,7 +53,7 @@ def _expressible(schedule: Schedule) -> None:
     )
     for result, what in reasons:
         if result:
-            raise ScheduleError(f"{schedule.name}: torch's schedule CSV has no word for {what}")
+            raise ScheduleError(unsupported_by("torch's schedule CSV", what)).at(schedule.name)
 
 
 def from_csv(
@@ -84,12 +84,12 @@ def from_csv(
             try:
                 codes += encode(parse(cell))
             except ScheduleError as error:
-                raise ScheduleError(f"row {row + 1}, column {column + 1}: {error}") from error
+                raise ScheduleError(error).at(f"row {row + 1}, column {column + 1}") from error
         orders.append(tuple(codes))
     while orders and not orders[-1]:
         orders.pop()
     if not orders:
-        raise ScheduleError("the table is empty; write one row of actions per rank")
+        raise ScheduleError(empty("the table", "write one row of actions per rank"))
     compute = [tuple(c for c in order if c & KIND_BITS <= Kind.RELOAD) for order in orders]
     schedule = from_actions([decode(order) for order in compute], placement=placement, name=name)
     communicates = any(Kind.SEND_F <= c & KIND_BITS <= Kind.RECV_B for order in orders for c in order)

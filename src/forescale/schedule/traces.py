@@ -19,6 +19,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from forescale import wording
 from forescale.atomic_write import write_text
 from forescale.errors import ReaderError, ScheduleError
 from forescale.files import parse_json, read_text
@@ -84,7 +85,7 @@ def read_run(folder: Path) -> MeasuredRun:
     common = set.intersection(*(set(rank) for rank in ranks))
     iterations = sorted((item for item in common if item.isdecimal() and len(item) < 10), key=int)
     if not iterations:
-        raise ReaderError(folder, "its files have no iteration in common")
+        raise ReaderError(folder, wording.incomplete("iteration that all its files share"))
     reader = _Reader(config, files)
     return MeasuredRun(
         steps=tuple(
@@ -142,18 +143,21 @@ def _rank_files(folder: Path) -> list[Path]:
         if match := _RANK_FILE.match(path.name):
             paths.setdefault(match[1], {})[int(match[2])] = path
     if len(paths) != 1:
-        problem = f"it must hold the pp_rank_<rank>.json files of one run; found those of {len(paths)}"
-        raise ReaderError(folder, problem)
+        allowed = "a folder of the pp_rank_<rank>.json files of one run"
+        raise ReaderError(
+            folder,
+            wording.wrong_format(allowed, f"it has those of {len(paths)}"),
+        )
     (ranks,) = paths.values()
     if sorted(ranks) != list(range(len(ranks))):
-        raise ReaderError(folder, f"ranks must be 0 to n - 1; found {sorted(ranks)}")
+        raise ReaderError(folder, wording.wrong_type("the ranks", sorted(ranks), "0 to n - 1"))
     return [ranks[rank] for rank in sorted(ranks)]
 
 
 def _load(path: Path) -> dict[str, Any]:
     loaded = parse_json(read_text(path, most=MOST_BYTES), path)
     if not isinstance(loaded, dict):
-        raise ReaderError(path, "it must be a JSON object")
+        raise ReaderError(path, wording.wrong_type("it", ..., "a JSON object"))
     return loaded
 
 
@@ -177,20 +181,27 @@ class _Config(Struct, frozen=True, kw_only=True):
             if name is None:
                 return otherwise
             if type(values[name]) is not int or not 0 < values[name] <= 1 << 20:
-                raise ReaderError(path, f"{name} must be a whole number from 1; got {values[name]!r}")
+                raise ReaderError(path, wording.out_of_range(name, values[name], "a whole number from 1"))
             return int(values[name])
 
         pp = whole(("pp_size",), num_ranks)
         if pp != num_ranks:
-            raise ReaderError(path, f"it says pp_size {pp}, but there are {counted(num_ranks, 'rank file')}")
+            raise ReaderError(
+                path,
+                wording.differs("pp_size", pp, "the number of rank files", counted(num_ranks, "rank file")),
+            )
         home, placement = values.get("rank_of_stage"), None
         if home is not None:
             if not isinstance(home, list) or not all(type(rank) is int and 0 <= rank < pp for rank in home):
-                raise ReaderError(path, f"rank_of_stage must list a rank from 0 to {pp - 1} for each stage")
+                allowed = f"a list of a rank from 0 to {pp - 1} for each stage"
+                raise ReaderError(
+                    path,
+                    wording.wrong_type("rank_of_stage", ..., allowed),
+                )
             try:
                 placement = Placement(rank_of_stage=tuple(home), num_replicas=whole(("num_replicas",), 1))
             except ScheduleError as error:
-                raise ReaderError(path, str(error)) from error
+                raise ReaderError(path, error) from error
         units = whole(("num_mbs", "micro_batches"), 0)
         return cls(
             pp=pp,
@@ -230,8 +241,10 @@ class _Reader:
         step = min(steps, key=_out_of_order)
         report = check(step.schedule)
         if not report.valid:
-            problem = f"iteration {iteration} is no whole step: {report.violations[0].message}"
-            raise ReaderError(self.files[0].parent, problem)
+            raise ReaderError(
+                self.files[0].parent,
+                wording.incomplete(f"whole step of iteration {iteration}", fix=report.violations[0].message),
+            )
         memory = [record.get("memory") for record in records]
         known = any(memory) and all(
             type(item) in (int, float) for item in memory
@@ -247,7 +260,9 @@ class _Reader:
     def _rows(self, record: Any, path: Path, iteration: int) -> list[_Row]:  # noqa: ANN401  (JSON)
         where = f"iteration {iteration}"
         if not isinstance(record, dict) or type(record.get("total")) not in (int, float):
-            raise ReaderError(path, f"{where} must be an object with the total time in milliseconds")
+            raise ReaderError(
+                path, wording.wrong_type(where, ..., "an object with the total time in milliseconds")
+            )
         rows: list[_Row] = []
         for name, kinds in SERIES.items():
             columns = {part: record.get(f"{name}_{part}", []) for part in ("start", "end", *_PARTS)}
@@ -299,7 +314,10 @@ class _Reader:
             stray = next((row for row in local if row.chunk >= len(stages)), None)
             if stray is not None:
                 has = counted(len(stages), "chunk")
-                raise ReaderError(self.files[rank], f"a pass names chunk {stray.chunk}; the rank has {has}")
+                raise ReaderError(
+                    self.files[rank],
+                    wording.out_of_range("the chunk of a pass", stray.chunk, f"one that the rank has: {has}"),
+                )
             passes = [_pass(row, stages[row.chunk]) for row in _one_after_the_other(local)]
             ranks.append(tuple(passes))
             orders.append(_order(local, stages))

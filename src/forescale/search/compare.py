@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypeAlias
 
-from forescale.errors import SpecError, shown
+from forescale.errors import SpecError, shown, wrong_format
 from forescale.limits import Interval, within
 from forescale.memory.peak import PARTS
 from forescale.projection.result import SCHEMA as PROJECTION
@@ -168,8 +168,8 @@ def compare(
         raise
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else error
-        raise SpecError(
-            f"{name_a} and {name_b}: not both are whole {PROJECTION} documents ({what})"
+        raise wrong_format(f"a complete {PROJECTION} document", str(what)).at(
+            f"{name_a} or {name_b}"
         ) from error
 
 
@@ -178,7 +178,7 @@ def _document(projection: Projection | Document, name: str) -> Document:
     schema = document.get("schema") if isinstance(document, Mapping) else None
     if schema != PROJECTION:
         got = schema or ("no schema" if isinstance(document, Mapping | list) else shown(projection))
-        raise SpecError(f"{name}: expected a projection, or a {PROJECTION} document of one; found {got}")
+        raise wrong_format(f"a projection, or a {PROJECTION} document of one", f"it is {got}").at(name)
     return document
 
 

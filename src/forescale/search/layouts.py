@@ -11,7 +11,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from forescale.errors import SpecError
+from forescale.errors import SpecError, no_layout
 from forescale.graph.sharding import Degrees
 from forescale.graph.stages import layers_per_chunk
 from forescale.numeric import divisors
@@ -340,7 +340,7 @@ def rank_orders(
     if not fitting:
         where = " × ".join(map(str, cluster.tier_fill))
         devices = f"{counted(cluster.num_devices, 'device')} of {cluster.name}"
-        raise SpecError(f"no placement fills the tiers of {devices}, which take {where}")
+        raise no_layout(f"fills the tiers of {devices}, which take {where}")
     return fitting
 
 

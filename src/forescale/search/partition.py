@@ -13,7 +13,7 @@ from operator import attrgetter
 import numpy as np
 from msgspec.structs import replace
 
-from forescale.errors import SpecError
+from forescale.errors import wrong_count
 from forescale.formula import number_of
 from forescale.graph.stages import virtual_stages
 from forescale.inputs import Prepared, prepare
@@ -98,7 +98,7 @@ def _as_measured(
 ) -> list[Layer]:
     """Return the layers with times that add up to those of the stages that they were on."""
     if measured.shape != (len(ranks),):
-        raise SpecError(f"{counted(len(measured), 'stage')} were measured; the layout has {len(ranks)}")
+        raise wrong_count("the measurement", counted(len(measured), "stage"), "the layout", len(ranks))
     counts = virtual_stages(question.model, ranks, stage_layers=question.layout.stage_layers).counts
     ends = 1 + np.cumsum(counts.sum(axis=1)).astype(int)
     bounds = [0, *ends[:-1].tolist(), len(layers)]

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from forescale.errors import InfeasibleError, SpecError
+from forescale.errors import InfeasibleError, no_effect, out_of_range
 from forescale.numeric import Array
 from forescale.project import project
 from forescale.projection.result import Projection, days_and_money, memory_and_time
@@ -101,7 +101,7 @@ def pareto_search(
     question = question_of(question, cluster, workload, **parts)
     counts = tuple(sorted({question.cluster.num_devices} if device_counts is None else set(device_counts)))
     if not counts or counts[0] < 1:
-        raise SpecError(f"numbers of devices must be whole numbers of 1 or more, got {list(counts)}")
+        raise out_of_range("numbers of devices", list(counts), "whole numbers of 1 or more")
     question.cluster.check_sizes(counts)
     request = [(scenario, count) for scenario in scenarios(question) for count in counts]
     scoreds = [_scored_at(item, count, alone=len(request) == 1) for item, count in request]
@@ -277,7 +277,7 @@ def search(
     started = time.perf_counter()
     question = question_of(question, cluster, workload, **parts)
     if question.preset != "default":
-        raise SpecError(f"search ranks by our own engine, not as {question.preset} answers")
+        raise no_effect(f"preset {question.preset}", "search ranks by our own engine")
     request, question = question, question.site
     limits = memory_limits(question.memory_limit)
     goal = Goal(

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec.structs import replace
 
-from forescale.errors import InfeasibleError, SpecError
+from forescale.errors import InfeasibleError, out_of_range, required_with
 from forescale.numeric import divisors
 from forescale.project import flops_of, peak_rate
 from forescale.projection.result import (
@@ -49,14 +49,14 @@ class Target(Struct, frozen=True, kw_only=True):
         """Check that something positive is asked."""
         values = [value for value in (self.step_time_s, self.days) if value is not None]
         if not values or min(values) <= 0.0:
-            raise SpecError(f"a target is a step time or days greater than 0, got {values or 'neither'}")
+            raise out_of_range("a target", values or "neither", "a step time or days greater than 0")
 
     def limit(self, workload: Workload) -> float:
         """Return the longest step that meets the target [s]."""
         limits = [] if self.step_time_s is None else [self.step_time_s]
         if self.days is not None:
             if workload.tokens is None:
-                raise SpecError("a target in days needs the tokens of the whole run (--tokens)")
+                raise required_with("the tokens of the whole run (--tokens)", "a target in days")
             limits.append(self.days * SECONDS_PER_DAY * workload.tokens_per_step / workload.tokens)
         return min(limits)
 
@@ -171,7 +171,7 @@ class Terms(Struct, frozen=True, kw_only=True):
         price_per_hour = cluster.device.price_per_hour
         price = (price_per_hour or None) if self.price_per_device_hour is None else self.price_per_device_hour
         if price is not None and price < 0.0:
-            raise SpecError(f"the price per device-hour must be 0 or more, got {price}")
+            raise out_of_range("the price per device-hour", price, "0 or more")
         return price
 
 
@@ -318,5 +318,5 @@ def _result(
 
 def _whole(what: str, values: Sequence[int]) -> list[int]:
     if not values or min(values) < 1:
-        raise SpecError(f"{what} must be whole numbers of 1 or more, got {list(values) or 'none'}")
+        raise out_of_range(what, list(values) or "none", "whole numbers of 1 or more")
     return sorted(set(values))

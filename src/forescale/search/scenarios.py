@@ -19,7 +19,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from forescale.atomic_write import replacing
-from forescale.errors import InfeasibleError, SpecError
+from forescale.errors import InfeasibleError, SpecError, file_exists
 from forescale.files import exists, is_file
 from forescale.numeric import Array
 from forescale.question import Question
@@ -82,8 +82,9 @@ class Checkpoint:
             raise self._damaged("it is not a file")
         state = self._read()
         if str(state.pop("key")) != self.key:
-            msg = f"{self.path} is the checkpoint of another question; name another file or remove it"
-            raise SpecError(msg)
+            raise file_exists(
+                f"{self.path}, the checkpoint of another question,", "name another file or remove it"
+            )
         solver.restore(state)
 
     def _read(self) -> dict[str, np.ndarray]:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 from msgspec.structs import replace
 
-from forescale.errors import SpecError
+from forescale.errors import not_divisible, required_with
 from forescale.limits import Extent, OptionalExtent
 from forescale.spec.rope import GPT_OSS_ROPE, PLAIN_ROPE, Rope
 from forescale.struct import SpecStruct
@@ -158,10 +158,7 @@ class FullAttention(AttentionKind, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse queries that share no whole number of key/value heads."""
         if self.num_heads % max(self.num_kv_heads, 1):
-            msg = (
-                f"{self.num_heads} attention heads are not a multiple of {self.num_kv_heads} key/value heads"
-            )
-            raise SpecError(msg)
+            raise not_divisible("num_heads", self.num_heads, self.num_kv_heads, "num_kv_heads")
 
     @property
     def scaled_rotary(self) -> bool:
@@ -274,9 +271,9 @@ class LatentAttention(AttentionKind, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse an indexer that picks nothing, and keys picked where queries also see what comes after."""
         if self.indexer is not None and self.top_k is None:
-            raise SpecError("an indexer picks keys: give top_k, or leave indexer out")
+            raise required_with("top_k", "an indexer", fix="give top_k, or leave indexer out")
         if self.top_k is not None and not self.causal:
-            raise SpecError("top_k of latent attention is for causal masks: leave causal true")
+            raise required_with("a causal mask", "top_k of latent attention", fix="leave causal true")
 
     @property
     def description(self) -> str:

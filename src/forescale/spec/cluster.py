@@ -7,6 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from msgspec.structs import force_setattr, replace
 
+from forescale import wording
 from forescale.errors import SpecError
 from forescale.limits import (
     MEMORY,
@@ -87,7 +88,9 @@ class Device(SpecStruct, frozen=True, kw_only=True):
         known = [item for item in (rates.bf16, rates.fp16, rates.tf32, rates.fp8, rates.fp4) if item]
         if not (known or rates.fp32):
             names = ", ".join(rates.__struct_fields__)
-            raise SpecError(f"device {self.name}: matrix_flops must give the rate of at least one of {names}")
+            raise wording.missing("a rate in matrix_flops", f"give at least one of {names}").at(
+                f"device {self.name}"
+            )
         if not self.vector_flops:
             force_setattr(self, "vector_flops", rates.fp32 or known[0] * VECTOR_SHARE)
 
@@ -109,15 +112,16 @@ class Device(SpecStruct, frozen=True, kw_only=True):
         try:
             limit: float = within(parse(value, "byte") if isinstance(value, str) else value, MEMORY, what)
         except SpecError as error:
-            raise SpecError(str(error) if str(error).startswith(what) else f"{what} = {error}") from None
+            raise (error if str(error).startswith(what) else error.worded(f"{what} = {error}")) from None
         self.check_limit(limit, what, value)
         return limit
 
     def check_limit(self, limit: float, what: str, value: object) -> None:
         """Refuse to let layouts fill more than the device has; `value` is how `what` says it."""
         if limit > self.hbm_bytes:
-            has = f"{self.name} has {format_bytes(self.hbm_bytes)}"
-            raise SpecError(f"{what} limits what a device has; {has}, got {value}")
+            where, _, key = what.rpartition(": ")
+            allowed = f"at most the {format_bytes(self.hbm_bytes)} of {self.name}"
+            raise wording.out_of_range(key, value, allowed).at(where)
 
 
 class LinkParameters(SpecStruct, frozen=True, kw_only=True):
@@ -192,31 +196,32 @@ class Cluster(SpecStruct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Check that tiers grow outwards and hold all devices."""
         if not self.tiers:
-            raise SpecError(f"cluster {self.name}: it needs at least one network tier")
+            raise wording.required_with("at least one network tier", "it").at(f"cluster {self.name}")
         sizes = [tier.size or float("inf") for tier in self.tiers]
         if sizes != sorted(sizes):
             got = [tier.size for tier in self.tiers]
-            msg = f"cluster {self.name}: tiers go from the innermost out, so sizes must grow; got {got}"
-            raise SpecError(msg)
+            raise wording.wrong_type("the sizes of the tiers, from the innermost out,", got, "growing").at(
+                f"cluster {self.name}"
+            )
         around = [tier.name for tier in self.tiers[:-1] if not tier.size and not self.tiers[-1].wide_area]
         if around:
-            msg = (
-                f"cluster {self.name}: only the outermost tier is without limit; give {around[0]!r} its size"
-            )
-            raise SpecError(msg)
+            raise wording.required_with(
+                "its size", "a tier other than the outermost", fix=f"give {around[0]!r} its size"
+            ).at(f"cluster {self.name}")
         if sizes[-1] < self.num_devices:
             last = self.tiers[-1]
-            msg = (
-                f"cluster {self.name}: its outermost tier {last.name!r} joins at most {counted(last.size, 'device')}; "
-                f"asked for {self.num_devices}"
-            )
-            raise SpecError(msg)
+            raise wording.too_large(
+                f"its outermost tier {last.name!r}", self.num_devices, counted(last.size, "device")
+            ).at(f"cluster {self.name}")
 
         if any(tier.wide_area for tier in (*self.tiers[:-1], *(self.tiers if len(sizes) == 1 else ()))):
-            msg = f"cluster {self.name}: a wide-area link is the outermost tier, around those of a site's own network"
-            raise SpecError(msg)
+            raise wording.wrong_type(
+                "a wide-area tier",
+                "an inner tier",
+                "the outermost tier, around those of a site's own network",
+            ).at(f"cluster {self.name}")
         if any(tier.sites and not tier.wide_area for tier in self.tiers):
-            raise SpecError(f"cluster {self.name}: sites are what a wide-area link joins: wide_area = true")
+            raise wording.required_with("wide_area = true", "sites of a tier").at(f"cluster {self.name}")
         self._check_nodes()
 
     def _check_nodes(self) -> None:
@@ -224,14 +229,15 @@ class Cluster(SpecStruct, frozen=True, kw_only=True):
         node = self.devices_per_node
         present = self._of_site if self.tiers[-1].wide_area else self.num_devices
         for tier in self.tiers:
-            joins = f"cluster {self.name}: tier {tier.name!r} joins {counted(tier.size, 'device')}"
+            where, key = f"cluster {self.name}", f"the size of tier {tier.name!r}"
             if tier.size > node and any(word in tier.name.lower() for word in INSIDE_NODES):
                 fix = f"give the tier size {node}, or set devices_per_node = {tier.size}"
-                raise SpecError(f"{joins}, but a node has {node} and this link does not leave it; {fix}")
+                allowed = f"devices_per_node {node} or less, as this link does not leave a node"
+                raise wording.out_of_range(key, tier.size, allowed, fix).at(where)
             if 0 < tier.size < present and tier.size % node and node % tier.size:
                 near = (tier.size // node or 1) * node
                 fix = f"give the tier size {near}, or devices_per_node a divisor of {tier.size}"
-                raise SpecError(f"{joins}, which are not whole nodes of {node}; {fix}")
+                raise wording.not_divisible(key, tier.size, node, "devices_per_node", fix).at(where)
 
     def __hash__(self) -> int:
         """Hash what tells most clusters apart, not every figure."""
@@ -269,8 +275,9 @@ class Cluster(SpecStruct, frozen=True, kw_only=True):
             return 0
         sites, rest = divmod(self.num_devices, self._of_site)
         if rest:
-            msg = f"cluster {self.name}: {self.num_devices} devices are no whole number of sites of {self._of_site}"
-            raise SpecError(msg)
+            raise wording.not_divisible(
+                "the number of devices", self.num_devices, self._of_site, "the devices of a site"
+            ).at(f"cluster {self.name}")
         return self.tiers[-1].sites or sites
 
     @property
@@ -292,7 +299,7 @@ class Cluster(SpecStruct, frozen=True, kw_only=True):
             If devices do not divide, a site is larger than the network, or sites are joined already.
         """
         if self.tiers[-1].wide_area:
-            raise SpecError(f"cluster {self.name} has a wide-area link already: leave out sites")
+            raise wording.no_effect("sites", f"cluster {self.name} has a wide-area link already")
         _check_equal(self.name, (num_devices,), link.count)
         size = num_devices // link.count
         one, rate = self.sized(size), link.bandwidth / size
@@ -333,7 +340,9 @@ def _check_equal(name: str, counts: Iterable[int], sites: int) -> None:
         few = ", ".join(map(str, odd[:NAMED])) + (f" and {len(odd) - NAMED} more" if len(odd) > NAMED else "")
         near = sorted({max(1, odd[0] // sites) * sites, (odd[0] // sites + 1) * sites})
         fix = f"give a multiple of {sites}, such as {' or '.join(map(str, near))}"
-        raise SpecError(f"cluster {name}: {few} devices cannot be {sites} equal sites; {fix}")
+        raise wording.not_divisible("the number of devices", few, sites, "the number of sites", fix).at(
+            f"cluster {name}"
+        )
 
 
 def _of_size(tiers: tuple[Tier, ...], size: int) -> tuple[Tier, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from forescale.errors import SpecError
+from forescale.errors import illegal_layout, not_a_factor, not_divisible
 from forescale.numeric import Numeric, divisors
 from forescale.spec.cluster import Cluster
 from forescale.spec.context import CONTEXT_KINDS, ContextKind, ContextParallel, halves_evenly, inner_ranks
@@ -135,8 +135,8 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     Constraint(
         name="heads over tp",
         holds=lambda q: _all([_divides(q.degrees.tp, heads) for heads, _ in _heads(q.model)]),
-        message=lambda q: (
-            f"tp {q.degrees.tp} does not divide the {_heads(q.model)[0][0]} attention heads of {q.model.name}"
+        message=lambda q: str(
+            not_a_factor("tp", q.degrees.tp, _heads(q.model)[0][0], f"the attention heads of {q.model.name}")
         ),
     ),
     Constraint(
@@ -152,23 +152,23 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     Constraint(
         name="feed-forward over tp",
         holds=lambda q: _all([_divides(q.degrees.tp, width) for width in ffn_widths(q.model)]),
-        message=lambda q: (
-            f"tp {q.degrees.tp} does not divide the feed-forward sizes {ffn_widths(q.model)} of {q.model.name}"
+        message=lambda q: str(
+            not_a_factor("tp", q.degrees.tp, ffn_widths(q.model), f"the feed-forward sizes of {q.model.name}")
         ),
     ),
     Constraint(
         name="experts over ep",
         holds=lambda q: _divides(q.degrees.ep, _moe(q).num_experts),
-        message=lambda q: (
-            f"ep {q.degrees.ep} does not divide the {_moe(q).num_experts} experts of {q.model.name}"
+        message=lambda q: str(
+            not_a_factor("ep", q.degrees.ep, _moe(q).num_experts, f"the experts of {q.model.name}")
         ),
         applies=lambda q: q.model.is_moe,
     ),
     Constraint(
         name="expert width over etp",
         holds=lambda q: _divides(q.degrees.etp, _moe(q).ffn_hidden_size),
-        message=lambda q: (
-            f"etp {q.degrees.etp} does not divide the expert size {_moe(q).ffn_hidden_size} of {q.model.name}"
+        message=lambda q: str(
+            not_a_factor("etp", q.degrees.etp, _moe(q).ffn_hidden_size, f"the expert size of {q.model.name}")
         ),
         applies=lambda q: q.model.is_moe,
     ),
@@ -207,9 +207,13 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     Constraint(
         name="sequence over cp × tp",
         holds=lambda q: _divides(_sequence_parts(q), q.workload.seq_len),
-        message=lambda q: (
-            f"seq_len {q.workload.seq_len} is not divisible by {_sequence_parts(q)} "
-            f"(cp {q.degrees.cp}, twice in zig-zag, times tp {q.degrees.tp} under sp)"
+        message=lambda q: str(
+            not_divisible(
+                "seq_len",
+                q.workload.seq_len,
+                int(_sequence_parts(q)),
+                f"cp {q.degrees.cp} (× 2 in zig-zag) × tp {q.degrees.tp} (under sp)",
+            )
         ),
     ),
     Constraint(
@@ -264,9 +268,13 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     Constraint(
         name="global batch",
         holds=lambda q: _divides(_dp(q.degrees) * q.degrees.micro_batch_size, q.workload.global_batch_size),
-        message=lambda q: (
-            f"global_batch_size {q.workload.global_batch_size} is not divisible by dp {_dp(q.degrees)} × "
-            f"micro_batch_size {q.degrees.micro_batch_size}"
+        message=lambda q: str(
+            not_divisible(
+                "global_batch_size",
+                q.workload.global_batch_size,
+                int(_dp(q.degrees) * q.degrees.micro_batch_size),
+                f"dp {_dp(q.degrees)} × micro_batch_size {q.degrees.micro_batch_size}",
+            )
         ),
     ),
     Constraint(
@@ -470,8 +478,7 @@ def _images(q: Proposal) -> str:
             f"{q.model.name} takes images of any size: give images.size (--image-size), such as {16 * side}"
         )
     if vision.tiles is None and size % side:
-        nearest = max(round(size / side), 1) * side
-        return f"images.size {size} is not a multiple of the {side} pixels of a token of {q.model.name}: try {nearest}"
+        return str(not_divisible("images.size", size, side, f"the pixels of a token of {q.model.name}"))
     tokens, room = vision.tokens(images), q.workload.seq_len
     if images.count * tokens > room:
         text = f"{counted(images.count, 'image')} of {counted(tokens, 'token')}"
@@ -552,7 +559,7 @@ def check(
     """Raise SpecError with every violated constraint of one layout."""
     proposal = Proposal(model=model, cluster=cluster, workload=workload, degrees=layout)
     if result := violated(proposal, rules):
-        raise SpecError("; ".join(item.message(proposal) for item in result))
+        raise illegal_layout([item.name for item in result], [item.message(proposal) for item in result])
 
 
 def legal(

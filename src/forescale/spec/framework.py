@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 import numpy as np
 from msgspec.structs import replace
 
-from forescale.errors import SpecError
+from forescale.errors import not_one_of, unsupported_by
 from forescale.limits import Devices
 from forescale.spec.cluster import Cluster
 from forescale.spec.context import ContextKind
@@ -436,9 +436,10 @@ def check_choice(framework: Framework, name: str, values: tuple[Any, ...]) -> No
     known = (*limits.values[name], *limits.others.get(name, ()))
     unknown = [value for value in values if value not in known]
     if unknown:
-        takes = ", ".join(choice_word(value) for value in known)
-        msg = f"{framework.name} has no {name} {choice_word(unknown[0])}; it takes {takes} ({limits.source})"
-        raise SpecError(msg)
+        takes = [choice_word(value) for value in known]
+        raise not_one_of(
+            f"{name} of {framework.name}", choice_word(unknown[0]), takes, f"see {limits.source}"
+        )
 
 
 def explicit_fields(spec: Any, usual: Any) -> dict[str, Any]:  # noqa: ANN401 (any specification)
@@ -478,7 +479,7 @@ def rule_of(framework: str, name: str, text: str) -> Constraint:
 
 def _limits(framework: Framework) -> Limits:
     if framework.limits is None:
-        raise SpecError(f"the options of {framework.label} are not recorded; leave out --for")
+        raise unsupported_by("--for", f"{framework.label}, whose options are not recorded", "leave it out")
     return framework.limits
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, TypeAlias
 from msgspec import field
 from msgspec.structs import replace
 
-from forescale.errors import SpecError
+from forescale.errors import conflicts, given_twice, required_with, wrong_type
 from forescale.limits import Devices, Extent, Factor, Interval, OptionalExtent
 from forescale.numeric import Numeric
 from forescale.spec.context import CONTEXT_KINDS, ContextKind, Values, inner_ranks
@@ -119,13 +119,13 @@ class Recompute(SpecStruct, frozen=True, kw_only=True):
         for name in ("kept", "modules", "layer_ids"):
             listed: tuple[object, ...] = getattr(self, name)
             if twice := [item for at, item in enumerate(listed) if item in listed[:at]]:
-                raise SpecError(f"recompute.{name} lists {twice[0]} twice")
+                raise given_twice(f"{twice[0]} in recompute.{name}")
         if self.kept and self.policy != "custom":
-            raise SpecError(f"recompute.kept goes with the policy custom; it is {self.policy or 'none'}")
+            raise required_with("the policy custom", "recompute.kept", self.policy or "none")
         if self.layer_ids and (self.num_layers is not None or self.unit > 1):
-            raise SpecError("recompute.layer_ids lists the layers by itself; leave out num_layers and unit")
+            raise conflicts(["recompute.layer_ids", "num_layers", "unit"])
         if self.unit > 1 and self.granularity != "full":
-            raise SpecError(f"recompute.unit goes with the granularity full; it is {self.granularity}")
+            raise required_with("the granularity full", "recompute.unit", self.granularity)
 
     @property
     def of_towers(self) -> Recompute:
@@ -198,7 +198,7 @@ class Routing(SpecStruct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse padding to a capacity that is not there."""
         if self.pad_to_capacity and self.capacity_factor is None:
-            raise SpecError("routing.pad_to_capacity pads to routing.capacity_factor; give one, such as 1.0")
+            raise required_with("routing.capacity_factor", "routing.pad_to_capacity", fix="such as 1.0")
 
 
 ALL_LAYERS = 1_000_000
@@ -234,8 +234,7 @@ class Offload(SpecStruct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse activations chosen in two ways."""
         if self.modules and self.activation_layers:
-            msg = "offload.modules takes modules of all layers; leave out offload.activation_layers"
-            raise SpecError(msg)
+            raise conflicts(["offload.modules", "offload.activation_layers"])
 
     @property
     def activations(self) -> bool:
@@ -281,7 +280,7 @@ def check_order(order: Iterable[object]) -> None:
     """Raise if it is not an order of all axes."""
     if sorted(value := list(map(str, order))) != sorted(DEFAULT_AXIS_ORDER):
         named = ",".join(value) or "none"
-        raise SpecError(f"axis_order names each of {', '.join(DEFAULT_AXIS_ORDER)} once; got {named}")
+        raise wrong_type("axis_order", named, f"a list of {', '.join(DEFAULT_AXIS_ORDER)}, each once")
 
 
 class Layout(SpecStruct, frozen=True, kw_only=True):

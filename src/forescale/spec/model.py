@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from msgspec.structs import replace
 
-from forescale.errors import SpecError
+from forescale.errors import not_divisible, out_of_range
 from forescale.limits import LAYERS, Extent, Factor, Interval, OptionalExtent, within
 from forescale.spec.attention import Attention
 from forescale.spec.option import Option
@@ -75,14 +75,17 @@ class MoeFfn(SpecStruct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse more experts per token than there are, and groups that they do not fill."""
         if self.top_k > self.num_experts:
-            msg = f"{self.top_k} experts per token are more than the {self.num_experts} experts there are"
-            raise SpecError(msg)
-        if self.num_groups and (self.num_experts % self.num_groups or self.top_groups > self.num_groups):
-            msg = (
-                f"{self.num_experts} experts in {self.num_groups} groups, of which a token may use "
-                f"{self.top_groups}: groups divide the experts, and a token uses as many at most"
+            raise out_of_range(
+                "experts_per_token", self.top_k, f"{self.num_experts} or less, the number of experts"
             )
-            raise SpecError(msg)
+        if self.num_groups and (self.num_experts % self.num_groups or self.top_groups > self.num_groups):
+            raise not_divisible(
+                "num_experts",
+                self.num_experts,
+                self.num_groups,
+                "num_groups",
+                f"a token may use {self.top_groups} of the groups at most",
+            )
 
     @classmethod
     def renewed(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -238,8 +241,8 @@ class Vision(SpecStruct, frozen=True, kw_only=True):
         """Refuse images smaller than one token."""
         side = self.patch_size * self.merge
         if 0 < self.image_size < side:
-            raise SpecError(
-                f"vision: image_size must be at least the {side} pixels of one token, got {self.image_size}"
+            raise out_of_range("image_size", self.image_size, f"at least the {side} pixels of one token").at(
+                "vision"
             )
 
     @property

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal, TypeAlias
 
-from forescale.errors import SpecError
+from forescale.errors import no_effect, out_of_range, required_with
 from forescale.limits import Amount, Factor, Interval, OptionalExtent, Share
 from forescale.struct import SpecStruct
 
@@ -60,16 +60,14 @@ class Rope(SpecStruct, frozen=True, kw_only=True):
         usual = dict(zip(self.__struct_fields__[1:], self.__struct_defaults__, strict=True))
         for name in dict.fromkeys((*TUNED["llama3"], *TUNED["yarn"])):
             if name not in TUNED[self.scaling] and getattr(self, name) != usual[name]:
-                msg = f"{name} {getattr(self, name)} says nothing of a rope whose scaling is {self.scaling}"
-                raise SpecError(msg)
+                raise no_effect(name, f"the scaling of the rope is {self.scaling}")
         if "original_seq_len" in TUNED[self.scaling] and not self.original_seq_len:
-            raise SpecError(f"the scaling {self.scaling} of a rope needs original_seq_len, in tokens")
+            raise required_with("original_seq_len, in tokens", f"the scaling {self.scaling} of a rope")
         low, high = self.low_freq_factor, self.high_freq_factor
         if self.scaling == "llama3" and low > high:
-            raise SpecError(f"low_freq_factor {low:g} of a rope must be at most high_freq_factor {high:g}")
+            raise out_of_range("low_freq_factor of a rope", low, f"high_freq_factor {high:g} or less")
         if self.scaling == "yarn" and self.beta_slow > self.beta_fast:
-            msg = f"beta_slow {self.beta_slow:g} of a rope must be at most beta_fast {self.beta_fast:g}"
-            raise SpecError(msg)
+            raise out_of_range("beta_slow of a rope", self.beta_slow, f"beta_fast {self.beta_fast:g} or less")
 
     @property
     def concentration(self) -> float:

@@ -11,7 +11,7 @@ from math import prod
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from forescale.errors import SpecError
+from forescale.errors import out_of_range
 from forescale.numeric import Numeric
 from forescale.struct import Struct
 
@@ -208,10 +208,9 @@ class Trace(Struct, frozen=True, kw_only=True, omit_defaults=True):
         fits = self.min_seq_len <= seq_len <= self.max_seq_len and seq_len % self.seq_len_multiple == 0
         if not fits:
             multiple = f" and multiples of {self.seq_len_multiple}" if self.seq_len_multiple > 1 else ""
-            raise SpecError(
-                f"seq_len {seq_len:g} is outside of the range of the trace {name}: allowed are {self.min_seq_len} to "
-                f"{self.max_seq_len}{multiple}; trace the model again with --seq-len {seq_len:g}"
-            )
+            allowed = f"{self.min_seq_len} to {self.max_seq_len}{multiple} (the trace of {name})"
+            fix = f"trace the model again with --seq-len {seq_len:g}"
+            raise out_of_range("seq_len", round(seq_len), allowed, fix)
 
 
 NO_BLOCKS: Mapping[str, TracedBlock] = MappingProxyType({})

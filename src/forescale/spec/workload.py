@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias, get_args
 
 from msgspec import field
 
-from forescale.errors import SpecError
+from forescale.errors import conflicts, given_twice, no_effect, required_with, unsupported_by
 from forescale.formula import formula
 from forescale.limits import Amount, Count, Interval, OptionalExtent
 from forescale.numeric import Numeric
@@ -107,16 +107,20 @@ class Precision(SpecStruct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse block scales of one kind with products of another; wider types have no use for a recipe."""
         if self.compute == "fp8" and self.recipe == "mxfp8":
-            raise SpecError("precision: fp8 has no recipe mxfp8; give compute type mxfp8 (--precision mxfp8)")
-        if self.compute == "mxfp8" and self.recipe not in ("none", "mxfp8"):
-            msg = f"precision: mxfp8 has its own recipe, got {self.recipe}; leave recipe out, or give compute type fp8"
-            raise SpecError(msg)
-        if self.is_narrow and self.frozen in QUANTISED_BYTES:
-            msg = (
-                f"precision: frozen {self.frozen} is made wide before every product, which {self.compute} products do "
-                "not take; give compute bf16, or leave frozen out"
+            raise unsupported_by("fp8", "the recipe mxfp8", "give compute type mxfp8 (--precision mxfp8)").at(
+                "precision"
             )
-            raise SpecError(msg)
+        if self.compute == "mxfp8" and self.recipe not in ("none", "mxfp8"):
+            raise conflicts(
+                ["compute type mxfp8", f"recipe {self.recipe}"],
+                fix="leave recipe out, or give compute type fp8",
+            ).at("precision")
+        if self.is_narrow and self.frozen in QUANTISED_BYTES:
+            raise conflicts(
+                [f"frozen {self.frozen}", f"{self.compute} products"],
+                reason="frozen weights are converted to 16 bits before every product",
+                fix="give compute bf16, or leave frozen out",
+            ).at("precision")
 
     @property
     def is_narrow(self) -> bool:
@@ -174,12 +178,10 @@ class Trainable(SpecStruct, frozen=True, kw_only=True):
             names = ("lora_targets", "lora_experts", "lora_dropout", "whole")
             value = [name for name in names if getattr(self, name) != usual[name].default]
             if value:
-                raise SpecError(
-                    f"trainable: {' and '.join(value)} say something of adapters; give lora_rank as well"
-                )
+                raise required_with("lora_rank", " and ".join(value)).at("trainable")
         elif self.frozen:
-            raise SpecError(
-                "trainable: with lora_rank all parts are frozen but those of whole; leave frozen out"
+            raise no_effect("frozen", "with lora_rank all parts are frozen but those of whole").at(
+                "trainable"
             )
         twice = [
             f"{fused} and {part}"
@@ -188,8 +190,8 @@ class Trainable(SpecStruct, frozen=True, kw_only=True):
             if {fused, part} <= set(self.lora_targets)
         ]
         if twice:
-            raise SpecError(
-                f"trainable: lora_targets has {twice[0]}, which are the same product; give one of them"
+            raise given_twice(str(twice[0]), fix="the names mean the same product: give one of them").at(
+                "trainable: lora_targets"
             )
 
     @property
@@ -260,11 +262,11 @@ class Workload(SpecStruct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse a type of frozen weights where none are."""
         if self.precision.frozen is not None and self.trainable.is_all:
-            msg = (
-                f"precision: frozen {self.precision.frozen} is the type of weights that are not trained, and all are; "
-                "give trainable.frozen or trainable.lora_rank (--freeze, --lora-rank)"
+            raise required_with(
+                "frozen weights",
+                f"precision.frozen {self.precision.frozen}",
+                fix="give trainable.frozen or trainable.lora_rank (--freeze, --lora-rank)",
             )
-            raise SpecError(msg)
 
     @property
     def tokens_per_step(self) -> float:

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from forescale import wording
 from forescale.cost.select import Costs
 from forescale.errors import SpecError, UnknownKeyError
 from forescale.io.named import build, build_operations
@@ -22,7 +23,7 @@ from forescale.spec import Cluster, Model, Workload
 from forescale.spec.space import Space
 from forescale.struct import Struct
 from forescale.sweep.parameters import CASE, CLUSTER, MODEL, Draft, Plain, SweepParameter, TimesFactor, Value
-from forescale.units import counted, parse
+from forescale.units import parse
 from forescale.version import __version__
 
 Assignment: TypeAlias = tuple[SweepParameter, Value]
@@ -281,10 +282,13 @@ def _workload(draft: Draft, num_devices: int) -> Workload:
         assert draft.base_devices is not None
         batch, rest = divmod(values["global_batch_size"] * num_devices, draft.base_devices)
         if rest:
-            raise SpecError(
-                f"weak scaling: {counted(values['global_batch_size'], 'sequence')} on {draft.base_devices} "
-                f"devices are no whole number on {num_devices}"
-            )
+            raise wording.not_divisible(
+                "the global batch size",
+                values["global_batch_size"],
+                draft.base_devices,
+                "the number of devices it is given for",
+                f"it makes no whole number on {num_devices} devices",
+            ).at("weak scaling")
         values["global_batch_size"] = batch
     return build(Workload, values, where="workload")
 
@@ -312,25 +316,23 @@ def value_of(parameter: SweepParameter, value: object, *, where: str) -> Value:
     factor = factor_of(value) if parameter.takes_factors else None
     if factor is not None:
         if factor.by <= 0.0:
-            raise SpecError(f"{where}: {parameter.name} = {value!r}: a factor must be greater than 0")
+            raise wording.out_of_range(f"the factor of {parameter.name}", value, "greater than 0").at(where)
         return factor
     if not parameter.takes_values:
-        raise SpecError(
-            f"{where}: {parameter.name} takes factors such as 'x2'; got {value!r} (one type has a value: flops.bf16)"
-        )
+        raise wording.wrong_type(
+            parameter.name, value, "factors such as 'x2'", "one type has a value: flops.bf16"
+        ).at(where)
     if parameter.kind == "text":
         return _word(parameter, value, where)
     if isinstance(value, str) and parameter.dimension is not None:
         try:
             value = parse(value, parameter.dimension)
         except SpecError as error:
-            raise SpecError(f"{where}: {parameter.name}: {error}; or a factor such as 'x2'") from error
+            raise error.worded(f"{where}: {parameter.name}: {error}; or a factor such as 'x2'") from error
     number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
     if number is None or (parameter.kind == "whole" and not number.is_integer()):
         requested = "a whole number" if parameter.kind == "whole" else "a number"
-        raise SpecError(
-            f"{where}: {parameter.name} must be {requested} or a factor such as 'x2', got {value!r}"
-        )
+        raise wording.out_of_range(parameter.name, value, f"{requested} or a factor such as 'x2'").at(where)
     return int(number) if parameter.kind == "whole" else number
 
 
@@ -341,12 +343,14 @@ def axis_of(parameter: SweepParameter, raw: object, *, where: str) -> GridAxis |
     listed = raw if isinstance(raw, list | tuple) else [raw]
     values = tuple(value_of(parameter, item, where=where) for item in listed)
     if not values:
-        raise SpecError(f"{where}: {parameter.name} has no values")
+        raise wording.empty(parameter.name).at(where)
     if len({isinstance(value, TimesFactor) for value in values}) > 1:
-        raise SpecError(f"{where}: {parameter.name} mixes values and factors; give one or the other")
+        raise wording.conflicts([f"values of {parameter.name}", "factors"], fix="give one or the other").at(
+            where
+        )
     twice = [value for index, value in enumerate(values) if value in values[:index]]
     if twice:
-        raise SpecError(f"{where}: {parameter.name} has the value {listed[values.index(twice[0])]!r} twice")
+        raise wording.given_twice(f"{listed[values.index(twice[0])]!r} of {parameter.name}").at(where)
     return GridAxis(parameter=parameter, values=values)
 
 
@@ -354,7 +358,7 @@ def _word(parameter: SweepParameter, value: object, where: str) -> Value:
     if parameter.name.startswith("space.") and isinstance(value, list | tuple) and value:
         return words_of(value)
     if not isinstance(value, str | int | bool):
-        raise SpecError(f"{where}: {parameter.name} must be one word or number, got {value!r}")
+        raise wording.wrong_type(parameter.name, value, "one word or number").at(where)
     return value
 
 
@@ -369,13 +373,15 @@ def _range(parameter: SweepParameter, values: Mapping[str, Any], where: str) -> 
         if key not in RANGE_KEYS:
             raise UnknownKeyError(key, f"{where}, {parameter.name}", RANGE_KEYS)
     if parameter.kind == "text":
-        raise SpecError(f"{where}: {parameter.name} has no range; list its values")
+        raise wording.unsupported_by(parameter.name, "a range", "list its values").at(where)
     missing = [key for key in ("from", "to") if key not in values]
     if missing:
-        raise SpecError(f"{where}: the range of {parameter.name} needs {' and '.join(missing)}")
+        raise wording.required_with(missing, f"the range of {parameter.name}").at(where)
     low, high = (value_of(parameter, values[key], where=where) for key in ("from", "to"))
     if isinstance(low, TimesFactor) != isinstance(high, TimesFactor):
-        raise SpecError(f"{where}: {parameter.name} goes from a value to a factor; give two of one kind")
+        raise wording.conflicts([f"a value of {parameter.name}", "a factor"], fix="give two of one kind").at(
+            where
+        )
     return _built(
         parameter, values, _plain_number(low), _plain_number(high), isinstance(low, TimesFactor), where
     )
@@ -385,21 +391,21 @@ def _built(
     parameter: SweepParameter, values: Mapping[str, Any], low: float, high: float, factors: bool, where: str
 ) -> GridAxis | Range:
     scale, multiple, steps = values.get("scale", "log"), values.get("multiple", 1), values.get("steps")
-    problem = None
+    error = None
     if scale not in ("log", "linear"):
-        problem = f"scale must be log or linear, got {scale!r}"
+        error = wording.not_one_of("scale", scale, ("log", "linear"))
     elif not low < high:
-        problem = f"from must be less than to, got {values['from']!r} and {values['to']!r}"
+        error = wording.out_of_range("from", values["from"], f"less than to {values['to']}")
     elif scale == "log" and low <= 0.0:
-        problem = "a logarithmic range starts above 0; say scale = 'linear'"
+        error = wording.out_of_range("from", values["from"], "greater than 0", "or give scale = 'linear'")
     elif type(multiple) is not int or multiple < 1:
-        problem = f"multiple must be a whole number of 1 or more, got {multiple!r}"
+        error = wording.wrong_type("multiple", multiple, wording.whole_from(1))
     elif multiple > 1 and (parameter.kind != "whole" or factors):
-        problem = "multiple is for ranges of whole numbers"
+        error = wording.no_effect("multiple", "it applies to ranges of whole numbers only")
     elif steps is not None and (type(steps) is not int or not 2 <= steps <= POINTS):
-        problem = f"steps must be a whole number from 2 to {POINTS:,}, got {steps!r}"
-    if problem is not None:
-        raise SpecError(f"{where}, {parameter.name}: {problem}")
+        error = wording.wrong_type("steps", steps, f"a whole number from 2 to {POINTS:,}")
+    if error is not None:
+        raise error.at(f"{where}, {parameter.name}")
     result = Range(
         parameter=parameter, low=low, high=high, factors=factors, log=scale == "log", multiple=multiple
     )

@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Protocol
 
-from forescale.errors import ForescaleError
+from forescale.errors import ForescaleError, extra_missing, not_found
 from forescale.struct import Struct
 from forescale.sweep.definition import AskedPoint, Sweep, fingerprint
 from forescale.sweep.result import Row, SweepResult, answer, columns, table_row
@@ -147,16 +147,14 @@ def _connected(address: str, jobs: int | None) -> Any:  # noqa: ANN401 (a module
     try:
         import ray
     except ImportError as error:
-        raise ForescaleError(
-            "--executor ray needs Ray; install it with pip install 'forescale[sweep]'"
-        ) from error
+        raise extra_missing("--executor ray", "Ray", "sweep") from error
     try:
         local = jobs if address == "local" else None
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, num_cpus=local)
     except (ConnectionError, ValueError, RuntimeError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ForescaleError(
-            f"no Ray cluster answers at {address!r} ({first}); start one with: ray start --head"
+        raise not_found(
+            f"Ray cluster at {address!r} ({first})", "start one with: ray start --head"
         ) from error
     return ray
 

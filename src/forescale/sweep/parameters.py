@@ -13,8 +13,9 @@ from functools import partial
 from types import NoneType
 from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
+from forescale import wording
 from forescale.catalogue.clusters import DEVICE_DIMENSIONS, TIER_DIMENSIONS
-from forescale.errors import SpecError, UnknownKeyError
+from forescale.errors import UnknownKeyError
 from forescale.spec import Cluster, Device, MatrixRates, Model, Precision, Tier, Workload
 from forescale.spec.cluster import LinkParameters
 from forescale.spec.operations import SAVING_DIMENSIONS, SPANS, Checkpointing, Operations
@@ -252,8 +253,8 @@ def _set_nodes(draft: Draft, value: Value) -> None:
 
 def _set_scaling(draft: Draft, value: Value) -> None:
     if value not in ("strong", "weak"):
-        raise SpecError(
-            f"scaling is strong (the same batch) or weak (it grows with the devices), got {value!r}"
+        raise wording.wrong_type(
+            "scaling", value, "strong (the same batch) or weak (it grows with the devices)"
         )
     draft.scaling = "strong" if value == "strong" else "weak"
 
@@ -276,8 +277,8 @@ def _change(paths: Paths, name: str, draft: Draft, value: Value) -> None:
     for path in result:
         have = draft.at(path)
         if not have:
-            raise SpecError(
-                f"{name} = x{value.by:g} scales nothing: it is {have if have == 0 else 'not given'}"
+            raise wording.no_effect(
+                f"{name} = x{value.by:g}", f"{name} is {have if have == 0 else 'not given'}"
             )
         draft.put(path, _whole(value, have, name) if isinstance(have, int) else have * value.by)
 
@@ -286,10 +287,10 @@ def _whole(value: Value, have: float | None, name: str) -> int:
     """Return a whole number, given or scaled."""
     if isinstance(value, TimesFactor):
         if have is None:
-            raise SpecError(f"{name} = x{value.by:g} scales nothing: give {name} itself too")
+            raise wording.required_with(name, f"{name} = x{value.by:g}")
         value = value.by * have
     if not isinstance(value, int | float) or value < 1 or not float(value).is_integer():
-        raise SpecError(f"{name} must be a whole number of 1 or more, got {value}")
+        raise wording.out_of_range(name, value, "a whole number of 1 or more")
     return int(value)
 
 
@@ -321,8 +322,8 @@ def _domain(draft: Draft) -> tuple[Path, ...]:
     tiers = draft.cluster["tiers"]
     index = scale_up_tier(tiers, draft.cluster["devices_per_node"])
     if not tiers[index]["size"]:
-        raise SpecError(
-            f"domain_size: {draft.cluster['name']} has one network for all devices and no scale-up domain"
+        raise wording.unsupported_by(
+            draft.cluster["name"], "domain_size: it has one network for all devices and no scale-up domain"
         )
     return (("cluster", "tiers", index, "size"),)
 
@@ -337,7 +338,7 @@ def _tiers(name: str, keys: tuple[str, ...], *, outer: bool) -> Paths:
         selected = range(last + 1, len(tiers)) if outer else range(last, -1, -1)
         if not selected:
             kind = "network beyond its scale-up domain" if outer else "scale-up domain"
-            raise SpecError(f"{name}: {draft.cluster['name']} has no {kind}")
+            raise wording.incomplete(kind, draft.cluster["name"]).at(name)
         return tuple(
             ("cluster", "tiers", index, key) for index in selected for key in keys if tiers[index][key]
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from forescale.atomic_write import write_text, writing
-from forescale.errors import SpecError
+from forescale.errors import too_large
 from forescale.escaping import xml
 from forescale.spec.space import DEGREE_NAMES
 from forescale.struct import Struct
@@ -329,9 +329,8 @@ def _values(result: SweepResult, name: str) -> list[Any]:
     """Return the values of one side of a map: numbers ascending, words as they come."""
     column = [value for value in dict.fromkeys(result.column(name)) if value is not None]
     if len(column) > MOST_CELLS:
-        raise SpecError(
-            f"a map over {name} would have {counted(len(column), 'value')}; give it steps, or draw a line over it"
-        )
+        fix = "give it steps, or draw a line over it"
+        raise too_large(f"a map over {name}", counted(len(column), "value"), MOST_CELLS, fix)
     return column if any(isinstance(value, str) for value in column) else sorted(column)
 
 

@@ -32,6 +32,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from forescale import wording
 from forescale.cost.select import Costs
 from forescale.errors import ForescaleError, SpecError, UnknownKeyError, UnknownNameError
 from forescale.files import read_text
@@ -111,7 +112,7 @@ class Source(Struct, frozen=True, kw_only=True):
         try:
             return load()
         except ForescaleError as error:
-            raise SpecError(f"{self.at(*path)}: {error}") from error
+            raise SpecError(error).at(self.at(*path)) from error
 
     def count(self, section: str, key: str, *, least: int, most: int, default: int | None = None) -> int:
         """Return a whole number of a section."""
@@ -164,7 +165,7 @@ def read_price(source: Source) -> tuple[Assignment, ...]:
         return ()
     kind, value = _setting(source, PRICE, price, ("search", PRICE))
     if isinstance(value, (int, float)) and value < 0:
-        raise SpecError(f"{source.at('search', PRICE)}: {PRICE} must be 0 or more, got {price}")
+        raise wording.out_of_range(PRICE, price, "0 or more").at(source.at("search", PRICE))
     return ((kind, value),)
 
 
@@ -173,7 +174,7 @@ def read_objective(source: Source) -> Objective:
     objective = source.section("search").get("objective", "step_time")
     if objective not in ("step_time", "peak_memory"):
         where = source.at("search", "objective")
-        raise SpecError(f"{where}: objective must be step_time or peak_memory, got {objective!r}")
+        raise wording.not_one_of("objective", objective, ("step_time", "peak_memory")).at(where)
     return cast("Objective", objective)
 
 
@@ -187,9 +188,9 @@ def read_max_memory(source: Source) -> float | TimesFactor | None:
         factor = factor_of(max_memory) or parse(max_memory, "byte")
     except (SpecError, TypeError) as error:
         allowed = "a size such as '70 GiB' or a factor of the capacity such as 'x0.9'"
-        raise SpecError(f"{where}: max_memory is {allowed}; got {max_memory!r}") from error
+        raise wording.wrong_type("max_memory", max_memory, allowed).at(where) from error
     if (factor.by if isinstance(factor, TimesFactor) else factor) <= 0.0:
-        raise SpecError(f"{where}: max_memory must be greater than 0, got {max_memory!r}")
+        raise wording.out_of_range("max_memory", max_memory, "greater than 0").at(where)
     return factor
 
 
@@ -213,9 +214,9 @@ def _refuse_measurements(source: Source) -> None:
     cost = source.values.get("cost")
     if isinstance(cost, Mapping) and cost.get("measurements"):
         where = source.at("cost", "measurements")
-        raise SpecError(
-            f"{where}: measurements are of one device, and a sweep changes it; leave them out of [cost]"
-        )
+        raise wording.no_effect(
+            "measurements", "they are of one device, and a sweep changes it", "leave them out of [cost]"
+        ).at(where)
 
 
 def _setting(source: Source, name: str, value: object, path: tuple[str, ...]) -> Assignment:
@@ -256,17 +257,17 @@ def plot_of(values: Mapping[str, Any], columns: Collection[str], *, where: str) 
     """
     kind = str(values.get("kind"))
     if kind not in KINDS:
-        raise SpecError(f"{where}: a plot's kind must be {', '.join(KINDS)}; got {kind!r}")
+        raise wording.not_one_of("a plot's kind", kind, KINDS).at(where)
     for key, value in values.items():
         if key != "kind" and key not in KINDS[kind]:
             raise UnknownKeyError(key, f"{where}, plot of kind {kind}", KINDS[kind])
         if not isinstance(value, str):
-            raise SpecError(f"{where}: {key} of a plot must be the name of a column, got {value!r}")
+            raise wording.wrong_type(f"{key} of a plot", value, "the name of a column").at(where)
         if key in ("x", "y", "value", "by") and value not in columns:
             raise UnknownNameError(f"column ({where}, {key} of plot)", value, columns)
     needed = [key for key in ("x", "y") if key in KINDS[kind] and key not in values]
     if needed:
-        raise SpecError(f"{where}: a plot of kind {kind} needs {' and '.join(needed)}")
+        raise wording.required_with(needed, f"a plot of kind {kind}").at(where)
     return Plot(**values)
 
 
@@ -277,8 +278,8 @@ def parse_plot(text: str, columns: Collection[str]) -> Plot:
     for part in filter(None, (piece.strip() for piece in rest.split(","))):
         key, equals, value = part.partition("=")
         if not equals or not value.strip():
-            raise SpecError(
-                f"--plot takes KIND:KEY=COLUMN,KEY=COLUMN, such as line:x=devices,y=mfu; got {text!r}"
+            raise wording.wrong_type(
+                "--plot", text, "KIND:KEY=COLUMN,KEY=COLUMN, such as line:x=devices,y=mfu"
             )
         texts[key.strip()] = value.strip()
     return plot_of(texts, columns, where=f"--plot {text}")
@@ -381,18 +382,16 @@ class _Reader(Struct, frozen=True, kw_only=True):
             if key not in SECTIONS:
                 raise UnknownKeyError(key, self.source.at(key), SECTIONS)
             if key in _TABLES and not isinstance(value, Mapping):
-                raise SpecError(f"{self.source.at(key)}: {key} must be a table ([{key}]), got {value!r}")
+                raise wording.wrong_type(key, value, f"a table ([{key}])").at(self.source.at(key))
             tables = isinstance(value, list) and all(isinstance(item, Mapping) for item in value)
             if key in _LISTS and not tables:
-                raise SpecError(
-                    f"{self.source.at(key)}: {key} must be tables, each under [[{key}]], got {value!r}"
-                )
+                raise wording.wrong_type(key, value, f"tables, each under [[{key}]]").at(self.source.at(key))
         for section, known in (("search", SEARCH_KEYS), ("sample", SAMPLE_KEYS)):
             for key in self.source.values.get(section, {}):
                 if key not in known:
                     raise UnknownKeyError(key, f"{self.source.at(section, key)}, {section}", known)
         if not self.source.values.get("vary") and not self.source.values.get("case"):
-            raise SpecError(f"{self.source.where}: a sweep varies something: give [vary] or [[case]]")
+            raise wording.missing("[vary] or [[case]]").at(self.source.where)
 
     def _named(self, key: str) -> Iterator[tuple[tuple[str | int, ...], str]]:
         """Return the models or clusters that are varied, each with its place in the file."""
@@ -433,9 +432,9 @@ class _Reader(Struct, frozen=True, kw_only=True):
                 ranges.append(result)
         sample = self.source.values.get("sample")
         if bool(ranges) != (sample is not None):
-            raise SpecError(
-                f"{self.source.where}: ranges without steps, such as {{ from = 1, to = 2 }}, go with [sample] points"
-            )
+            raise wording.required_with(
+                "[sample] points", "a range without steps, such as { from = 1, to = 2 }"
+            ).at(self.source.where)
         cases = tuple(self._case(index, tiers) for index in range(len(self.source.values.get("case", []))))
         self._check_names(cases, [*(axis.name for axis in grid), *(item.name for item in ranges)])
         axes = Axes(
@@ -452,7 +451,7 @@ class _Reader(Struct, frozen=True, kw_only=True):
         values = dict(self.source.values["case"][index])
         name = values.pop("name", None)
         if not isinstance(name, str) or not name:
-            raise SpecError(f"{self.source.at('case', index)}: a case needs a name")
+            raise wording.required_with("a name", "a case").at(self.source.at("case", index))
         settings: list[Assignment] = []
         for key, value in _flat(values, parameters(tiers)):
             where = self.source.at("case", index, *key.split("."))
@@ -465,13 +464,13 @@ class _Reader(Struct, frozen=True, kw_only=True):
         names = [case.name for case in cases]
         for index, name in enumerate(names):
             if name in names[:index]:
-                raise SpecError(f"{self.source.at('case', index)}: two cases are called {name!r}")
+                raise wording.given_twice(f"the case {name!r}").at(self.source.at("case", index))
         in_cases = {kind.name for case in cases for kind, _ in case.settings}
         for name in varied:
             if name in in_cases or varied.count(name) > 1:
-                raise SpecError(f"{self.source.at('vary', *name.split('.'))}: {name} is varied twice")
+                raise wording.given_twice(name).at(self.source.at("vary", *name.split(".")))
         if {DEVICES, NODES} <= {*varied, *in_cases}:
-            raise SpecError(f"{self.source.where}: devices and nodes say the same thing; vary one of them")
+            raise wording.conflicts(["devices", "nodes"], fix="vary one of them").at(self.source.where)
 
     def _plots(self, names: tuple[str, ...]) -> tuple[Plot, ...]:
         result = []

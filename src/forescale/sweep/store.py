@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 
 from forescale.atomic_write import replacing, write_text, writing
 from forescale.checksum import CHECKSUM, checksum
-from forescale.errors import ForescaleError
+from forescale.errors import ForescaleError, cannot_write, corrupted, extra_missing, file_exists, wrong_format
 from forescale.report.document import write_csv, write_parquet
 from forescale.sweep.definition import Sweep
 from forescale.sweep.result import Row, TableColumn
@@ -37,7 +37,7 @@ def made(folder: Path) -> None:
     """
     with writing(folder):
         if folder.exists() and not folder.is_dir():
-            raise ForescaleError(f"cannot write to {folder}: it is a file, not a folder")
+            raise cannot_write(folder, "it is a file, not a folder")
         folder.mkdir(parents=True, exist_ok=True)
 
 
@@ -60,8 +60,8 @@ def alone(folder: Path | None) -> Iterator[None]:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise ForescaleError(
-                    f"another process works in {folder}; wait for it, or take another folder"
+                raise cannot_write(
+                    folder, "another process works in it", "wait for it, or give another folder"
                 ) from error
         yield
     finally:
@@ -156,9 +156,8 @@ def _need_pyarrow() -> None:
     try:
         import pyarrow  # noqa: F401
     except ImportError as error:
-        raise ForescaleError(
-            "Parquet files need pyarrow; install it with pip install 'forescale[sweep]', "
-            "or keep the table as CSV with --format csv"
+        raise extra_missing(
+            "Parquet files", "pyarrow", "sweep", "or keep the table as CSV with --format csv"
         ) from error
 
 
@@ -198,9 +197,9 @@ def _claim(sweep: Sweep, fingerprint: str, folder: Path, *, restart: bool) -> No
         return
     if before.get("fingerprint") == fingerprint:
         return
-    raise ForescaleError(
-        f"{folder} holds points of another sweep than {sweep.where}: {_difference(before, question)}; "
-        "take another folder, or discard what is there with --restart"
+    raise file_exists(
+        f"{folder} with points of another sweep than {sweep.where} ({_difference(before, question)})",
+        "take another folder, or discard what is there with --restart",
     )
 
 
@@ -216,20 +215,20 @@ def _noted(note: Path, *, restart: bool) -> dict[str, Any] | None:
         strange = next((name for name in OWN if (note.parent / name).exists()), None)
         if strange is None:
             return None
-        raise ForescaleError(
-            f"{note.parent / strange} is not of a sweep ({DEFINITION} is not there); take another folder"
+        raise wrong_format("of a sweep", f"{DEFINITION} is not there", "take another folder").at(
+            note.parent / strange
         )
     try:
         result = json.loads(note.read_text(encoding="utf-8"))
     except ValueError as error:
         if restart:
             return {}
-        raise ForescaleError(
-            f"{note} is damaged ({error}); take another folder, or discard what is there with --restart"
+        raise corrupted(
+            note, str(error), "take another folder, or discard what is there with --restart"
         ) from error
     if isinstance(result, dict) and result.get("schema") == SCHEMA:
         return result
-    raise ForescaleError(f"{note} is not of a sweep (its schema is not {SCHEMA}); take another folder")
+    raise wrong_format("of a sweep", f"its schema is not {SCHEMA}", "take another folder").at(note)
 
 
 def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from forescale.errors import SpecError
+from forescale.errors import out_of_range
 from forescale.formula import formula
 from forescale.graph.counts import count_trained
 from forescale.numeric import Numeric
@@ -83,10 +83,7 @@ def compute_utilisation(
         If there are more pieces than layers.
     """
     if outer.fragments > num_layers:
-        msg = (
-            f"fragments are pieces of {num_layers} layers: give {num_layers} or fewer, got {outer.fragments}"
-        )
-        raise SpecError(msg)
+        raise out_of_range("fragments", outer.fragments, f"{num_layers} or less, the number of layers")
     count = steps or max(20, 2 * outer.every)
     explicit = {"parameters": parameters, "bits": outer.bits, "num_sites": float(num_sites)}
     seconds = 8.0 * float(exchanged_bytes(**explicit)) / num_layers / bandwidth

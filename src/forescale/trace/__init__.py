@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from forescale.errors import ForescaleError
+from forescale.errors import not_one_of
 from forescale.frameworks.traces import traced_model
 from forescale.spec.model import Model
 from forescale.spec.trace import Trace
@@ -83,7 +83,7 @@ def trace_source(
     source: Source | None = None
     for precision in precisions:
         if precision not in PRECISIONS:
-            raise ForescaleError(f"precision {precision!r} is not known; allowed are {', '.join(PRECISIONS)}")
+            raise not_one_of("precision", precision, PRECISIONS)
         parameters = PARAMETERS[precision]
         source = source_of(
             text, parameters=parameters, attention=attention, trust_remote_code=trust_remote_code

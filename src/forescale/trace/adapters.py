@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from forescale.errors import ForescaleError
+from forescale.errors import not_one_of
 
 
 class LoraLinear(nn.Module):
@@ -48,10 +48,7 @@ def add_adapters(module: nn.Module, rank: int, targets: Sequence[str]) -> None:
         name.rpartition(".")[2] for name, child in module.named_modules() if isinstance(child, nn.Linear)
     }
     if missing := [target for target in targets if target not in {name for _, name, _ in places}]:
-        raise ForescaleError(
-            f"lora_targets has {missing[0]!r}, but no linear layer has this name; allowed are "
-            f"{', '.join(sorted(names))}"
-        )
+        raise not_one_of("lora_targets", missing[0], sorted(names))
     for parent, name, child in places:
         with torch.device("meta"):
             setattr(parent, name, LoraLinear(child, rank))

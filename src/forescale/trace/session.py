@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._pytree import tree_leaves
 
-from forescale.errors import ForescaleError
+from forescale.errors import ForescaleError, not_traceable
 from forescale.trace.cuda import CudaRules
 from forescale.trace.recorder import Event, Recorder, Segment
 from forescale.trace.structure import Blocks, Order
@@ -157,7 +157,7 @@ def _loss_of(result: Any) -> Tensor:  # noqa: ANN401
         return returned
     tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor) and leaf.requires_grad]
     if not tensors:
-        raise ForescaleError("the module returns no tensor that depends on a trained parameter")
+        raise not_traceable("the module", "it returns no tensor that depends on a trained parameter")
     if tensors[0].dim() == 0:
         return tensors[0]
     total = tensors[0].float().sum()

@@ -18,7 +18,20 @@ import torch
 from torch import nn
 
 from forescale.catalogue.models import model_names
-from forescale.errors import ForescaleError
+from forescale.errors import (
+    ForescaleError,
+    SpecError,
+    UnknownNameError,
+    cannot_parse,
+    extra_missing,
+    incomplete,
+    missing,
+    no_effect,
+    not_found,
+    not_traceable,
+    unsupported_by,
+    wrong_type,
+)
 from forescale.trace.session import Loss
 from forescale.trace.tracing import MakeInputs
 
@@ -66,9 +79,7 @@ def source_of(
     if colon and file.endswith(".py"):
         return _from_callable(Path(file), function, parameters)
     if text.endswith(".py"):
-        raise ForescaleError(
-            f"{text} needs the name of a function that returns a module, such as {text}:build"
-        )
+        raise missing("the name of a function that returns a module", f"give {text}:build").at(text)
     return _from_huggingface(text, parameters, attention, trust_remote_code=trust_remote_code)
 
 
@@ -111,9 +122,7 @@ def _transformers() -> ModuleType:
     try:
         import transformers
     except ImportError as error:
-        raise ForescaleError(
-            "tracing a Hugging Face model needs transformers; install it with pip install 'forescale[trace]'"
-        ) from error
+        raise extra_missing("tracing a Hugging Face model", "transformers", "trace") from error
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     return transformers
 
@@ -127,37 +136,37 @@ def _config_of(text: str, transformers: ModuleType, *, trust_remote_code: bool) 
             text, local_files_only=True, trust_remote_code=trust_remote_code
         )
     except (OSError, ValueError, KeyError) as error:
-        raise ForescaleError(_not_found(path, text)) from error
+        raise _not_found(path, text) from error
 
 
-def _not_found(path: Path, text: str) -> str:
+def _not_found(path: Path, text: str) -> SpecError:
     """Return the error for a text that names no configuration."""
     give = "give a config.json, a folder with one, or FILE.py:FUNCTION"
     if path.is_dir():
-        return f"the folder {text} has no config.json that transformers can read; {give}"
+        return incomplete("config.json that transformers can read", f"the folder {text}", give)
     if text in model_names():
-        return f"{text} is in the catalogue and needs no trace; give it to project as MODEL, or {give}"
-    return f"{text} is not a file, and the local cache of Hugging Face has no model of this name; {give}"
+        reason = f"{text} is in the catalogue and needs no trace"
+        return no_effect(["forescale trace"], reason, f"give it to project as MODEL, or {give}")
+    return not_found(f"file {text}, and no model of this name in the local cache of Hugging Face", give)
 
 
 def _config_from_file(path: Path, transformers: ModuleType) -> Any:  # noqa: ANN401
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ForescaleError(f"{path}: it is not valid JSON: {error}") from error
+        raise cannot_parse("JSON", str(error)).at(path) from error
     if not isinstance(content, dict) or not isinstance(content.get("model_type"), str):
-        raise ForescaleError(f"{path}: model_type is missing; a config.json of transformers has it")
+        raise missing("model_type", "a config.json of transformers has it").at(path)
     kind = content["model_type"]
     try:
         return transformers.AutoConfig.for_model(**content)
     except ValueError as error:
         if kind in transformers.CONFIG_MAPPING:
-            raise ForescaleError(f"{path}: {str(error).strip().splitlines()[0]}") from error
-        raise ForescaleError(
-            f"{path}: model_type {kind!r} is not known to transformers {transformers.__version__}; update transformers"
-        ) from error
+            raise not_traceable(kind, str(error).strip().splitlines()[0]).at(path) from error
+        known = f"transformers {transformers.__version__}"
+        raise unsupported_by(known, f"model_type {kind!r}", "update transformers").at(path) from error
     except Exception as error:
-        raise ForescaleError(f"{path}: transformers refuses the configuration: {error}") from error
+        raise not_traceable(kind, f"transformers refuses the configuration: {error}").at(path) from error
 
 
 def _built(
@@ -182,12 +191,11 @@ def _built(
                 module: nn.Module = auto.from_config(config, **options)
             except Exception as error:
                 first = str(error).strip().splitlines()[0] if str(error).strip() else ""
-                raise ForescaleError(
-                    f"{config.model_type}: the model cannot be built: {type(error).__name__}: {first}"
-                ) from error
+                reason = f"it cannot be built: {type(error).__name__}: {first}"
+                raise not_traceable(config.model_type, reason) from error
             return module
-    raise ForescaleError(
-        f"transformers {transformers.__version__} has no causal language model of type {config.model_type!r}"
+    raise unsupported_by(
+        f"transformers {transformers.__version__}", f"a causal language model of type {config.model_type!r}"
     )
 
 
@@ -205,7 +213,7 @@ def _from_callable(path: Path, function: str, parameters: str) -> Source:
     sequence length that returns the arguments of the module.
     """
     if not path.is_file():
-        raise ForescaleError(f"{path}: there is no such file")
+        raise not_found().at(path)
     build = _loaded(path, function)
     try:
         with default_type(parameters), torch.device("meta"):
@@ -214,10 +222,8 @@ def _from_callable(path: Path, function: str, parameters: str) -> Source:
         raise ForescaleError(_where(error, path)) from error
     parts = made if isinstance(made, tuple) else (made,)
     if not isinstance(parts[0], nn.Module) or len(parts) > 3:
-        raise ForescaleError(
-            f"{path}: {function}() must return a torch.nn.Module, or a tuple of a module, its inputs and a loss; got "
-            f"{type(made).__name__}"
-        )
+        allowed = "a torch.nn.Module, or a tuple of a module, its inputs and a loss"
+        raise wrong_type(f"the result of {function}()", type(made).__name__, allowed).at(path)
     module, inputs, loss = (*parts, None, None)[:3]
     module.train()
     return Source(
@@ -256,8 +262,8 @@ def _loaded(path: Path, function: str) -> Any:  # noqa: ANN401
         sys.path.pop(0)
     result = getattr(module, function, None)
     if not callable(result):
-        known = ", ".join(name for name, var in vars(module).items() if inspect.isfunction(var)) or "none"
-        raise ForescaleError(f"{path}: it has no function {function!r}; functions are {known}")
+        known = [name for name, var in vars(module).items() if inspect.isfunction(var)]
+        raise UnknownNameError("function", function, known).at(path)
     return result
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from forescale.errors import ForescaleError
+from forescale.errors import incomplete, not_one_of, not_traceable, out_of_range
 from forescale.spec.trace import (
     Formula,
     Trace,
@@ -41,7 +41,7 @@ def sizes_about(seq_len: int) -> tuple[tuple[int, int], ...]:
     low, middle, high = (max(seq_len * part // 4, 1) for part in (2, 3, 4))
     check = max(seq_len * 5 // 8, 1)
     if len({low, middle, high, check}) < 4:
-        raise ForescaleError(f"seq_len {seq_len} is too short to trace; give 8 or more")
+        raise out_of_range("seq_len", seq_len, "8 or more for a trace")
     fit = tuple((batch, length) for batch in (2, 3) for length in (low, middle, high))
     return (*fit, (5, check), (4, high))
 
@@ -107,10 +107,8 @@ class _Assembly:
         order, segments = self.first.order, self.first.segments
         for other in self.recordings[1:]:
             if other.order.sequence != order.sequence or len(other.segments) != len(segments):
-                raise ForescaleError(
-                    f"{type(self.module).__name__} runs other blocks at {other.seq_len} tokens than at "
-                    f"{self.first.seq_len}; trace it with another --seq-len"
-                )
+                reason = f"it runs other blocks at {other.seq_len} tokens than at {self.first.seq_len}"
+                raise not_traceable(type(self.module).__name__, reason, "give another --seq-len")
         owners = self._owners()
         layers, blocks = self._layers(owners)
         last = len(order.sequence) - 1
@@ -161,9 +159,10 @@ class _Assembly:
         """Raise unless the parameters of all blocks add up to those of the module."""
         total = sum(parameter.numel() for parameter in self.module.parameters())
         if traced.num_parameters != total:
-            raise ForescaleError(
-                f"the blocks of {type(self.module).__name__} have {traced.num_parameters:,} parameters together, but "
-                f"the module has {total:,}: some are shared between blocks, which a trace does not describe"
+            raise not_traceable(
+                type(self.module).__name__,
+                f"its blocks have {traced.num_parameters:,} parameters together, but the module has {total:,}: some "
+                "are shared between blocks",
             )
 
     def _owners(self) -> dict[int, list[TracedParameter]]:
@@ -211,8 +210,8 @@ class _Assembly:
         values = [int(getattr(recording.segments[segment], field)) for recording in self.recordings]
         formula = fitted(values, self.sizes)
         if formula is None:
-            raise ForescaleError(
-                f"{name}: no formula of micro-batch and sequence length gives its {field}: {values}"
+            raise not_traceable(
+                name, f"no formula of micro-batch and sequence length gives its {field}: {values}"
             )
         return formula
 
@@ -226,9 +225,7 @@ class _Assembly:
         for values in zip(*columns, strict=True):
             formula = fitted(values, self.sizes)
             if formula is None:
-                raise ForescaleError(
-                    f"{name}: no formula gives the bytes that exist in {phase}: {list(values)}"
-                )
+                raise not_traceable(name, f"no formula gives the bytes that exist in {phase}: {list(values)}")
             formulas[formula] = None
         return _undominated(list(formulas))
 
@@ -241,10 +238,9 @@ class _Assembly:
                     (a for a, b in zip(keys[0], other, strict=False) if a != b),
                     keys[0][-1] if keys[0] else (),
                 )
-                raise ForescaleError(
-                    f"{name}: {' '.join(map(str, where[:2]))} runs differently at {length} tokens than at "
-                    f"{self.sizes[0][1]}; the sequence length changes which operators run; give another --seq-len"
-                )
+                operator = " ".join(map(str, where[:2]))
+                reason = f"{operator} runs differently at {length} tokens than at {self.sizes[0][1]}"
+                raise not_traceable(name, reason, "give another --seq-len")
         modules: dict[str, dict[str, Counter[TracedKernel]]] = {}
         for index, key in enumerate(keys[0]):
             module, operator, part, kind, dtype, replayed = key
@@ -265,9 +261,9 @@ class _Assembly:
         formulas = [fitted(column, self.sizes) for column in zip(*values, strict=True)]
         for extent, formula in zip(extents_of(key[3]), formulas, strict=True):
             if formula is None:
-                raise ForescaleError(
-                    f"{name}, module {key[0] or '(itself)'}: no polynomial of micro-batch and sequence length gives "
-                    f"the extent {extent} of {key[1]}"
+                raise not_traceable(
+                    f"{name}, module {key[0] or '(itself)'}",
+                    f"no polynomial of micro-batch and sequence length gives the extent {extent} of {key[1]}",
                 )
         return tuple(formula for formula in formulas if formula is not None)
 
@@ -320,8 +316,8 @@ def _type_of(module: nn.Module) -> str:
     for parameter in module.parameters():
         sizes[parameter.dtype] += parameter.numel()
     if not sizes:
-        raise ForescaleError(f"{type(module).__name__} has no parameters to train")
+        raise incomplete("parameters to train", type(module).__name__)
     kind = sizes.most_common(1)[0][0]
     if kind not in TYPES:
-        raise ForescaleError(f"parameters are {kind}; allowed are {', '.join(map(str, TYPES))}")
+        raise not_one_of("the type of parameters", str(kind), list(map(str, TYPES)))
     return TYPES[kind]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from forescale.atomic_write import replacing, write_text
-from forescale.errors import SpecError
+from forescale.errors import extra_missing, wrong_suffix
 from forescale.escaping import script, xml
 from forescale.view.axes import CONFIG, Spec
 from forescale.view.bars import BarChart
@@ -44,7 +44,7 @@ def write_chart(chart: Chart, path: Path) -> None:
             with replacing(path) as place:
                 place.write_bytes(picture(chart.spec(), path.suffix))
         case _:
-            raise SpecError(f"a chart is a file that ends in {', '.join(SUFFIXES)}; got {path.name}")
+            raise wrong_suffix("a chart", path.name, SUFFIXES)
 
 
 def written(chart: Chart) -> str:
@@ -65,9 +65,8 @@ def picture(spec: Spec, suffix: str) -> bytes:
         from font_source_sans_pro import font_directory, font_files_ttf
         from fontTools import ttLib  # noqa: F401 (what sets the glyphs in)
     except ModuleNotFoundError as error:
-        raise SpecError(
-            f"{suffix} needs {error.name}; install it with: pip install 'forescale[pictures]', "
-            "or write .html and save the picture from the page"
+        raise extra_missing(
+            suffix, str(error.name), "pictures", "or write .html and save the picture from the page"
         ) from None
     vl_convert.register_font_directory(font_directory)
     style = {**CONFIG, **spec.get("config", {}), "background": "white", "font": FONT}

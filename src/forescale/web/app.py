@@ -19,7 +19,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, StreamingResponse
 from fastapi.staticfiles import StaticFiles
 
-from forescale.errors import ForescaleError, SpecError
+from forescale.errors import ForescaleError, cannot_listen
 from forescale.escaping import xml
 from forescale.version import __version__
 from forescale.view.page import FOLDER
@@ -57,9 +57,7 @@ def serve(host: str, port: int, *, allowed_hosts: Sequence[str] = (), ready: Cal
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        raise SpecError(
-            f"{host}:{port} cannot be listened on: {error.strerror}; --port 0 takes a free port"
-        ) from error
+        raise cannot_listen(f"{host}:{port}", error.strerror, "--port 0 takes a free port") from error
     config = uvicorn.Config(
         create_app(hosts=(host, *allowed_hosts)),
         http=Protocol,

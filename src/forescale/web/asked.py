@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 
 from msgspec.structs import replace
 
+from forescale import wording
 from forescale.catalogue.clusters import cluster_names, load_cluster, resolve_cluster_name
 from forescale.catalogue.frameworks import framework_names, load_framework
 from forescale.catalogue.models import model_names, resolve_model_name
@@ -152,11 +153,13 @@ def form_error(error: ForescaleError) -> FormError:
         return FormError(text.replace(f" in {WHERE}, ", " in "), "set")
     if isinstance(error, ReaderError):
         return FormError(text, "config" if error.path == PASTED else "")
-    key = text.partition(" ")[0]
-    path = (*((place[1],) if place and place[1] else ()), *key.split("."))
     paths = {item.path: item.name for item in FIELDS if item.path}
-    named = paths.get(path) or paths.get(path[1:])  # a plan has precision outside the workload
-    return FormError(text, named or (key if key in NAMES else ""))
+    for key in (error.key, text.partition(" ")[0]):
+        path = (*((place[1],) if place and place[1] else ()), *key.split("."))
+        named = paths.get(path) or paths.get(path[1:])  # a plan has precision outside the workload
+        if named or key in NAMES:
+            return FormError(text, named or key)
+    return FormError(text)
 
 
 def opened() -> Query:
@@ -173,20 +176,16 @@ def told(query: Query) -> Query:
         If there is too much of it, a name that no field has, or a field with two values.
     """
     if len(query) > 2 * MOST_FIELDS:
-        raise SpecError(f"{WHERE}: {len(query)} parameters are more than the {2 * MOST_FIELDS} that are read")
+        raise wording.too_large("the question", f"{len(query)} parameters", 2 * MOST_FIELDS).at(WHERE)
     message = [(name, value.strip()) for name, value in query if value.strip()]
     first = dict(reversed(message))
     for name, value in message:
         if name not in NAMES:
             raise UnknownNameError("parameter", name[:80], NAMES)
         if name != "set" and value != first[name]:
-            raise SpecError(
-                f"{WHERE}: {name} is given twice, as {first[name][:80]} and {value[:80]}; give it once"
-            )
+            raise wording.given_twice(name, first[name][:80], value[:80]).at(WHERE)
         if len(value) > LONGEST_VALUE:
-            raise SpecError(
-                f"{WHERE}: {name} has {len(value):,} characters; at most {LONGEST_VALUE:,} are read"
-            )
+            raise wording.too_large(name, f"{len(value):,} characters", LONGEST_VALUE).at(WHERE)
     return sorted(message, key=lambda pair: NAMES.index(pair[0]))
 
 
@@ -318,7 +317,7 @@ def _values(query: Query) -> dict[str, Any]:
         values["framework"] = load_framework(one["framework"])
     sets = [line for name, text in query if name == "set" for line in text.splitlines() if line.strip()]
     if len(sets) > MOST_SETS:
-        raise SpecError(f"{WHERE}: {len(sets)} changes are more than the {MOST_SETS} that are read")
+        raise wording.too_large("the question", f"{len(sets)} changes", MOST_SETS).at(WHERE)
     for line in sets:
         if line.partition(".")[0] not in ROOTS:
             raise FormError(
@@ -346,12 +345,12 @@ def _own_model(text: str) -> object:
     where = PASTED
     config = parse_json(text, where, infinite=True)
     if not isinstance(config, dict):
-        raise ReaderError(where, "it holds no JSON object")
+        raise ReaderError(where, wording.wrong_format("a JSON object"))
     if "layers" not in config or "model_type" in config:
         read = read_huggingface(config, name=str(config.pop("name", "pasted")), where=where)
         return checked_model(read.model, where=WHERE)
     if "base" in config:  # of a plan, where it may be a file
-        raise ReaderError(where, "it says base; it needs all fields of the model")
+        raise ReaderError(where, wording.unsupported_by("the page", "base", "give all fields of the model"))
     return config
 
 
@@ -387,14 +386,16 @@ def _number(text: str, name: str, *, most: float) -> float:
     except ValueError:
         value = 0.0
     if not 0.0 < value <= most:
-        raise SpecError(f"{WHERE}: {name} is a number above 0 and up to {most:g}; got {text[:40]!r}")
+        raise wording.out_of_range(name, text[:40], f"a number above 0 and up to {most:g}").at(WHERE)
     return value
 
 
 def _bounded(request: Question) -> Question:
     if request.model.num_layers > MOST_LAYERS:
-        raise SpecError(
-            f"{WHERE}: {request.model.num_layers:,} layers are more than the {MOST_LAYERS:,} that the page projects; "
-            "the command line has no such limit"
-        )
+        raise wording.too_large(
+            "the model",
+            f"{request.model.num_layers:,} layers",
+            f"{MOST_LAYERS:,} on the page",
+            "the command line has no such limit",
+        ).at(WHERE)
     return request

@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from forescale.errors import SpecError, shown
+from forescale.errors import shown, wrong_type
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 """Names and addresses of this machine, which are always allowed."""
@@ -106,9 +106,10 @@ def allowed_host(text: str) -> str:
     """
     name, bare = host_name(text), text.strip("[]")
     if not name or "]" in bare or (":" in bare and ":" not in name):  # what follows the name is a port
-        raise SpecError(
-            "--allowed-host must be a host name or an IP address without scheme and port, such as "
-            f"gpu-login.example.org; got {shown(text)}"
+        raise wrong_type(
+            "--allowed-host",
+            text,
+            "a host name or an IP address without scheme and port, such as gpu-login.example.org",
         )
     return name
 

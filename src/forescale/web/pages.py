@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 
 from forescale.advise import fit as fitted
-from forescale.errors import ForescaleError, SpecError, UnknownNameError
+from forescale.errors import ForescaleError, UnknownNameError, out_of_range
 from forescale.explain import explain as explained
 from forescale.export import export, is_writable
 from forescale.formula import TermNode
@@ -300,7 +300,7 @@ def _searched(tell: Tell, query: Query, limit: float) -> SearchResult:
 
 def _tree(request: Question, quantity: str, stage: str) -> TermNode:
     if stage and not (stage.isdecimal() and len(stage) < 10):
-        raise SpecError(f"stage is a number from 0; got {stage[:20]!r}")
+        raise out_of_range("stage", stage[:20], "a number from 0")
     return explained(request, quantity, stage=int(stage) if stage else None)
 
 

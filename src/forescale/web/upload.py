@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from forescale.catalogue.clusters import is_cluster_name
 from forescale.catalogue.models import load_model, model_names, vocabulary_of
-from forescale.errors import ForescaleError, SpecError
+from forescale.errors import ForescaleError, too_large
 from forescale.frameworks.huggingface import read_huggingface
 from forescale.frameworks.huggingface.writer import config_of, same_model
 from forescale.frameworks.readers import read_file
@@ -46,9 +46,7 @@ def uploaded(name: str, text: str, form: Mapping[str, str]) -> dict[str, Any]:
         If no reader knows it, or it cannot be understood; messages name it as it was called.
     """
     if len(text) > MOST_CHARACTERS:
-        raise SpecError(
-            f"{name}: {len(text):,} characters are more than the {MOST_CHARACTERS:,} that are read"
-        )
+        raise too_large("the file", f"{len(text):,} characters", MOST_CHARACTERS).at(name)
     plain = re.sub(r"[^\w.-]", "_", Path(name).name)[-80:].lstrip(".") or "file"
     options = Options(vocabulary_of=vocabulary_of, model_of=load_model)
     with TemporaryDirectory() as folder:
@@ -61,7 +59,7 @@ def uploaded(name: str, text: str, form: Mapping[str, str]) -> dict[str, Any]:
             if open_ended and devices.isdecimal() and len(devices) < 9:
                 reading = read_file(file, replace(options, num_devices=int(devices)))
         except ForescaleError as error:
-            raise SpecError(str(error).replace(f"{folder}/", "").replace(folder, plain)) from None
+            raise error.worded(str(error).replace(f"{folder}/", "").replace(folder, plain)) from None
     notes = list(reading.notes)
     if reading.ignored:
         more = ", …" if len(reading.ignored) > NAMED else ""
@@ -133,5 +131,7 @@ def _model(model: Model) -> dict[str, str]:
         same = False
     text = json.dumps({"name": model.name, **config} if same else asdict(model))
     if len(text) > LONGEST_VALUE:
-        raise SpecError(f"the model {model.name} takes more than the {LONGEST_VALUE:,} characters of a link")
+        raise too_large(
+            f"the model {model.name}", "a longer address", f"{LONGEST_VALUE:,} characters of a link"
+        )
     return {"model": OWN, "config": text}

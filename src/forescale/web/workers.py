@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from forescale.errors import ForescaleError
+from forescale.errors import ForescaleError, timed_out
 
 Work: TypeAlias = str
 """Name of a function in `pages`, which only the workers load."""
@@ -123,7 +123,7 @@ class _Worker:
                         raise result
                     yield kind, result
         except TimeoutError:
-            raise ForescaleError(f"this takes longer than the {limit:g} s that the page gives it") from None
+            raise timed_out("this", f"{limit:g} s, the limit of the page") from None
         except (EOFError, OSError):
             raise ForescaleError(
                 "the process that worked on this ended without an answer; it may have needed more memory than there is"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from forescale.errors import InfeasibleError, SpecError
+from forescale.errors import InfeasibleError, SpecError, missing, required_with
 from forescale.goodput.events import INTERVALS
 from forescale.goodput.expected import expected
 from forescale.goodput.operations import calendar, case_of, rates_of
@@ -187,7 +187,7 @@ def plan_run(
     """
     started = time.perf_counter()
     if question.workload.tokens is None:
-        raise SpecError("a plan of a run needs its tokens (--tokens 15T)")
+        raise required_with("the number of training tokens (--tokens 15T)", "a plan of a run")
     question.cluster.check_sizes(device_counts)
     counts = sorted(set(device_counts), key=lambda count: (-len(divisors(count)), -count))
     plans = _plans(question, counts, limits, price, watch)
@@ -219,8 +219,9 @@ def at_equal_budget(questions: Mapping[str, Question], budget: float) -> EqualBu
         price = hourly_price(question.cluster)
         if price is None:
             device = question.cluster.device.name
-            msg = f"{name}: no price of an hour of {device} is known; give price_per_hour of the device in its cluster"
-            raise SpecError(msg)
+            raise missing(
+                f"the price of an hour of {device}", "give price_per_hour of the device in its cluster"
+            ).at(name)
         (_, counts), limits = usual_counts(question.cluster), Limits(budget=budget)
         try:
             plans[name] = plan_run(question, counts, limits, price=price).chosen

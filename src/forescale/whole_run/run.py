@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from forescale.errors import SpecError
+from forescale.errors import SpecError, empty, not_divisible, out_of_range
 from forescale.formula import formula
 from forescale.goodput.events import Outcome, best_interval_by_events, simulate
 from forescale.goodput.expected import (
@@ -83,14 +83,20 @@ class Ramp(Struct, frozen=True, kw_only=True):
         work = question.workload
         steps, rest = divmod(work.global_batch_size - self.start, self.increment)
         if rest or steps < 1:
-            raise SpecError(
-                f"a batch of {self.start} never grows to {work.global_batch_size} by {self.increment} at a time; start "
-                f"at {work.global_batch_size - max(1, steps) * self.increment}, say"
+            raise not_divisible(
+                f"global_batch_size {work.global_batch_size} - start {self.start} =",
+                work.global_batch_size - self.start,
+                self.increment,
+                "increment",
+                f"start at {work.global_batch_size - max(1, steps) * self.increment}, for example",
             )
         left = (work.tokens or 0.0) - self.samples * work.seq_len
         if left <= 0.0:
-            msg = f"the batch grows over {format_count(self.samples * work.seq_len)} tokens: give the phase more"
-            raise SpecError(msg)
+            raise out_of_range(
+                "the tokens of the phase",
+                work.tokens,
+                f"greater than the {format_count(self.samples * work.seq_len)} over which the batch grows",
+            )
         item = self.samples / steps * work.seq_len
         sizes = [(self.start + step * self.increment, item) for step in range(steps)]
         works = [replace(work, global_batch_size=batch, tokens=tokens) for batch, tokens in sizes]
@@ -290,7 +296,7 @@ def project_run(
         If there is no phase, one never ends, or a checkpoint cannot be written between two failures.
     """
     if not phases:
-        raise SpecError("a run has at least one phase")
+        raise empty("the list of phases", "a run has at least one")
     explicit, operations = prices or Prices(), operations or Operations()
     cases = [phase.case(operations) for phase in phases]
     for case, _ in cases:

@@ -1,6 +1,7 @@
 """Fields of a container as Megatron's settings: sections over each other, values as they are written."""
 
 import pytest
+from tests.errors import raises, refusal
 from tests.frameworks.bridge.checkout import read
 
 from forescale.errors import ReaderError, UnknownKeyError
@@ -34,9 +35,7 @@ def test_precisions_are_known_by_name_those_of_the_checkout_first(given, compute
 
 
 def test_an_unknown_precision_is_refused_with_its_line(tmp_path):
-    with pytest.raises(
-        ReaderError, match=r"mine.py, line 7: mixed_precision 'bf8' is not one of bf16_mixed, fp16_mixed"
-    ):
+    with raises(ReaderError, "not_one_of mixed_precision"):
         read(tmp_path, "cfg.mixed_precision = 'bf8'")
 
 
@@ -67,13 +66,13 @@ def test_stages_that_a_function_returns_are_the_layout(tmp_path):
     ("line", "said"),
     [
         ("cfg.model.pipeline_model_parallel_layout = [['embedding'], ['head']]", "line 7, model.pipeline_model_parallel_layout: a stage has 'head'; embedding, decoder, mtp, loss can"),
-        ("cfg.model.virtual_pipeline_model_parallel_size = 2", "model.virtual_pipeline_model_parallel_size 2 is not the 1 virtual stages"),
+        ("cfg.model.virtual_pipeline_model_parallel_size = 2", "differs model.virtual_pipeline_model_parallel_size"),
     ],
 )  # fmt: skip
 def test_layouts_that_cannot_be_are_refused(line, said, tmp_path):
     with pytest.raises(ReaderError) as refused:
         read(tmp_path, line, base="deep_base_config")
-    assert said in str(refused.value)
+    assert said in refusal(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -98,21 +97,21 @@ def test_fields_that_change_nothing_need_not_be_known(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "kind", "said"),
+    ("line", "kind", "code", "said"),
     [
-        ("cfg.train.micro_batch_size = unknown()", ReaderError, "mine.py, line 7, train.micro_batch_size: unknown() is no plain value"),
-        ("cfg.model.recompute_granularity = unknown()", ReaderError, "line 7, model.recompute_granularity: unknown() is no plain value"),
-        ("cfg.model.recompute_granlarity = 'full'", UnknownKeyError, "mine.py, line 7, model; did you mean recompute_granularity"),
-        ("cfg.dataset.seq_lenght = 8", UnknownKeyError, "unknown key 'seq_lenght'"),
-        ("cfg.ddp = unknown", ReaderError, "ddp is unknown, which only running the recipe would show"),
-        ("cfg.model.seq_length = 8192", ReaderError, "line 7: model.seq_length 8192 and dataset.seq_length 4096 must be the same: Megatron-Bridge refuses to start; say which with --seq-len"),
-        ("if unknown(): cfg.train.global_batch_size = 64", ReaderError, "train.global_batch_size: what depends on unknown() is no plain value"),
-        ("raise ValueError('not for this model')", ReaderError, "line 7: the recipe stops here: ValueError not for this model"),
-        ("cfg.model.pipeline_model_parallel_layout = cfg.train.nothing", ReaderError, "cfg.train.nothing is no plain value"),
+        ("cfg.train.micro_batch_size = unknown()", ReaderError, "wrong_type", "mine.py, line 7, train.micro_batch_size: "),
+        ("cfg.model.recompute_granularity = unknown()", ReaderError, "wrong_type", "line 7, model.recompute_granularity: "),
+        ("cfg.model.recompute_granlarity = 'full'", UnknownKeyError, "unknown_key recompute_granlarity", "mine.py, line 7, model; did you mean recompute_granularity"),
+        ("cfg.dataset.seq_lenght = 8", UnknownKeyError, "unknown_key seq_lenght", "mine.py, line 7, dataset"),
+        ("cfg.ddp = unknown", ReaderError, "needs_running ddp", "mine.py, line 7: "),
+        ("cfg.model.seq_length = 8192", ReaderError, "", "line 7: model.seq_length 8192 and dataset.seq_length 4096 must be the same: Megatron-Bridge refuses to start; say which with --seq-len"),
+        ("if unknown(): cfg.train.global_batch_size = 64", ReaderError, "wrong_type", "train.global_batch_size: "),
+        ("raise ValueError('not for this model')", ReaderError, "", "line 7: the recipe stops here: ValueError not for this model"),
+        ("cfg.model.pipeline_model_parallel_layout = cfg.train.nothing", ReaderError, "wrong_type", "model.pipeline_model_parallel_layout: "),
     ],
 )  # fmt: skip
-def test_refusals_name_file_line_and_field(line, kind, said, tmp_path):
-    with pytest.raises(kind) as refused:
+def test_refusals_name_file_line_and_field(line, kind, code, said, tmp_path):
+    with raises(kind, code) as refused:
         read(tmp_path, line)
     assert said in str(refused.value)
 

@@ -1,6 +1,7 @@
 """The model of a recipe: the catalogue's by its name on Hugging Face, with what the recipe changes of it."""
 
 import pytest
+from tests.errors import raises, refusal
 from tests.frameworks.bridge.checkout import checkout, read, read_file
 
 from forescale.catalogue.models import load_model
@@ -47,10 +48,10 @@ NAMED = "from megatron.bridge import AutoBridge\nfrom megatron.bridge.recipes.co
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        ("AutoBridge.from_hf_pretrained('no/such-thing').get_model_config()", "line 7: the model no/such-thing is not in the catalogue"),
-        ("AutoBridge.from_hf_pretrained(path()).get_model_config()", "line 7: the model is built by the name path()"),
-        ("AutoBridge.from_hf_config(changed()).get_model_config()", "line 7: the model is built by the name changed()"),
-        ("DiffusionProvider(num_layers=2)", "line 7: the model is a DiffusionProvider, which is no language model"),
+        ("AutoBridge.from_hf_pretrained('no/such-thing').get_model_config()", "unknown_name model (line 7)"),
+        ("AutoBridge.from_hf_pretrained(path()).get_model_config()", "needs_running the model (line 7)"),
+        ("AutoBridge.from_hf_config(changed()).get_model_config()", "needs_running the model (line 7)"),
+        ("DiffusionProvider(num_layers=2)", "not_expressed a model (line 7)"),
         ("SeeingProvider(num_layers=2, hidden_size=64)", "a SeeingProvider, whose tower (vision_config) its fields do not describe"),
     ],
 )  # fmt: skip
@@ -62,7 +63,7 @@ def test_models_that_cannot_be_known_are_refused_with_their_line(made, said, tmp
             f"{NAMED}\ndef mine_config():\n    cfg = pretrain()\n\n    cfg.model = {made}\n    return cfg\n\n{classes}"
         )
         read_file(path)
-    assert said in str(refused.value)
+    assert said in refusal(refused.value)
 
 
 def test_a_text_model_is_taken_from_the_configuration_of_a_seeing_one(tmp_path):
@@ -82,8 +83,8 @@ def test_a_text_model_is_taken_from_the_configuration_of_a_seeing_one(tmp_path):
 def test_a_base_that_is_not_read_is_named(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("from megatron.bridge.recipes.family import deep_base_config as base\n\ndef mine_config():\n    cfg = base()\n    cfg.train.micro_batch_size = 2\n    return cfg\n")  # fmt: skip
-    message = "line 4: the model is that of base of megatron.bridge.recipes.family, which does not lie beside the recipe; name the checkout"
-    with pytest.raises(ReaderError, match=message):
+    message = "not_found recipe base of megatron.bridge.recipes.family, which builds the model,"
+    with raises(ReaderError, message):
         read_file(path)
     checkout(tmp_path / "elsewhere")
     file = read_file(path, folders=(tmp_path / "elsewhere",))

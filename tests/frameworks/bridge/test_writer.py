@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.errors import raises, refusal
 from tests.export.laws import check_writer
 from tests.plans import plans
 
@@ -34,31 +35,31 @@ def test_plans_read_back_to_the_bit() -> None:
 @pytest.mark.parametrize(
     ("line", "kind", "said"),
     [
-        ("cfg.model.num_layer = 4", UnknownKeyError, "line 2, model; did you mean num_layers"),
-        ("cfg.mdel.num_layers = 4", UnknownKeyError, "unknown key 'mdel'"),
-        ("cfg.checkpoit.ckpt_format = 'torch'", UnknownKeyError, "line 2; did you mean checkpoint"),
-        ("cfg.optimizr = OptimizerConfig()", UnknownKeyError, "line 2; did you mean optimizer"),
+        ("cfg.model.num_layer = 4", UnknownKeyError, "unknown_key num_layer"),
+        ("cfg.mdel.num_layers = 4", UnknownKeyError, "unknown_key mdel"),
+        ("cfg.checkpoit.ckpt_format = 'torch'", UnknownKeyError, "unknown_key checkpoit"),
+        ("cfg.optimizr = OptimizerConfig()", UnknownKeyError, "unknown_key optimizr"),
         (
             "plan.ddp.overlap_grad_reduce = True; plan.modle.bf16 = 1",
             UnknownKeyError,
-            "line 2; did you mean model",
+            "unknown_key modle",
         ),
         (
             "cfg.comm_overlap = CommOverlapConfig(tp_comm_overlp=True)",
             UnknownKeyError,
-            "did you mean tp_comm_overlap",
+            "unknown_key tp_comm_overlp",
         ),
-        ("cfg.model.num_layers = depth()", ReaderError, "depth() is no plain value"),
+        ("cfg.model.num_layers = depth()", ReaderError, "wrong_type it"),
         (
             "cfg.dataset.sequence_length = 4096; cfg.model.seq_length = 8192",
             ReaderError,
             "line 2: model.seq_length 8192 and dataset.sequence_length 4096 must be the same",
         ),
-        ("cfg.model.num_layers = = 4", ReaderError, "it is not valid Python"),
+        ("cfg.model.num_layers = = 4", ReaderError, "cannot_parse Python"),
         (
             f"{SMALL}; cfg.optimizer.exp_avg_dtype = torch.bfloat16; cfg.optimizer.{AWARE} = False",
             ReaderError,
-            f"optimizer.exp_avg_dtype can only be fp32 without optimizer.{AWARE}",
+            f"fp32 requires optimizer.{AWARE}",
         ),
     ],
 )
@@ -67,7 +68,7 @@ def test_refusals(tmp_path: Path, line: str, kind: type[Exception], said: str) -
     path.write_text(f"import megatron.bridge\n{line}\n")
     with pytest.raises(kind, match=r"recipe\.py") as refused:
         BridgeReader().read(path, Options())
-    assert said in str(refused.value)
+    assert said in refusal(refused.value)
 
 
 def test_types_that_need_what_the_recipe_below_may_set_are_noted(tmp_path: Path) -> None:
@@ -116,9 +117,7 @@ def test_a_model_with_a_tower_is_built_by_its_name(
 
 
 def test_a_tower_that_no_recipe_trains_is_refused() -> None:
-    with pytest.raises(
-        SpecError, match=r"no recipe for the tower of llava-1\.5-7b; it has some for gemma-3-4b"
-    ):
+    with raises(SpecError, "unsupported_by megatron-bridge | llava-1.5-7b"):
         export(seeing("llava-1.5-7b", ()))
 
 

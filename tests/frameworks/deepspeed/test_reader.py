@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.errors import raises
 
 from forescale.errors import ForescaleError
 from forescale.frameworks.deepspeed.reader import DeepSpeedReader
@@ -35,9 +36,7 @@ def test_stage_batch_and_types(read):
 
 
 def test_batch_sizes_must_agree_with_the_devices(read):
-    with pytest.raises(
-        ForescaleError, match="train_batch_size 64 is not 2 x 4 x 16 data-parallel ranks = 128"
-    ):
+    with raises(ForescaleError, "differs train_batch_size"):
         read(BATCH, 16)
     assert read(BATCH).strategy.dp == 8
     assert (
@@ -62,7 +61,7 @@ def test_offload_to_the_host(read):
     assert offload.optimizer == 1.0
     half = {"stage": 2, "offload_optimizer": {"device": "cpu", "ratio": 0.5}}
     assert read({**BATCH, "zero_optimization": half}, 8).strategy.offload.optimizer == 0.5
-    with pytest.raises(ForescaleError, match="offload_param needs stage 3; it is 2"):
+    with raises(ForescaleError, "required_with stage 3"):
         read({**BATCH, "zero_optimization": {**stage3, "stage": 2}}, 8)
     nvme = read({**BATCH, "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}, 8)
     assert any("NVMe" in note for note in nvme.notes)
@@ -128,22 +127,25 @@ def test_what_hugging_face_fills_in_is_not_given(read):
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        ({"zero_optimization": {"stage": 4}}, "stage must be 0, 1, 2 or 3, got 4"),
-        ({"zero_optimization": {"stge": 2}}, "unknown key 'stge' .* did you mean stage"),
+        ({"zero_optimization": {"stage": 4}}, "not_one_of zero_optimization.stage"),
+        ({"zero_optimization": {"stge": 2}}, "unknown_key stge"),
         (
             {"train_batch_sise": 2, "zero_optimization": {}},
-            "unknown key 'train_batch_sise' .* did you mean train_batch_size",
+            "unknown_key train_batch_sise",
         ),
-        ({"train_batch_size": 1.5}, "must be a whole number of 1 or more, got 1.5"),
+        ({"train_batch_size": 1.5}, "wrong_type train_batch_size"),
         (
             {"bf16": {"enabled": "yes"}, "train_batch_size": 2},
-            "bf16.enabled must be true or false, got 'yes'",
+            "wrong_type bf16.enabled",
         ),
-        ({**BATCH, "zero_optimization": {"stage": 3, "mics_shard_size": 3}}, "3 does not divide 8"),
+        (
+            {**BATCH, "zero_optimization": {"stage": 3, "mics_shard_size": 3}},
+            "not_a_factor zero_optimization.mics_shard_size",
+        ),
     ],
 )
 def test_what_is_wrong_is_said(read, content, text):
-    with pytest.raises(ForescaleError, match=text):
+    with raises(ForescaleError, text):
         read(content, 8)
 
 
@@ -168,9 +170,9 @@ def test_experts_that_deepspeed_places(read):
     placed = {"enabled": True, "autoep_size": 4}
     assert read({**BATCH, "expert_parallel": placed}, 8).strategy.ep == 4
     assert read({**BATCH, "expert_parallel": {**placed, "enabled": False}}, 8).strategy.ep == 1
-    with pytest.raises(ForescaleError, match="expert_tensor_parallel_size must be 1"):
+    with raises(ForescaleError, "out_of_range expert_parallel.expert_tensor_parallel_size"):
         read({**BATCH, "expert_parallel": {**placed, "expert_tensor_parallel_size": 2}}, 8)
-    with pytest.raises(ForescaleError, match=r"unknown key 'autoepsize' .* did you mean autoep_size"):
+    with raises(ForescaleError, "unknown_key autoepsize"):
         read({**BATCH, "expert_parallel": {"autoepsize": 2}}, 8)
 
 
@@ -178,8 +180,6 @@ def test_ranks_of_a_model_that_do_not_divide_the_devices_are_named(tmp_path):
     parts = {"pipeline": {"stages": 3}, "tensor_parallel": {"autotp_size": 5}}
     path = tmp_path / "ds_config.json"
     path.write_text(json.dumps({"zero_optimization": {"stage": 1}, **parts}, indent=1))
-    message = (
-        r"line 6: pipeline.stages 3 x tensor_parallel.autotp_size 5 ranks of a model do not divide 16 devices"
-    )
-    with pytest.raises(ForescaleError, match=message):
+    message = "not_a_factor the ranks of a model"
+    with raises(ForescaleError, message):
         DeepSpeedReader().read(path, Options(num_devices=16))

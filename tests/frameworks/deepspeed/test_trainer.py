@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.errors import raises
 
 from forescale.errors import ReaderError
 from forescale.frameworks.deepspeed.trainer import AccelerateReader
@@ -48,9 +49,7 @@ def test_keys_that_accelerate_has_are_read(tmp_path):
 def test_machines_divide_the_processes_and_cpus_are_said(tmp_path):
     path = tmp_path / "launch.yaml"
     path.write_text(LAUNCH.format(kind="FSDP") + "num_machines: 3\n")
-    with pytest.raises(
-        ReaderError, match=r"num_processes \(line 5\) 8 is not a multiple of num_machines \(line 6\) 3"
-    ):
+    with raises(ReaderError, "not_divisible num_processes (line 5)"):
         AccelerateReader().read(path, Options())
     path.write_text(LAUNCH.format(kind="FSDP") + "num_machines: 2\nuse_cpu: true\n")
     (note, _) = AccelerateReader().read(path, Options()).notes

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from tests.errors import raises
 
 from forescale.errors import ReaderError
 from forescale.frameworks.huggingface import load_huggingface, read_huggingface, supported_model_types
@@ -121,21 +122,21 @@ class TestFiles:
         assert not read_model.model.left_out
 
     def test_missing_file_says_what_to_give(self):
-        with pytest.raises(ReaderError, match=r"nowhere.*no such file; give a config\.json or a folder"):
+        with raises(ReaderError, "not_found file"):
             load_huggingface(DATA / "nowhere")
 
     def test_truncated_file_says_where_it_breaks_off(self):
-        with pytest.raises(ReaderError, match=r"truncated\.json: it is not whole JSON.*line 4"):
+        with raises(ReaderError, "cannot_parse JSON"):
             load_huggingface(DATA / "truncated.json")
 
     def test_other_json_is_refused(self, tmp_path: Path):
         (tmp_path / "config.json").write_text("[1, 2]")
-        with pytest.raises(ReaderError, match="no JSON object"):
+        with raises(ReaderError, "wrong_format"):
             load_huggingface(tmp_path)
 
     def test_binary_file_is_refused(self, tmp_path: Path):
         (tmp_path / "config.json").write_bytes(b"\xff\xfe\x00\x81")
-        with pytest.raises(ReaderError, match="cannot be read as text"):
+        with raises(ReaderError, "cannot_read"):
             load_huggingface(tmp_path)
 
 
@@ -147,42 +148,39 @@ class TestRefusals:
         assert all(kind in str(error.value) for kind in supported_model_types())
 
     def test_no_model_type(self):
-        with pytest.raises(ReaderError, match="has no model_type"):
+        with raises(ReaderError, "wrong_format"):
             read_huggingface({"hidden_size": 8}, name="m", where="x.json")
 
     @pytest.mark.parametrize("key", ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"])
     def test_missing_required_key_is_named(self, key: str):
         config = {name: value for name, value in BASE.items() if name != key}
-        with pytest.raises(ReaderError, match=f"config.json: the required key '{key}' is missing"):
+        with raises(ReaderError, "missing"):
             read_huggingface({**config, "model_type": "llama"}, name="m", where="config.json")
 
     @pytest.mark.parametrize("value", ["256", -1, 0, 2.5, True])
     def test_impossible_size(self, value: object):
-        with pytest.raises(ReaderError, match="'hidden_size' must be a whole number of 1 or more"):
+        with raises(ReaderError, f"{'out_of_range' if value in (-1, 0) else 'wrong_type'} hidden_size"):
             read("llama", hidden_size=value)
 
     def test_impossible_flag_and_list(self):
-        with pytest.raises(ReaderError, match="'attention_bias' must be true or false"):
+        with raises(ReaderError, "wrong_type attention_bias"):
             read("llama", attention_bias="yes")
-        with pytest.raises(ReaderError, match="'layer_types' must be a list"):
+        with raises(ReaderError, "wrong_type layer_types"):
             read("gemma2", layer_types="full_attention")
 
     def test_layer_types_must_cover_all_layers(self):
-        with pytest.raises(ReaderError, match="lists 2 layers, but there are 6"):
+        with raises(ReaderError, "wrong_count layer_types"):
             read("gemma2", layer_types=["full_attention", "sliding_attention"])
 
     def test_heads_must_divide_the_hidden_size_unless_their_width_is_given(self):
-        with pytest.raises(
-            ReaderError,
-            match="'hidden_size' 256 is not a multiple of 'num_attention_heads' 3; give the key 'head_dim'",
-        ):
+        with raises(ReaderError, "not_divisible hidden_size"):
             read("llama", num_attention_heads=3)
         assert (
             attention(read("llama", num_attention_heads=3, num_key_value_heads=3, head_dim=80)).head_dim == 80
         )
 
     def test_what_the_model_cannot_express_is_refused(self):
-        with pytest.raises(ReaderError, match="'qk_layernorm' is set"):
+        with raises(ReaderError, "not_expressed qk_layernorm"):
             read("phi", qk_layernorm=True)
 
 
@@ -296,7 +294,7 @@ class TestExperts:
             16.0,
         )
         assert weights("qwen3_moe", norm_topk_prob=True) == ("softmax", True, 1.0)
-        with pytest.raises(ReaderError, match="'scoring_func' takes softmax or sigmoid; got 'relu'"):
+        with raises(ReaderError, "not_one_of scoring_func"):
             weights("deepseek_v3", scoring_func="relu")
 
     def test_deepseek_leading_dense_layers_shared_experts_and_prediction(self):
@@ -337,7 +335,7 @@ class TestExperts:
         listed = read("exaone_moe", is_moe_layer=[False, True] * 3, **keys)
         assert sparse_layers(listed) == [1, 3, 5]
         assert sparse_layers(read("exaone_moe", first_k_dense_replace=0, **keys)) == [0, 1, 2, 3, 4, 5]
-        with pytest.raises(ReaderError, match="'sliding_windows' is set, and what differs so"):
+        with raises(ReaderError, "not_expressed sliding_windows"):
             read("exaone_moe", sliding_windows=[64] * 6, **keys)
 
     def test_llama4_interleave_sizes_and_chunks(self):
@@ -392,7 +390,7 @@ class TestExperts:
         assert model.moe == MoeFfn(num_experts=4, top_k=2, ffn_hidden_size=64)
 
     def test_dense_layers_need_a_size(self):
-        with pytest.raises(ReaderError, match="some layers are dense, but the key 'intermediate_size'"):
+        with raises(ReaderError, "required_with intermediate_size"):
             read("qwen3_moe", intermediate_size=None, mlp_only_layers=[0], **MOE)
 
 
@@ -432,7 +430,7 @@ class TestHybrids:
             ("NoneType", "MoeFfn"),
         ]
         assert model.layers[3].ffn.latent_size == 0
-        with pytest.raises(ReaderError, match="one of M, \\*, - and E; got 'MMX'"):
+        with raises(ReaderError, "wrong_type hybrid_override_pattern"):
             read("nemotron_h", num_hidden_layers=3, hybrid_override_pattern="MMX")
 
     def test_nemotron_h_names_of_version_5(self):
@@ -450,7 +448,7 @@ class TestHybrids:
         assert new == old
         assert new.mtp_layer is not None
         assert isinstance(new.mtp_layer.ffn, MoeFfn)
-        with pytest.raises(ReaderError, match=r"'mtp_layers_block_type' must be .*; got \['moe', 'mamba'\]"):
+        with raises(ReaderError, "wrong_type mtp_layers_block_type"):
             read("nemotron_h", layers_block_type=["attention"] * 6, mtp_layers_block_type=["moe", "mamba"])
 
 
@@ -470,17 +468,17 @@ def tower(kind, **keys):
     [
         (
             tower("llava_onevision", vision_aspect_ratio="pad"),
-            r"'vision_aspect_ratio' must be anyres_max_ and",
+            "wrong_type vision_aspect_ratio",
         ),
         (tower("llava_next", image_grid_pinpoints=[[56, 112]]), r"'image_grid_pinpoints' must list heights"),
         (tower("llava_next", image_grid_pinpoints=[112]), r"'image_grid_pinpoints' must list heights"),
-        (tower("internvl_chat", min_dynamic_patch=13), r"'min_dynamic_patch' must be .* 12 at most; got 13"),
+        (tower("internvl_chat", min_dynamic_patch=13), "out_of_range min_dynamic_patch"),
         (tower("internvl_chat", max_dynamic_patch=10**6), r"'max_dynamic_patch'"),
-        (tower("glm4v"), r"out_hidden_size 4096 is not the text's hidden_size 128"),
+        (tower("glm4v"), "differs out_hidden_size"),
     ],
 )
 def test_what_is_wrong_with_a_tower_is_said(config, said):
-    with pytest.raises(ReaderError, match=said):
+    with raises(ReaderError, said):
         read_huggingface(config, name="seen", where="config.json")
 
 
@@ -501,9 +499,7 @@ def test_of_an_omni_model_the_thinker_is_read_and_the_rest_named():
 
 def test_two_spellings_of_a_key_say_the_same():
     assert read("gpt_neox", n_layer=6).num_layers == 6
-    with pytest.raises(
-        ReaderError, match="'num_hidden_layers' is 6 and 'n_layer' is 24, which mean the same"
-    ):
+    with raises(ReaderError, "differs num_hidden_layers"):
         read("gpt_neox", n_layer=24)
 
 
@@ -525,18 +521,18 @@ def test_keys_that_are_read_for_one_another_may_differ():
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"layer_types": ["full_attention"] * 5 + ["full"]}, "'layer_types' takes full_attention, .* got 'full'"),
-        ({"mlp_layer_types": ["moe"] * 6, **MOE}, "'mlp_layer_types' takes dense, sparse; got 'moe'"),
-        ({"hidden_size": float("nan")}, "'hidden_size' must be a whole number of 1 or more, got nan"),
+        ({"layer_types": ["full_attention"] * 5 + ["full"]}, "not_one_of layer_types"),
+        ({"mlp_layer_types": ["moe"] * 6, **MOE}, "not_one_of mlp_layer_types"),
+        ({"hidden_size": float("nan")}, "wrong_type hidden_size"),
     ],
 )  # fmt: skip
 def test_words_of_layers_and_sizes_that_are_none_are_refused(keys, said):
-    with pytest.raises(ReaderError, match=said):
+    with raises(ReaderError, said):
         read("qwen3_moe", **{**MOE, **keys})
 
 
 def test_an_error_says_the_line_where_the_folder_is_named(tmp_path):
     text = '{\n "model_type": "llama",\n "hidden_size": 4,\n "num_attention_heads": 0\n}'
     (tmp_path / "config.json").write_text(text)
-    with pytest.raises(ReaderError, match=r"config\.json, line 4: the key 'num_attention_heads' must be"):
+    with raises(ReaderError, "out_of_range num_attention_heads"):
         load_huggingface(tmp_path)

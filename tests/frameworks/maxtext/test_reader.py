@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.errors import raises
 
 from forescale.catalogue.models import load_model
 from forescale.errors import ForescaleError
@@ -80,9 +81,7 @@ def test_global_parameter_scale(read):
         16 * 2,
     )  # 32 = 2^5: one whole third and two more
     assert model.layers[0].attention.num_heads == 16 * 4
-    with pytest.raises(
-        ForescaleError, match=r"global_parameter_scale \(line 2\) must be a power of two, got 12"
-    ):
+    with raises(ForescaleError, "wrong_type global_parameter_scale (line 2)"):
         read({"global_parameter_scale": 12})
 
 
@@ -225,9 +224,7 @@ def test_a_model_rules_over_the_file_but_not_in_silence_over_overrides(read):
     assert result.notes[0].startswith(
         "base_num_decoder_layers (line 2) 5 is overruled by model_name mixtral-8x7b"
     )
-    with pytest.raises(
-        ForescaleError, match="base_num_decoder_layers=5 contradicts model_name mixtral-8x7b, which has 32"
-    ):
+    with raises(ForescaleError, "differs base_num_decoder_layers"):
         read({"model_name": "mixtral-8x7b"}, over={"base_num_decoder_layers": "5"})
     changed = {"base_num_decoder_layers": "5", "override_model_config": "true"}
     assert read({"model_name": "mixtral-8x7b"}, over=changed).model.num_layers == 5
@@ -239,7 +236,7 @@ def test_a_file_is_based_on_another(tmp_path):
     result = MaxTextReader().read(tmp_path / "outer.yml", Options())
     assert (result.workload_fields["seq_len"], result.workload_fields["tokens"]) == (512, 8 * 12 * 512)
     (tmp_path / "inner.yml").write_text("base_config: outer.yml\n")
-    with pytest.raises(ForescaleError, match="its chain of base_config comes back to itself"):
+    with raises(ForescaleError, "circular base_config"):
         MaxTextReader().read(tmp_path / "outer.yml", Options())
 
 
@@ -266,26 +263,26 @@ def test_a_distillation_trains_its_student():
 @pytest.mark.parametrize(
     ("keys", "devices", "text"),
     [
-        ({"ici_tensor_paralelism": 2}, 8, r"unknown key 'ici_tensor_paralelism' in .*, line 2; did you mean ici_tensor"),
-        ({"ici_tensor_parallelism": 3}, 8, r"ici_tensor_parallelism \(line 2\) 3 make 3, and there are 8 devices of a slice"),
-        ({"ici_tensor_parallelism": -1}, 8, r"ici_fsdp_parallelism and ici_tensor_parallelism \(line 2\) are both -1"),
-        ({"ici_tensor_parallelism": 0}, 8, r"ici_tensor_parallelism \(line 2\) must be a whole number of 1 or more"),
-        ({"per_device_batch_size": 0.01}, 8, r"per_device_batch_size \(line 2\) 0.01 of 8 devices makes no sequence; 0.125"),
-        ({"per_device_batch_size": 0.5}, 8, r"makes 4 sequences, no multiple of 8 data-parallel ranks x 1 micro-batch; 1 is"),
-        ({"student_overrides": 3}, 8, "student_overrides must be a table, got 3"),
-        ({"remat_policy": "some"}, 8, r"remat_policy \(line 2\) must be one of full, .*, got 'some'"),
-        ({"model_name": "llama3-80b"}, 8, "unknown MaxText model_name 'llama3-80b'; did you mean"),
-        ({"decoder_block": "lama2"}, 8, r"decoder_block \(line 2\) 'lama2' is not one of MaxText's; did you mean llama2"),
-        ({"quantization": "int3"}, 8, r"quantization \(line 2\) must be empty or one of"),
-        ({"ici_pipeline_parallelism": 3, "num_layers_per_pipeline_stage": 5}, 24, "must be 3 stages x num_pipeline_repeats"),
-        ({"mlp_activations": []}, 8, r"mlp_activations \(line 2\) must list one or two activations"),
-        ({"base_config": -1}, 8, "its base_config is the name of a file, such as base.yml; got -1"),
-        ({"base_config": "mine.yml"}, 8, "its base_config 'mine.yml' is neither beside it nor in a folder above it"),
-        ({"custom_mesh": 1, "dcn_data_parallelism": 3}, 8, "8 devices do not make 3 slices of equal size"),
+        ({"ici_tensor_paralelism": 2}, 8, "unknown_key ici_tensor_paralelism"),
+        ({"ici_tensor_parallelism": 3}, 8, "differs ici_tensor_parallelism (line 2) 3"),
+        ({"ici_tensor_parallelism": -1}, 8, "conflicts ici_fsdp_parallelism, ici_tensor_parallelism (line 2)"),
+        ({"ici_tensor_parallelism": 0}, 8, "out_of_range ici_tensor_parallelism (line 2)"),
+        ({"per_device_batch_size": 0.01}, 8, "out_of_range per_device_batch_size (line 2) of 8 devices"),
+        ({"per_device_batch_size": 0.5}, 8, "not_divisible the sequences of per_device_batch_size (line 2),"),
+        ({"student_overrides": 3}, 8, "wrong_type student_overrides"),
+        ({"remat_policy": "some"}, 8, "not_one_of remat_policy (line 2)"),
+        ({"model_name": "llama3-80b"}, 8, "unknown_name MaxText model_name"),
+        ({"decoder_block": "lama2"}, 8, "unknown_name decoder_block (line 2)"),
+        ({"quantization": "int3"}, 8, "wrong_type quantization (line 2)"),
+        ({"ici_pipeline_parallelism": 3, "num_layers_per_pipeline_stage": 5}, 24, "not_divisible pipeline_parallel_layers"),
+        ({"mlp_activations": []}, 8, "wrong_type mlp_activations (line 2)"),
+        ({"base_config": -1}, 8, "wrong_type its base_config"),
+        ({"base_config": "mine.yml"}, 8, "not_found base_config 'mine.yml'"),
+        ({"custom_mesh": 1, "dcn_data_parallelism": 3}, 8, "not_divisible the number of devices"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said(read, keys, devices, text):
-    with pytest.raises(ForescaleError, match=text):
+    with raises(ForescaleError, text):
         read(keys, devices)
 
 
@@ -339,14 +336,14 @@ def test_a_file_that_a_script_names_is_looked_for(tmp_path):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("python3 -m maxtext.inference.decode base.yml steps=5", "it starts no training of MaxText"),
-        ("python3 -m maxtext.trainers.pre_train.train base.yml model_name=$M", "model_name is .{M}, which nothing sets; give"),
-        ("python3 -m maxtext.trainers.pre_train.train base.yml stepz=5", "unknown key 'stepz' in .*; did you mean steps"),
-        ("python3 -m maxtext.trainers.pre_train.train other.yml", "its base_config 'other.yml' is neither beside it"),
+        ("python3 -m maxtext.inference.decode base.yml steps=5", "wrong_format"),
+        ("python3 -m maxtext.trainers.pre_train.train base.yml model_name=$M", "unset_variable model_name"),
+        ("python3 -m maxtext.trainers.pre_train.train base.yml stepz=5", "unknown_key stepz"),
+        ("python3 -m maxtext.trainers.pre_train.train other.yml", "not_found base_config 'other.yml'"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_command_is_said(tmp_path, text, problem):
-    with pytest.raises(ForescaleError, match=problem):
+    with raises(ForescaleError, problem):
         script(tmp_path, text)
 
 

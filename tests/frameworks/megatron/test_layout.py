@@ -1,6 +1,7 @@
 """CUDA graphs in the spellings of every release, of scripts and of tables of runs."""
 
 import pytest
+from tests.errors import raises
 
 from forescale.errors import ReaderError
 from forescale.frameworks.megatron import read_arguments
@@ -46,15 +47,21 @@ def test_every_spelling_of_a_script(more, graphs):
 @pytest.mark.parametrize(
     ("more", "text"),
     [
-        ("--cuda-graph-impl jax", "--cuda-graph-impl must be one of none, local"),
-        ("--enable-cuda-graph --cuda-graph-impl local", "exclude each other"),
-        ("--enable-cuda-graph --external-cuda-graph", "exclude each other"),
-        ("--attention-backend flsh", "--attention-backend must be one of flash, fused, unfused, local, auto"),
-        (MOE + "--moe-ffn-hidden-size 0", "--moe-ffn-hidden-size must be a whole number of 1 or more, got 0"),
+        ("--cuda-graph-impl jax", "not_one_of --cuda-graph-impl"),
+        (
+            "--enable-cuda-graph --cuda-graph-impl local",
+            "conflicts --enable-cuda-graph, --external-cuda-graph, --cuda-graph-impl",
+        ),
+        (
+            "--enable-cuda-graph --external-cuda-graph",
+            "conflicts --enable-cuda-graph, --external-cuda-graph, --cuda-graph-impl",
+        ),
+        ("--attention-backend flsh", "not_one_of --attention-backend"),
+        (MOE + "--moe-ffn-hidden-size 0", "out_of_range --moe-ffn-hidden-size"),
     ],
 )
 def test_what_megatron_refuses(more, text):
-    with pytest.raises(ReaderError, match=text):
+    with raises(ReaderError, text):
         read_arguments(BASE + more)
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.errors import raises
 
 from forescale.catalogue.models import load_model, vocabulary_of
 from forescale.errors import ReaderError, UnknownKeyError
@@ -36,7 +37,7 @@ def read(more="", devices=None, **options):
 
 
 def refused(text, more, devices=None):
-    with pytest.raises(ReaderError, match=text) as caught:
+    with raises(ReaderError, text) as caught:
         read(more, devices)
     assert "\n" not in str(caught.value)
 
@@ -154,9 +155,7 @@ def test_vocabulary_from_the_tokenizer():
     assert any("Qwen/Qwen2.5-72B" in note for note in arguments.notes)
     assert read_arguments(bare, options=Options(vocab_size=77)).model.vocab_size == 77
     assert read_arguments(bare + "--padded-vocab-size 128").model.vocab_multiple == 1
-    with pytest.raises(
-        ReaderError, match=r"does not state the vocabulary \(it names the tokenizer x\); give it with --set"
-    ):
+    with raises(ReaderError, "incomplete vocabulary size (it names the tokenizer x)"):
         read_arguments(bare + "--tokenizer-type x")
 
 
@@ -165,29 +164,32 @@ def test_vocabulary_from_the_tokenizer():
     [
         (
             "--num-attention-heads 5",
-            "--hidden-size 64 is not a multiple of --num-attention-heads 5; give --kv-channels",
+            "not_divisible --hidden-size",
         ),
-        ("--num-layers 0", "--num-layers must be a whole number of 1 or more, got 0"),
-        ("--num-layers four", "--num-layers must be a whole number of 1 or more, got 'four'"),
-        ("--normalization Layer", "--normalization must be one of LayerNorm, RMSNorm, got 'Layer'"),
-        (MOE + "--moe-layer-freq '[1]*3'", "--moe-layer-freq lists 3 layers, but the model has 4"),
+        ("--num-layers 0", "out_of_range --num-layers"),
+        ("--num-layers four", "wrong_type --num-layers"),
+        ("--normalization Layer", "not_one_of --normalization"),
+        (MOE + "--moe-layer-freq '[1]*3'", "wrong_count --moe-layer-freq"),
         (
             MOE + "--moe-layer-freq '__import__(\"os\")'",
-            "--moe-layer-freq must be a whole number or a list such as",
+            "wrong_type --moe-layer-freq",
         ),
-        (MOE + "--moe-layer-freq 0", "--moe-layer-freq must be 1 or more, got 0"),
-        (MOE + "--moe-router-topk 9", "--moe-router-topk must be 1 to 8, the experts there are, got 9"),
-        (MOE + "--moe-router-topk 0", "--moe-router-topk must be 1 to 8, the experts there are, got 0"),
-        ("--hybrid-layer-pattern M*M*M", "--num-layers 4 is not the 5 of the pattern"),
-        ("--img-h 336 --language-model-type llama", "--language-model-type must be one of llama3_8b"),
-        ("--encoder-num-layers 4 --decoder-num-layers 4", "it has an encoder and a decoder"),
-        ("--experimental-attention-variant csa", "the attention variant 'csa' cannot be expressed"),
-        ("--experimental-attention-variant dsa", "variant dsa needs --multi-latent-attention"),
+        (MOE + "--moe-layer-freq 0", "out_of_range --moe-layer-freq"),
+        (MOE + "--moe-router-topk 9", "out_of_range --moe-router-topk"),
+        (MOE + "--moe-router-topk 0", "out_of_range --moe-router-topk"),
+        ("--hybrid-layer-pattern M*M*M", "differs --num-layers"),
+        ("--img-h 336 --language-model-type llama", "not_one_of --language-model-type"),
+        (
+            "--encoder-num-layers 4 --decoder-num-layers 4",
+            "not_expressed a model with an encoder and a decoder",
+        ),
+        ("--experimental-attention-variant csa", "not_expressed the attention variant"),
+        ("--experimental-attention-variant dsa", "required_with --multi-latent-attention"),
         (
             "--experimental-attention-variant dsa --multi-latent-attention",
-            "--dsa-indexer-n-heads is required: a whole number of 1 or more",
+            "missing --dsa-indexer-n-heads",
         ),
-        ("--experimental-attention-variant gdn", "--linear-attention-freq is required"),
+        ("--experimental-attention-variant gdn", "required_with --linear-attention-freq"),
     ],
 )
 def test_impossible_models(more, text):
@@ -241,7 +243,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_megatron_refuses_together_is_refused(name):
     more, explicit = REFUSED[name]
-    refused(f"Megatron-LM refuses {explicit}", more, devices=4)
+    refused(f"unsupported_by Megatron-LM | {explicit}", more, devices=4)
 
 
 def test_a_refusal_names_the_line_of_the_first(tmp_path):
@@ -249,9 +251,7 @@ def test_a_refusal_names_the_line_of_the_first(tmp_path):
     script.write_text(
         f"python pretrain_gpt.py {BASE} \\\n  --context-parallel-size 4 \\\n  --seq-length 20\n"
     )
-    with pytest.raises(
-        ReaderError, match=r"run\.sh, line 2: .*--context-parallel-size 4 with --seq-length 20"
-    ):
+    with raises(ReaderError, "unsupported_by Megatron-LM | --context-parallel-size 4 with --seq-length 20"):
         read_file(script)
 
 
@@ -443,7 +443,7 @@ def test_capacity_of_experts(more, found):
 
 
 def test_padding_to_no_capacity_is_refused():
-    with pytest.raises(ReaderError, match="--moe-expert-capacity-factor"):
+    with raises(ReaderError, "required_with --moe-expert-capacity-factor"):
         read("--num-experts 8 --moe-pad-expert-input-to-capacity")
 
 
@@ -496,24 +496,24 @@ def test_the_rest_of_the_layout():
         (
             "--tensor-model-parallel-size 3",
             8,
-            "the number of devices, 8, is not a multiple of tp x cp x pp = 3",
+            "not_divisible the number of devices",
         ),
         (
             MOE + "--expert-model-parallel-size 8",
             4,
-            "the number of devices, 4, is not a multiple of ep x etp x pp = 8",
+            "not_divisible the number of devices",
         ),
-        ("--expert-model-parallel-size 2", 2, "--expert-model-parallel-size 2 needs experts; it has none"),
+        ("--expert-model-parallel-size 2", 2, "required_with experts"),
         (
             "--tensor-model-parallel-size 0",
             None,
-            "--tensor-model-parallel-size must be a whole number of 1 or more, got 0",
+            "out_of_range --tensor-model-parallel-size",
         ),
-        (PP + "3", None, "4 layers are not a multiple of the pipeline's 3 ranks"),
+        (PP + "3", None, "not_divisible num_layers"),
         (
             PP + "3 --account-for-loss-in-pipeline-split",
             None,
-            r"4 layers \(5 with embedding and loss counted\) are no",
+            "not_divisible num_layers",
         ),
         (
             PP + "3 --decoder-first-pipeline-num-layers 1",
@@ -523,7 +523,7 @@ def test_the_rest_of_the_layout():
         (
             PP + "2 --num-layers-per-virtual-pipeline-stage 3",
             None,
-            "the 2 layers of a rank are not a multiple of",
+            "not_divisible the layers of a rank,",
         ),
         (
             PP + "2 --num-virtual-stages-per-pipeline-rank 4",
@@ -533,53 +533,61 @@ def test_the_rest_of_the_layout():
         (
             "--num-virtual-stages-per-pipeline-rank 2",
             None,
-            "2 virtual stages need a pipeline of 2 ranks or more",
+            "required_with a pipeline of 2 ranks or more, got 1",
         ),
         (
             PP + "2 --num-virtual-stages-per-pipeline-rank 2 --num-layers-per-virtual-pipeline-stage 1",
             None,
-            "--num-layers-per-virtual-pipeline-stage and --num-virtual-stages-per-pipeline-rank both set the virtual",
+            "conflicts",
         ),
         (
             PP + "2 --pipeline-model-parallel-layout 'Ett|tL'",
             None,
-            "has 2 stages of 3 layers; the model has 4 layers",
+            "wrong_count --pipeline-model-parallel-layout 'Ett|tL'",
         ),
-        (PP + "2 --pipeline-model-parallel-layout 'Ett|xL'", None, "must be made of E, t, m, L"),
+        (
+            PP + "2 --pipeline-model-parallel-layout 'Ett|xL'",
+            None,
+            "wrong_type --pipeline-model-parallel-layout",
+        ),
         (
             "--num-distributed-optimizer-instances 3 --use-distributed-optimizer",
             4,
-            "3 does not divide the data par",
+            "not_a_factor --num-distributed-optimizer-instances",
         ),
         (
             "--overlap-param-gather --overlap-grad-reduce",
             None,
-            "--overlap-param-gather needs --use-distributed-optimizer",
+            "required_with --use-distributed-optimizer or Megatron's FSDP",
         ),
-        ("--overlap-param-gather --use-distributed-optimizer", None, "needs --overlap-grad-reduce"),
-        ("--use-torch-fsdp2", None, "--use-torch-fsdp2 does not go with tied embeddings"),
-        ("--use-torch-fsdp2 --use-distributed-optimizer", None, "does not go with the distributed optimizer"),
+        ("--overlap-param-gather --use-distributed-optimizer", None, "required_with --overlap-grad-reduce"),
+        ("--use-torch-fsdp2", None, "conflicts --use-torch-fsdp2, tied embeddings"),
+        (
+            "--use-torch-fsdp2 --use-distributed-optimizer",
+            None,
+            "conflicts --use-torch-fsdp2, the distributed optimizer",
+        ),
         (
             "--cp-comm-type ring",
             None,
-            "--cp-comm-type must be one of allgather, p2p, a2a, a2a.p2p, got 'ring'",
+            "not_one_of --cp-comm-type",
         ),
         (
             "--tp-comm-overlap --tensor-model-parallel-size 2",
             None,
-            "--tp-comm-overlap needs --sequence-parallel",
+            "required_with --sequence-parallel",
         ),
-        ("--recompute-granularity full", None, "--recompute-method is required with full recompute"),
-        ("--recompute-granularity selective --recompute-method block", None, "goes with full recompute only"),
+        ("--recompute-granularity full", None, "required_with --recompute-method"),
+        ("--recompute-granularity selective --recompute-method block", None, "required_with full recompute"),
         (
             "--recompute-granularity some",
             None,
-            "--recompute-granularity must be full or selective, got 'some'",
+            "not_one_of --recompute-granularity",
         ),
         (
             MOE + "--tensor-model-parallel-size 2",
             8,
-            "experts under tensor parallelism need --sequence-parallel",
+            "required_with --sequence-parallel",
         ),
     ],
 )
@@ -673,24 +681,30 @@ GROUPS = f"{PP}2 --num-virtual-stages-per-pipeline-rank 2 --microbatch-group-siz
     [
         (
             "--global-batch-size 6",
-            "--global-batch-size 6 is not a multiple of micro batch 1 x data parallel 4 = 4",
+            "not_divisible --global-batch-size",
         ),
-        ("--bf16 --fp16", "--bf16 and --fp16 cannot both be set"),
-        ("--bf16 --fp8-format hybrid --fp4-format e2m1", "--fp4-format and --fp8-format cannot both be set"),
-        ("--bf16 --fp8-format hybrid --fp8-recipe own", "the fp8 recipe 'own' is not one of delayed"),
-        ("--optimizer soap", "the optimizer 'soap' is not one of adam"),
-        ("--use-precision-aware-optimizer --exp-avg-dtype int8", "--exp-avg-dtype must be one of fp32"),
+        ("--bf16 --fp16", "conflicts --bf16, --fp16"),
+        ("--bf16 --fp8-format hybrid --fp4-format e2m1", "conflicts --fp4-format, --fp8-format"),
+        ("--bf16 --fp8-format hybrid --fp8-recipe own", "not_one_of the fp8 recipe"),
+        ("--optimizer soap", "not_one_of the optimizer"),
+        ("--use-precision-aware-optimizer --exp-avg-dtype int8", "not_one_of --exp-avg-dtype"),
         (
             "--bf16 --main-grads-dtype bf16",
-            "--main-grads-dtype can only be fp32 without --use-precision-aware-optimizer",
+            "required_with --use-precision-aware-optimizer",
         ),
-        ("--exp-avg-dtype fp8", "--exp-avg-dtype can only be fp32 without"),
+        ("--exp-avg-dtype fp8", "required_with --use-precision-aware-optimizer"),
         (
             PP + "2 --num-virtual-stages-per-pipeline-rank 2 --global-batch-size 6",
-            "3 micro-batches are not a multiple of pp",
+            "not_divisible num_microbatches",
         ),
-        (GROUPS + "1 --global-batch-size 8", "1 must be at least pp 2 and at most the 4 micro-batches"),
-        (GROUPS + "6 --global-batch-size 8", "6 must be at least pp 2 and at most the 4 micro-batches"),
+        (
+            GROUPS + "1 --global-batch-size 8",
+            "out_of_range --microbatch-group-size-per-virtual-pipeline-stage",
+        ),
+        (
+            GROUPS + "6 --global-batch-size 8",
+            "out_of_range --microbatch-group-size-per-virtual-pipeline-stage",
+        ),
         (GROUPS + "3 --global-batch-size 8", "3 leaves 1 of 4 micro-batches over, fewer than pp 2"),
     ],
 )
@@ -733,7 +747,7 @@ def test_a_table_of_flags_in_yaml(tmp_path):
     file.write_text(f"ENV_VARS:\n  A: 1\nMODEL_ARGS:\n{lines}")
     assert MegatronReader().read(file, Options()).model.num_layers == 2
     file.write_text("MODEL_ARGS: [1]\n")
-    with pytest.raises(ReaderError, match="must hold a table of flags"):
+    with raises(ReaderError, "wrong_format"):
         MegatronReader().read(file, Options())
 
 
@@ -777,21 +791,19 @@ def test_its_yaml_is_what_the_flags_say(tmp_path):
 def test_a_misspelt_key_of_its_yaml_has_its_line(tmp_path, wrong, right, line):
     file = tmp_path / "gpt.yaml"
     file.write_text(NESTED.replace(f"{right}:", f"{wrong}:"))
-    with pytest.raises(
-        UnknownKeyError, match=rf"unknown key '{wrong}' in .*, line {line}; did you mean {right} "
-    ):
+    with raises(UnknownKeyError, "unknown_key"):
         read_file(file)
 
 
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
-    [("swiglu", "relu", "activation_func must be one of swiglu, squaredrelu, gelu, got 'relu'"),
-     ("model_parallel:\n  tensor", "model_parallel: 3\ntensor", "model_parallel must be a table, got 3")],
+    [("swiglu", "relu", "not_one_of activation_func"),
+     ("model_parallel:\n  tensor", "model_parallel: 3\ntensor", "wrong_type model_parallel")],
 )  # fmt: skip
 def test_what_its_yaml_may_not_hold(tmp_path, old, new, problem):
     file = tmp_path / "gpt.yaml"
     file.write_text(NESTED.replace(old, new).replace("\n  bf16", "\nbf16"))
-    with pytest.raises(ReaderError, match=problem):
+    with raises(ReaderError, problem):
         read_file(file)
 
 
@@ -804,25 +816,21 @@ def test_flags_on_lines_of_their_own_are_one_list():
 
 def test_variables_that_nothing_sets_are_asked_for_at_once():
     text = "--num-layers $NL --hidden-size $HS --num-attention-heads 4"
-    with pytest.raises(
-        ReaderError, match=r"of --num-layers, --hidden-size; .* --var NL=VALUE --var HS=VALUE"
-    ):
+    with raises(ReaderError, "missing the variable of --num-layers, the variable of --hidden-size"):
         read_arguments(text)
 
 
 def test_a_script_without_a_model_says_so():
-    with pytest.raises(
-        ReaderError, match="describes no model: --num-layers, --hidden-size, --num-attention-heads"
-    ):
+    with raises(ReaderError, "incomplete --num-layers, --hidden-size, --num-attention-heads"):
         read_arguments("--decoder-first-pipeline-num-layers 3 --bf16")
 
 
 def test_a_model_of_a_provider_is_not_the_flags():
-    refused("--model-provider nemotron-moe-vlm takes its model", "--model-provider nemotron-moe-vlm")
+    refused("not_expressed --model-provider", "--model-provider nemotron-moe-vlm")
 
 
 def test_devices_that_are_asked_for_hold_experts_too():
-    refused("give --devices 32, or other degrees", MOE + f"{PP}4 --expert-model-parallel-size 8", 6)
+    refused("not_divisible the number of devices", MOE + f"{PP}4 --expert-model-parallel-size 8", 6)
 
 
 @pytest.mark.parametrize("case", json.loads(CASES.read_text())["cases"], ids=lambda case: case["name"])
@@ -880,24 +888,24 @@ def test_deferred_weight_gradients_of_the_head(more, deferred):
 
 
 def test_deferred_weight_gradients_need_what_megatron_asks_for():
-    refused("--defer-embedding-wgrad-compute needs pipeline parallelism", DEFER)
+    refused("required_with pipeline parallelism", DEFER)
     refused(
-        "--defer-embedding-wgrad-compute needs gradient accumulation fusion",
+        "required_with gradient accumulation fusion",
         f"{PP}2 {DEFER} --no-gradient-accumulation-fusion",
         2,
     )
 
 
 def test_a_rate_must_be_a_number():
-    refused("--hidden-dropout must be a number, got 'often'", "--hidden-dropout often")
+    refused("wrong_type --hidden-dropout", "--hidden-dropout often")
 
 
 def test_a_teacher_cannot_be_expressed():
-    refused("a teacher model", "--export-kd-teacher-load here")
+    refused("not_expressed --export-kd-teacher-load", "--export-kd-teacher-load here")
 
 
 def test_layers_that_do_not_divide_name_the_pipelines_that_do():
-    refused("4 layers are not a multiple of the pipeline's 3 ranks; give --pp 2 or 4", f"{PP}3", 3)
+    refused("not_divisible num_layers", f"{PP}3", 3)
 
 
 def test_how_long_a_run_is_may_be_left_open():

@@ -1,6 +1,7 @@
 """Vision-language programs of Megatron-LM's repository: sizes by name, what is frozen, tiles."""
 
 import pytest
+from tests.errors import raises
 
 from forescale.errors import ReaderError
 from forescale.frameworks.megatron import read_arguments
@@ -116,12 +117,12 @@ def test_every_entry_of_the_tables_can_be_read():
     [
         ("--img-w 448", "--img-h 336 and --img-w 448 must be equal, and a multiple of --patch-dim 14"),
         ("--patch-dim 16 --img-h 330 --img-w 330", "a multiple of --patch-dim 16"),
-        ("--vision-model-type clop", "--vision-model-type must be one of clip, siglip"),
-        ("--language-model-type llama3.1_70B", "llama3.1_70B has no projector"),
+        ("--vision-model-type clop", "not_one_of --vision-model-type"),
+        ("--language-model-type llama3.1_70B", "incomplete projector"),
     ],
 )
 def test_impossible_towers(more, text):
-    with pytest.raises(ReaderError, match=text):
+    with raises(ReaderError, text):
         read(more)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.errors import raises
 
 from forescale.errors import ForescaleError
 from forescale.frameworks.nanotron.reader import NanotronReader
@@ -130,9 +131,7 @@ def test_devices_go_over_data_parallelism(read):
     result = read(devices=32)
     assert (result.strategy.dp, result.workload_fields["global_batch_size"]) == (16, 48)
     assert any("on 32 it is 16" in note for note in result.notes)
-    with pytest.raises(
-        ForescaleError, match="the number of devices, 33, is not a multiple of tp x cp x pp = 2"
-    ):
+    with raises(ForescaleError, "not_divisible the number of devices"):
         read(devices=33)
 
 
@@ -140,9 +139,7 @@ def test_words_of_a_plan_go_over_the_file_before_it_is_checked():
     result = NanotronReader().read(TINY, Options(over={"tp": 1, "pp": 2, "micro_batch_size": 1}))
     assert (result.strategy.tp, result.strategy.pp, result.num_devices) == (1, 2, 8)
     assert result.workload_fields["global_batch_size"] == 4
-    with pytest.raises(
-        ForescaleError, match=r"num_key_value_heads .line .* 2 must be a multiple of parallelism.tp"
-    ):
+    with raises(ForescaleError, "not_divisible model.model_config.num_key_value_heads (line 44)"):
         NanotronReader().read(TINY, Options(over={"tp": 4}))
 
 
@@ -154,26 +151,26 @@ def test_what_is_not_expressed_comes_first(read):
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"parallelism/tpp": 2}, r"unknown key 'parallelism.tpp' in .*, line \d+; did you mean parallelism.tp"),
-        ({"model/model_config/hidden_siz": 2}, r"'model.model_config.hidden_siz' in .*, line \d+; did you mean .*hidden_size"),
-        ({"parallelism/tp_mode": "SCATTER"}, r"tp_mode \(line \d+\) must be one of REDUCE_SCATTER"),
-        ({"parallelism/tp": 4}, r"num_key_value_heads \(line \d+\) 2 must be a multiple of parallelism.tp"),
-        ({"parallelism/tp": 0}, r"parallelism.tp \(line \d+\) must be a whole number of 1 or more, got 0"),
-        ({"tokens/micro_batch_size": "many"}, r"micro_batch_size \(line \d+\) must be a whole number"),
-        ({"model/model_config/hidden_size": 2050}, r"hidden_size \(line \d+\) 2050 does not divide over"),
-        ({"model/model_config": None}, "model.model_config must be a table"),
-        ({"optimizer/optimizer_factory/name": "lion"}, r"name \(line \d+\) must be adamW or sgd, got 'lion'"),
-        ({"data_stages": 3}, r"data_stages( \(line \d+\))? must be a list of stages, got 3"),
-        ({"model/dtype": "int8"}, r"model.dtype \(line \d+\) must be one of bfloat16, float16, float32"),
+        ({"parallelism/tpp": 2}, "unknown_key parallelism.tpp"),
+        ({"model/model_config/hidden_siz": 2}, "unknown_key model.model_config.hidden_siz"),
+        ({"parallelism/tp_mode": "SCATTER"}, "not_one_of parallelism.tp_mode (line 78)"),
+        ({"parallelism/tp": 4}, "not_divisible model.model_config.num_key_value_heads (line 44)"),
+        ({"parallelism/tp": 0}, "out_of_range parallelism.tp (line 76)"),
+        ({"tokens/micro_batch_size": "many"}, "wrong_type tokens.micro_batch_size (line 89)"),
+        ({"model/model_config/hidden_size": 2050}, "not_divisible model.model_config.hidden_size (line 37)"),
+        ({"model/model_config": None}, "wrong_type model.model_config"),
+        ({"optimizer/optimizer_factory/name": "lion"}, "not_one_of optimizer.optimizer_factory.name (line 67)"),
+        ({"data_stages": 3}, "wrong_type data_stages (line 7)"),
+        ({"model/dtype": "int8"}, "not_one_of model.dtype (line 29)"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_with_its_line(read, changes, text):
-    with pytest.raises(ForescaleError, match=text):
+    with raises(ForescaleError, text):
         read(changes)
 
 
 def test_a_misspelt_model_config_is_named(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("parallelism: {}\nmodel:\n  model_confg: {}\ntokens: {}\n")
-    with pytest.raises(ForescaleError, match=r"'model_confg' in .*, line 3; did you mean model_config"):
+    with raises(ForescaleError, "unknown_key model_confg"):
         NanotronReader().read(path, Options())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.errors import raises
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.cost.collectives.alpha_beta import AlphaBeta
@@ -78,31 +79,31 @@ def test_keys_of_primus_s_own_model_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("node_bandwidth: 448", "unknown key 'node_bandwidth' in mi300x.yaml, line 1; did you mean node_bw"),
-        ("node_bw: fast", "node_bw must be a number, got 'fast'"),
-        ("node_bw: 0", "node_bw must be greater than 0"),
-        ("nics_per_node: 0", "nics_per_node must be greater than 0"),
-        ("nics: 0", "nics must be greater than 0"),
-        ("vector_flops: 0", "vector_flops must be greater than 0"),
-        ("bw_eff: 91", "bw_eff is a share of the bandwidth, above 0 and at most 1; got 91"),
-        ("node_topology: ring", "node_topology must be mesh or switch, got 'ring'"),
-        ("switch_topology: 1", "switch_topology must be true or false"),
-        ("hardware_config: 8", "hardware_config must be a table"),
+        ("node_bandwidth: 448", "unknown_key node_bandwidth"),
+        ("node_bw: fast", "wrong_type node_bw"),
+        ("node_bw: 0", "out_of_range node_bw"),
+        ("nics_per_node: 0", "out_of_range nics_per_node"),
+        ("nics: 0", "out_of_range nics"),
+        ("vector_flops: 0", "out_of_range vector_flops"),
+        ("bw_eff: 91", "wrong_type bw_eff"),
+        ("node_topology: ring", "not_one_of node_topology"),
+        ("switch_topology: 1", "wrong_type switch_topology"),
+        ("hardware_config: 8", "wrong_type hardware_config"),
         ("inter_node_bandwidth_gbps: 400", "has no certain unit; give node_bw"),
     ],
 )
 def test_wrong_files_say_what_is_wrong(tmp_path, text, message):
-    with pytest.raises(SpecError, match=message):
+    with raises(SpecError, message):
         read_hardware_config(config(tmp_path, text))
 
 
 def test_no_such_file(tmp_path):
-    with pytest.raises(ReaderError, match="no such file"):
+    with raises(ReaderError, "not_found file"):
         read_hardware_config(tmp_path / "none.yaml")
 
 
 def test_by_itself_it_needs_the_devices(tmp_path):
-    with pytest.raises(SpecError, match="does not say which devices it is of; add `base: NAME`"):
+    with raises(SpecError, "required_with its device"):
         cluster_of(str(config(tmp_path, MI300X, "site.yaml")), 8)
     named = cluster_of(str(config(tmp_path, f"base: mi355x\n{MI300X}", "site.yaml")), 8)
     assert named.device.name == "mi355x"

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+from tests.errors import raises
 
 from forescale.catalogue.models import load_model
 from forescale.errors import ReaderError, UnknownKeyError
@@ -119,9 +120,7 @@ def test_placeholders_take_the_callers_value_and_never_the_environments(reposito
 
 def test_a_placeholder_without_default(repository):
     path = experiment(repository, "${TP:2}", "${TP}")
-    with pytest.raises(
-        ReaderError, match=r"the placeholder \$\{TP\} has no default; give it with --var TP=VALUE"
-    ):
+    with raises(ReaderError, "unset_variable the placeholder"):
         read(path)
     assert read(path, variables={"TP": "2"}).strategy.tp == 2
 
@@ -142,9 +141,7 @@ def test_presets_beside_the_file_or_where_the_caller_says(tmp_path, repository):
     alone = tmp_path / "alone"
     alone.mkdir()
     (alone / "x.yaml").write_text(EXPERIMENT.replace("model: small.yaml", "model: tiny"))
-    with pytest.raises(
-        ReaderError, match=r"its preset 'tiny' is neither beside it nor in a primus/configs/models"
-    ):
+    with raises(ReaderError, "not_found"):
         read(alone / "x.yaml")
     (alone / "base.yaml").write_text(BASE)
     (alone / "tiny.yaml").write_text(SMALL)
@@ -241,9 +238,7 @@ def test_offload_is_of_attention_under_v_schedules(repository):
     )
     assert still.strategy.offload.modules == ()
     assert "offload moves nothing: it takes attn of offload_ops, under use_turbo_attention" in still.notes
-    with pytest.raises(
-        ReaderError, match="offload goes with zbv-formatted, v-half and v-min only; pp_algorithm is 1f1b"
-    ):
+    with raises(ReaderError, "required_with zbv-formatted, v-half and v-min"):
         read(experiment(repository, "lr: 1.0e-5", f"{PIPE}\n      pp_algorithm: 1f1b\n      {TURBO}"))
 
 
@@ -265,63 +260,63 @@ def test_other_limits_of_the_heuristic_are_the_next_that_has_a_schedule(reposito
 @pytest.mark.parametrize(
     ("old", "new", "error", "text"),
     [
-        ("framework: megatron", "framework: nemo", ReaderError, r"it has 0 \(nemo\)"),
+        ("framework: megatron", "framework: nemo", ReaderError, "wrong_count it"),
         (
             "exp_name",
             "expname",
             UnknownKeyError,
-            r"unknown key 'expname' in .*, line \d+; did you mean exp_name",
+            "unknown_key expname",
         ),
         (
             "overrides",
             "override",
             UnknownKeyError,
-            "unknown key 'override' in .*, modules; did you mean overrides",
+            "unknown_key override",
         ),
         (
             "lr: 1.0e-5",
             "num_layer: 4",
             UnknownKeyError,
-            "unknown key 'num_layer' in .*; did you mean num_layers",
+            "unknown_key num_layer",
         ),
         (
             "lr: 1.0e-5",
             "num_layers: four",
             ReaderError,
-            "num_layers must be a whole number of 1 or more, got 'four'",
+            "wrong_type num_layers",
         ),
         (
             "lr: 1.0e-5",
             "pipeline_model_parallel_size: 3",
             ReaderError,
-            "8 layers are not a multiple of the pipeline's 3",
+            "not_divisible num_layers",
         ),
-        ("lr: 1.0e-5", "swiglu: maybe", ReaderError, "swiglu must be true or false, got 'maybe'"),
+        ("lr: 1.0e-5", "swiglu: maybe", ReaderError, "wrong_type swiglu"),
         (
             "lr: 1.0e-5",
             "global_batch_size: 63",
             ReaderError,
-            "global_batch_size 63 is not a multiple of micro batch 2",
+            "not_divisible global_batch_size",
         ),
         (
             "lr: 1.0e-5",
             "decoder_pipeline_manual_split_list: [3, 4]\n      pipeline_model_parallel_size: 2",
             ReaderError,
-            "lists 2 stages of 7 layers; the model has 8 layers on 2 ranks",
+            "wrong_count decoder_pipeline_manual_split_list",
         ),
-        ("modules:", "modules: []\nexp:", UnknownKeyError, "unknown key 'exp'"),
-        ("    framework", "   framework", ReaderError, "not valid YAML: .* line"),
+        ("modules:", "modules: []\nexp:", UnknownKeyError, "unknown_key exp"),
+        ("    framework", "   framework", ReaderError, "cannot_parse YAML"),
     ],
 )
 def test_bad_experiments(repository, old, new, error, text):
-    with pytest.raises(error, match=text) as caught:
+    with raises(error, text) as caught:
         read(experiment(repository, old, new))
     assert "\n" not in str(caught.value)
 
 
 def test_a_schedule_with_the_wrong_virtual_stages(repository):
     more = "patch_primus_pipeline: true\n      pp_algorithm: v-half\n      pipeline_model_parallel_size: 2"
-    with pytest.raises(ReaderError, match="'v-half' takes 2 virtual stages per rank, got 1"):
+    with raises(ReaderError, "wrong_type the schedule 'v-half'"):
         read(experiment(repository, "lr: 1.0e-5", more))
 
 
@@ -338,10 +333,10 @@ def test_stages_listed_by_hand(repository):
 def test_presets_that_extend_each_other_or_nothing(repository):
     models = repository / "primus/configs/models/megatron"
     (models / "base.yaml").write_text("extends: small.yaml\n")
-    with pytest.raises(ReaderError, match=r"comes back to itself: small.yaml -> base.yaml -> small.yaml"):
+    with raises(ReaderError, "circular extends"):
         read(experiment(repository))
     (models / "base.yaml").write_text("bases:\n  - gone.yaml\n")
-    with pytest.raises(ReaderError, match=r"gone.yaml: there is no such file; base.yaml extends it"):
+    with raises(ReaderError, "not_found file"):
         read(experiment(repository))
 
 
@@ -394,16 +389,13 @@ def test_modules_of_other_backends_are_in_their_own_keys(tmp_path):
     assert any("primus_turbo" in note for note in titan.notes)
     text = read(MAXTEXT)
     assert (text.framework, text.strategy.dp_replicate, text.strategy.dp_shard) == ("maxtext", 2, 8)
-    with pytest.raises(UnknownKeyError, match=r"line 9; did you mean parallelism\.tensor_parallel_degree"):
+    with raises(UnknownKeyError, "unknown_key parallelism.tensor_parallel_degre"):
         read(
             TITAN.replace("{tensor_parallel_degree: 2}", "{tensor_parallel_degre: 2}").replace(
                 "local_batch_size: 4, ", ""
             )
         )
-    with pytest.raises(
-        ReaderError,
-        match=r"it must have one module of megatron, torchtitan, maxtext, megatron_bridge; it has 0",
-    ):
+    with raises(ReaderError, "wrong_count it"):
         read(MAXTEXT.replace("framework: maxtext", "framework: nemo_automodel"))
 
 
@@ -455,30 +447,30 @@ def test_a_recipe_of_megatron_bridge_has_a_model_of_hugging_faces(tmp_path):
             "hf_path: meta-llama/Meta-Llama-3.1-70B",
             "seed: 1",
             ReaderError,
-            "made by the recipe llama.llama3 of Mega",
+            "not_expressed a model made by the recipe llama.llama3 of Megatron-Bridge",
         ),
         (
             "peft: lora",
             "peft: dora",
             ReaderError,
-            r"peft \(line 10\) dora cannot be expressed; lora and none can",
+            "not_expressed peft (line 10)",
         ),
         (
             "peft_dim",
             "peft_dmi",
             UnknownKeyError,
-            "unknown key 'peft_dmi' in .*, line 11; did you mean peft_dim",
+            "unknown_key peft_dmi",
         ),
         (
             "bf16_mixed",
             "fp7",
             ReaderError,
-            r"precision_config \(line 15\) must be one of bf16_mixed, fp16_mixed",
+            "not_one_of precision_config (line 15)",
         ),
     ],
 )
 def test_bad_recipes(tmp_path, old, new, error, text):
-    with pytest.raises(error, match=text):
+    with raises(error, text):
         bridge(tmp_path, old, new)
 
 
@@ -490,7 +482,7 @@ def test_tables_of_the_container_beside_modules_go_over_the_recipe(tmp_path):
     result = PrimusReader().read(path, Options(model_of=load_model))
     assert result.workload.trainable.lora_rank == 4
     path.write_text(BRIDGE + "peft: lora\n")
-    with pytest.raises(ReaderError, match="peft must be a table, got 'lora'"):
+    with raises(ReaderError, "wrong_type peft"):
         PrimusReader().read(path, Options(model_of=load_model))
 
 

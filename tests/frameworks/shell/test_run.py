@@ -7,6 +7,7 @@ import subprocess
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.errors import raises
 
 from forescale.errors import ReaderError
 from forescale.frameworks.shell import follow, is_unset
@@ -100,15 +101,15 @@ def test_unset():
         ("say 'a", "not whole shell text: no closing '"),
         ('say "a', 'no closing "'),
         ("say ${A", "no closing }"),
-        (f"[[ {' && '.join(['a == a'] * 500)} ]]", "test of 2,001 words"),
+        (f"[[ {' && '.join(['a == a'] * 500)} ]]", "too_large a test"),
         ("A=(a", r"no closing \)"),
-        ("x" * (2**20 + 1), "longer than the 1 MiB"),
-        ("A=aaaaaaaaaaaaaaaa\n" + "A=$A$A$A$A\n" * 16, "variables stand for more than 1 MiB"),
-        ("for a in 1 2 3 4 5 6 7 8 9; do " * 6 + "say" + "; done" * 6, "more than 20,000 commands"),
+        ("x" * (2**20 + 1), "too_large it"),
+        ("A=aaaaaaaaaaaaaaaa\n" + "A=$A$A$A$A\n" * 16, "too_large the text of its variables"),
+        ("for a in 1 2 3 4 5 6 7 8 9; do " * 6 + "say" + "; done" * 6, "too_large it"),
     ],
 )
 def test_refused(text, problem):
-    with pytest.raises(ReaderError, match=problem):
+    with raises(ReaderError, problem):
         follow(text, {}, "run.sh")
 
 
@@ -123,10 +124,10 @@ def test_arithmetic_is_that_of_64_bits():
 
 def test_substitutions_spend_the_budget_of_the_script():
     inside = "for i in " + "w " * 40 + "; do x=$(for j in " + "w " * 600 + "; do echo $j; done); done"
-    with pytest.raises(ReaderError, match="more than 20,000 commands"):
+    with raises(ReaderError, "too_large it"):
         follow(inside, {}, "run.sh")
     nested = 'a=("' + "w" * 1000 + '"); ' + "for i in " + "w " * 9000 + '; do b=$(echo "${a[@]}"); done'
-    with pytest.raises(ReaderError, match="more than 8,388,608 characters"):
+    with raises(ReaderError, "too_large it"):
         follow(nested, {}, "run.sh")
 
 

@@ -6,6 +6,7 @@ import ast
 from pathlib import Path
 
 import pytest
+from tests.errors import raises
 
 from forescale.catalogue.models import load_model
 from forescale.errors import ForescaleError, ReaderError, UnknownKeyError
@@ -65,9 +66,7 @@ def test_every_example_in_python_reads(trees, file, name):
 @pytest.mark.parametrize(("file", "name"), [pair for pair in ALL if any(part in pair[0] for part in OUTSIDE)])
 def test_what_is_no_training_of_a_language_model_is_said(trees, file, name):
     path = trees / file.removesuffix(".txt").replace("__", "/")
-    with pytest.raises(
-        ForescaleError, match=r"line \d+: (reinforcement learning|the model flux makes images)"
-    ):
+    with raises(ForescaleError, "not_expressed"):
         TorchtitanJobReader().read(path, options(config=name))
 
 
@@ -259,7 +258,7 @@ def test_loss_and_graphs(sections, job):
 
 
 def test_a_pipeline_keeps_cuda_graphs_off(job):
-    with pytest.raises(ForescaleError, match=r"set training.disable_cuda_graphs"):
+    with raises(ForescaleError, "conflicts CUDA graphs, a pipeline"):
         job(8, parallelism="pipeline_parallel_degree=2")
 
 
@@ -277,11 +276,9 @@ def test_functions_are_followed_but_never_run(job):
     )
     result = job(8, text=text, config="other")
     assert (result.strategy.micro_batch_size, result.workload_fields["seq_len"]) == (6, 1024)
-    with pytest.raises(
-        ForescaleError, match="holds 2 job configurations; say which with --var config=NAME: plan, other"
-    ):
+    with raises(ForescaleError, "choose_one 2 job configurations"):
         job(8, text=text)
-    with pytest.raises(ForescaleError, match=r"did you mean plan\?"):
+    with raises(ForescaleError, "unknown_name"):
         job(8, text=text, config="plam")
 
 
@@ -310,16 +307,16 @@ def test_branches_and_loops_are_followed(job, lines, micro_batch):
 
 @pytest.mark.parametrize(
     ("lines", "problem"),
-    [("if unknown():\n        config.training.local_batch_size = 9", r"training.local_batch_size \(line 20\) is no plain value: what depends on unknown"),
+    [("if unknown():\n        config.training.local_batch_size = 9", "wrong_type training.local_batch_size (line 20)"),
      ("raise ValueError('no such plan')", r"job.py, line 20: the configuration stops here: ValueError no such plan"),
-     ("if unknown():\n        return None", r"job.py, line 18: what other returns cannot be read without running it"),
-     ("config = torchtitan_base()", r"job.py, line 18: what other returns cannot be read without running it"),
-     ("config.training = TrainingConfig(\n        seq_len=1024,\n        seq_leen=8)", r"job.py, line 22, TrainingConfig; did you mean seq_len"),
-     ("from beside import SIZE\n    config.training.seq_len = SIZE", r"training.seq_len \(line 21\) is no plain value: SIZE"),
-     ("config.model_spec = load()", r"job.py, line 20: model_spec is not what a model_registry of torchtitan returns")],
+     ("if unknown():\n        return None", "needs_running the configuration"),
+     ("config = torchtitan_base()", "needs_running the configuration"),
+     ("config.training = TrainingConfig(\n        seq_len=1024,\n        seq_leen=8)", "unknown_key seq_leen"),
+     ("from beside import SIZE\n    config.training.seq_len = SIZE", "wrong_type training.seq_len (line 21)"),
+     ("config.model_spec = load()", "wrong_type model_spec")],
 )  # fmt: skip
 def test_what_only_running_it_would_show_is_not_guessed(job, lines, problem):
-    with pytest.raises(ForescaleError, match=problem):
+    with raises(ForescaleError, problem):
         job(8, text=BRANCH.format(lines), config="other")
 
 
@@ -327,59 +324,55 @@ def test_a_line_of_another_file_is_named_with_its_file(job, tmp_path):
     base = JOB.format(training="", parallelism="tensor_parallel_degree='two'", more="")
     (tmp_path / "base.py").write_text(base)
     text = "from base import plan as base\n\n\ndef plan() -> Trainer.Config:\n    return base()\n"
-    with pytest.raises(ForescaleError, match=r"base\.py, line 11\)"):
+    with raises(ForescaleError, "wrong_type"):
         job(8, text=text)
 
 
 def test_a_function_that_calls_itself_is_no_value(job):
     text = JOB.format(training="local_batch_size=_again(3)", parallelism="", more="")
     text += "\n\ndef _again(number):\n    return _again(number)\n"
-    with pytest.raises(ForescaleError, match=r"training.local_batch_size \(line \d+\) is no plain value"):
+    with raises(ForescaleError, "wrong_type training.local_batch_size (line 19)"):
         job(8, text=text)
 
 
 @pytest.mark.parametrize(
     ("changed", "text"),
     [
-        ({"parallelism": {"tensor_paralel_degree": 2}}, r"primus.yaml, line 5; did you mean parallelism.tensor_parallel_degree"),
-        ({"model": {"flavor": "9B"}}, r"unknown flavor of llama3 in .*did you mean"),
-        ({"model": {"flavor": ""}}, r"model.flavor \(line \d+\) must be one of debugmodel, .*, got ''"),
-        ({"model": {"name": "lama3"}}, r"unknown model.name in .*did you mean llama3"),
+        ({"parallelism": {"tensor_paralel_degree": 2}}, "unknown_key parallelism.tensor_paralel_degree"),
+        ({"model": {"flavor": "9B"}}, "unknown_name"),
+        ({"model": {"flavor": ""}}, "not_one_of model.flavor (line 2)"),
+        ({"model": {"name": "lama3"}}, "unknown_name"),
         ({"parallelism": {"data_parallel_shard_degree": 3}}, r"8 devices cannot be laid out"),
         ({"parallelism": {"tensor_parallel_degree": 3}}, r"8 devices cannot be laid out"),
-        ({"training": {"global_batch_size": 7}}, r"global_batch_size \(line 5\) 7 is not a multiple of 2 x 8 data-parallel ranks"),
-        ({"parallelism": {"pipeline_parallel_degree": 2, "pipeline_parallel_schedule": "2F2B"}}, "must be one of 1F1B"),
-        ({"parallelism": {"tensor_parallel_degree": "two"}}, "must be a whole number"),
-        ({"activation_checkpoint": {"mode": []}}, r"activation_checkpoint.mode \(line \d+\) must be text, got \[\]"),
-        ({"compile": {"enable": True, "components": ["modl"]}}, r"must be of model and loss, got \['modl'\]"),
-        ({"activation_checkpoint": {"mode": "some"}}, "must be one of none, selective, full, memory_budget"),
+        ({"training": {"global_batch_size": 7}}, "not_divisible training.global_batch_size (line 5)"),
+        ({"parallelism": {"pipeline_parallel_degree": 2, "pipeline_parallel_schedule": "2F2B"}}, "not_one_of parallelism.pipeline_parallel_schedule (line 6)"),
+        ({"parallelism": {"tensor_parallel_degree": "two"}}, "wrong_type parallelism.tensor_parallel_degree (line 5)"),
+        ({"activation_checkpoint": {"mode": []}}, "wrong_type activation_checkpoint.mode (line 6)"),
+        ({"compile": {"enable": True, "components": ["modl"]}}, "not_one_of compile.components (line 8)"),
+        ({"activation_checkpoint": {"mode": "some"}}, "not_one_of activation_checkpoint.mode (line 6)"),
         (
             {"parallelism": {"enable_async_tensor_parallel": True}, "compile": {"enable": False}},
-            "needs compile.enable with model",
+            "required_with compile.enable with model",
         ),
         (
             {"model": {"name": "qwen3", "flavor": "30B-A3B"}, "parallelism": {"expert_parallel_degree": 16}},
-            r"must divide shards x context x tensor parallel = 8, got 16",
+            "not_a_factor parallelism.expert_parallel_degree (line 5)",
         ),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said(sections, changed, text):
-    with pytest.raises(ForescaleError, match=text):
+    with raises(ForescaleError, text):
         sections(8, **changed)
 
 
 def test_what_is_wrong_in_python_is_said_with_its_line(job, tmp_path):
-    with pytest.raises(
-        ForescaleError, match=r"'tensor_paralel_degree' in .*line 11, ParallelismConfig; did you mean"
-    ):
+    with raises(ForescaleError, "unknown_key tensor_paralel_degree"):
         job(8, parallelism="tensor_paralel_degree=2")
-    with pytest.raises(ForescaleError, match=r"not valid Python: .* at line 2"):
+    with raises(ForescaleError, "cannot_parse Python"):
         job(8, text="import torchtitan\ndef plan( -> Trainer.Config:\n")
-    with pytest.raises(ForescaleError, match=r"it has no function that returns a Trainer.Config"):
+    with raises(ForescaleError, "incomplete function that returns a Trainer.Config"):
         job(8, text="import torchtitan\n")
-    with pytest.raises(
-        ForescaleError, match=r"torchtitan/models/llama3/config_registry.py, which does not lie above it"
-    ):
+    with raises(ForescaleError, "not_found"):
         job(8, text="from torchtitan.models.llama3.config_registry import llama3_8b\n\n\n"
             "def plan() -> Trainer.Config:\n    return llama3_8b()\n")  # fmt: skip
 
@@ -406,9 +399,7 @@ def test_adapters(job, words, rank, targets):
 
 
 def test_adapters_that_cannot_be(job):
-    with pytest.raises(
-        UnknownKeyError, match=r"unknown key 'rnk' in .*, line 9, LoRAConverter.Config; did you mean rank"
-    ):
+    with raises(UnknownKeyError, "unknown_key rnk"):
         job(8, text=LORA.format("rnk=4"))
     with pytest.raises(ReaderError, match="adapters at 'w9' are not counted; known places are wq_a"):
         job(8, text=LORA.format("target_modules=['w9']"))

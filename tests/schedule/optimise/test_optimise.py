@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 import pytest
+from tests.errors import raises
 
 from forescale.schedule import Request, ScheduleError, check, family, peak_activations
 from forescale.schedule.model import bidirectional, loop, wave
@@ -79,7 +80,7 @@ def test_local_search_improves_on_a_v_schedule():
 def test_missing_solver_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "ortools", None)
     monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
-    with pytest.raises(ScheduleError, match=r"pip install 'forescale\[optimise\]'"):
+    with raises(ScheduleError, "extra_missing exact optimisation"):
         optimise(problem(limit=4.0), num_moves=0)
 
 
@@ -92,17 +93,17 @@ def test_any_limit_that_lets_one_microbatch_through_has_a_schedule():
 
 
 def test_too_low_a_limit_is_refused():
-    with pytest.raises(ScheduleError, match="let one micro-batch through: 1 or more"):
+    with raises(ScheduleError, "out_of_memory one micro-batch"):
         problem(limit=0.5)
 
 
 def test_wrong_shapes_and_two_copies_are_refused():
-    with pytest.raises(ScheduleError, match="comm: give 3 values"):
+    with raises(ScheduleError, "wrong_count comm"):
         Problem(
             placement=loop(4), num_microbatches=2, forward=np.ones(4), input_grad=np.ones(4),
             weight_grad=np.ones(4), comm=np.ones(4), saved=np.ones(4),
         )  # fmt: skip
-    with pytest.raises(ScheduleError, match="one copy"):
+    with raises(ScheduleError, "unsupported_by the optimiser"):
         Problem(
             placement=bidirectional(4), num_microbatches=2, forward=np.ones(4), input_grad=np.ones(4),
             weight_grad=np.ones(4), comm=np.ones(3), saved=np.ones(4),
@@ -161,5 +162,5 @@ def test_no_order_beats_a_micro_batch_s_way_there_and_back():
 
 def test_a_limit_lets_all_chunks_of_a_micro_batch_through():
     assert small(placement=wave(2, 2), limit=1.0).memory_limit == 1.0
-    with pytest.raises(ScheduleError, match=r"1 or more; got 0\.75"):
+    with raises(ScheduleError, "out_of_memory one micro-batch"):
         small(placement=wave(2, 2), limit=0.75)

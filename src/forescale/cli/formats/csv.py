@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forescale.cli.formats import Answer
-from forescale.errors import SpecError
+from forescale.errors import empty
 from forescale.escaping import csv_text
 from forescale.report.document import Rows
 
@@ -24,7 +24,7 @@ def rows_of(answer: Answer) -> Rows:
     """Return the rows of an answer."""
     rows = _of_table(answer) if answer.rows is None else answer.rows()
     if not rows:
-        raise SpecError("this answer has no rows; print it as text or json")
+        raise empty("the table of this answer", "print it as text or json")
     return rows
 
 

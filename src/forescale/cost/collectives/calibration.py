@@ -10,7 +10,7 @@ from msgspec import field
 from msgspec.structs import replace
 
 from forescale.cost.calibration import Fit
-from forescale.errors import SpecError
+from forescale.errors import out_of_range
 from forescale.files import packaged, packaged_names
 from forescale.limits import Amount, Factor, Measure, Seconds, Share
 from forescale.records import record
@@ -133,8 +133,7 @@ class LinkCalibration(Struct, frozen=True, kw_only=True):
         shares = [wire.efficiency for wire in self.protocols]
         shares += [self.tree_efficiency, self.reduction_efficiency, self.exchange_efficiency]
         if not self.protocols or not all(0.0 < share <= 1.0 for share in shares):
-            msg = f"network calibration {self.name}: efficiencies lie between 0 and 1; got {shares}"
-            raise SpecError(msg)
+            raise out_of_range(f"efficiencies of network calibration {self.name}", shares, "from 0 to 1")
 
     def wire(self, protocol: int) -> WireProtocol:
         """Return the protocol number `protocol`; a link that knows fewer uses its last one."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from forescale import wording
 from forescale.errors import ReaderError, UnknownKeyError, refuse_misspelt, shown
 from forescale.frameworks.bridge.recipe import FACTS, OTHERS, SECTIONS, Bridge
 from forescale.frameworks.megatron.arguments import ALLOCATOR, known_keys
@@ -71,9 +72,7 @@ class ContainerSettings:
         if section == PRECISION and isinstance(precision, str):
             precision = self.hooks.precision(precision, self.place(section))
         if isinstance(precision, Opaque):
-            raise ReaderError(
-                precision.place, f"{section} is {precision.text}, which only running the recipe would show"
-            )
+            raise ReaderError(precision.place, wording.needs_running(section, precision.text))
         return precision if isinstance(precision, Call) else None
 
     def place(self, section: str) -> str:
@@ -141,13 +140,13 @@ class ContainerSettings:
                 if (fullmatch := _ENUM.fullmatch(text)) is not None:
                     last = fullmatch[1] or fullmatch[2]
                     return TYPES.get(last, last)
-                raise ReaderError(where, f"{text} is no plain value")
+                raise ReaderError(where, wording.wrong_type("it", text, "a plain value"))
             case Call() | list() | tuple() | str() | int() | float() | None:
                 pass
             case _:
-                raise ReaderError(where, f"{shown(value)} is no plain value")
+                raise ReaderError(where, wording.wrong_type("it", value, "a plain value"))
         if isinstance(value, Call):
-            raise ReaderError(where, f"{value.name[:60]} is no plain value")
+            raise ReaderError(where, wording.wrong_type("it", value.name[:60], "a plain value"))
         if isinstance(value, list | tuple):
             return type(value)(self.plain(item, where) for item in value)
         return value
@@ -164,7 +163,9 @@ class ContainerSettings:
             if isinstance(unread := self.values.get(key), Unread):
                 raise ReaderError(unread.where, unread.problem)
         if not self.values:
-            raise ReaderError(self.path, "it sets no field of a ConfigContainer (cfg.model.num_layers = 32)")
+            raise ReaderError(
+                self.path, wording.incomplete("field of a ConfigContainer (cfg.model.num_layers = 32)")
+            )
         self._overlapped()
         self._tidied()
         settings = Settings(self.values, str(self.path), self.spelling)

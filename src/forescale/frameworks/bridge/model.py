@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from forescale import wording
 from forescale.errors import ForescaleError, ReaderError
 from forescale.frameworks.bridge.fields import ContainerSettings
 from forescale.frameworks.bridge.recipe import BUILT, FACTS, sizes_of
@@ -43,14 +44,12 @@ def named_model(container_settings: ContainerSettings, settings: Settings) -> Mo
     name = part.args[0] if part.args else None
     if not isinstance(name, str):
         text = getattr(name, "text", None) or getattr(name, "name", "nothing")
-        raise ReaderError(
-            part.place, f"the model is built by the name {text}, which only running the recipe would show"
-        )
+        raise ReaderError(part.place, wording.needs_running("the model", f"the name {text}"))
     try:
         model = container_settings.hooks.model(part.args)
     except ForescaleError as error:
         raise ReaderError(
-            part.place, f"the model {name} is not in the catalogue ({error}); set its sizes in cfg.model"
+            part.place, wording.unknown_name("model", name, (), f"{error}", "set its sizes in cfg.model")
         ) from error
     if model is None:
         return None
@@ -67,25 +66,26 @@ def _check_base(container_settings: ContainerSettings, settings: Settings) -> No
         container_settings.hooks.world.absent.get(base.place) if container_settings.hooks.world else None
     )
     if part is not None and not known and "(" in part.name:
-        problem = (
-            f"the model is what {part.name[:60]} returns, which only running the recipe would show; set its sizes in "
-            "cfg.model"
+        name = "the model"
+        raise ReaderError(
+            part.place,
+            wording.needs_running(name, f"what {part.name[:60]} returns", "set its sizes in cfg.model"),
         )
-        raise ReaderError(part.place, problem)
     if not known and missing and not base.known:
-        problem = (
-            f"the model is that of {missing}, which does not lie beside the recipe; name the checkout of "
-            "Megatron-Bridge with --presets DIR, or set cfg.model"
+        raise ReaderError(
+            base.place,
+            wording.not_found(
+                f"recipe {missing}, which builds the model,",
+                "name the checkout of Megatron-Bridge with --primus-presets-dir DIR, or set cfg.model",
+            ),
         )
-        raise ReaderError(base.place, problem)
 
 
 def _check_kind(part: Call) -> None:
     """Refuse classes of models that are no language models, or have a tower that their fields do not describe."""
     if part.kinds and not set(part.kinds) & TEXT:
         raise ReaderError(
-            part.place,
-            f"the model is a {part.name}, which is no language model; {' and '.join(sorted(TEXT))} are",
+            part.place, wording.not_expressed("a model", part.name, f"{' and '.join(sorted(TEXT))} are")
         )
     seen = next((name for name in (*part.fields, *part.defaults) if name.startswith(TOWERS)), None)
     if part.name != BUILT and part.kinds and seen is not None:
@@ -142,9 +142,10 @@ def _changed(container_settings: ContainerSettings, settings: Settings, model: M
         return None
     key, (name, now) = next(iter(changed.items()))
     place = part.places.get(name, part.place) if part is not None else settings.where
+    fix = "set all sizes in cfg.model, or give a model file of its own"
     raise ReaderError(
         f"{place}, model.{name}",
-        f"{now!r} cannot be laid over {model.name}; set all sizes in cfg.model, or give a model file of its own",
+        wording.conflicts([f"{now!r}", model.name], fix=fix),
     )
 
 

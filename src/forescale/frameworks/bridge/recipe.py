@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from forescale import wording
 from forescale.errors import ReaderError, UnknownNameError
 from forescale.frameworks.megatron.write_layout import model_settings
 from forescale.frameworks.python.module import Module, World
@@ -96,8 +97,7 @@ class Bridge:
             assert isinstance(call, ast.Call)
             return Frame(there, {}).value(call)
         if name not in PRECISIONS:
-            problem = f"mixed_precision {value!r} is not one of {', '.join(PRECISIONS)}"
-            raise ReaderError(place, problem)
+            raise ReaderError(place, wording.not_one_of("mixed_precision", value, ", ".join(PRECISIONS)))
         return Call("MixedPrecisionConfig", place, fields=dict(PRECISIONS[name]))
 
     def _mixed(self) -> Module | None:
@@ -169,7 +169,9 @@ def run(path: Path, options: Options) -> tuple[Call, Bridge]:
             stopped.place, f"the recipe stops here: {stopped.kind} {stopped.text}".rstrip()
         ) from stopped
     except RecursionError as error:
-        raise ReaderError(path, "it calls itself, or nests deeper than a recipe does") from error
+        raise ReaderError(
+            path, wording.circular("calls", "it calls itself, or nests deeper than a recipe does")
+        ) from error
     return _container(frame, path), hooks
 
 
@@ -185,8 +187,10 @@ def _wanted(module: Module, text: str | None) -> str | None:
         raise UnknownNameError(f"recipe of {module.path}", text, names)
     if text is None and len(names) > 1:
         line = getattr(module.functions.get(names[0]), "lineno", 1)
-        problem = f"it holds {len(names)} recipes; say which with --var config=NAME: {', '.join(names)}"
-        raise ReaderError(f"{module.path}, line {line}", problem)
+        raise ReaderError(
+            f"{module.path}, line {line}",
+            wording.choose_one(f"{len(names)} recipes", ", ".join(names), "--var config=NAME"),
+        )
     return text or (names[0] if names else None)
 
 
@@ -244,10 +248,10 @@ def _container(frame: Frame, path: Path) -> Call:
     if isinstance(result, Call):
         return result
     if isinstance(result, Opaque):
-        raise ReaderError(result.place, f"the recipe is {result.text}, which only running it would show")
+        raise ReaderError(result.place, wording.needs_running("the recipe", result.text))
     every = [*_containers(frame)]
     if not every:
-        raise ReaderError(path, "it sets no field of a ConfigContainer (cfg.model.num_layers = 32)")
+        raise ReaderError(path, wording.incomplete("field of a ConfigContainer (cfg.model.num_layers = 32)"))
     return every[-1]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from forescale.errors import SpecError
+from forescale.errors import unsupported_by
 from forescale.frameworks.bridge.reader import FROZEN, fields, peft_lines
 from forescale.frameworks.megatron.laws import check_laws
 from forescale.frameworks.megatron.writer import STEPS, all_settings
@@ -36,9 +36,7 @@ class BridgeWriter(Writer):
         parts = all_settings(question)
         settings = {key: value for part in parts.values() for key, value in part.items()}
         if settings.get("hybrid_layer_pattern"):
-            raise SpecError(
-                f"megatron-bridge: {question.model.name} is a hybrid, for which no recipe is written"
-            )
+            raise unsupported_by("megatron-bridge", f"{question.model.name}, a hybrid")
         latent = bool(settings.get("multi_latent_attention"))
         module, provider = (
             ("mla_provider", "MLAModelProvider") if latent else ("gpt_provider", "GPTModelProvider")
@@ -60,8 +58,9 @@ def _with_tower(question: Question) -> Files:
     name, trainable = packaged("bridge")["towers"].get(question.model.name), question.workload.trainable
     if name is None:
         known = ", ".join(packaged("bridge")["towers"])
-        msg = f"Megatron-Bridge has no recipe for the tower of {question.model.name}; it has some for {known}"
-        raise SpecError(msg)
+        raise unsupported_by(
+            "megatron-bridge", f"the tower of {question.model.name}", f"it has recipes for {known}"
+        )
     parts = all_settings(question)
     imported, adapters = peft_lines(trainable)
     named = {key: parts["MODEL"].get(key) for key in SAID_AGAIN}

@@ -10,7 +10,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from forescale.errors import ReaderError, UnknownKeyError, shown
+from forescale import wording
+from forescale.errors import ReaderError, UnknownKeyError
 from forescale.files import parse_json, read_text
 from forescale.frameworks.reading import Options, ParsedFile, explicit_fields, flat, packaged, unknown_of
 from forescale.frameworks.settings import Settings
@@ -90,7 +91,7 @@ def _settings(
     for section, keys in table["sections"].items():
         inside = content.get(section)
         if not isinstance(inside, dict | None):
-            raise ReaderError(path, f"{section} must be a table, got {shown(inside)}")
+            raise ReaderError(path, wording.wrong_type(section, inside, "a table"))
         wrong = [key for key in inside or () if key not in keys]
         if wrong and strict:
             raise UnknownKeyError(wrong[0], f"{path}, {section}", keys)
@@ -112,13 +113,13 @@ def _settings(
 def _strategy(config: Settings, num_devices: int | None) -> Layout:
     zero = config.count(f"{ZERO}.stage", 0)
     if zero > FULLY_SHARDED:
-        config.refuse(f"{ZERO}.stage must be 0, 1, 2 or 3, got {zero}")
+        config.refuse(wording.not_one_of(f"{ZERO}.stage", zero, ("0", "1", "2", "3")))
     pp, cp = config.size("pipeline.stages", 1), config.size("sequence_parallel_size", 1)
     tp = config.size("tensor_parallel.autotp_size", config.size("tensor_parallel.tp.tp_size", 1))
     dp = _data_parallel(config, num_devices, tp * pp * cp)
     group = config.size(f"{ZERO}.mics_shard_size", dp)
     if dp % group:
-        config.refuse(f"{ZERO}.mics_shard_size {group} does not divide {counted(dp, 'data-parallel rank')}")
+        config.refuse(wording.not_a_factor(f"{ZERO}.mics_shard_size", group, dp))
     hpz = config.size(f"{ZERO}.zero_hpz_partition_size", 1)
     return Layout(
         tp=tp,
@@ -149,12 +150,16 @@ def _data_parallel(config: Settings, num_devices: int | None, inner: int) -> int
     if num_devices is not None:
         if num_devices % inner:
             message = " x ".join(f"{key} {config.size(key)}" for key in MODEL_RANKS if key in config)
-            config.refuse(f"{message} ranks of a model do not divide {counted(num_devices, 'device')}")
+            config.refuse(wording.not_a_factor("the ranks of a model", message, num_devices))
         dp = num_devices // inner
         if whole and micro and steps and whole != micro * steps * dp:
             config.refuse(
-                f"train_batch_size {whole} is not {micro} x {steps} x {counted(dp, 'data-parallel rank')} = "
-                f"{micro * steps * dp}"
+                wording.differs(
+                    "train_batch_size",
+                    whole,
+                    f"{micro} x {steps} x {counted(dp, 'data-parallel rank')}",
+                    micro * steps * dp,
+                )
             )
         return dp
     if whole and micro:
@@ -180,7 +185,9 @@ def _experts(config: Settings) -> int:
         return 1
     etp = config.size(f"{EXPERTS}.expert_tensor_parallel_size", 1)
     if etp > 1:
-        config.refuse(f"{EXPERTS}.expert_tensor_parallel_size must be 1, as DeepSpeed asks; got {etp}")
+        config.refuse(
+            wording.out_of_range(f"{EXPERTS}.expert_tensor_parallel_size", etp, "1, as DeepSpeed asks")
+        )
     return config.size(f"{EXPERTS}.autoep_size", 1)
 
 
@@ -188,7 +195,7 @@ def _bucket(config: Settings) -> float:
     """Return the elements of a reduction bucket; 0 where they are left to DeepSpeed."""
     size = config.number(BUCKET) or 0.0
     if not 0 <= size < 1e15:
-        config.refuse(f"{BUCKET} must be a number of elements, got {size:g}")
+        config.refuse(wording.out_of_range(BUCKET, size, "a number of elements"))
     return size
 
 
@@ -206,7 +213,7 @@ def _place(config: Settings, part: str, old: str) -> str:
     """Return where a part of the states lies (DeepSpeed, runtime/zero/offload_config.py)."""
     key = f"{ZERO}.offload_{part}"
     if key in config:
-        config.refuse(f'{key} must be a table, such as {{"device": "cpu"}}, got {shown(config.get(key))}')
+        config.refuse(wording.wrong_type(key, config.get(key), 'a table, such as {"device": "cpu"}'))
     usual = "cpu" if config.flag(f"{ZERO}.{old}") else "none"
     return config.one_of(f"{key}.device", usual, ("none", "cpu", "nvme"))
 
@@ -218,10 +225,10 @@ def _offload(config: Settings, zero: int) -> Offload:
         config.note("not expressed: offload to NVMe; projected as offload to the host's memory")
     on_host = {part: device in ("cpu", "nvme") for part, device in where.items()}
     if on_host["param"] and zero < FULLY_SHARDED:
-        config.refuse(f"{ZERO}.offload_param needs stage 3; it is {zero}")
+        config.refuse(wording.required_with("stage 3", f"{ZERO}.offload_param", zero))
     whole = 1.0 if share is None else share
     if not 0 <= whole <= 1:
-        config.refuse(f"{ZERO}.offload_optimizer.ratio must be from 0 to 1, got {whole:g}")
+        config.refuse(wording.out_of_range(f"{ZERO}.offload_optimizer.ratio", whole, "from 0 to 1"))
     inputs = config.flag("activation_checkpointing.cpu_checkpointing")
     return Offload(
         optimizer=whole if on_host["optimizer"] else 0.0,
@@ -249,7 +256,7 @@ def _types(config: Settings) -> dict[str, str]:
     """Return the types of weights, gradients and the master copy."""
     kept = "data_types.grad_accum_dtype" in config and config.choice("data_types.grad_accum_dtype", "", TYPES)
     if config.flag("fp16.enabled") and config.flag("bf16.enabled"):
-        config.refuse("fp16.enabled and bf16.enabled cannot both be true")
+        config.refuse(wording.conflicts(["fp16.enabled", "bf16.enabled"]))
     half = "fp16" if config.flag("fp16.enabled") else "fp32"
     compute = "bf16" if config.flag("bf16.enabled") else half
     gradients = kept or compute

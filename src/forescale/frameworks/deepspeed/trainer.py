@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 from msgspec.structs import replace
 
+from forescale import wording
 from forescale.errors import ReaderError, UnknownKeyError
 from forescale.files import is_file, parse_json, read_text
 from forescale.frameworks.adapters import lora_words, parts_of, targets_of
@@ -55,7 +56,7 @@ class AccelerateReader:
         count, machines = settings.count("num_processes"), settings.size("num_machines", 1)
         if count and count % machines:
             whole, item = map(settings.spell, ("num_processes", "num_machines"))
-            settings.refuse(f"{whole} {count} is not a multiple of {item} {machines}")
+            settings.refuse(wording.not_divisible(whole, count, machines, item))
         if settings.flag("use_cpu"):
             settings.note(
                 f"not expressed: {settings.spell('use_cpu')} (training on CPUs, not on the cluster's devices)"
@@ -77,8 +78,11 @@ def _kind(settings: Settings) -> str:
     kind = settings.text("distributed_type", "NO").upper()
     if kind not in ("NO", "DEEPSPEED", "FSDP", "XLA", "MEGATRON_LM") and not kind.startswith("MULTI_"):
         settings.refuse(
-            f"{settings.spell('distributed_type')} must be one of NO, MULTI_GPU (or another MULTI_), DEEPSPEED, FSDP, "
-            f"XLA, MEGATRON_LM, got {kind}"
+            wording.not_one_of(
+                settings.spell("distributed_type"),
+                kind,
+                "NO, MULTI_GPU (or another MULTI_), DEEPSPEED, FSDP, XLA, MEGATRON_LM",
+            )
         )
     return kind
 
@@ -88,8 +92,11 @@ def _check_kind(settings: Settings) -> None:
     kind = _kind(settings)
     if kind == "MEGATRON_LM":
         settings.refuse(
-            f"{settings.spell('distributed_type')} MEGATRON_LM: its megatron_lm_config is not read; give the layout as "
-            "options (--tp, --pp), or FSDP, DEEPSPEED or MULTI_GPU here"
+            wording.not_expressed(
+                settings.spell("distributed_type"),
+                "MEGATRON_LM",
+                "give the layout as options (--tp, --pp), or use FSDP, DEEPSPEED or MULTI_GPU",
+            )
         )
     for table, item in KINDS.items():
         value = next((key for key in TABLES[table] if key in settings), None)
@@ -114,7 +121,7 @@ def _accelerate(path: Path, options: Options) -> tuple[Settings, tuple[str, ...]
     for table, keys in TABLES.items():
         inside = content.get(table) if table else content
         if table and inside is not None and not isinstance(inside, Mapping):
-            raise ReaderError(path, f"{table} must be a table, got {inside!r}")
+            raise ReaderError(path, wording.wrong_type(table, inside, "a table"))
         for key, value in (inside or {}).items():
             line = lines.get(f"{table}.{key}" if table else key, 1)
             if key in keys:
@@ -178,12 +185,16 @@ def _sharded(settings: Settings, devices: int | None, unknown: tuple[str, ...]) 
     total, value = prod(degree.values()), any(key in settings for key in TABLES["parallelism_config"])
     devices = devices or total
     if value and total != devices:
-        settings.refuse(f"parallelism_config takes {total} processes, but there are {devices}")
+        partner = "the number of devices"
+        settings.refuse(
+            wording.differs("the number of processes of parallelism_config", total, partner, devices)
+        )
     cp = degree["cp"] * degree["sp"]
     dp = devices // (degree["tp"] * cp)
     replicas = degree["dp_replicate"] if value else settings.size("num_machines", 1) if hybrid else 1
     if dp % replicas:
-        settings.refuse(f"{replicas} replicas do not divide {dp} data-parallel processes")
+        terms = "the number of data-parallel processes"
+        settings.refuse(wording.not_a_factor("the number of replicas", replicas, dp, terms))
     full = settings.flag("fsdp_activation_checkpointing")
     layout = Layout(
         tp=degree["tp"],
@@ -215,12 +226,17 @@ def _degrees(settings: Settings) -> dict[str, int]:
     degree = {name: settings.size(f"{DEGREES}{name}_size", 1) for name in names}
     if degree["cp"] > 1 < degree["sp"]:
         settings.refuse(
-            f"parallelism_config has cp_size {degree['cp']} and sp_size {degree['sp']}; one of them must be 1"
+            wording.conflicts(
+                [f"parallelism_config: cp_size {degree['cp']}", f"sp_size {degree['sp']}"],
+                fix="set one of them to 1",
+            )
         )
     if degree["tp"] * degree["cp"] > 1 and degree["dp_replicate"] > 1 == degree["dp_shard"]:
         settings.refuse(
-            f"parallelism_config has tp_size {degree['tp']} and cp_size {degree['cp']} beside dp_replicate_size "
-            f"{degree['dp_replicate']} without shards; give dp_shard_size above 1"
+            wording.required_with(
+                "dp_shard_size above 1",
+                f"tp_size {degree['tp']}, cp_size {degree['cp']} and dp_replicate_size {degree['dp_replicate']}",
+            )
         )
     return degree
 
@@ -231,7 +247,7 @@ def _stage(settings: Settings) -> tuple[int, bool]:
         return 0, False
     version = settings.count("fsdp_version", 1, least=1)
     if version > 2:
-        settings.refuse(f"{settings.spell('fsdp_version')} must be 1 or 2, got {version}")
+        settings.refuse(wording.not_one_of(settings.spell("fsdp_version"), version, ("1", "2")))
     if version == 2:
         return (3, False) if settings.flag("fsdp_reshard_after_forward", default=True) else (2, False)
     numbers = {str(number): kind for number, kind in enumerate(SHARDING.values(), start=1)}
@@ -270,7 +286,7 @@ class TrainerReader:
             return _with_fsdp(settings, options, unknown)
         else:
             settings.refuse(
-                "it names neither deepspeed nor fsdp, and plain data parallelism has no layout to read"
+                wording.missing("deepspeed or fsdp", "plain data parallelism has no layout to read")
             )
         whole = {**dict.fromkeys(("train_batch_size", *OWN), "auto"), **content}
         inner = read_config(whole, place, options, values)
@@ -378,7 +394,7 @@ def _with_fsdp(settings: Settings, options: Options, unknown: tuple[str, ...]) -
     """Return what the arguments say of FSDP: how states are sharded, over all devices unless hybrid."""
     parts = set(settings.words("fsdp"))
     for word in sorted(parts - {*FSDP_WORDS, "True"}):
-        settings.refuse(f"fsdp takes {', '.join(FSDP_WORDS)}, got {word!r}")
+        settings.refuse(wording.not_one_of("fsdp", word, FSDP_WORDS))
     inner = settings.get("fsdp_config")
     if isinstance(inner, str):
         settings.note(f"fsdp_config is the file {inner}, which is not read: give its table in its place")
@@ -397,7 +413,7 @@ def _with_fsdp(settings: Settings, options: Options, unknown: tuple[str, ...]) -
         offload=Offload(parameters="offload" in parts),
     )
     if settings.flag("bf16") and settings.flag("fp16"):
-        settings.refuse("bf16 and fp16 cannot both be true")
+        settings.refuse(wording.conflicts(["bf16", "fp16"]))
     compute = "bf16" if settings.flag("bf16") else "fp16" if settings.flag("fp16") else "tf32"
     left = (*(name for name in LEFT if name != "recompute"), "overlap")
     return ParsedFile(

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from forescale.errors import SpecError
+from forescale.errors import unsupported_by
 from forescale.frameworks.adapters import WHOLE
 from forescale.frameworks.deepspeed.reader import EXPERTS, FULLY_SHARDED, ZERO
 from forescale.frameworks.huggingface.writer import config_of
@@ -40,12 +40,15 @@ class DeepSpeedWriter(Writer):
     def write(self, question: Question) -> Files:
         """Return the three files; what their keys have no word for is left out."""
         if question.layout.pp > 1:
-            msg = "deepspeed-zero: pipeline stages need a PipelineModule of one's own, which the Trainer does not build"
-            raise SpecError(msg)
+            raise unsupported_by(
+                "deepspeed-zero",
+                "pipeline stages: they need a PipelineModule, which the Trainer does not build",
+            )
         layout = question.layout
         if layout.ep > 1 < layout.tp and (layout.offload.optimizer or layout.offload.parameters):
-            msg = "deepspeed-zero: states on the host do not go with experts placed over tensor parallelism (AutoEP)"
-            raise SpecError(msg)
+            raise unsupported_by(
+                "deepspeed-zero", "states on the host with experts over tensor parallelism (AutoEP)"
+            )
         texts = {
             ARGUMENTS: _arguments(question),
             CONFIG: _config(question),

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from forescale.errors import shown
+from forescale.errors import not_one_of
 from forescale.frameworks.huggingface.keys import (
     CLASSES,
     HEADS,
@@ -139,7 +139,7 @@ def router(keys: Keys) -> dict[str, Any]:
         "scoring_func", "softmax"
     )
     if score not in SCORES:
-        keys.refuse(f"the key 'scoring_func' takes {' or '.join(SCORES)}; got {shown(score)}")
+        keys.refuse(not_one_of("scoring_func", score, SCORES))
     sums = usual.get("norm_topk_prob", True)
     scale = keys.number("routed_scaling_factor") if "routed_scaling_factor" in usual else None
     return {

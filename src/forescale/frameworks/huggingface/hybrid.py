@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from forescale.errors import wrong_type
 from forescale.frameworks.huggingface.decoders import experts, qwen_ffn
 from forescale.frameworks.huggingface.keys import (
     HEADS,
@@ -122,11 +123,8 @@ def _one_part_layers(keys: Keys) -> Sequence[str]:
     listed = keys.items("layers_block_type") or str(keys.get("hybrid_override_pattern") or "")
     kinds = [PARTS.get(kind, kind) for kind in listed]
     if len(kinds) != num_layers(keys) or not set(kinds) <= set(PARTS.values()):
-        problem = (
-            f"'hybrid_override_pattern' must name each of the {counted(num_layers(keys), 'layer')} "
-            f"by one of M, *, - and E; got {listed!r}"
-        )
-        keys.refuse(problem)
+        allowed = f"the name of each of the {counted(num_layers(keys), 'layer')} by one of M, *, - and E"
+        keys.refuse(wrong_type("'hybrid_override_pattern'", listed, allowed))
     return kinds
 
 
@@ -142,8 +140,7 @@ def _one_layer_ahead(keys: Keys) -> Sequence[str]:
         or ahead[0] not in ("full_attention", "linear_attention")
         or ahead[1] not in ("mlp", "moe")
     ):
-        problem = f'{name!r} must be of M or *, then of - or E, such as "*E"; got {listed!r}'
-        keys.refuse(problem)
+        keys.refuse(wrong_type(f"{name!r}", listed, 'of M or *, then of - or E, such as "*E"'))
     return ahead
 
 

@@ -10,7 +10,8 @@ from typing import Any, Final, TypeVar, cast
 
 from msgspec.structs import replace
 
-from forescale.errors import UnknownKeyError, shown
+from forescale import wording
+from forescale.errors import UnknownKeyError
 from forescale.frameworks.getters import Getters
 from forescale.frameworks.reading import packaged
 from forescale.limits import EXTENT, LAYERS
@@ -43,8 +44,7 @@ class Keys(Getters):
         first = next(iter(values), names[0])
         for name, value in values.items() if names in ALIKE else ():
             if name != first and value != values[first]:
-                text = f"{first!r} is {shown(values[first])} and {name!r} is {shown(value)}"
-                self.refuse(f"{text}, which mean the same; leave one of them out")
+                self.refuse(wording.differs(first, values[first], name, value, "leave one out"))
         return values.get(first)
 
     def leave(self, *names: str) -> None:
@@ -62,8 +62,8 @@ class Keys(Getters):
             return value
         if default is None:
             near = get_close_matches(names[0], self.unread(), 1, 0.8)
-            hint = f"; it has {near[0]!r}" if near else self._also(names)
-            self.refuse(f"the required key {names[0]!r} is missing{hint}")
+            hint = f"it has {near[0]!r}" if near else self._also(names)
+            self.refuse(wording.missing(names[0], hint))
         return default
 
     def optional_size(self, *names: str) -> int | None:
@@ -84,8 +84,7 @@ class Keys(Getters):
         if zero and value == 0:
             return 0.0
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            problem = f"the key {self.spelt(*names)} must be a number above 0; got {shown(value)}"
-            self.refuse(problem)
+            self.refuse(wording.out_of_range(self.key(*names), value, "a number above 0"))
         return float(value)
 
     def flag(self, *names: str, default: bool) -> bool:
@@ -93,7 +92,7 @@ class Keys(Getters):
         value = self.get(*names)
         if value is None:
             return default
-        return self.boolean(f"the key {names[0]!r}", value if isinstance(value, bool) else None, value)
+        return self.boolean(names[0], value if isinstance(value, bool) else None, value)
 
     def items(self, name: str, length: int | None = None) -> Sequence[Any] | None:
         """Return a list of names or numbers, one for each of `length` layers, or None where it is absent."""
@@ -101,18 +100,17 @@ class Keys(Getters):
         if value is None:
             return None
         if not isinstance(value, list | tuple) or not all(isinstance(item, str | int) for item in value):
-            self.refuse(f"the key {name!r} must be a list of names or numbers; got {shown(value)}")
+            self.refuse(wording.wrong_type(self.key(name), value, "a list of names or numbers"))
         if length is not None and len(value) != length:
-            problem = f"the key {name!r} lists {counted(len(value), 'layer')}, but there are {length}"
-            self.refuse(problem)
+            layers = counted(len(value), "layer")
+            self.refuse(wording.wrong_count(self.key(name), layers, "the model", length))
         return value
 
     def words(self, name: str, length: int, known: Sequence[str]) -> Sequence[Any] | None:
         """Return a list of `known` words, one for each of `length` layers, or None where it is absent."""
         value = self.items(name, length)
         if wrong := [item for item in value or () if item not in known]:
-            problem = f"the key {name!r} takes {', '.join(known)}; got {shown(wrong[0])}"
-            self.refuse(problem)
+            self.refuse(wording.not_one_of(self.key(name), wrong[0], known))
         return value
 
     def child(self, name: str) -> Keys | None:
@@ -126,14 +124,14 @@ class Keys(Getters):
         """Return the keys of what can only be a nested object, or None where it is absent."""
         value, child = self.get(name), self.child(name)
         if value is not None and child is None:
-            self.refuse(f"the key {name!r} must be a table; got {shown(value)}")
+            self.refuse(wording.wrong_type(self.key(name), value, "a table"))
         return child
 
     def word(self, *names: str) -> str:
         """Return a word; empty where the key is absent."""
         value = self.get(*names)
         if value is not None and not isinstance(value, str):
-            self.refuse(f"the key {self.spelt(*names)} must be a word; got {shown(value)}")
+            self.refuse(wording.wrong_type(self.key(*names), value, "a word"))
         return value or ""
 
     def fall_back(self, name: str, other: Keys) -> None:
@@ -145,7 +143,7 @@ class Keys(Getters):
     def refuse_set(self, name: str, why: str) -> None:
         """Raise an error if the flag `name` is set: the file describes what the model cannot express."""
         if self.get(name):
-            self.refuse(f"the key {name!r} is set, and {why} cannot be described")
+            self.refuse(wording.not_expressed(self.key(name), f"({why})"))
 
     def refuse_misspelt(self) -> None:
         """Refuse a key that nobody asked for and that is nearly one that was asked for and is not there.
@@ -178,10 +176,14 @@ class Keys(Getters):
         number = int(value) if isinstance(value, float) and value.is_integer() else value
         known = number if isinstance(number, int) and not isinstance(number, bool) else None
         most = LAYERS.le if name in _BOUNDED else EXTENT.le
-        return self.whole(f"the key {name!r}", known, value, least=least, most=most)
+        return self.whole(self.key(name), known, value, least=least, most=most)
 
     def _also(self, names: Sequence[str]) -> str:
-        return f" (also looked for {', '.join(names[1:])})" if len(names) > 1 else ""
+        return f"{wording.listed(names[1:])} may stand for it" if len(names) > 1 else ""
+
+    def key(self, *names: str) -> str:
+        """Return the name that is present of several, the first where none is."""
+        return self.spelt(*names).strip("'")
 
 
 Part = TypeVar("Part")
@@ -271,7 +273,7 @@ def num_layers(keys: Keys) -> int:
     listed = keys.items("layers_block_type")
     number = keys.size(*DEPTH_KEYS, default=len(listed) if listed else None)
     if number > MOST_LAYERS:
-        keys.refuse(f"{number} layers are more than the {MOST_LAYERS} that a model may have")
+        keys.refuse(wording.too_large("the model", counted(number, "layer"), MOST_LAYERS))
     return number
 
 
@@ -296,7 +298,7 @@ def full_attention(
         fields = {"rope": rope_of(keys), **fields}
     kv_heads = keys.size(*KV_HEADS, default=heads)
     if heads % kv_heads:
-        problem = f"{keys.spelt(*HEADS)} {heads} is not a multiple of {keys.spelt(*KV_HEADS)} {kv_heads}"
+        problem = wording.not_divisible(keys.key(*HEADS), heads, kv_heads, keys.key(*KV_HEADS))
         keys.refuse(problem)
     return FullAttention(num_heads=heads, num_kv_heads=kv_heads, head_dim=width, **fields)
 
@@ -367,8 +369,8 @@ def even_head_dim(keys: Keys) -> int:
     """Return the hidden size divided over the heads."""
     hidden, heads = keys.size(*HIDDEN), keys.size(*HEADS)
     if hidden % heads:
-        problem = f"{keys.spelt(*HIDDEN)} {hidden} is not a multiple of {keys.spelt(*HEADS)} {heads}"
-        keys.refuse(f"{problem}; give the key 'head_dim'")
+        fix = "give head_dim"
+        keys.refuse(wording.not_divisible(keys.key(*HIDDEN), hidden, heads, keys.key(*HEADS), fix))
     return hidden // heads
 
 
@@ -423,7 +425,7 @@ def routed(
     kinds = keys.words("mlp_layer_types", layers, ("dense", "sparse"))
     sparse = [kind == "sparse" for kind in kinds] if kinds else [is_moe(i) for i in range(layers)]
     if not all(sparse) and dense is None:
-        keys.refuse("some layers are dense, but the key 'intermediate_size' is missing")
+        keys.refuse(wording.required_with("intermediate_size", "a dense layer"))
     return tuple(moe if routes or dense is None else dense for routes in sparse)
 
 

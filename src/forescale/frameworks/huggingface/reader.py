@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from forescale.errors import ReaderError, SpecError, UnknownKeyError, nearest
+from forescale.errors import ReaderError, SpecError, UnknownKeyError, nearest, wrong_format
 from forescale.files import is_folder, parse_json, read_text
 from forescale.frameworks.huggingface.decoders import DECODERS
 from forescale.frameworks.huggingface.hybrid import HYBRID
@@ -65,8 +65,9 @@ def _load(file: Path) -> ReadModel:
         read_text(file, hint=hint), file, infinite=True
     )  # state space models have time steps up to it
     if not isinstance(config, dict):
-        problem = "it holds no JSON object, so it is not the config.json of a Hugging Face model"
-        raise ReaderError(file, problem)
+        raise ReaderError(
+            file, wrong_format("the config.json of a Hugging Face model", "it holds no JSON object")
+        )
     name = file.absolute().parent.name if file.name == CONFIG_FILE else file.stem
     return read_huggingface(config, name=name, where=str(file))
 
@@ -103,7 +104,7 @@ def read_huggingface(config: Mapping[str, Any], *, name: str, where: str) -> Rea
     except UnknownKeyError:
         raise
     except SpecError as error:
-        raise ReaderError(where, str(error)) from error
+        raise ReaderError(where, error) from error
     return ReadModel(
         model=model, ignored=tuple(key for key in root.unread() if key.rpartition(".")[2] not in beside)
     )
@@ -125,9 +126,11 @@ def _language_part(outer: Keys) -> Keys:
 def _family(keys: Keys) -> Callable[[Keys], Model]:
     kind = keys.get("model_type")
     if kind is None and isinstance(keys.get("workload"), Mapping):
-        keys.refuse("it asks a question; write a plan in TOML or YAML (.toml, .yaml)")
+        keys.refuse(
+            wrong_format("a model", "it asks a question", "write a plan in TOML or YAML (.toml, .yaml)"),
+        )
     if not isinstance(kind, str) or not kind:
-        keys.refuse("it has no model_type, so it is not the config.json of a Hugging Face model")
+        keys.refuse(wrong_format("the config.json of a Hugging Face model", "it has no model_type"))
     if kind not in FAMILIES:
         close = nearest(kind, FAMILIES)
         hint = f" (nearest: {', '.join(close)})" if close else ""

@@ -7,6 +7,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from forescale.errors import wrong_type
 from forescale.frameworks.huggingface.decoders import deepseek_ffn, latent_attention
 from forescale.frameworks.huggingface.keys import Keys, decoder, named, num_layers
 from forescale.spec.attention import Indexer, LatentAttention, picking_layers
@@ -56,7 +57,9 @@ def _picks(keys: Keys) -> list[bool]:
     if listed is None:
         return list(picking_layers(layers, every=every, first=first))
     if listed[0] != "full":
-        keys.refuse(f"the key {key!r} begins with full: nothing is picked before the first layer")
+        keys.refuse(
+            wrong_type(f"the first entry of {key}", listed[0], "full, as no layer before it picks keys")
+        )
     return [kind == "full" for kind in listed]
 
 
@@ -67,7 +70,7 @@ def _pattern(keys: Keys, layers: int) -> Sequence[str] | None:
         return keys.words("index_topk_pattern", layers, tuple(LETTERS.values()))
     if len(pattern) != layers or set(pattern) - set(LETTERS):
         allowed = f"one of {', '.join(LETTERS)} for each of {layers} layers"
-        keys.refuse(f"the key 'index_topk_pattern' takes {allowed}; got {pattern!r}")
+        keys.refuse(wrong_type("index_topk_pattern", pattern, allowed))
     return [LETTERS[letter] for letter in pattern]
 
 

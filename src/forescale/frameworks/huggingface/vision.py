@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 from msgspec.structs import replace
 
+from forescale.errors import differs, not_divisible, out_of_range, wrong_type
 from forescale.frameworks.huggingface.keys import HEADS, Keys, named
 from forescale.limits import LAYERS, Interval, within
 from forescale.spec.attention import FullAttention
@@ -50,7 +51,7 @@ def encoder(
 ) -> Model:
     """Return a vision transformer; `windows` says what patches each layer sees, 0 `kv_heads` are as many as `heads`."""
     if width % heads:
-        keys.refuse(f"hidden size {width} does not divide over {heads} heads")
+        keys.refuse(not_divisible("hidden_size", width, heads, "num_heads"))
     within(depth, LAYERS, f"{keys.where}: the number of layers")
 
     def layer(window: int | None) -> Layer:
@@ -145,7 +146,7 @@ def llava_onevision(keys: Keys, outer: Keys, text: Model) -> Vision:
     message = str(outer.get("vision_aspect_ratio") or "anyres_max_9")
     most = message.removeprefix("anyres_max_")
     if not most.isdecimal() or most == message:
-        outer.refuse(f"the key 'vision_aspect_ratio' must be anyres_max_ and a number; got {message!r}")
+        outer.refuse(wrong_type("vision_aspect_ratio", message, "anyres_max_ and a number"))
     tiled = _tiled(llava(keys, outer, text), outer, ONEVISION)
     assert tiled.tiles is not None
     return replace(tiled, tiles=replace(tiled.tiles, most=int(most)))
@@ -173,8 +174,7 @@ def glm4v(keys: Keys, outer: Keys, text: Model) -> Vision:
         keys.size("out_hidden_size", default=4096),
     )
     if inner != text.hidden_size:
-        problem = f"out_hidden_size {inner} is not the text's hidden_size {text.hidden_size}"
-        keys.refuse(problem)
+        keys.refuse(differs("out_hidden_size", inner, "hidden_size of the text", text.hidden_size))
     tower = encoder(
         keys,
         width=keys.size("hidden_size", default=1536),
@@ -283,9 +283,7 @@ def internvl_chat(keys: Keys, outer: Keys, text: Model) -> Vision:
     sides = range(1, most + 1)
     grids = tuple((rows, columns) for rows in sides for columns in sides if least <= rows * columns <= most)
     if not grids:
-        outer.refuse(
-            f"the key 'min_dynamic_patch' must be 'max_dynamic_patch' {most} at most; got {least}",
-        )
+        outer.refuse(out_of_range("min_dynamic_patch", least, f"at most max_dynamic_patch {most}"))
     whole = outer.flag("use_thumbnail", default=True)
     return replace(result, tiles=Tiles(grids=grids, fits="shape", whole="cut" if whole else "never"))
 
@@ -296,7 +294,7 @@ def _side(keys: Keys, name: str, usual: int) -> int:
     if not isinstance(sides, list | tuple):
         return keys.size(name, default=usual)
     if len(set(map(str, sides))) != 1 or not isinstance(sides[0], int) or sides[0] < 1:
-        keys.refuse(f"the key {name!r} must be a side, or two equal ones; got {sides!r}")
+        keys.refuse(wrong_type(f"the key {name!r}", sides, "a side, or two equal ones"))
     return sides[0]
 
 
@@ -305,7 +303,7 @@ def _shuffled(keys: Keys, name: str) -> int:
     ratio = keys.get(name) or 0.5
     merge = round(1.0 / ratio) if isinstance(ratio, int | float) and 0.0 < ratio <= 1.0 else 0
     if not merge:
-        keys.refuse(f"the key {name!r} must lie in (0, 1]; got {ratio!r}")
+        keys.refuse(out_of_range(name, ratio, "in (0, 1]"))
     return merge
 
 
@@ -359,7 +357,7 @@ def kimi(keys: Keys, outer: Keys, text: Model) -> Vision:
         learned_positions=positions,
     )
     if merge[0] != merge[1] or not isinstance(merge[0], int):
-        keys.refuse(f"the key 'merge_kernel_size' must be two equal numbers; got {merge!r}")
+        keys.refuse(wrong_type("merge_kernel_size", merge, "two equal numbers"))
     return Vision(
         encoder=tower,
         patch_size=patch,
@@ -379,10 +377,10 @@ def llama4(keys: Keys, outer: Keys, text: Model) -> Vision:
     inner = keys.size("intermediate_size", default=5632)
     width, adapter = keys.size("hidden_size", default=768), keys.size("projector_output_dim", default=4096)
     if width * merge**2 != inner:
-        problem = f"intermediate_size {inner} is not hidden_size {width} of {merge**2} patches, which the adapter takes"
-        keys.refuse(problem)
+        keys.refuse(differs("intermediate_size", inner, f"hidden_size of {merge**2} patches", width))
     if keys.size("vision_output_dim", default=adapter) != adapter:
-        keys.refuse("vision_output_dim is not the projector_output_dim that it stands for")
+        output = keys.size("vision_output_dim", default=adapter)
+        keys.refuse(differs("vision_output_dim", output, "projector_output_dim", adapter))
     tower = encoder(
         keys,
         width=width,

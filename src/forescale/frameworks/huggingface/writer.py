@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from forescale.errors import ForescaleError, SpecError
+from forescale.errors import ForescaleError, unsupported_by
 from forescale.frameworks.huggingface.keys import CLASSES, ROPE_TYPES
 from forescale.frameworks.huggingface.reader import FAMILIES, read_huggingface
 from forescale.frameworks.reading import packaged
@@ -76,7 +76,7 @@ def _described(model: Model, types: tuple[str, ...]) -> dict[str, Any]:
     if alike is not None:
         return alike
     if nearest is None or nearest[0] > FARTHEST:
-        raise SpecError(f"{model.name}: no architecture that can be named describes it")
+        raise unsupported_by("Hugging Face", f"{model.name} by any architecture")
     return nearest[1]
 
 

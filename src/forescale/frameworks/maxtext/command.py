@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from forescale.errors import ReaderError
+from forescale.errors import ReaderError, unset_variable, wrong_format
 from forescale.files import is_file
 from forescale.frameworks.reading import packaged
 from forescale.frameworks.shell import follow
@@ -64,8 +64,13 @@ def parse_command(text: str, variables: Mapping[str, str], path: Path) -> Comman
 
     runs = [command for command in follow(text, variables, str(path), beside).commands if _trains(command)]
     if not runs:
-        problem = "it starts no training of MaxText (python3 -m maxtext.trainers.pre_train.train FILE.yml …)"
-        raise ReaderError(path, problem)
+        raise ReaderError(
+            path,
+            wrong_format(
+                "a command that trains with MaxText",
+                "it has no python3 -m maxtext.trainers.pre_train.train FILE.yml …",
+            ),
+        )
     parts = runs[0]
     program = next(index for index, word in enumerate(parts) if _TRAINS.search(word))
     config = next((word for word in parts[program + 1 :] if word.endswith(_FILE)), "base.yml")
@@ -74,7 +79,7 @@ def parse_command(text: str, variables: Mapping[str, str], path: Path) -> Comman
     for key, value in overrides.items():
         unset = re.search(r"\$\{(\w+)\}", value)
         if unset and (key in base_values() or key == "model_name"):
-            raise ReaderError(path, f"{key} is {value}, which nothing sets; give --var {unset[1]}=VALUE")
+            raise ReaderError(path, unset_variable(key, value, f"--var {unset[1]}=VALUE"))
     several = f"it starts {counted(len(runs), 'training')}; the first is read"
     return Command(config, overrides, (several,) if len(runs) > 1 else ())
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any, Final, get_args
 
-from forescale.errors import shown
+from forescale.errors import conflicts, differs, not_divisible, not_one_of, out_of_range, wrong_type
 from forescale.frameworks.adapters import lora_words, targets_of
 from forescale.frameworks.maxtext.command import topologies
 from forescale.frameworks.reading import Options, explicit_fields, packaged
@@ -112,7 +112,7 @@ def read_mesh(settings: Settings, options: Options) -> Mesh:
     devices, per_slice = _known_devices(settings, options)
     slices = _slices(settings, ici, dcn, devices)
     if devices is not None and devices % slices:
-        settings.refuse(f"{counted(devices, 'device')} do not make {counted(slices, 'slice')} of equal size")
+        settings.refuse(not_divisible("the number of devices", devices, slices, "the number of slices"))
     per_slice = per_slice if devices is None else devices // slices
     stated = per_slice is not None or FREE not in (*ici.values(), *dcn.values())
     dcn = _filled(settings, "dcn", dcn, slices, "slices")
@@ -167,7 +167,7 @@ def _filled(
     free = [axis for axis, degree in axes.items() if degree == FREE]
     names = [settings.spell(f"{network}_{axis}_parallelism") for axis in free]
     if len(free) > 1:
-        settings.refuse(f"{' and '.join(names)} are both -1; one {network} axis may be")
+        settings.refuse(conflicts(names, reason="both are -1", fix=f"leave one {network} axis at -1"))
     known = prod(degree for degree in axes.values() if degree != FREE)
     target = known if target is None else target
     if target % known or (target != known and not free):
@@ -176,7 +176,7 @@ def _filled(
             for axis, degree in axes.items()
             if degree > 1
         )
-        settings.refuse(f"{above or f'{network} axes of 1'} make {known}, and there are {target} {what}")
+        settings.refuse(differs(above or f"{network} axes of 1", known, what, target))
     return {axis: target // known if axis in free else degree for axis, degree in axes.items()}
 
 
@@ -289,8 +289,12 @@ def _repeats(settings: Settings, pp: int, num_layers: int) -> int:
     )
     if piped != pp * repeats * size:
         settings.refuse(
-            f"{settings.spell('pipeline_parallel_layers')}, {piped}, must be {counted(pp, 'stage')} x "
-            f"{settings.spell('num_pipeline_repeats')} x {settings.spell('num_layers_per_pipeline_stage')} {size}"
+            not_divisible(
+                settings.spell("pipeline_parallel_layers"),
+                piped,
+                pp * size,
+                f"{pp} stages x num_pipeline_repeats x num_layers_per_pipeline_stage {size}",
+            )
         )
     if piped != num_layers:
         settings.note(
@@ -312,7 +316,7 @@ def pipeline_microbatches(settings: Settings, pp: int) -> int:
     )
     if count % pp:
         settings.refuse(
-            f"{settings.spell('num_pipeline_microbatches')} {count} must be a multiple of {counted(pp, 'stage')}"
+            not_divisible(settings.spell("num_pipeline_microbatches"), count, pp, "the number of stages")
         )
     return count
 
@@ -323,8 +327,11 @@ def sequences(settings: Settings, num_devices: int) -> int:
     whole = int(num_devices * number)
     if whole < 1:
         settings.refuse(
-            f"{settings.spell('per_device_batch_size')} {number:g} of {counted(num_devices, 'device')} makes no "
-            f"sequence; {1 / num_devices:g} makes one"
+            out_of_range(
+                f"{settings.spell('per_device_batch_size')} of {counted(num_devices, 'device')}",
+                number,
+                f"{1 / num_devices:g} or more, which makes one sequence",
+            )
         )
     if whole != num_devices * number:
         settings.note(
@@ -341,8 +348,13 @@ def _micro_batch(settings: Settings, mesh: Mesh, pp: int) -> int:
     if whole % (ranks * passes):
         least = ranks * passes / mesh.num_devices
         settings.refuse(
-            f"{settings.spell('per_device_batch_size')} makes {counted(whole, 'sequence')}, no multiple of "
-            f"{counted(ranks, 'data-parallel rank')} x {counted(passes, 'micro-batch')}; {least:g} is the least"
+            not_divisible(
+                f"the sequences of {settings.spell('per_device_batch_size')},",
+                whole,
+                ranks * passes,
+                f"{counted(ranks, 'data-parallel rank')} x {counted(passes, 'micro-batch')}",
+                f"{least:g} is the least",
+            )
         )
     return whole // (ranks * passes)
 
@@ -366,9 +378,7 @@ def _recompute(settings: Settings) -> Recompute:
             *OFFLOADED,
             *(name for name in get_args(RematPolicy) if not name.startswith("torch")),
         )
-        settings.refuse(
-            f"{settings.spell('remat_policy')} must be one of {', '.join(known)}, got {shown(named)}"
-        )
+        settings.refuse(not_one_of(settings.spell("remat_policy"), named, known))
     return Recompute(granularity="policy", policy=named)  # type: ignore[arg-type]
 
 
@@ -382,7 +392,7 @@ def _where(settings: Settings, place: str) -> list[KeptName]:
     for key in (*NAMES, *JOINED):
         word = settings.get(key)
         if word not in ("remat", "device", "offload"):
-            settings.refuse(f"{settings.spell(key)} must be remat, device or offload, got {shown(word)}")
+            settings.refuse(not_one_of(settings.spell(key), word, ("remat", "device", "offload")))
         if word == place:
             kept_names += JOINED.get(key) or (NAMES[key],)
     return kept_names
@@ -438,7 +448,7 @@ def _adapters(settings: Settings) -> dict[str, Any]:
         return {}
     rank = whole_of(str(table.get("lora_rank")))
     if not rank:
-        settings.refuse(f"lora.lora_rank must be 1 or more, got {shown(table.get('lora_rank'))}")
+        settings.refuse(out_of_range("lora.lora_rank", table.get("lora_rank"), "1 or more"))
     path = str(table.get("lora_module_path") or "")
     parts = set(re.findall(r"\w+", path))
     names = [item for half in HALVES.values() for item in half if item in parts]
@@ -462,7 +472,7 @@ def _frozen(settings: Settings) -> dict[str, str]:
     if not kind:
         return {}
     if kind not in QUANTISED:
-        settings.refuse(f"lora.lora_weight_qtype is one of {', '.join(QUANTISED)}, got {shown(kind)}")
+        settings.refuse(not_one_of("lora.lora_weight_qtype", kind, QUANTISED))
     return {"frozen": str(kind)}
 
 
@@ -482,9 +492,7 @@ def _types(settings: Settings) -> dict[str, Any]:
         )
     elif narrow:
         known = ", ".join((*NARROW, *INTEGERS))
-        settings.refuse(
-            f"{settings.spell('quantization')} must be empty or one of {known}, got {shown(narrow)}"
-        )
+        settings.refuse(wrong_type(settings.spell("quantization"), narrow, f"empty or one of {known}"))
     if weights != "fp32":
         values |= {"parameters": weights, "master": "none", "moments": weights}
     first = settings.text("mu_dtype")

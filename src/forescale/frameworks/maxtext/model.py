@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from forescale.errors import nearest, shown
+from forescale.errors import nearest, unknown_name, wrong_type
 from forescale.frameworks.maxtext.rope import read_rope
 from forescale.frameworks.settings import Settings
 from forescale.spec.attention import Attention, FullAttention, LatentAttention, LinearAttention
@@ -45,7 +45,7 @@ def read_model(settings: Settings, name: str) -> Model:
     if block not in BLOCKS:
         close = nearest(block, BLOCKS)
         hint = f"; did you mean {' or '.join(close)}?" if close else ""
-        settings.refuse(f"{settings.spell('decoder_block')} {block!r} is not one of MaxText's{hint}")
+        settings.refuse(unknown_name(settings.spell("decoder_block"), block, (), hint.removeprefix("; ")))
     _, _, _, layer_scale = _scales(settings)
     gemma2 = LOCAL_LAYERS["gemma2"] if block == "gemma2" else 1  # its layers are counted in pairs
     depth = gemma2 * layer_scale * settings.size("base_num_decoder_layers")
@@ -96,7 +96,7 @@ def _scales(settings: Settings) -> tuple[int, int, int, int]:
     scale = settings.size("global_parameter_scale")
     power = round(math.log2(scale))
     if 2**power != scale:
-        settings.refuse(f"{settings.spell('global_parameter_scale')} must be a power of two, got {scale}")
+        settings.refuse(wrong_type(settings.spell("global_parameter_scale"), scale, "a power of two"))
     whole, rest = divmod(power, 3)
     heads = 2 ** (whole + (rest > 0))
     return 2 ** (whole + (rest > 1)), heads, heads, 2**whole
@@ -242,6 +242,6 @@ def _gated(settings: Settings) -> bool:
     named = settings.get("mlp_activations")
     if not isinstance(named, list | tuple) or not 1 <= len(named) <= GATED:
         settings.refuse(
-            f"{settings.spell('mlp_activations')} must list one or two activations, got {shown(named)}"
+            wrong_type(settings.spell("mlp_activations"), named, "a list of one or two activations")
         )
     return len(named) == GATED

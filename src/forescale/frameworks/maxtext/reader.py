@@ -14,6 +14,7 @@ from typing import Any, Final
 from msgspec import field
 from msgspec.structs import replace
 
+from forescale import wording
 from forescale.errors import ReaderError, UnknownNameError, shown
 from forescale.files import is_file, read_text
 from forescale.frameworks.maxtext.command import HALLMARK, base_values, known_keys, parse_command, presets
@@ -141,7 +142,7 @@ def _student(config: MaxTextValues, path: Path) -> Mapping[str, Any]:
     """Return what a distillation says of the model that it trains."""
     result = config.values.get(STUDENT) or {}
     if not isinstance(result, Mapping):
-        raise ReaderError(path, f"{STUDENT} must be a table, got {shown(result)}")
+        raise ReaderError(path, wording.wrong_type(STUDENT, result, "a table"))
     return result
 
 
@@ -161,15 +162,20 @@ def _based_on(
     if named is None:
         return {}, {}
     if not isinstance(named, str):
-        raise ReaderError(path, f"its base_config is the name of a file, such as {BASE}; got {named!r}")
+        raise ReaderError(
+            path, wording.wrong_type("its base_config", named, f"the name of a file, such as {BASE}")
+        )
     places = (path.parent, *options.folders, *path.absolute().parents)
     result = next((place / named for place in places if is_file(place / named)), None)
     if result is None and Path(named).name == BASE:
         return {}, {}
     if result is None:
-        raise ReaderError(path, f"its base_config {named!r} is neither beside it nor in a folder above it")
+        raise ReaderError(
+            path,
+            wording.not_found(f"base_config {named!r}", "put it next to this file or in a folder above it"),
+        )
     if result.absolute() in seen:
-        raise ReaderError(path, f"its chain of base_config comes back to itself: {named}")
+        raise ReaderError(path, wording.circular("base_config", named))
     above = parse_mapping(read_text(result), result, parse_yaml)
     if result.name == BASE:
         return above, {}
@@ -210,8 +216,13 @@ def _settings(
     for key, value in keys.items():
         if key in overrides and overrides[key] != value and not settings.flag("override_model_config"):
             settings.refuse(
-                f"{settings.spell(key)}={overrides[key]} contradicts model_name {name}, which has {shown(value)}; "
-                "MaxText takes it with override_model_config=true"
+                wording.differs(
+                    settings.spell(key),
+                    overrides[key],
+                    f"that of model_name {name}",
+                    value,
+                    "MaxText takes it with override_model_config=true",
+                )
             )
         if key in config.values and key not in overrides and config.values[key] != value:
             settings.note(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from forescale.errors import SpecError
+from forescale.errors import not_a_factor, not_divisible, unsupported_by
 from forescale.frameworks.adapters import PLACES
 from forescale.frameworks.maxtext.command import base_values, presets
 from forescale.frameworks.maxtext.layout import (
@@ -89,8 +89,9 @@ def tower_keys(model: Model, trainable: Trainable) -> dict[str, Any]:
     """
     names = {entry.get("catalogue"): name for name, entry in presets().items() if name.startswith(TOWERS)}
     if model.name not in names:
-        msg = f"MaxText has no tower of {model.name}; it has those of {', '.join(filter(None, names))}"
-        raise SpecError(msg)
+        raise unsupported_by(
+            "MaxText", f"the tower of {model.name}", f"it has those of {', '.join(filter(None, names))}"
+        )
     frozen = "vision" in trainable.frozen
     return {"model_name": names[model.name], "use_multimodal": True, "freeze_vision_encoder_params": frozen}
 
@@ -142,8 +143,7 @@ def _block(model: Model) -> str:
     check_attention("MaxText", model, (FullAttention, LatentAttention, LinearAttention))
     first = model.layers[-1].attention
     if any(layer.attention is None or layer.ffn is None or layer.parallel for layer in model.layers):
-        msg = f"MaxText has no style of block for {model.name}, whose layers are of one part or of two side by side"
-        raise SpecError(msg)
+        raise unsupported_by("MaxText", f"blocks as in {model.name}, of one part or of two in parallel")
     if isinstance(first, LatentAttention):
         return "deepseek"
     if first_attention(model, LinearAttention) is not None:
@@ -184,7 +184,7 @@ def _attention(model: Model) -> dict[str, Any]:
     full = [layer.attention for layer in model.layers if isinstance(layer.attention, FullAttention)]
     delta = first_attention(model, LinearAttention)
     if not full:
-        raise SpecError(f"MaxText has no style of block for {model.name}, which has no softmax attention")
+        raise unsupported_by("MaxText", f"{model.name}, which has no softmax attention")
     one = full[-1]
     window = next((item.window for item in full if item.window is not None), None)
     return {
@@ -295,9 +295,8 @@ def _axes(layout: Layout, cluster: Cluster) -> dict[str, int]:
     else:
         data, fsdp = layout.dp, 1
     if fsdp % layout.ep:
-        raise SpecError(
-            f"MaxText's experts lie over an axis of their own: ep {layout.ep} must divide the {fsdp} data-parallel "
-            "ranks that shard states under zero 3"
+        raise not_a_factor(
+            "MaxText: ep", layout.ep, fsdp, "the data-parallel ranks that shard states under zero 3"
         )
     inner = layout.cp_inner or 1
     degrees = {
@@ -351,10 +350,7 @@ def _batch(question: Question) -> dict[str, Any]:
     layout, workload = question.layout, question.workload
     count = workload.global_batch_size // (layout.dp * layout.micro_batch_size)
     if layout.pp > 1 and count % layout.pp:
-        msg = (
-            f"MaxText's pipelines take micro-batches by stages: {count} are not a multiple of pp {layout.pp}"
-        )
-        raise SpecError(msg)
+        raise not_divisible("MaxText: num_microbatches", count, layout.pp, "pp")
     passes = 1 if layout.pp > 1 else count
     devices = question.cluster.num_devices
     whole = workload.global_batch_size // passes

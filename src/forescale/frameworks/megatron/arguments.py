@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
-from forescale.errors import ReaderError, UnknownKeyError
+from forescale.errors import ReaderError, UnknownKeyError, incomplete, wrong_type
 from forescale.frameworks.reading import packaged
 from forescale.frameworks.settings import MISSING, Settings
 from forescale.frameworks.shell import HEADERS, Devices, devices_of, follow, is_unset, launch_of
@@ -111,7 +111,7 @@ def parse_arguments(
     else:
         run = _run_of(list(arguments))
     if not run.pairs:
-        raise ReaderError(where, "it has no Megatron-LM flags (words such as --num-layers)")
+        raise ReaderError(where, incomplete("Megatron-LM flags (words such as --num-layers)"))
     return _command_line(run, where, arguments if isinstance(arguments, str) else "", strict=strict)
 
 
@@ -226,7 +226,7 @@ def _value(flag: str, kind: str, value: object, where: str) -> object:
     if isinstance(value, list):
         value = [word for word in value if not is_unset(str(word))]
     if value not in ([], True, False):
-        raise ReaderError(where, f"{flag} takes no value, got {value!r}")
+        raise ReaderError(where, wrong_type(flag, value, "no value"))
     return (kind == "true") is (value is not False)
 
 

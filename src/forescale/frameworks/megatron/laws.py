@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
-from forescale.errors import SpecError
+from forescale.errors import unsupported_by
 from forescale.frameworks.megatron.run import has_tower
 from forescale.frameworks.megatron.write_layout import stage_sizes
 from forescale.frameworks.settings import Settings
@@ -195,7 +195,7 @@ def check_laws(question: Question) -> None:
     name = question.framework.name
     for law in (*LAWS, *OF_LAUNCHES):
         if name not in law.but and law.breaks(question):
-            raise SpecError(f"{name} refuses this layout: {law.message}")
+            raise unsupported_by(name, f"this layout: {law.message}")
 
 
 def check_settings(settings: Settings, message: Laid, merged: Collection[str], framework: str) -> None:
@@ -220,7 +220,7 @@ def check_settings(settings: Settings, message: Laid, merged: Collection[str], f
             when = f" since core {law.since}" if law.since else ""
             settings.note(f"Megatron-LM refuses {text}{when}: {law.message}")
         else:
-            settings.refuse(f"Megatron-LM refuses {text}: {law.message}")
+            settings.refuse(unsupported_by("Megatron-LM", f"{text}: {law.message}"))
 
 
 def _given(settings: Settings, key: str) -> str:

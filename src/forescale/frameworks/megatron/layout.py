@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, get_args
 
 from msgspec.structs import replace
 
-from forescale.errors import shown
+from forescale.errors import conflicts, not_a_factor, not_divisible, not_one_of, required_with, wrong_type
 from forescale.frameworks.megatron.arguments import ALLOCATOR
 from forescale.frameworks.megatron.pipeline import read_split
 from forescale.frameworks.megatron.run import has_tower
@@ -61,7 +61,7 @@ def read_strategy(settings: Settings, *, num_layers: int, num_devices: int | Non
     if not routed:
         etp = 1
         if ep > 1:
-            settings.refuse(f"{settings.spell('expert_model_parallel_size')} {ep} needs experts; it has none")
+            settings.refuse(required_with("experts", f"{settings.spell('expert_model_parallel_size')} {ep}"))
     split = read_split(settings, num_layers=num_layers, pp=pp)
     dp = _data_parallel(settings, num_devices, tp * cp, pp, ep * etp)
     zero, replicate = _sharding(settings, dp, pp, ep)
@@ -106,9 +106,8 @@ def _routed(settings: Settings, tp: int) -> bool:
     """Return whether there are experts; refuses them under tensor parallelism without sequence parallelism."""
     routed = bool(settings.count("num_experts"))
     if routed and tp > 1 and not settings.flag("sequence_parallel"):
-        settings.refuse(
-            f"experts under tensor parallelism need {settings.spell('sequence_parallel')} (here --sp); tp is {tp}"
-        )
+        name = settings.spell("sequence_parallel")
+        settings.refuse(required_with(name, f"experts under tensor parallelism {tp}", fix="give it, or --sp"))
     return routed
 
 
@@ -147,8 +146,10 @@ def _routing(settings: Settings) -> Routing:
     if factor is None or factor <= 0:
         if padded:
             settings.refuse(
-                f"{settings.spell('moe_pad_expert_input_to_capacity')} needs "
-                f"{settings.spell('moe_expert_capacity_factor')}"
+                required_with(
+                    settings.spell("moe_expert_capacity_factor"),
+                    settings.spell("moe_pad_expert_input_to_capacity"),
+                )
             )
         return Routing(balance=balance)
     return Routing(capacity_factor=factor, pad_to_capacity=padded, balance=balance)
@@ -164,10 +165,11 @@ def _offload(settings: Settings) -> Offload:
     offloads = settings.flag("optimizer_cpu_offload")
     modules, module_share = _offload_modules(settings)
     if modules and layers:
-        settings.refuse(
-            f"{settings.spell('fine_grained_activation_offloading')} does not go with "
-            f"{settings.spell('cpu_offloading_num_layers')}"
-        )
+        name = [
+            settings.spell("fine_grained_activation_offloading"),
+            settings.spell("cpu_offloading_num_layers"),
+        ]
+        settings.refuse(conflicts(name))
     return Offload(
         activation_layers=layers,
         modules=modules,
@@ -185,9 +187,7 @@ def _offload_modules(settings: Settings) -> tuple[tuple[OffloadName, ...], float
         return (), 1.0
     unknown = [name for name in named if name not in OFFLOADED]
     if unknown:
-        settings.refuse(
-            f"{settings.spell('offload_modules')} {unknown[0]!r} is not one of {', '.join(OFFLOADED)}"
-        )
+        settings.refuse(not_one_of(settings.spell("offload_modules"), unknown[0], OFFLOADED))
     modules = {item for name in named for item in OFFLOADED[name]}
     return tuple(name for name in get_args(OffloadName) if name in modules), 1.0 if share is None else share
 
@@ -201,8 +201,13 @@ def _data_parallel(settings: Settings, num_devices: int | None, inner: int, pp: 
     for degrees, size in (("tp x cp", inner * pp), ("ep x etp", expert * pp)):
         if num_devices % size:
             settings.refuse(
-                f"the number of devices, {num_devices}, is not a multiple of {degrees} x pp = {size}; "
-                f"give --devices {-(-num_devices // least) * least}, or other degrees"
+                not_divisible(
+                    "the number of devices",
+                    num_devices,
+                    size,
+                    f"{degrees} x pp",
+                    f"give --devices {-(-num_devices // least) * least}, or other degrees",
+                )
             )
     return num_devices // (inner * pp)
 
@@ -254,7 +259,7 @@ def _sharding(settings: Settings, dp: int, pp: int, ep: int) -> tuple[int, int]:
 
 def _replicas(settings: Settings, count: int, dp: int, key: str) -> int:
     if dp % count:
-        settings.refuse(f"{settings.spell(key)} {count} does not divide the data parallel degree {dp}")
+        settings.refuse(not_a_factor(settings.spell(key), count, dp, "the data parallel degree"))
     return count
 
 
@@ -262,14 +267,16 @@ def _check_param_gather(settings: Settings, *, distributed: bool) -> None:
     sharded = distributed or settings.flag("use_megatron_fsdp") or settings.flag("use_custom_fsdp")
     name = settings.spell("overlap_param_gather")
     if not sharded and not dealt_out(settings):
-        settings.refuse(f"{name} needs {settings.spell('use_distributed_optimizer')} or Megatron's FSDP")
+        settings.refuse(
+            required_with(f"{settings.spell('use_distributed_optimizer')} or Megatron's FSDP", name)
+        )
 
 
 def check_param_gather(settings: Settings) -> None:
     """Refuse gathers of parameters that overlap where sums of gradients do not, as Megatron-LM's arguments do."""
     if settings.flag("overlap_param_gather") and not settings.flag("overlap_grad_reduce"):
         settings.refuse(
-            f"{settings.spell('overlap_param_gather')} needs {settings.spell('overlap_grad_reduce')}"
+            required_with(settings.spell("overlap_grad_reduce"), settings.spell("overlap_param_gather"))
         )
 
 
@@ -283,16 +290,14 @@ def _check_torch_fsdp2(settings: Settings, *, pp: int, ep: int, distributed: boo
     }
     clash = next((what for what, present in against.items() if present), None)
     if clash:
-        settings.refuse(f"{settings.spell('use_torch_fsdp2')} does not go with {clash}")
+        settings.refuse(conflicts([settings.spell("use_torch_fsdp2"), clash]))
 
 
 def _context_kind(settings: Settings, cp: int) -> ContextKind:
     parts = settings.words("cp_comm_type")
     unknown = [word for word in parts if word not in CP_KINDS]
     if unknown:
-        settings.refuse(
-            f"{settings.spell('cp_comm_type')} must be one of {', '.join(CP_KINDS)}, got {unknown[0]!r}"
-        )
+        settings.refuse(not_one_of(settings.spell("cp_comm_type"), unknown[0], CP_KINDS))
     kinds = {CP_KINDS[word] for word in parts} or {"ring"}
     if cp > 1 and len(kinds) > 1:
         settings.note("context parallel mixes kinds of exchange; it is taken as a ring")
@@ -335,22 +340,22 @@ def _recompute_of_text(settings: Settings) -> Recompute:
         return Recompute()
     if granularity == "selective":
         if method is not None:
-            settings.refuse(f"{settings.spell('recompute_method')} goes with full recompute only")
+            settings.refuse(required_with("full recompute", settings.spell("recompute_method")))
         return _selective(settings)
     if granularity != "full":
         settings.refuse(
-            f"{settings.spell('recompute_granularity')} must be full or selective, got {granularity!r}"
+            not_one_of(settings.spell("recompute_granularity"), granularity, ("full", "selective"))
         )
     listed = settings.words("recompute_layer_ids")
     if listed:
         return _listed(settings, listed)
     if method is None or layers is None:
         missing = "recompute_method" if method is None else "recompute_num_layers"
-        settings.refuse(f"{settings.spell(missing)} is required with full recompute")
+        settings.refuse(required_with(settings.spell(missing), "full recompute"))
     if method == "block":
         return Recompute(granularity="full", num_layers=layers) if layers else Recompute()
     if method != "uniform":
-        settings.refuse(f"{settings.spell('recompute_method')} must be uniform or block, got {method!r}")
+        settings.refuse(not_one_of(settings.spell("recompute_method"), method, ("uniform", "block")))
     return Recompute(granularity="full", unit=max(layers, 1))
 
 
@@ -358,7 +363,7 @@ def _listed(settings: Settings, names: tuple[str, ...]) -> Recompute:
     """Return the recompute of layers listed by their numbers (Primus)."""
     wrong = next((word for word in names if whole_of(word) is None), None)
     if wrong is not None:
-        settings.refuse(f"{settings.spell('recompute_layer_ids')} must be numbers of layers, got {wrong!r}")
+        settings.refuse(wrong_type(settings.spell("recompute_layer_ids"), wrong, "numbers of layers"))
     return Recompute(granularity="full", layer_ids=tuple(dict.fromkeys(int(word) for word in names)))
 
 
@@ -376,7 +381,7 @@ def _selective(settings: Settings) -> Recompute:
 def _overlap(settings: Settings, *, tp: int, vpp: int) -> Overlap:
     tensor = settings.flag("tp_comm_overlap")
     if tensor and tp > 1 and not settings.flag("sequence_parallel"):
-        settings.refuse(f"{settings.spell('tp_comm_overlap')} needs {settings.spell('sequence_parallel')}")
+        settings.refuse(required_with(settings.spell("sequence_parallel"), settings.spell("tp_comm_overlap")))
     return Overlap(
         grad_reduce=settings.flag("overlap_grad_reduce"),
         param_gather=settings.flag("overlap_param_gather"),
@@ -405,7 +410,7 @@ def _flash(settings: Settings) -> bool:
     backend = text.rpartition(".")[2]
     if backend not in BACKENDS:
         spelt = settings.spell("attention_backend")
-        settings.refuse(f"{spelt} must be one of {', '.join(BACKENDS)}, got {shown(text)}")
+        settings.refuse(not_one_of(spelt, text, BACKENDS))
     local = settings.get("transformer_impl") == "local" and not settings.flag("use_flash_attn")
     return backend not in ("unfused", "local") and not (local and backend == "auto")
 
@@ -449,11 +454,9 @@ def _deferred_head_gradients(settings: Settings) -> int:
         return 0
     name = settings.spell("defer_embedding_wgrad_compute")
     if settings.degree("pipeline_model_parallel_size") == 1:
-        settings.refuse(
-            f"{name} needs pipeline parallelism; {settings.spell('pipeline_model_parallel_size')} is 1"
-        )
+        settings.refuse(required_with("pipeline parallelism", name, "1"))
     if not settings.flag("gradient_accumulation_fusion", default=True):
-        settings.refuse(f"{name} needs gradient accumulation fusion")
+        settings.refuse(required_with("gradient accumulation fusion", name))
     return settings.count("wgrad_deferral_limit", 0) or ALL_MICROBATCHES
 
 
@@ -505,6 +508,6 @@ def read_graphs(settings: Settings) -> LaunchGraphs:
     usual = WHOLE_STEP if WHOLE_STEP in scope else NONE
     switched = [name for key, name in SWITCHES.items() if settings.flag(key)]
     if switched and (len(switched) > 1 or "cuda_graph_impl" in settings):
-        settings.refuse("--enable-cuda-graph, --external-cuda-graph and --cuda-graph-impl exclude each other")
+        settings.refuse(conflicts(["--enable-cuda-graph", "--external-cuda-graph", "--cuda-graph-impl"]))
     implementation = settings.one_of("cuda_graph_impl", switched[0] if switched else usual, IMPLEMENTATIONS)
     return launch_graphs(implementation, scope, padded=settings.flag("moe_pad_expert_input_to_capacity"))

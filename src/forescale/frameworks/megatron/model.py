@@ -14,6 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from forescale import wording
 from forescale.frameworks.megatron.rope import read_rope
 from forescale.frameworks.megatron.run import read_tower
 from forescale.frameworks.reading import Options, packaged
@@ -91,22 +92,24 @@ def refuse_inexpressible(settings: Settings) -> None:
     for key, what in packaged("megatron", "words")["unsupported"].items():
         value = settings.get(key)
         if value not in (None, False, "false", 0, "0", [], ""):
-            settings.refuse(f"{settings.spell(key)} asks for {what}, which cannot be expressed")
+            settings.refuse(wording.not_expressed(settings.spell(key), f"({what})"))
 
 
 def _refuse_unsupported(settings: Settings) -> None:
     refuse_inexpressible(settings)
     if (provider := settings.get("model_provider")) not in PROVIDERS:
         settings.refuse(
-            f"{settings.spell('model_provider')} {provider} takes its model from Python beside the script, "
-            "which is not read"
+            wording.not_expressed(
+                settings.spell("model_provider"),
+                f"{provider}, which takes its model from Python next to the script,",
+            )
         )
     needed = ("num_layers", "hidden_size", "num_attention_heads")
     if not any(key in settings for key in (*needed, *KEYS)):
-        settings.refuse(f"it describes no model: {', '.join(map(settings.spell, needed))} are not in it")
+        settings.refuse(wording.incomplete(list(map(settings.spell, needed)), fix="it describes no model"))
     encoder, decoder = settings.count("encoder_num_layers"), settings.count("decoder_num_layers")
     if encoder and decoder:
-        settings.refuse("it has an encoder and a decoder, which cannot be expressed")
+        settings.refuse(wording.not_expressed("a model with an encoder and a decoder", ""))
 
 
 def _attention_layers(settings: Settings, num_layers: int, hidden: int) -> Sequence[Attention]:
@@ -117,7 +120,7 @@ def _attention_layers(settings: Settings, num_layers: int, hidden: int) -> Seque
     if variant == SPARSE_VARIANT:
         return _sparse(settings, full, num_layers)
     if variant not in LINEAR_VARIANTS:
-        settings.refuse(f"the attention variant {variant!r} cannot be expressed")
+        settings.refuse(wording.not_expressed("the attention variant", repr(variant)))
     linear = LinearAttention(
         num_heads=settings.count("linear_num_value_heads", 32),
         num_key_heads=settings.count("linear_num_key_heads", 16),
@@ -129,7 +132,7 @@ def _attention_layers(settings: Settings, num_layers: int, hidden: int) -> Seque
     )
     pattern = settings.pattern("linear_attention_freq", num_layers)
     if pattern is None:
-        settings.refuse(f"{settings.spell('linear_attention_freq')} is required with a linear attention")
+        settings.refuse(wording.required_with(settings.spell("linear_attention_freq"), "a linear attention"))
     if isinstance(pattern, int):
         pattern = tuple(int((at + 1) % pattern != 0) for at in range(num_layers))
     return _turned(settings, [linear if is_linear else full for is_linear in pattern])
@@ -151,9 +154,8 @@ def _turned(settings: Settings, attention: Sequence[Attention]) -> Sequence[Atte
 def _sparse(settings: Settings, latent: Attention, num_layers: int) -> Sequence[Attention]:
     """Return latent attention to picked keys, and the indexer in the layers that pick (core/transformer: dsa.py)."""
     if not isinstance(latent, LatentAttention):
-        settings.refuse(
-            f"the attention variant {SPARSE_VARIANT} needs {settings.spell('multi_latent_attention')}"
-        )
+        name = settings.spell("multi_latent_attention")
+        settings.refuse(wording.required_with(name, f"the attention variant {SPARSE_VARIANT}"))
     trained = bool(settings.number("dsa_indexer_loss_coeff"))
     if trained and not settings.flag("dsa_indexer_use_sparse_loss"):
         key = settings.spell("dsa_indexer_use_sparse_loss")
@@ -194,15 +196,13 @@ def _softmax_attention(settings: Settings, hidden: int) -> Attention:
     head_dim = settings.count("kv_channels")
     if head_dim is None:
         if hidden % heads:
-            settings.refuse(
-                f"{settings.spell('hidden_size')} {hidden} is not a multiple of "
-                f"{settings.spell('num_attention_heads')} {heads}; give {settings.spell('kv_channels')}"
-            )
+            name, terms, fix = map(settings.spell, ("hidden_size", "num_attention_heads", "kv_channels"))
+            settings.refuse(wording.not_divisible(name, hidden, heads, terms, f"give {fix}"))
         head_dim = hidden // heads
     groups = settings.count("num_query_groups")
     grouped = settings.flag("group_query_attention")
     if grouped and groups is None:
-        settings.refuse(f"{settings.spell('num_query_groups')} is required with grouped queries")
+        settings.refuse(wording.required_with(settings.spell("num_query_groups"), "grouped query attention"))
     bias = settings.flag("add_bias_linear", default=True)
     rotary = _position(settings) == "rotary"
     return FullAttention(
@@ -228,7 +228,7 @@ def _windowed(settings: Settings, full: Attention, num_layers: int) -> Sequence[
     if not sides or not isinstance(full, FullAttention):
         return [full] * num_layers
     if whole_of(sides[0].removeprefix("-")) is None:
-        settings.refuse(f"{settings.spell('window_size')} must be like 127,0, got {' '.join(sides)!r}")
+        settings.refuse(wording.wrong_type(settings.spell("window_size"), " ".join(sides), "like 127,0"))
     left = int(sides[0])
     if left < 0:
         return [full] * num_layers
@@ -245,7 +245,7 @@ def _windowed(settings: Settings, full: Attention, num_layers: int) -> Sequence[
 def _dense_ffn(settings: Settings, hidden: int) -> DenseFfn:
     kinds = [key for key in ("swiglu", "quick_geglu", "squared_relu") if settings.flag(key)]
     if len(kinds) > 1:
-        settings.refuse(f"{' and '.join(map(settings.spell, kinds))} are two activations; give one of them")
+        settings.refuse(wording.conflicts(list(map(settings.spell, kinds))))
     gated = bool(kinds) and kinds != ["squared_relu"]
     width = settings.count("ffn_hidden_size")
     if not width:
@@ -261,7 +261,7 @@ def _routed_ffn(settings: Settings, dense: DenseFfn) -> MoeFfn:
     top_k = settings.count(key, 2)
     if not 1 <= top_k <= num_experts:
         settings.refuse(
-            f"{settings.spell(key)} must be 1 to {num_experts}, the experts there are, got {top_k}"
+            wording.out_of_range(settings.spell(key), top_k, f"1 to {num_experts}, the experts there are")
         )
     return MoeFfn(
         num_experts=num_experts,
@@ -351,7 +351,9 @@ def _vocabulary(settings: Settings, options: Options) -> int:
             break
     else:
         named = f" (it names the tokenizer {model or kind})" if model or kind else ""
-        settings.refuse(f"it does not state the vocabulary{named}; give it with --set model.vocab_size=N")
+        settings.refuse(
+            wording.incomplete(f"vocabulary size{named}", fix="give it with --set model.vocab_size=N")
+        )
     return size + extra
 
 
@@ -369,11 +371,15 @@ def hybrid_segments(settings: Settings) -> tuple[str, ...]:
     unknown = sorted({letter for segment in segments for letter in segment} - set("M*-E"))
     if unknown or not all(segments):
         what = f"the letter {unknown[0]!r}" if unknown else "an empty stage"
-        settings.refuse(f"{settings.spell(key)} has {what}; M, *, - and E can be expressed, cut by |")
+        settings.refuse(
+            wording.not_expressed(settings.spell(key), f"({what})", "M, *, - and E, cut by |, are")
+        )
     stated = settings.count("num_layers")
     result = sum(map(len, segments))
     if stated not in (None, result):
-        settings.refuse(f"{settings.spell('num_layers')} {stated} is not the {result} of the pattern")
+        settings.refuse(
+            wording.differs(settings.spell("num_layers"), stated, "the length of the pattern", result)
+        )
     return segments
 
 
@@ -383,8 +389,11 @@ def hybrid_ahead(settings: Settings) -> tuple[str, ...]:
     _, *ahead = settings.text(key).strip().split("/")
     if ahead and (len(set(ahead)) > 1 or not re.fullmatch(r"[M*]?[-E]?", ahead[0])):
         settings.refuse(
-            f"{settings.spell(key)} predicts further tokens with {' and '.join(dict.fromkeys(ahead))}; equal ones of M "
-            "or *, then - or E, can be expressed"
+            wording.not_expressed(
+                f"{settings.spell(key)}: prediction of further tokens with",
+                " and ".join(dict.fromkeys(ahead)),
+                "equal ones of M or *, then - or E, are",
+            )
         )
     return tuple(ahead)
 

@@ -6,6 +6,7 @@ import re
 
 from msgspec.structs import replace
 
+from forescale import wording
 from forescale.errors import shown
 from forescale.frameworks.megatron.model import hybrid_segments
 from forescale.frameworks.megatron.run import GROUP
@@ -40,13 +41,13 @@ def read_split(settings: Settings, *, num_layers: int, pp: int) -> Split:
     keys = [key for key in _VIRTUAL if key in settings]
     if len(keys) > 1:
         names = " and ".join(settings.spell(key) for key in keys)
-        settings.refuse(f"{names} both set the virtual stages; give one of them")
+        settings.refuse(wording.conflicts(names, reason="both set the virtual stages"))
     stated = settings.count("virtual_pipeline_model_parallel_size")
     split = _split(settings, num_layers, pp)
     if stated and stated != split.vpp:
         key = settings.spell("virtual_pipeline_model_parallel_size")
         settings.refuse(
-            f"{key} {stated} is not the {split.vpp} virtual stages that the rest of the file makes"
+            wording.differs(key, stated, "the number of virtual stages from the rest of the file", split.vpp)
         )
     group = settings.count(GROUP)
     return replace(split, group=None if split.vpp == 1 or group == pp else group)
@@ -62,7 +63,9 @@ def _split(settings: Settings, num_layers: int, pp: int) -> Split:
     layers = _manual(settings, listed, num_layers, pp) if listed else _stages(settings, num_layers, pp)
     vpp = _virtual(settings, num_layers, pp)
     if vpp > 1 and pp == 1:
-        settings.refuse(f"{vpp} virtual stages need a pipeline of 2 ranks or more, got 1")
+        settings.refuse(
+            wording.required_with("a pipeline of 2 ranks or more, got 1", f"{vpp} virtual stages")
+        )
     short = next((count for count in layers if count < vpp), None) if len(layers) == pp else None
     if short is not None and not _accounted(settings):
         settings.refuse(f"a rank of {counted(short, 'layer')} cannot have {counted(vpp, 'virtual stage')}")
@@ -73,7 +76,7 @@ def _segmented(settings: Settings, segments: tuple[str, ...], pp: int) -> Split:
     """Return the split that the bars of a hybrid pattern make: segments go round the ranks."""
     if len(segments) % pp:
         settings.refuse(
-            f"the {len(segments)} stages of the layer pattern are not a multiple of the pipeline's {pp}"
+            wording.not_divisible("the number of stages of the layer pattern", len(segments), pp, "pp")
         )
     layers = tuple(map(len, segments))
     return Split(vpp=len(segments) // pp, stage_layers=layers if len(set(layers)) > 1 else None)
@@ -94,8 +97,12 @@ def _virtual(settings: Settings, num_layers: int, pp: int) -> int:
     per_rank = -(-(num_layers + _accounted(settings)) // pp)
     if per_chunk < 1 or per_rank % per_chunk:
         settings.refuse(
-            f"the {per_rank} layers of a rank are not a multiple of "
-            f"{settings.spell('num_layers_per_virtual_pipeline_stage')} {per_chunk}"
+            wording.not_divisible(
+                "the layers of a rank,",
+                per_rank,
+                per_chunk,
+                settings.spell("num_layers_per_virtual_pipeline_stage"),
+            )
         )
     return per_rank // per_chunk
 
@@ -122,8 +129,13 @@ def _stages(settings: Settings, num_layers: int, pp: int) -> tuple[int, ...]:
             fits = [count for count in range(1, num_layers + apart + 1) if (num_layers + apart) % count == 0]
             near = sorted(fits, key=lambda count: abs(count - pp))[:2]
             settings.refuse(
-                f"{num_layers} layers{counted} are not a multiple of the pipeline's {pp} ranks; "
-                f"give --pp {' or '.join(map(str, sorted(near)))}"
+                wording.not_divisible(
+                    "num_layers",
+                    num_layers + apart,
+                    pp,
+                    "pp",
+                    f"give --pp {' or '.join(map(str, sorted(near)))}{counted}",
+                )
             )
         item = (num_layers + apart) // pp
         stages = [item] * pp
@@ -146,11 +158,15 @@ def _manual(settings: Settings, listed: tuple[str, ...], num_layers: int, pp: in
     counts = [whole_of(word) for word in listed]
     layers = tuple(count for count in counts if count is not None)
     if len(layers) < len(counts):
-        settings.refuse(f"{key} must list whole numbers, got {shown(' '.join(listed))}")
+        settings.refuse(wording.wrong_type(key, " ".join(listed), "a list of whole numbers"))
     if sum(layers) != num_layers or len(layers) % pp:
         settings.refuse(
-            f"{key} lists {counted(len(layers), 'stage')} of {counted(sum(layers), 'layer')}; the model has "
-            f"{counted(num_layers, 'layer')} on {counted(pp, 'rank')}"
+            wording.wrong_count(
+                key,
+                f"{counted(len(layers), 'stage')} of {counted(sum(layers), 'layer')}",
+                "the model",
+                f"{counted(num_layers, 'layer')} on {counted(pp, 'rank')}",
+            )
         )
     return layers
 
@@ -167,18 +183,22 @@ def _layout(settings: Settings, num_layers: int, pp: int) -> Split:
     def repeated(match: re.Match[str]) -> str:
         times = whole_of(match[2])
         if times is None or times * len(match[1]) + len(plain) > LONGEST:
-            settings.refuse(f"{key} has more than {LONGEST:,} letters: {shown(text)}")
+            settings.refuse(wording.too_large(f"{key} {shown(text)}", "", f"{LONGEST:,} letters"))
         return match[1] * times
 
     while plain != (plain := _REPEATED_GROUP.sub(repeated, plain, count=1)):
         pass
     plain = _REPEATED_LETTER.sub(repeated, plain)
     if set(plain) - set("EtmL|"):
-        settings.refuse(f"{key} must be made of E, t, m, L, | and (...)*n, got {shown(text)}")
+        settings.refuse(wording.wrong_type(key, text, "made of E, t, m, L, | and (...)*n"))
     chunks = [chunk.count("t") for chunk in plain.split("|")]
     if sum(chunks) != num_layers or len(chunks) % pp:
         settings.refuse(
-            f"{key} {shown(text)} has {counted(len(chunks), 'stage')} of {counted(sum(chunks), 'layer')}; the "
-            f"model has {counted(num_layers, 'layer')} on {counted(pp, 'rank')}"
+            wording.wrong_count(
+                f"{key} {shown(text)}",
+                f"{counted(len(chunks), 'stage')} of {counted(sum(chunks), 'layer')}",
+                "the model",
+                f"{counted(num_layers, 'layer')} on {counted(pp, 'rank')}",
+            )
         )
     return Split(vpp=len(chunks) // pp, stage_layers=tuple(chunks) if len(set(chunks)) > 1 else None)

@@ -8,7 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from forescale.errors import ForescaleError, ReaderError, UnknownKeyError, shown
+from forescale import wording
+from forescale.errors import ForescaleError, ReaderError, UnknownKeyError
 from forescale.files import is_file, parse_json, read_text
 from forescale.frameworks.megatron.arguments import ALLOCATOR, parse_arguments, yaml_keys
 from forescale.frameworks.megatron.laws import ParsedConfig, check_settings
@@ -172,7 +173,7 @@ def read_settings(
     except ForescaleError:
         raise
     except (TypeError, ValueError) as error:
-        raise ReaderError(settings.where, f"it holds a value that cannot be read: {error}") from error
+        raise ReaderError(settings.where, wording.cannot_parse("configuration", str(error))) from error
     return ParsedFile(
         format=form,
         model=model,
@@ -215,7 +216,7 @@ def _note_idle(settings: Settings, *, based: bool) -> None:
             settings.note(f"{spell} changes nothing without {needed}")
             continue
         if not based or settings.get(AWARE) is not None:
-            settings.refuse(f"{spell} can only be fp32 without {needed}: Megatron-LM stops")
+            settings.refuse(wording.required_with(needed, f"{spell} of another type than fp32"))
         settings.note(f"{spell} is taken as fp32: {needed} is not set here, and Megatron-LM stops without")
 
 
@@ -231,9 +232,7 @@ GONE = {
 def _refuse_old(settings: Settings) -> None:
     for key, today in GONE.items():
         if settings.get(key) not in (None, False):
-            settings.refuse(
-                f"{settings.spell(key)} is no longer valid in Megatron-LM; use {settings.spell(today)}"
-            )
+            settings.refuse(wording.removed(settings.spell(key), f"use {settings.spell(today)}"))
 
 
 def _nested(text: str, path: Path, *, strict: bool) -> tuple[Settings, tuple[str, ...]]:
@@ -242,23 +241,19 @@ def _nested(text: str, path: Path, *, strict: bool) -> tuple[Settings, tuple[str
     inside = {section: content.pop(section, None) or {} for section in _SECTIONS}
     for section, table in inside.items():
         if not isinstance(table, dict):
-            raise ReaderError(path, f"{section} must be a table, got {shown(table)}")
+            raise ReaderError(path, wording.wrong_type(section, table, "a table"))
     values: dict[str, Any] = {}
     for table in (*inside.values(), content):
         for key, value in table.items():
             if values.setdefault(key, value) != value:
-                raise ReaderError(
-                    path, f"{key} is given twice, as {shown(values[key])} and as {shown(value)}"
-                )
+                raise ReaderError(path, wording.given_twice(key, values[key], value))
     lines = {key.rpartition(".")[2]: line for key, line in keys_of_yaml(text)}
     unknown = unknown_of(values, (*yaml_keys(), *_SECTIONS), path, lines, strict=strict)
     local = {yaml_keys()[key]: key for key in values if key in yaml_keys()}
     result = {key: values[name] for key, name in local.items()}
     activation = Settings(values, str(path)).text("activation_func", "gelu")
     if activation not in _ACTIVATIONS:
-        raise ReaderError(
-            path, f"activation_func must be one of {', '.join(_ACTIVATIONS)}, got {activation!r}"
-        )
+        raise ReaderError(path, wording.not_one_of("activation_func", activation, _ACTIVATIONS))
     result |= {key: activation == name for name, key in _ACTIVATIONS.items() if key}
     result["group_query_attention"] = values.get("num_query_groups") is not None
     return Settings(result, str(path), local, {key: lines[name] for key, name in local.items()}), unknown
@@ -282,7 +277,7 @@ def _table(text: str, path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     inside = case.get(ARGUMENTS, loaded)
     if not isinstance(inside, dict) or not all(str(key).startswith("--") for key in inside):
         raise ReaderError(
-            path, f"it must hold a table of flags (--num-layers: 12), alone or under {ARGUMENTS}"
+            path, wording.wrong_format(f"a table of flags (--num-layers: 12), alone or under {ARGUMENTS}")
         )
     for key in map(str, case):
         if key.startswith("--"):

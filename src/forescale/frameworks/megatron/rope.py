@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from forescale.errors import out_of_range
 from forescale.frameworks.settings import Settings
 from forescale.spec.attention import FullAttention, LatentAttention
 from forescale.spec.rope import PLAIN_ROPE, Rope
@@ -73,7 +74,7 @@ def _yarn(settings: Settings, base: float, keys: Mapping[str, str]) -> Rope:
 def _positive(settings: Settings, key: str, usual: float) -> float:
     value = settings.number(key)
     if value is not None and value <= 0:
-        settings.refuse(f"{settings.spell(key)} must be more than 0, got {value:g}")
+        settings.refuse(out_of_range(settings.spell(key), value, "more than 0"))
     return usual if value is None else value
 
 

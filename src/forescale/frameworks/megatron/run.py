@@ -7,6 +7,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from msgspec.structs import replace
 
+from forescale.errors import conflicts, incomplete, not_divisible, not_one_of, out_of_range, required_with
 from forescale.frameworks.reading import packaged
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.shell import is_unset
@@ -103,9 +104,8 @@ def read_tower(settings: Settings, text: Model) -> Vision | None:
     ffn = text.layers[0].ffn
     inner = ffn.ffn_hidden_size if language is OWN and ffn is not None else language.get("projector")
     if inner is None:
-        settings.refuse(
-            f"{settings.spell('language_model_type')} {settings.get('language_model_type')} has no projector"
-        )
+        partner = f"{settings.spell('language_model_type')} {settings.get('language_model_type')}"
+        settings.refuse(incomplete("projector", partner))
     norm = language.get("norm", "layer")
     return Vision(
         encoder=_own(settings, text, patch, sides[0])
@@ -222,13 +222,17 @@ def read_workload(settings: Settings, layout: Layout) -> Workload:
         settings.note(f"global_batch_size is not given; Megatron-LM takes one micro-batch per rank, {step}")
     if not batch or batch % step:
         settings.refuse(
-            f"{settings.spell('global_batch_size')} {batch} is not a multiple of micro batch "
-            f"{layout.micro_batch_size} x data parallel {layout.dp} = {step}"
+            not_divisible(
+                settings.spell("global_batch_size"),
+                batch,
+                step,
+                f"micro_batch_size {layout.micro_batch_size} x dp {layout.dp}",
+            )
         )
     _check_interleaving(settings, layout, batch // step)
     optimizer = settings.text("optimizer", "adam")
     if optimizer not in OPTIMIZER_NAMES:
-        settings.refuse(f"the optimizer {optimizer!r} is not one of {', '.join(OPTIMIZER_NAMES)}")
+        settings.refuse(not_one_of("the optimizer", optimizer, OPTIMIZER_NAMES))
     return Workload(
         seq_len=seq_len,
         global_batch_size=batch,
@@ -244,15 +248,11 @@ def _check_interleaving(settings: Settings, layout: Layout, num_microbatches: in
     """Refuse micro-batches that virtual stages cannot take in turn, group by group."""
     group, pp, name = group_of(layout), layout.pp, settings.spell(GROUP)
     if group is not None and not pp <= group <= num_microbatches:
-        settings.refuse(
-            f"{name} {group} must be at least pp {pp} and at most the {num_microbatches} micro-batches"
-        )
+        settings.refuse(out_of_range(name, group, f"from pp {pp} to the {num_microbatches} micro-batches"))
     if groups_fit(pp, layout.vpp, num_microbatches, group):
         return
     if group is None:
-        settings.refuse(
-            f"{num_microbatches} micro-batches are not a multiple of pp {pp}, as virtual stages need"
-        )
+        settings.refuse(not_divisible("num_microbatches", num_microbatches, pp, "pp (interleaved stages)"))
     rest = num_microbatches % group
     settings.refuse(
         f"{name} {group} leaves {rest} of {num_microbatches} micro-batches over, fewer than pp {pp}"
@@ -283,11 +283,11 @@ def read_precision(settings: Settings) -> Precision:
     """Return the data types of compute and states."""
     bf16, fp16 = settings.flag("bf16"), settings.flag("fp16")
     if bf16 and fp16:
-        settings.refuse(f"{settings.spell('bf16')} and {settings.spell('fp16')} cannot both be set")
+        settings.refuse(conflicts([settings.spell("bf16"), settings.spell("fp16")]))
     dealt = str(settings.get("optimizer")).startswith("dist_")
     if settings.flag("fp8_param_gather") and not dealt and not any(settings.flag(key) for key in SHARDING):
         needed = "--use-distributed-optimizer, --use-megatron-fsdp or --use-torch-fsdp2"
-        settings.refuse(f"{settings.spell('fp8_param_gather')} needs {needed}, as in Megatron-LM")
+        settings.refuse(required_with(f"{needed}, as in Megatron-LM", settings.spell("fp8_param_gather")))
     base: StorageType = "bf16" if bf16 else "fp16" if fp16 else "fp32"
     compute, recipe = _compute(settings, base)
     return Precision(
@@ -307,13 +307,13 @@ def _compute(settings: Settings, base: StorageType) -> tuple[ComputeType, Recipe
         settings.one_of("fp8", "hybrid", FP8_FORMATS)
     named = settings.text("fp8_recipe", "delayed")
     if fp4 and fp8:
-        settings.refuse(f"{settings.spell('fp4')} and {settings.spell('fp8')} cannot both be set")
+        settings.refuse(conflicts([settings.spell("fp4"), settings.spell("fp8")]))
     if fp4:
         return "nvfp4", "none"
     if not fp8:
         return base, "none"
     if named not in RECIPES:
-        settings.refuse(f"the fp8 recipe {named!r} is not one of {', '.join(RECIPES)}")
+        settings.refuse(not_one_of("the fp8 recipe", named, ", ".join(RECIPES)))
     return ("mxfp8" if named == "mxfp8" else "fp8"), RECIPES[named]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate, groupby
 from typing import Any, Final, TypeAlias, TypeVar
 
-from forescale.errors import SpecError
+from forescale.errors import unsupported_by
 from forescale.frameworks.megatron.layout import (
     ALL_MICROBATCHES,
     CP_KINDS,
@@ -456,7 +456,7 @@ def _shared(model: Model, picks: tuple[bool, ...]) -> tuple[int, int]:
     for every in range(1, len(picks) - first + 2):
         if picking_layers(len(picks), every=every, first=first) == picks:
             return every, first
-    raise SpecError(f"layers of {model.name} select keys in an order that Megatron-LM has no option for")
+    raise unsupported_by("megatron-core", f"the order in which layers of {model.name} pick keys")
 
 
 def _window(model: Model) -> Settings:

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from forescale.errors import shown
+from forescale.errors import not_divisible, wrong_type
 from forescale.frameworks.settings import Settings
 from forescale.spec.attention import FullAttention, LinearAttention
 from forescale.spec.model import USUAL_EPS, DenseFfn, Ffn, Layer, Model, MoeFfn
@@ -58,7 +58,7 @@ def _routing_layers(settings: Settings, depth: int) -> frozenset[int]:
     wrong = [index for index in (listed if isinstance(listed, list) else [listed]) if type(index) is not int]
     if not isinstance(listed, list) or wrong:
         settings.refuse(
-            f"{settings.spell(f'{CONFIG}moe_config.layers')} lists layers by number, got {shown(listed)}"
+            wrong_type(settings.spell(f"{CONFIG}moe_config.layers"), listed, "a list of layers by number")
         )
     return frozenset(listed)
 
@@ -178,8 +178,12 @@ def _head_dim(settings: Settings, heads: int, usual: int) -> int:
     hidden = settings.size(f"{CONFIG}hidden_size", usual)
     if hidden % heads:
         settings.refuse(
-            f"{settings.spell(f'{CONFIG}hidden_size')} {hidden} does not divide over the "
-            f"{settings.spell(f'{CONFIG}num_attention_heads')} {heads}, as nanotron asks"
+            not_divisible(
+                settings.spell(f"{CONFIG}hidden_size"),
+                hidden,
+                heads,
+                settings.spell(f"{CONFIG}num_attention_heads"),
+            )
         )
     return hidden // heads
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
-from forescale.errors import ReaderError, UnknownKeyError, shown
+from forescale import wording
+from forescale.errors import ReaderError, UnknownKeyError
 from forescale.files import read_text
 from forescale.frameworks.nanotron.model import CONFIG, family_of, read_model
 from forescale.frameworks.reading import Options, ParsedFile, explicit_fields, flat, packaged, unknown_of
@@ -115,7 +116,9 @@ def _settings(
         line = dict(where_of).get(f"model.{near[0]}")
         raise UnknownKeyError(near[0], f"{path}, line {line}" if line else str(path), ["model_config"])
     if not isinstance(config, dict):
-        raise ReaderError(path, "model.model_config must be a table that describes the model")
+        raise ReaderError(
+            path, wording.wrong_type("model.model_config", ..., "a table that describes the model")
+        )
     family, table = family_of(config), known_keys()
     earlier = table["earlier"]["keys"]
     known = {*table["keys"], *earlier, *(f"{CONFIG}{key}" for key in table["models"][family])}
@@ -212,10 +215,8 @@ def _check_heads(settings: Settings, tp: int) -> None:
     for name in ("num_attention_heads", "num_key_value_heads"):
         heads = settings.count(f"{CONFIG}{name}")
         if heads and heads % tp:
-            settings.refuse(
-                f"{settings.spell(f'{CONFIG}{name}')} {heads} must be a multiple of "
-                f"{settings.spell('parallelism.tp')} {tp}"
-            )
+            terms = settings.spell("parallelism.tp")
+            settings.refuse(wording.not_divisible(settings.spell(f"{CONFIG}{name}"), heads, tp, terms))
 
 
 def _data_parallel(settings: Settings, options: Options, dp: int, inner: int) -> int:
@@ -228,7 +229,7 @@ def _data_parallel(settings: Settings, options: Options, dp: int, inner: int) ->
     if devices is None or devices == dp * inner:
         return dp
     if devices % inner:
-        settings.refuse(f"the number of devices, {devices}, is not a multiple of tp x cp x pp = {inner}")
+        settings.refuse(wording.not_divisible("the number of devices", devices, inner, "tp x cp x pp"))
     settings.note(
         f"{settings.spell('parallelism.dp')} {dp} would need {counted(dp * inner, 'device')}; "
         f"on {devices} it is {devices // inner}"
@@ -271,7 +272,7 @@ def _workload(settings: Settings, layout: Layout) -> dict[str, Any]:
     named = settings.text("optimizer.optimizer_factory.name", "adamW").lower()
     if named not in OPTIMIZER_NAMES:
         name = settings.spell("optimizer.optimizer_factory.name")
-        settings.refuse(f"{name} must be adamW or sgd, got {shown(named)}")
+        settings.refuse(wording.not_one_of(name, named, ("adamW", "sgd")))
     return {
         "seq_len": length,
         "global_batch_size": batch,
@@ -285,7 +286,7 @@ def _check_stages(settings: Settings, length: int) -> None:
     """Note the stages of training whose sequences have another length."""
     stages = settings.get("data_stages")
     if not isinstance(stages or [], list):
-        settings.refuse(f"{settings.spell('data_stages')} must be a list of stages, got {shown(stages)}")
+        settings.refuse(wording.wrong_type(settings.spell("data_stages"), stages, "a list of stages"))
     lengths = [stage.get("sequence_length") for stage in stages or () if isinstance(stage, dict)]  # type: ignore[attr-defined]
     others = sorted({str(other) for other in lengths if other not in (None, length)})
     if others:

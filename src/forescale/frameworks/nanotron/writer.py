@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, Final
 
-from forescale.errors import SpecError
+from forescale.errors import unsupported_by
 from forescale.frameworks.nanotron.reader import CONTEXT, ENGINES, STORAGE
 from forescale.frameworks.writing import PLACEHOLDER, Files, Writer, allocator, torchrun
 from forescale.question import Question
@@ -54,11 +54,11 @@ class NanotronWriter(Writer):
         """Return the configuration; what nanotron has no key for is left out."""
         layout, workload = question.layout, question.workload
         if layout.ep > 1:
-            msg = f"nanotron runs no layout with ep {layout.ep}: every rank of dp x pp x tp x cp has all experts"
-            raise SpecError(msg)
+            raise unsupported_by(
+                "nanotron", f"ep {layout.ep}: every rank of dp x pp x tp x cp has all experts"
+            )
         if layout.zero > LARGEST_STAGE:
-            msg = f"nanotron has zero 0 and {LARGEST_STAGE}; zero {layout.zero} must be one of them"
-            raise SpecError(msg)
+            raise unsupported_by("nanotron", f"zero {layout.zero}", f"it has zero 0 and {LARGEST_STAGE}")
         values = {**_trained(question), **PLACES}
         open_steps = {"tokens.train_steps": f"{PLACEHOLDER}: steps of the whole run"}
         remarks = REMARKS | ({} if workload.num_steps else open_steps)
@@ -150,8 +150,9 @@ def model_config(model: Model, layout: Layout) -> dict[str, Any]:
         "vocab_size": model.vocab_size,
     }
     if not gated and layout.cp > 1:
-        msg = f"nanotron's Starcoder2, which {model.name} would be, has no context parallelism; cp is {layout.cp}"
-        raise SpecError(msg)
+        raise unsupported_by(
+            "nanotron's Starcoder2", f"{model.name} with context parallelism", f"set cp {layout.cp} to 1"
+        )
     if not gated:
         return _starcoder(sizes | {"layer_norm_epsilon": model.norm_eps}, first, dense[0])
     sizes |= {
@@ -177,8 +178,9 @@ def _softmax(model: Model, layer: Layer) -> FullAttention:
         what = "parallel layers" if layer.parallel else "layers of one part"
         if layer.attention is not None and layer.ffn is not None and not layer.parallel:
             what = layer.attention.description
-        msg = f"nanotron has no class for {model.name} ({what}); it has Llama, Qwen2 with experts and Starcoder2"
-        raise SpecError(msg)
+        raise unsupported_by(
+            "nanotron", f"{model.name} ({what})", "it has Llama, Qwen2 with experts and Starcoder2"
+        )
     return layer.attention
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import field
 from msgspec.structs import replace
 
+from forescale import wording
 from forescale.cost.measured import Measurements
 from forescale.cost.timings import BlockTiming, MeasuredCollective, Part
 from forescale.errors import SpecError, refuse_misspelt, shown
@@ -48,7 +49,7 @@ class Table(Struct, frozen=True):
         value = self.values.get(key)
         where = f"{self.where}, {key}"
         if value is not None and not isinstance(value, Mapping):
-            raise SpecError(f"{where} must be a table, got {shown(value)}")
+            raise wording.wrong_type(where, value, "a table")
         setdefault = self.asked.setdefault(key, Table(value or {}, where))
         assert setdefault is not None
         return setdefault
@@ -94,9 +95,7 @@ def primus_bench(document: Mapping[str, Any], target: Question, *, where: str) -
     value = whole.first("schema_version")[1]
     version = 1 if value is None else value
     if version not in range(1, NEWEST + 1):
-        raise SpecError(
-            f"{where}: its schema_version is {shown(version)}; this version reads 1 and 2 of Primus's artifacts"
-        )
+        raise wording.newer_version("its schema_version", version, "1 and 2 of Primus's artifacts").at(where)
     results, metadata = whole.table(RESULTS), whole.table("metadata")
     buried = results.table("_memory_benchmark")
     memory = whole.table("memory_results")
@@ -110,7 +109,7 @@ def primus_bench(document: Mapping[str, Any], target: Question, *, where: str) -
     activations = {kind: layer.number("activation_memory_bytes") for kind, layer in layers.items()}
     whole.check_spelling()
     if not (blocks or ranks):
-        raise SpecError(f"{where}: nothing was measured; it has neither times of layers nor peaks of memory")
+        raise wording.not_measured("it", "layers or peaks of memory").at(where)
     return Bench(
         question=run,
         is_assumed=version == 1,
@@ -194,7 +193,7 @@ def _run(target: Question, metadata: Table, where: str) -> Question:
     fixed = degrees["tp"] * degrees["pp"] * degrees["cp"]
     devices = max(metadata.count("benchmark_gpus") or fixed, fixed)
     if devices % fixed:
-        raise SpecError(f"{where}: {devices} devices are not a multiple of tp · pp · cp, {fixed}")
+        raise wording.not_divisible("the number of devices", devices, fixed, "tp × pp × cp").at(where)
     ranks = devices // fixed
     values: dict[str, Any] = {
         **degrees,

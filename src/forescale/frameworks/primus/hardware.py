@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from forescale.errors import SpecError, UnknownKeyError
+from forescale.errors import SpecError, UnknownKeyError, not_one_of, out_of_range, wrong_type
 from forescale.limits import Interval, within
 from forescale.positions import says_lines
 from forescale.spec.cluster import Cluster, LinkParameters, Tier
@@ -143,7 +143,7 @@ def build_hardware_config(values: Mapping[str, Any], *, where: str) -> HardwareC
     """Return the configuration that plain values describe."""
     inside = values.get(SECTION, values)
     if not isinstance(inside, Mapping):
-        raise SpecError(f"{where}: {SECTION} must be a table, got {inside!r}")
+        raise wrong_type(SECTION, inside, "a table").at(where)
     raw = {key: value for key, value in inside.items() if value is not None and key != "base"}
     for key, value in raw.items():
         _check(key, value, where)
@@ -157,14 +157,14 @@ def _check(key: str, value: Any, where: str) -> None:  # noqa: ANN401 (as writte
     if key not in (*USED, *OWN):
         raise UnknownKeyError(key, where, (*USED, *OWN))
     if key == "node_topology" and value not in TOPOLOGIES:
-        raise SpecError(f"{where}: node_topology must be mesh or switch, got {value!r}")
+        raise not_one_of("node_topology", value, ("mesh", "switch")).at(where)
     if key == "switch_topology" and not isinstance(value, bool):
-        raise SpecError(f"{where}: switch_topology must be true or false, got {value!r}")
+        raise wrong_type("switch_topology", value, "true or false").at(where)
     if key in ("node_topology", "switch_topology"):
         return
     whole = key.endswith("_size")
     within(value, Interval(ge=0, le=2**24 if whole else 1e15), f"{where}: {key}", whole=whole)
     if key in ("bw_eff", "p2p_bw_eff") and not 0 < value <= 1:
-        raise SpecError(f"{where}: {key} is a share of the bandwidth, above 0 and at most 1; got {value!r}")
+        raise wrong_type(key, value, "a share of the bandwidth, above 0 and at most 1").at(where)
     if key.endswith(POSITIVE) and value == 0:
-        raise SpecError(f"{where}: {key} must be greater than 0; leave it out where it is not known")
+        raise out_of_range(key, value, "greater than 0", "leave it out where it is not known").at(where)

@@ -17,7 +17,8 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from forescale.errors import ReaderError, UnknownKeyError, shown
+from forescale import wording
+from forescale.errors import ReaderError, UnknownKeyError
 from forescale.files import is_file, read_text
 from forescale.frameworks.adapters import PLACES, lora_words
 from forescale.frameworks.bridge.reader import RANK, USUAL
@@ -63,11 +64,14 @@ def read_bridge(
     settings, unknown = known_settings(values, known, path, lines, strict=options.strict)
     named = settings.get("hf_path")
     if not named or options.model_of is None:
-        problem = (
-            f"its model is made by the recipe {settings.get('recipe')} of Megatron-Bridge, which is not read; "
-            "name a model of Hugging Face's as hf_path"
+        raise ReaderError(
+            path,
+            wording.not_expressed(
+                f"a model made by the recipe {settings.get('recipe')} of Megatron-Bridge",
+                "",
+                "name a model of Hugging Face's as hf_path",
+            ),
         )
-        raise ReaderError(path, problem)
     model = options.model_of(str(named))
     settings.set(settings.choice("precision_config", "bf16_mixed", PRECISIONS), value=True)
     if "use_distributed_optimizer" not in settings:
@@ -92,7 +96,7 @@ def container_words(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
     tables = {name: content.get(name) or {} for name in CONTAINER}
     for name, table in tables.items():
         if not isinstance(table, Mapping):
-            raise ReaderError(path, f"{name} must be a table, got {shown(table)}")
+            raise ReaderError(path, wording.wrong_type(name, table, "a table"))
     return {**tables["model"], **({"peft_dim": tables["peft"]["dim"]} if "dim" in tables["peft"] else {})}
 
 
@@ -102,7 +106,7 @@ def _adapted(parsed_file: ParsedFile, settings: Settings) -> ParsedFile:
     if kind == "none":
         return parsed_file
     if kind != "lora":
-        settings.refuse(f"{settings.spell('peft')} {kind} cannot be expressed; lora and none can")
+        settings.refuse(wording.not_expressed(settings.spell("peft"), kind, "lora and none are"))
     targets = tuple(PLACES[name][0] for name in USUAL["LoRA"])
     adapters = Trainable(**lora_words(settings.count("peft_dim", RANK), targets, experts="shared"))
     used = (*parsed_file.used, "peft")
@@ -205,21 +209,23 @@ def _read_preset(content: Mapping[str, Any], path: Path, options: Options) -> Pa
 def _module(modules: object, path: Path) -> dict[str, Any]:
     """Return the one module that trains."""
     if not isinstance(modules, dict) or not modules:
-        raise ReaderError(path, "modules must be a table of modules, such as pre_trainer")
+        raise ReaderError(path, wording.wrong_type("modules", ..., "a table of modules, such as pre_trainer"))
     result = [module for module in modules.values() if isinstance(module, dict) and "framework" in module]
     trains = [module for module in result if module["framework"] in BACKENDS]
     if len(trains) != 1:
         frameworks = ", ".join(sorted({str(module["framework"]) for module in result})) or "none"
         requested = ", ".join(BACKENDS)
+        value = f"{len(trains)} modules ({frameworks})"
         raise ReaderError(
-            path, f"it must have one module of {requested}; it has {len(trains)} ({frameworks})"
+            path,
+            wording.wrong_count("it", value, "Primus", f"one module of {requested}"),
         )
     for key in trains[0]:
         if key not in _MODULE:
             raise UnknownKeyError(str(key), f"{path}, modules", _MODULE)
     if (trainer := trains[0].get("trainer_class")) is not None:
         raise ReaderError(
-            path, f"its trainer_class {trainer} trains no language model, which cannot be expressed"
+            path, wording.not_expressed("trainer_class", f"{trainer}, which trains no language model,")
         )
     return dict(trains[0])
 
@@ -233,7 +239,7 @@ def _merged(module: Mapping[str, Any], path: Path, options: Options) -> dict[str
             merged = deep_merge(merged, _preset(str(module[key]), place, path, options))
     overrides = module.get("overrides") or {}
     if not isinstance(overrides, Mapping):
-        raise ReaderError(path, f"overrides must be a table, got {overrides!r}")
+        raise ReaderError(path, wording.wrong_type("overrides", overrides, "a table"))
     return deep_merge(merged, overrides)
 
 
@@ -246,11 +252,13 @@ def _preset(name: str, folder: str, path: Path, options: Options) -> dict[str, A
     kind, _, backend = folder.partition("/")
     if backend == MEGATRON and (base := _base_presets()[kind].get(file.stem)) is not None:
         return dict(base)
-    problem = (
-        f"its preset {name!r} is neither beside it nor in a primus/configs/{folder} above it; "
-        "say where with --presets FOLDER"
+    raise ReaderError(
+        path,
+        wording.not_found(
+            f"preset {name!r} next to it or in a primus/configs/{folder} above it",
+            "give its folder with --primus-presets-dir FOLDER",
+        ),
     )
-    raise ReaderError(path, problem)
 
 
 @cache
@@ -274,7 +282,7 @@ def _resolved(path: Path, variables: Mapping[str, str], seen: tuple[Path, ...]) 
     here = path.absolute()
     if here in seen:
         chain = " -> ".join(item.name for item in (*seen, here))
-        raise ReaderError(path, f"its chain of extends comes back to itself: {chain}")
+        raise ReaderError(path, wording.circular("extends", chain))
     hint = f"; {seen[-1].name} extends it" if seen else ""
     content = parse_mapping(read_text(path, hint=hint), path, parse_yaml)
     content = _without_placeholders(content, variables, path)
@@ -300,7 +308,7 @@ def _without_placeholders(value: Any, variables: Mapping[str, str], path: Path) 
             return str(variables[name])
         if default is None:
             raise ReaderError(
-                path, f"the placeholder {match[0]} has no default; give it with --var {name}=VALUE"
+                path, wording.unset_variable("the placeholder", match[0], f"--var {name}=VALUE")
             )
         return default
 
@@ -373,7 +381,7 @@ def _read_offload(settings: Settings, algorithm: str, schedule: str) -> None:
         return
     if schedule not in V_SCHEDULES.values():
         settings.refuse(
-            f"{settings.spell('offload')} goes with zbv-formatted, v-half and v-min only; pp_algorithm is {algorithm}"
+            wording.required_with("zbv-formatted, v-half and v-min", settings.spell("offload"), algorithm)
         )
     turbo = settings.flag("enable_primus_turbo") and settings.flag("use_turbo_attention")
     if turbo and any("attn" in name for name in settings.words("offload_ops")):
@@ -394,8 +402,11 @@ def _check_chunks(schedule: str | None, reading: ParsedFile, path: Path) -> None
     fixed_vpp = None if schedule is None else family(schedule).fixed_vpp
     vpp = reading.strategy.vpp if reading.strategy is not None else fixed_vpp
     if fixed_vpp is not None and vpp != fixed_vpp:
-        problem = f"the schedule {schedule!r} takes {counted(fixed_vpp, 'virtual stage')} per rank, got {vpp}"
-        raise ReaderError(path, problem)
+        name = f"the schedule {schedule!r}"
+        raise ReaderError(
+            path,
+            wording.wrong_type(name, vpp, f"{counted(fixed_vpp, 'virtual stage')} per rank"),
+        )
 
 
 V_SCHEDULES: Mapping[str, str] = {"half": "v-half", "min": "v-min", "zb": "zbv"}

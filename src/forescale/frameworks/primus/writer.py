@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
-from forescale.errors import SpecError
+from forescale.errors import unsupported_by
 from forescale.frameworks.megatron.laws import check_laws
 from forescale.frameworks.megatron.write_layout import Settings, hybrid_pattern
 from forescale.frameworks.megatron.writer import STEPS, all_settings
@@ -37,7 +37,7 @@ class PrimusWriter(Writer):
         """Return the experiment; what its keys have no word for is left out."""
         check_laws(question)
         if hybrid_pattern(question.model):
-            raise SpecError(f"primus: {question.model.name} is a hybrid, for which no experiment is written")
+            raise unsupported_by("primus", f"{question.model.name}, a hybrid")
         cluster = question.cluster
         item = min(cluster.devices_per_node, cluster.num_devices)
         text = ""

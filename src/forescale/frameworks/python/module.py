@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from forescale.errors import ReaderError, SpecError, shown
+from forescale.errors import ReaderError, SpecError, cannot_parse, shown, too_large
 from forescale.files import exists, is_file, is_folder, read_text
 from forescale.frameworks.budget import Budget
 from forescale.frameworks.python.values import LONGEST, MISSING, Call, Opaque, size_of
@@ -81,7 +81,7 @@ class World:
         try:
             self.steps.spend()
         except SpecError as error:
-            raise ReaderError(place, str(error)) from error
+            raise ReaderError(place, error) from error
 
     def copying(self, entries: int, place: str) -> None:
         """Count entries that are copied or gone through.
@@ -94,7 +94,7 @@ class World:
         try:
             self.entries.spend(entries)
         except SpecError as error:
-            raise ReaderError(place, str(error)) from error
+            raise ReaderError(place, error) from error
 
     def measured(self, value: Any, place: str) -> Any:  # noqa: ANN401
         """Return a value, whose entries are counted; MISSING where it has more than any list of a configuration."""
@@ -256,15 +256,14 @@ def parsed(path: Path) -> ast.Module:
     """
     text = read_text(path)
     if len(text) > LARGEST:
-        problem = f"it is larger than the {LARGEST / 2**20:g} MiB that a configuration in Python may have"
-        raise ReaderError(path, problem)
+        raise ReaderError(path, too_large("it", "", f"{LARGEST / 2**20:g} MiB for a configuration in Python"))
     try:
         return ast.parse(text)
     except SyntaxError as error:
         line = f", line {error.lineno}" if error.lineno else ""
-        raise ReaderError(f"{path}{line}", f"it is not valid Python: {error.msg}") from error
+        raise ReaderError(f"{path}{line}", cannot_parse("Python", error.msg)) from error
     except (ValueError, RecursionError, MemoryError) as error:
-        raise ReaderError(path, "it is not valid Python") from error
+        raise ReaderError(path, cannot_parse("Python")) from error
 
 
 def imported(

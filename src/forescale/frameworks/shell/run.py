@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from forescale.errors import ReaderError, SpecError
+from forescale.errors import ReaderError, SpecError, too_deep, too_large
 from forescale.frameworks.budget import Budget
 from forescale.frameworks.shell.launch import header_words, slurm_variables
 from forescale.frameworks.shell.syntax import ASSIGNS, Commands, Token, parsed, past
@@ -82,14 +82,14 @@ def follow(
         If it is too long, not whole shell text, or takes more than its budget of commands and characters.
     """
     if len(text) > LONGEST:
-        raise ReaderError(where, f"it is longer than the {LONGEST / 2**20:g} MiB that a script may have")
+        raise ReaderError(where, too_large("it", "", f"{LONGEST / 2**20:g} MiB for a script"))
     walk = _Walk(variables, beside)
     try:
         walk.read(text)
     except SpecError as error:
-        raise ReaderError(where, str(error)) from error
+        raise ReaderError(where, error) from error
     except RecursionError:
-        raise ReaderError(where, "its commands lie deeper inside each other than can be followed") from None
+        raise ReaderError(where, too_deep()) from None
     known = {
         name: item for name, item in walk.known.items() if name not in (*variables, *_OWN, *walk.scheduled)
     }
@@ -212,7 +212,7 @@ class _Walk:
     def _called(self, names: list[str], bodies: list[str]) -> bool:
         if names[0] in ("[", "[[", "test", "!"):
             if len(names) > _TESTED:
-                raise SpecError(f"it has a test of {len(names):,} words; at most {_TESTED:,} are followed")
+                raise too_large("a test", f"{len(names):,} words", _TESTED)
             return _holds([word for word in names if word not in ("[", "]", "[[", "]]", "test")])
         if names[0] in self.functions and self.depth < _DEEPEST:
             self.depth += 1
@@ -269,7 +269,7 @@ class _Walk:
     def _set(self, name: str, names: list[str]) -> None:
         size = sum(map(len, names))
         if size > LONGEST:
-            raise SpecError(f"its variables stand for more than {LONGEST / 2**20:g} MiB of text")
+            raise too_large("the text of its variables", "", f"{LONGEST / 2**20:g} MiB")
         self.text_left.spend(len(names) + size)
         if name not in self.given:
             self.known[name] = names

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from forescale import wording
 from forescale.errors import ReaderError, UnknownNameError
 from forescale.frameworks.python.builtin import copied
 from forescale.frameworks.python.module import Class, Module, World
@@ -68,8 +69,9 @@ class Torchtitan:
             return MISSING
         if module.endswith(FILES):
             file = f"{module.replace('.', '/')}.py"
-            problem = f"{call.name} is in {file}, which does not lie above it, or has no such function"
-            raise ReaderError(call.place, problem)
+            raise ReaderError(
+                call.place, wording.not_found(f"function {call.name} of {file} in a folder above it")
+            )
         ours = local == REGISTRY or owner.origin.split(".")[0] == self.package
         return replace(call, name=f"{module}.{local}", known=False) if ours else MISSING
 
@@ -110,17 +112,19 @@ def read_job(path: Path, options: Options) -> Call:
     if config is not None and config not in names:
         raise UnknownNameError(f"job configuration of {path}", config, names)
     if not names:
-        raise ReaderError(path, "it has no function that returns a Trainer.Config")
+        raise ReaderError(path, wording.incomplete("function that returns a Trainer.Config"))
     if config is None and len(names) > 1:
-        problem = (
-            f"it holds {len(names)} job configurations; say which with --var config=NAME: {', '.join(names)}"
+        raise ReaderError(
+            path,
+            wording.choose_one(f"{len(names)} job configurations", ", ".join(names), "--var config=NAME"),
         )
-        raise ReaderError(path, problem)
     name = config or names[0]
     result = _found(module, ast.parse(f"{name}()", mode="eval").body)
     if result is None or not result.known:
-        problem = f"what {name} returns cannot be read without running it"
-        raise ReaderError(module.place(module.functions[name]), problem)
+        raise ReaderError(
+            module.place(module.functions[name]),
+            wording.needs_running("the configuration", f"what {name} returns"),
+        )
     return result
 
 
@@ -133,7 +137,8 @@ def _found(module: Module, node: ast.expr) -> Call | None:
         raise ReaderError(stopped.place, problem) from stopped
     except RecursionError as error:
         raise ReaderError(
-            module.path, "it calls itself, or nests deeper than a configuration does"
+            module.path,
+            wording.circular("calls", "it calls itself, or nests deeper than a configuration does"),
         ) from error
     return result if isinstance(result, Call) else None
 
@@ -145,7 +150,9 @@ def _module(path: Path, folders: Sequence[Path] = ()) -> Module:
         wrong = error.__cause__
         if not isinstance(wrong, SyntaxError):
             raise
-        raise ReaderError(path, f"it is not valid Python: {wrong.msg} at line {wrong.lineno}") from wrong
+        raise ReaderError(
+            path, wording.cannot_parse("Python", f"{wrong.msg} at line {wrong.lineno}")
+        ) from wrong
 
 
 def _is_job(node: ast.FunctionDef) -> bool:

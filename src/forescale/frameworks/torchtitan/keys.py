@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from forescale import wording
 from forescale.errors import ReaderError, SpecError, UnknownKeyError
 from forescale.frameworks.adapters import lora_words, targets_of
 from forescale.frameworks.huggingface import read_huggingface
@@ -114,7 +115,7 @@ def check_language(name: object, place: str) -> None:
         If it makes images.
     """
     if name in IMAGES:
-        raise ReaderError(place, f"the model {name} makes images; only language models are projected")
+        raise ReaderError(place, wording.not_expressed(f"the model {name}, which makes images,", ""))
 
 
 def flavors() -> Any:  # noqa: ANN401 (JSON)
@@ -135,7 +136,7 @@ def job_settings(job: Call, path: Path, *, strict: bool) -> tuple[Settings, tupl
         If a value that is needed is none that can be read.
     """
     if job.name == RL:
-        raise ReaderError(job.place, "reinforcement learning is not projected; only training alone is")
+        raise ReaderError(job.place, wording.not_expressed("reinforcement learning", ""))
     result = _Fields(path, strict=strict)
     result.take_all("", job)
     for part in PARTS:
@@ -205,8 +206,10 @@ class _Fields:
         if spec is None:
             return
         if not isinstance(spec, Call) or not spec.name.endswith(f".{REGISTRY}"):
-            problem = f"model_spec is not what a {REGISTRY} of torchtitan returns"
-            raise ReaderError(self.places["model_spec"], problem)
+            raise ReaderError(
+                self.places["model_spec"],
+                wording.wrong_type("model_spec", ..., f"what a {REGISTRY} of torchtitan returns"),
+            )
         if spec.args:
             spec.fields.setdefault("flavor", spec.args[0])
         self.take("model.name", spec.name.split(".")[-2], spec.place)
@@ -251,7 +254,7 @@ class _Fields:
         if key.startswith(NEEDED):
             place = value.place if ", line " in value.place else self.places[key]
             file, _, line = place.rpartition(", line ")
-            raise ReaderError(file, f"{key} (line {line}) is no plain value: {value.text}")
+            raise ReaderError(file, wording.wrong_type(f"{key} (line {line})", value.text, "a plain value"))
         return value.text
 
 
@@ -344,13 +347,12 @@ def sized(model: Model) -> Sized:
         try:
             config = config_of(plain, builders)
         except SpecError as error:
-            raise SpecError(f"torchtitan has no model of such parts as {model.name}") from error
+            raise wording.unsupported_by("torchtitan", f"the parts of {model.name}") from error
         result = Sized(builder=builders[config["model_type"]], config=config)
         if model.is_moe or result.builder.module != "deepseek_v3":
             return result
-        raise SpecError(f"torchtitan builds latent attention with experts only; {model.name} has none")
-    msg = f"torchtitan has no model of such parts as {model.name}: its norms or positions are others"
-    raise SpecError(msg)
+        raise wording.unsupported_by("torchtitan", f"latent attention without experts, as in {model.name}")
+    raise wording.unsupported_by("torchtitan", f"the parts of {model.name}: its norms or positions differ")
 
 
 def model_of_sizes(call: Call, name: str) -> Model:
@@ -382,7 +384,7 @@ def _kind(builder: str, fields: Mapping[str, Any]) -> str:
     """Return the architecture that a builder makes of its arguments."""
     kinds = {item.name: item.types[0] for item in BUILDERS}
     if builder not in kinds:
-        raise SpecError(f"the model is built by {builder}; what can be read is built by {', '.join(kinds)}")
+        raise wording.not_expressed("a model built by", builder, f"{', '.join(kinds)} are")
     softmax = kinds[builder] == "deepseek_v3" and fields.get("router_score_func") != "sigmoid"
     return "deepseek_v2" if softmax else kinds[builder]
 

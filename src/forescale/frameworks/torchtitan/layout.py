@@ -8,7 +8,8 @@ from math import lcm
 from pathlib import Path
 from typing import Any, Final
 
-from forescale.errors import ReaderError, ScheduleError, shown
+from forescale import wording
+from forescale.errors import ReaderError, ScheduleError
 from forescale.files import read_text
 from forescale.frameworks.reading import explicit_fields
 from forescale.frameworks.settings import Settings
@@ -98,7 +99,7 @@ def _named_table(settings: Settings, file: str, pp: int, vpp: int) -> str:
         (family.name for family in families() if _orders(family.name, request) == table.orders), None
     )
     if named is None:
-        settings.refuse(f"{key} {file} holds none of the library's schedules; name one with --schedule")
+        settings.refuse(wording.unknown_name(key, file, (), "name a schedule of the library with --schedule"))
     return named
 
 
@@ -124,7 +125,7 @@ def _named(settings: Settings, parts: object, num_layers: int) -> tuple[int, ...
     """Return how many layers each list of module names holds."""
     key = "parallelism.module_fqns_per_model_part"
     if not isinstance(parts, list) or not all(isinstance(part, list) for part in parts):
-        settings.refuse(f"{settings.spell(key)} must be a list of lists of module names")
+        settings.refuse(wording.wrong_type(settings.spell(key), parts, "a list of lists of module names"))
     named = [[name for name in part if str(name).startswith("layers.")] for part in parts]
     texts = [f"layers.{number}" for number in range(num_layers)]
     if [name for part in named for name in part] != texts:
@@ -138,14 +139,20 @@ def _check_stages(settings: Settings, num_stages: int, pp: int, schedule: str) -
     """Refuse stages that the ranks, or the schedule, do not divide."""
     key = settings.spell(f"{PP}_degree")
     if num_stages % pp:
-        settings.refuse(f"{num_stages} pipeline stages are not a multiple of {key} {pp}")
+        settings.refuse(wording.not_divisible("the number of pipeline stages", num_stages, pp, key))
     chunks = num_stages // pp
     if schedule in SINGLE and chunks > 1:
-        settings.refuse(
-            f"{settings.spell(f'{PP}_schedule')} {schedule} takes one stage a rank, but there are {chunks}"
-        )
+        name = f"{settings.spell(f'{PP}_schedule')} {schedule}"
+        settings.refuse(wording.wrong_count(name, "one stage per rank", "the layout", chunks))
     if schedule in SCHEDULES and schedule not in SINGLE and chunks == 1:
-        settings.refuse(f"{settings.spell(f'{PP}_schedule')} {schedule} takes two stages a rank or more")
+        settings.refuse(
+            wording.wrong_count(
+                f"{settings.spell(f'{PP}_schedule')} {schedule}",
+                "two or more stages per rank",
+                "the layout",
+                1,
+            )
+        )
 
 
 LEFT = ("software", "flash_attention", "allocator", "routing", "axis_order", "placement")
@@ -249,7 +256,7 @@ def _experts(settings: Settings, model: Model, tp: int) -> tuple[int, int]:
         return 1, tp
     if etp not in (1, tp):
         key = settings.spell("parallelism.expert_tensor_parallel_degree")
-        settings.refuse(f"{key} must be 1 or that of tensor parallelism, {tp}; got {etp}")
+        settings.refuse(wording.out_of_range(key, etp, f"1 or that of tensor parallelism, {tp}"))
     return ep, etp
 
 
@@ -276,8 +283,12 @@ def _data_parallel(
         )
     if shard * cp * tp % folded:
         settings.refuse(
-            f"{settings.spell('parallelism.expert_parallel_degree')} must divide shards x context x tensor parallel = "
-            f"{shard * cp * tp}, got {folded}"
+            wording.not_a_factor(
+                settings.spell("parallelism.expert_parallel_degree"),
+                folded,
+                shard * cp * tp,
+                "shards x context x tensor parallel",
+            )
         )
     return replicate, shard
 
@@ -296,14 +307,17 @@ def _batch(settings: Settings, dp: int, pp: int) -> tuple[int, int]:
     local = settings.size("training.local_batch_size", 8)
     piece = settings.size("parallelism.pipeline_parallel_microbatch_size", 1)
     if pp > 1 and local % piece:
-        settings.refuse(
-            f"{settings.spell('training.local_batch_size')} {local} is not a multiple of the micro-batch {piece}"
-        )
+        name = settings.spell("training.local_batch_size")
+        settings.refuse(wording.not_divisible(name, local, piece, "the micro-batch"))
     batch = _step(settings, "training.global_batch_size", 1) or local * dp
     if batch % (local * dp):
         settings.refuse(
-            f"{settings.spell('training.global_batch_size')} {batch} is not a multiple of {local} x "
-            f"{counted(dp, 'data-parallel rank')}"
+            wording.not_divisible(
+                settings.spell("training.global_batch_size"),
+                batch,
+                local * dp,
+                f"{local} x {counted(dp, 'data-parallel rank')}",
+            )
         )
     _flushes(settings, batch // (local * dp), pp)
     return piece if pp > 1 else local, batch
@@ -314,15 +328,19 @@ def _batch_of_tokens(settings: Settings, dp: int, pp: int) -> tuple[int, int]:
     tokens = settings.size(key, 16384)
     if tokens % seq:
         settings.refuse(
-            f"{settings.spell(key)} {tokens} is not a multiple of training.max_context_length {seq}"
+            wording.not_divisible(settings.spell(key), tokens, seq, "training.max_context_length")
         )
     pieces = settings.size("parallelism.num_pp_microbatches", 1) if pp > 1 else 1
     item = tokens // seq * pieces * dp
     batch = _step(settings, "training.num_tokens_per_train_step", seq) or item
     if batch % item:
         settings.refuse(
-            f"{settings.spell('training.num_tokens_per_train_step')} {batch * seq} is not a multiple of {tokens} x "
-            f"{pieces} x {counted(dp, 'data-parallel rank')}"
+            wording.not_divisible(
+                settings.spell("training.num_tokens_per_train_step"),
+                batch * seq,
+                item * seq,
+                f"{tokens} x {pieces} x {counted(dp, 'data-parallel rank')}",
+            )
         )
     _flushes(settings, batch // item, pp)
     return tokens // seq, batch
@@ -334,9 +352,7 @@ def _step(settings: Settings, key: str, seq: int) -> int | None:
         return None
     whole = settings.size(key)
     if whole % seq:
-        settings.refuse(
-            f"{settings.spell(key)} {whole} is not a multiple of training.max_context_length {seq}"
-        )
+        settings.refuse(wording.not_divisible(settings.spell(key), whole, seq, "training.max_context_length"))
     return whole // seq
 
 
@@ -373,7 +389,7 @@ def _recompute(
         return Recompute(granularity="policy", policy="torch_per_op_compiled" if compiled else "torch_per_op")
     if not every:
         key = settings.spell("activation_checkpoint.selective_ac_option")
-        settings.refuse(f"{key} must be op or a whole number of 1 or more, got {option!r}")
+        settings.refuse(wording.wrong_type(key, option, "op or a whole number of 1 or more"))
     listed = every_layer(every, layers, pp)
     if len(listed) == sum(layers):
         return Recompute(granularity="full", stops_early=early)
@@ -411,7 +427,7 @@ def _in(settings: Settings, key: str, word: str) -> bool:
     parts = MODEL_COMPONENT, LOSS_COMPONENT
     value = settings.get(key)
     if isinstance(value, list) and not {str(part) for part in value} <= {*parts}:
-        settings.refuse(f"{settings.spell(key)} must be of {' and '.join(parts)}, got {shown(value)}")
+        settings.refuse(wording.not_one_of(settings.spell(key), value, parts))
     return key not in settings or word in settings.words(key)
 
 
@@ -419,7 +435,8 @@ def _async_tensor(settings: Settings, *, compiled: bool) -> bool:
     old, new = "parallelism.enable_async_tensor_parallel", "compile.enable_async_tensor_parallel"
     flag = settings.flag(old) or settings.flag(new)
     if flag and not compiled:
-        settings.refuse(f"{settings.spell(new if new in settings else old)} needs compile.enable with model")
+        name = "compile.enable with model"
+        settings.refuse(wording.required_with(name, settings.spell(new if new in settings else old)))
     return flag
 
 
@@ -434,7 +451,9 @@ def _graphs(settings: Settings, pp: int, *, python: bool) -> Any:  # noqa: ANN40
     if not python or settings.flag("training.disable_cuda_graphs"):
         return "none"
     if pp > 1:
-        settings.refuse("CUDA graphs do not go with a pipeline; set training.disable_cuda_graphs")
+        settings.refuse(
+            wording.conflicts(["CUDA graphs", "a pipeline"], fix="set training.disable_cuda_graphs")
+        )
     return "full"
 
 

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from forescale.errors import ReaderError, UnknownNameError, shown
+from forescale import wording
+from forescale.errors import ReaderError, UnknownNameError
 from forescale.files import is_file
 from forescale.frameworks.huggingface import load_huggingface, read_huggingface
 from forescale.frameworks.python.values import Call
@@ -57,7 +58,7 @@ def read_sections(
     strict = options.strict and not values.get("job.custom_config_module")  # the module adds keys
     settings, unknown = known_settings(values, known, path, lines, strict=strict)
     if "model.name" not in values and "model.flavor" not in values:
-        raise ReaderError(path, "it has no [model] with name and flavor")
+        raise ReaderError(path, wording.incomplete("[model] with name and flavor"))
     check_language(values.get("model.name"), f"{path}, line {lines.get('model.name', 1)}")
     for key in unknown if options.strict else ():
         settings.note(f"not expressed: {key} (line {lines.get(key, 1)}) of a configuration module")
@@ -129,7 +130,7 @@ def _model(settings: Settings, options: Options) -> Model:
         raise UnknownNameError(f"model.name in {settings.where}", name, known["flavors"])
     if not isinstance(flavor, str) or not flavor:
         there = ", ".join(known["flavors"][local])
-        settings.refuse(f"{settings.spell('model.flavor')} must be one of {there}, got {shown(flavor)}")
+        settings.refuse(wording.not_one_of(settings.spell("model.flavor"), flavor, there))
     if flavor not in known["flavors"][local]:
         raise UnknownNameError(f"flavor of {name} in {settings.where}", flavor, known["flavors"][local])
     sees = local in known["images"] or flavor in known["images"]

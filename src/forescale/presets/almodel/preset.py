@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from forescale.cost.roofline import peak_rate
-from forescale.errors import InfeasibleError, SpecError
+from forescale.errors import InfeasibleError, not_a_factor, not_one_of, unsupported_by
 from forescale.formula import number_of
 from forescale.graph.counts import count_parameters
 from forescale.graph.sharding import Degrees, StructuralOptions, split_layout
@@ -332,16 +332,17 @@ class Almodel(Struct, frozen=True, kw_only=True):
 def refuse(layout: Layout, preset: str) -> None:
     """Raise if the layout has something that the analysis does not know."""
     if layout.recompute.granularity == "selective":
-        raise SpecError(
-            f"preset {preset}: the analysis does not say what is kept with recompute 'selective'; use none "
-            f"(save_all), full, or a policy such as save_out_proj"
+        raise unsupported_by(
+            f"preset {preset}",
+            "recompute 'selective': the analysis does not say what it keeps",
+            "use none (save_all), full, or a policy such as save_out_proj",
         )
     if layout.dp_shard % layout.ep:
-        msg = f"preset {preset}: dp_shard is FSDP × EP there, but ep {layout.ep} does not divide {layout.dp_shard}"
-        raise SpecError(msg)
+        raise not_a_factor("ep", layout.ep, layout.dp_shard, "dp_shard (FSDP × EP)").at(f"preset {preset}")
     if layout.dp_shard > layout.ep and layout.zero != 3:
-        msg = f"preset {preset} shards weights, gradients and optimizer alike: use zero 3 (FSDP), not {layout.zero}"
-        raise SpecError(msg)
+        raise not_one_of(
+            f"zero of preset {preset}", layout.zero, (3,), "it shards weights, gradients and optimizer alike"
+        )
 
 
 def evaluate(

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from forescale.cost.collectives.algorithms import bus_bytes, passes
 from forescale.cost.roofline import peak_rate
-from forescale.errors import SpecError
+from forescale.errors import unsupported_by
 from forescale.formula import formula, value_of
 from forescale.graph.counts import BACKWARD_PER_FORWARD, count_parameters, model_flops, primitive_flops
 from forescale.graph.layer import embedding_block, head_block, layer_block
@@ -568,4 +568,4 @@ def _key_value_width(kind: Layer) -> int:
         case other if other.recurrent:
             return 0
         case other:
-            raise SpecError(f"preset almodel has no formula for {other.description}")
+            raise unsupported_by("preset almodel", other.description)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from forescale.errors import SpecError
+from forescale.errors import unsupported_by
 from forescale.formula import formula
 from forescale.numeric import Numeric
 from forescale.spec.attention import Attention, FullAttention, LatentAttention
@@ -195,8 +195,7 @@ def layer_components(layer: Layer, s: Sizes) -> dict[str, Component]:
         If the layer lacks a half or has an attention that Primus does not describe.
     """
     if layer.attention is None or layer.ffn is None:
-        msg = "preset primus describes layers with attention and feed-forward; this model has layers that lack one"
-        raise SpecError(msg)
+        raise unsupported_by("preset primus", "layers without attention or feed-forward")
     state = s.hidden_state
     parts = {
         "layer_norm": Component(parameters=s.norm_parameters, activation=state),
@@ -267,8 +266,7 @@ def _attention(attention: Attention, s: Sizes) -> Component:
             value = output = float(heads * attention.v_head_dim)
             norms = query + key
         case _:
-            msg = "preset primus has formulas for full and latent attention only; this model has linear attention"
-            raise SpecError(msg)
+            raise unsupported_by("preset primus", "linear attention")
     scores = max(1.0, heads // s.tp) * s.cp_seq_len
     statistics = query if s.terms.statistics_as_query else _FP32_IN_BF16 * heads
     activation = primus_attention_activation(

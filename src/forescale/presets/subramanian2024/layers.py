@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec.structs import replace
 
-from forescale.errors import SpecError
+from forescale.errors import missing, unsupported_by
 from forescale.graph.ops import CollectiveKind
 from forescale.numeric import Numeric
 from forescale.presets.subramanian2024 import formulas
@@ -69,8 +69,9 @@ def shape_of(model: Model, *, seq_len: int | None = None) -> Shape:
     """
     length = seq_len or model.max_seq_len
     if not length:
-        msg = f"model {model.name}: preset subramanian2024 takes the sequence length from the model; it says none"
-        raise SpecError(msg)
+        raise missing("the sequence length of the model", "preset subramanian2024 takes it from there").at(
+            f"model {model.name}"
+        )
     attention, ffn = model.layers[0].attention, model.layers[0].ffn
     known = (
         len(model.layer_kinds) == 1
@@ -81,10 +82,10 @@ def shape_of(model: Model, *, seq_len: int | None = None) -> Shape:
         and attention.head_dim * attention.num_heads == model.hidden_size
     )
     if not (known and isinstance(attention, FullAttention) and isinstance(ffn, DenseFfn)):
-        raise SpecError(
-            f"model {model.name}: preset subramanian2024 knows only equal layers of multi-head attention and an "
-            "ungated feed-forward, as in gpt3-1t, vit-era5 and gpt3-175b"
-        )
+        raise unsupported_by(
+            "preset subramanian2024",
+            "this model (only equal layers of multi-head attention and an ungated feed-forward)",
+        ).at(f"model {model.name}")
     return Shape(
         seq_len=length,
         hidden_size=model.hidden_size,

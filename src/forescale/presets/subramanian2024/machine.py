@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from forescale.errors import SpecError, UnknownKeyError
+from forescale.errors import UnknownKeyError, not_one_of, required_with
 from forescale.formula import formula
 from forescale.graph.ops import CollectiveKind
 from forescale.numeric import Numeric, divisors, indicator
@@ -133,11 +133,12 @@ def machine_of(cluster: Cluster) -> Machine:
     assumed, device = assumptions(), cluster.device
     rate = device.matrix_flops.fp16 or device.matrix_flops.bf16
     if rate is None:
-        msg = f"cluster {cluster.name}: preset subramanian2024 needs a rate for fp16; {device.name} has none"
-        raise SpecError(msg)
+        raise required_with("a rate for fp16", "preset subramanian2024", fix=f"{device.name} has none").at(
+            f"cluster {cluster.name}"
+        )
     if len(cluster.tiers) < 2:
-        raise SpecError(
-            f"cluster {cluster.name}: preset subramanian2024 needs a fast and a slow network tier; it has one"
+        raise required_with("a fast and a slow network tier", "preset subramanian2024", fix="it has one").at(
+            f"cluster {cluster.name}"
         )
     fast, slow = cluster.tiers[:2]
     efficiency = assumed["network_efficiency_by_device"].get(device.name, assumed["network_efficiency"])
@@ -213,7 +214,7 @@ def enumerate_space(
 ) -> Space:
     """Return every legal candidate, in a fixed order; `fixed` holds degrees or the micro-batch at a value."""
     if kind not in KINDS:
-        raise SpecError(f"tensor parallel is one of {', '.join(KINDS)}; got {kind!r}")
+        raise not_one_of("tensor parallel", kind, KINDS)
     for name in fixed:
         if name not in (*DEGREES, "micro_batch_size"):
             raise UnknownKeyError(name, "the space of subramanian2024", (*DEGREES, "micro_batch_size"))

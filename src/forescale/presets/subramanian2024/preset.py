@@ -13,7 +13,7 @@ from msgspec import field
 from msgspec.structs import replace
 
 from forescale.cost.mesh import groups, order_of, ranks_per_tier
-from forescale.errors import InfeasibleError, SpecError
+from forescale.errors import InfeasibleError, out_of_range, unsupported_by
 from forescale.formula import Term
 from forescale.graph.sharding import split_layout
 from forescale.numeric import Array, Numeric
@@ -110,8 +110,9 @@ def _refuse(model: Model, layout: Layout) -> None:
     unknown += ["tp without sp"] if layout.tp > 1 and not layout.sp else []
     unknown += ["pp that does not divide the layers"] if model.num_layers % layout.pp else []
     if unknown:
-        msg = f"preset subramanian2024 knows tp with sp, cp, pp, dp and zero 1 only; not {', '.join(unknown)}"
-        raise SpecError(msg)
+        raise unsupported_by(
+            "preset subramanian2024", ", ".join(unknown), "it has tp with sp, cp, pp, dp and zero 1"
+        )
 
 
 def _columns(cluster: Cluster, layout: Layout, workload: Workload) -> Columns:
@@ -307,8 +308,9 @@ def search_subramanian2024(
         If no configuration is legal, or none fits in memory.
     """
     started = time.perf_counter()
-    if top < 1 or global_batch_size < 1:
-        raise SpecError(f"top and global_batch_size must be 1 or more; got {top} and {global_batch_size}")
+    for key, value in (("top", top), ("global_batch_size", global_batch_size)):
+        if value < 1:
+            raise out_of_range(key, value, "1 or more")
     shape, machine = shape_of(model, seq_len=seq_len), machine_of(cluster)
     quirks = quirks or Quirks()
     question = Analysis(shape=shape, machine=machine, kind=tensor_parallel, quirks=quirks)

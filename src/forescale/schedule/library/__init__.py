@@ -6,7 +6,7 @@ import re
 
 from msgspec.structs import replace
 
-from forescale.errors import ScheduleError, UnknownNameError
+from forescale.errors import ScheduleError, UnknownNameError, missing
 from forescale.schedule.family import Family, Request
 from forescale.schedule.model import Schedule
 
@@ -55,8 +55,9 @@ def build_schedule(name: str, request: Request, *, vpp: int | None = None) -> Sc
     result = family(name)
     if vpp is None:
         if result.fixed_vpp is None:
-            msg = f"{result.name} runs with any vpp from {result.vpp[0]}; say which (for example --vpp 2)"
-            raise ScheduleError(msg)
+            raise ScheduleError(
+                missing("vpp", f"{result.name} runs with any vpp from {result.vpp[0]}, for example --vpp 2")
+            )
         vpp = result.fixed_vpp
     return result.build(replace(request, vpp=vpp))
 

@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from forescale.errors import ScheduleError
+from forescale.errors import ScheduleError, out_of_memory
 from forescale.numeric import Numeric
 from forescale.schedule.actions import MICROBATCH_SHIFT, Kind, Order, pack
 from forescale.schedule.family import MOST_IN_FULL, Family, Orders, RankShape, Request, described, keep_first
@@ -283,7 +283,7 @@ def orders_within(request: Request, limit: int) -> Orders:
             break
     if not best:
         least, text = v_min_limit_chunks(pp) / 2, f"{counted(limit / 2, 'micro-batch')} at pp {pp}"
-        raise ScheduleError(f"no V schedule fits {text}; allow {least:g} (V-Min) or more")
+        raise ScheduleError(out_of_memory("a V schedule", f"{least:g} (V-Min) or more", text))
     return best[0][1]
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from msgspec.structs import replace
 
-from forescale.errors import ScheduleError
+from forescale.errors import ScheduleError, extra_missing
 from forescale.schedule.actions import Kind, pack
 from forescale.schedule.model import Schedule
 from forescale.schedule.optimise.local_search import KINDS, Problem, split_backward
@@ -70,8 +70,7 @@ def _cp_model() -> Solver:
     try:
         from ortools.sat.python import cp_model
     except ImportError as error:
-        msg = "exact optimisation needs OR-tools; install it with: pip install 'forescale[optimise]'"
-        raise ScheduleError(msg) from error
+        raise ScheduleError(extra_missing("exact optimisation", "OR-tools", "optimise")) from error
     return cp_model
 
 

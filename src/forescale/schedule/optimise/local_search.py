@@ -13,6 +13,7 @@ from itertools import pairwise
 import numpy as np
 from msgspec.structs import replace
 
+from forescale import wording
 from forescale.errors import ScheduleError
 from forescale.numeric import Array
 from forescale.schedule.actions import KIND_BITS, Kind
@@ -53,8 +54,8 @@ class Problem(Struct, frozen=True, kw_only=True, eq=False):
         """Check shapes and that the limit lets one micro-batch through."""
         stages = self.placement.num_stages
         if self.placement.num_replicas != 1:
-            msg = "the optimiser places one copy of the model; bidirectional placements hold two"
-            raise ScheduleError(msg)
+            value = "bidirectional placements, which hold two copies of the model"
+            raise ScheduleError(wording.unsupported_by("the optimiser", value))
         lengths = {
             "forward": stages,
             "input_grad": stages,
@@ -64,21 +65,22 @@ class Problem(Struct, frozen=True, kw_only=True, eq=False):
         }
         for name, length in lengths.items():
             if getattr(self, name).shape != (length,):
-                msg = f"{name}: give {counted(length, 'value')}; got {getattr(self, name).shape[0]}"
-                raise ScheduleError(msg)
+                value = getattr(self, name).shape[0]
+                allowed = counted(length, "value")
+                raise ScheduleError(wording.wrong_count(name, value, "the schedule", allowed))
             if not np.all((getattr(self, name) >= 0.0) & (getattr(self, name) <= LONGEST)):
-                raise ScheduleError(f"{name}: give numbers from 0 to {LONGEST:g}")
+                raise ScheduleError(wording.out_of_range(name, ..., f"numbers from 0 to {LONGEST:g}"))
         if not np.any(self.forward + self.input_grad + self.weight_grad):
-            msg = "all durations are zero; the optimiser needs at least one pass that takes time"
-            raise ScheduleError(msg)
+            raise ScheduleError(wording.out_of_range("the sum of all durations", 0, "greater than 0"))
         passes = 3 * stages * self.num_microbatches
         if passes > MOST_PASSES:
-            raise ScheduleError(f"{passes:,} passes are too many to optimise; it takes up to {MOST_PASSES:,}")
+            raise ScheduleError(
+                wording.too_large("the schedule", f"{passes:,} passes", f"{MOST_PASSES:,} for the optimiser")
+            )
         least = max(self.saved[list(mine)].sum() for mine in self.stages_of_rank)
         if self.memory_limit is not None and least > self.memory_limit * (1 + 1e-9):
             got = f"got {self.memory_limit:g}"
-            msg = f"the memory limit must let one micro-batch through: {least:g} or more; {got}"
-            raise ScheduleError(msg)
+            raise ScheduleError(wording.out_of_memory("one micro-batch", least, "less", got))
 
     @property
     def stages_of_rank(self) -> tuple[tuple[int, ...], ...]:

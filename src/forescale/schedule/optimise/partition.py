@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from forescale.errors import ScheduleError
+from forescale.errors import ScheduleError, out_of_memory, out_of_range
 from forescale.numeric import Array
 from forescale.struct import Struct
 from forescale.units import counted
@@ -84,7 +84,13 @@ def partition_layers(
     """
     count = len(layers)
     if count < num_stages * min_layers:
-        raise ScheduleError(f"{count} layers do not fill {num_stages} stages with {min_layers} or more each")
+        raise ScheduleError(
+            out_of_range(
+                "the number of layers",
+                count,
+                f"enough for {num_stages} stages with {min_layers} or more each",
+            )
+        )
     cost = {item: _costs(layers, item, memory_limit) for item in set(in_flight)}
     best = np.full((num_stages + 1, count + 1, 2), np.inf)
     best[0, 0] = 0.0
@@ -101,7 +107,9 @@ def partition_layers(
         best[stage, :, 1] = uneven[cut[stage], at]
     if not np.isfinite(best[num_stages, count, 0]):
         what = f"{counted(count, 'layer')} over {counted(num_stages, 'stage')}"
-        raise ScheduleError(f"no partition of {what} fits {memory_limit:g}, even with all recomputed")
+        raise ScheduleError(
+            out_of_memory(f"any partition of {what}", "more, even with all recomputed", memory_limit)
+        )
     return _read_off(layers, cut, in_flight, memory_limit)
 
 
