@@ -53,7 +53,7 @@ def test_binary_and_folders(tmp_path):
     (tmp_path / "y.toml").mkdir()
     with raises(ReaderError, "cannot_read"):
         load_mapping(tmp_path / "y.toml")
-    with raises(ReaderError, "wrong_format"):
+    with raises(ReaderError, "wrong_format a file | folder"):
         load_mapping(tmp_path)
 
 

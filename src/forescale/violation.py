@@ -7,7 +7,9 @@ from pathlib import PurePath
 from typing import Any, NamedTuple, TypeVar
 
 E = TypeVar("E", bound="ForescaleError")
-_PLACE = re.compile(r"(?P<file>.*?)(?:, line (?P<line>\d+))?(?:, (?P<path>[\w.\[\]]+))?", re.DOTALL)
+_PLACE = re.compile(
+    r"(?P<file>.*?)(?:[,:] line (?P<line>\d+))?(?:, (?:column )?(?P<path>[\w.\[\]]+))?", re.DOTALL
+)
 """A place as messages write it: a file, a line of it, and the path of a key."""
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import pytest
+from tests.errors import raises
 
 from forescale.catalogue.clusters import load_cluster, load_device
 from forescale.cost.timings import BlockTiming, MeasuredCollective, batches, pooled, read_kernels, stack
@@ -198,14 +198,15 @@ def test_repeats_of_one_timing_are_pooled():
 @pytest.mark.parametrize(
     ("cells", "text"),
     [
-        ({**GEMM, "kind": "gem"}, "line 2, column kind: 'gem' is no kind of kernel; did you mean gemm?"),
-        ({**GEMM, "dtype": "bf17"}, "line 2, column dtype: 'bf17' is none of fp32, tf32"),
-        ({**ATTENTION, "causal": "maybe"}, "line 2, column causal: 'maybe' is neither y nor n"),
+        ({**GEMM, "kind": "gem"}, "line 2, column kind: "),
+        ({**GEMM, "dtype": "bf17"}, "not_one_of dtype"),
+        ({**ATTENTION, "causal": "maybe"}, "not_one_of causal"),
     ],
 )
 def test_words_that_are_none_of_the_tables_are_refused(tmp_path, cells, text):
-    with pytest.raises(ReaderError, match=re.escape(text)):
+    with raises(ReaderError, text) as refused:
         read(tmp_path, **cells)
+    assert "line 2, column" in str(refused.value)
 
 
 @pytest.mark.parametrize(("word", "pairs"), [("y", 800), ("true", 800), ("1", 800), ("n", 1600), ("", 1600)])

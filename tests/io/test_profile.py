@@ -273,7 +273,7 @@ SEGMENT = {"device": 0, "total_size": 150, "allocated_size": 80}
         ),
         (
             {"segments": [SEGMENT], "device_traces": [[{"action": "alloc"}]]},
-            "wrong_format",
+            "wrong_format a snapshot of torch.cuda.memory | device_traces[0][0] has no size",
         ),
     ],
 )
@@ -309,11 +309,15 @@ class Harm:
     ("name", "content", "text"),
     [
         ("s.pickle", pickle.dumps(Harm()), "cannot_parse pickle"),
-        ("s.pickle", pickle.dumps({"segments": [{"device": 0}]}), "wrong_format"),
-        ("s.pickle", pickle.dumps([1]), "wrong_format"),
+        (
+            "s.pickle",
+            pickle.dumps({"segments": [{"device": 0}]}),
+            "wrong_format a snapshot of torch.cuda.memory | segments[0]",
+        ),
+        ("s.pickle", pickle.dumps([1]), "wrong_format a snapshot of torch.cuda.memory | segments"),
         ("s.pickle", pickle.dumps({"segments": []}), "not_measured it"),
         ("s.pickle", pickle.dumps({"segments": []})[:9], "cannot_parse pickle"),
-        ("t.json", b'{"traceEvents": 1}', "wrong_format"),
+        ("t.json", b'{"traceEvents": 1}', "wrong_format a trace of torch.profiler | traceEvents"),
         ("t.json", b'{"traceEvents": []}', "not_measured it"),
         ("t.json.gz", b"no gzip", "wrong_format"),
         ("none.pickle", None, "not_found file"),

@@ -105,7 +105,7 @@ def test_a_law_of_the_dataclass_itself_is_told():
         "devices_per_node": 8,
         "tiers": [{**TIER, "size": 8}],
     }
-    with raises(SpecError, "too_large"):
+    with raises(SpecError, "too_large its outermost tier 'net'"):
         build(Cluster, cluster, where="cluster")
     assert build(Cluster, {**cluster, "num_devices": 8}, where="cluster").device.hbm_bytes == 2**30
 

@@ -171,7 +171,7 @@ def test_trace_and_simulation_are_drawn_together(run):
 
 
 def test_missing_files_are_named(tmp_path, run):
-    with raises(ReaderError, "wrong_format"):
+    with raises(ReaderError, "wrong_format a folder of the pp_rank_<rank>.json files of one run"):
         read_run(tmp_path)
     for rank in (0, 2):
         shutil.copy(

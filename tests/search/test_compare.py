@@ -85,10 +85,16 @@ def test_unknown_numbers_have_no_difference():
 @pytest.mark.parametrize(
     ("document", "sentence"),
     [
-        ({}, "wrong_format"),
-        ([1], "wrong_format"),
-        ({"schema": "forescale.search/1"}, "wrong_format"),
-        ({"schema": "forescale.projection/1", "model": "x"}, "not both are whole"),
+        ({}, "wrong_format a projection, or a forescale.projection/1 document of one | no schema"),
+        ([1], "wrong_format a projection, or a forescale.projection/1 document of one | no schema"),
+        (
+            {"schema": "forescale.search/1"},
+            "wrong_format a projection, or a forescale.projection/1 document of one | forescale.search/1",
+        ),
+        (
+            {"schema": "forescale.projection/1", "model": "x"},
+            "wrong_format a complete forescale.projection/1 document | 'memory'",
+        ),
     ],
 )
 def test_other_documents_are_refused(document, sentence):

@@ -791,8 +791,9 @@ def test_its_yaml_is_what_the_flags_say(tmp_path):
 def test_a_misspelt_key_of_its_yaml_has_its_line(tmp_path, wrong, right, line):
     file = tmp_path / "gpt.yaml"
     file.write_text(NESTED.replace(f"{right}:", f"{wrong}:"))
-    with raises(UnknownKeyError, "unknown_key"):
+    with raises(UnknownKeyError, f"unknown_key {wrong}") as refused:
         read_file(file)
+    assert f"line {line};" in str(refused.value)
 
 
 @pytest.mark.parametrize(
