@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec.structs import replace
 from scripts.rows.cluster import cluster_of
 from scripts.rows.columns import Notes, read_corpus
-from scripts.rows.layout import stage_layers, stated_of
+from scripts.rows.layout import stated_of
 from scripts.rows.measured import peak_of, speed_of
 from scripts.rows.megatron_ci import COLUMNS as CI_COLUMNS
 from scripts.rows.megatron_ci import ci_cases
@@ -26,7 +26,7 @@ from forescale.project import project
 from forescale.question import Question
 from forescale.schedule import family
 from forescale.spec import Cluster, Layout, Model, Workload
-from forescale.spec.framework import explicit_fields
+from forescale.spec.framework import explicit_fields, light_ends
 from forescale.spec.layout import Recompute
 from forescale.time.pipeline import lay_out
 from forescale.units import GB
@@ -107,7 +107,7 @@ def _scheduled(text: str, model: Model, layout: Layout, workload: Workload, note
     name = SCHEDULES.get(text.lower().removeprefix("zero-bubble").strip())
     if name is not None:
         chunks = family(name).fixed_vpp or layout.vpp
-        layers = stage_layers(model, layout.pp, chunks)
+        layers = light_ends(model.num_layers, layout.pp, chunks)
         named = replace(layout, schedule=name, vpp=chunks, stage_layers=layers)
         try:
             lay_out(model, named, workload)

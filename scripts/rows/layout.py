@@ -15,7 +15,7 @@ from forescale.evidence.case import InexpressibleError, RowSpec
 from forescale.files import Row
 from forescale.frameworks.megatron.layout import launch_graphs
 from forescale.spec.dispatchers import DISPATCHERS, Dispatcher
-from forescale.spec.framework import Framework, explicit_fields, merge_sections
+from forescale.spec.framework import Framework, explicit_fields, light_ends, merge_sections
 from forescale.spec.layout import KeptName, LaunchGraphs, Module, Offload, OffloadName, Recompute
 from forescale.spec.model import Model
 from forescale.spec.optimizers import OptimizerName
@@ -61,7 +61,7 @@ def stated_of(row: Row, model: Model, notes: Notes) -> RowSpec:
         "zero": zero,
         "micro_batch_size": micro,
         "recompute": saved.recompute,
-        "stage_layers": None if framework.stage_layers(model, pp) else stage_layers(model, pp, vpp),
+        "stage_layers": None if framework.stages == "by_cost" else light_ends(model.num_layers, pp, vpp),
         "graphs": _graphs(row, degrees["ep"], framework, notes),
         "offload": saved.offload,
         "dispatcher": _dispatcher(row, degrees["ep"], framework, notes),
@@ -218,25 +218,6 @@ def _sequence_parallel(row: Row, tp: int, notes: Notes) -> bool:
     if flag is None and tp > 1:
         notes.append("sequence parallelism not given: on assumed")
     return tp > 1 and flag is not False
-
-
-def stage_layers(model: Model, pp: int, vpp: int) -> tuple[int, ...] | None:
-    """Return the layers of each virtual stage where they do not divide evenly; None where they do.
-
-    If two more layers would divide, embedding and loss take the place of one layer each, as Megatron's
-    `account_for_embedding_in_pipeline_split` and DeepSpeed's partitioning do; else chunks are filled from the
-    front, so that the last leave room for the loss and multi-token prediction (Megatron-Bridge's layouts).
-    """
-    chunks, layers = pp * vpp, model.num_layers
-    if pp == 1 or layers % chunks == 0:
-        return None
-    if (layers + 2) % chunks == 0:
-        per_chunk = (layers + 2) // chunks
-        counts = [per_chunk - (index == 0) - (index == chunks - 1) for index in range(chunks)]
-    else:
-        per_chunk = math.ceil(layers / chunks)
-        counts = [max(0, min(per_chunk, layers - index * per_chunk)) for index in range(chunks)]
-    return tuple(counts) if all(sum(counts[rank::pp]) for rank in range(pp)) else None
 
 
 def _graphs(row: Row, ep: int, framework: Framework, notes: Notes) -> LaunchGraphs | None:

@@ -53,7 +53,7 @@ def test_lines_joined_go_over_one_another_and_say_when_libraries_were_released()
     both = load_framework("megatron-bridge@bf16-moments+25.11")
     assert (both.moments, both.released) == ("bf16", "25.11")
     assert (load_framework("megatron-bridge").released, load_framework("nemo@24.07").released) == (
-        "",
+        "26.08",
         "24.07",
     )
     question = ask(

@@ -131,10 +131,10 @@ def test_words_of_the_wrong_kind_are_left_to_the_checks():
 
 
 def test_stages_by_cost_end_where_their_share_of_the_weights_does():
-    layers = made(stages="by_cost").stage_layers(small.dense(), 2)
+    layers = made(stages="by_cost").stage_layers(small.dense(), 2, 1)
     assert sum(layers) == small.dense().num_layers
     assert layers[0] > layers[1]
-    assert made().stage_layers(small.dense(), 2) is None
+    assert made().stage_layers(small.dense(), 2, 1) is None
 
 
 def test_limits_become_a_space_and_refuse_other_values():

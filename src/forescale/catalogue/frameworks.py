@@ -19,6 +19,7 @@ from forescale.errors import UnknownKeyError, UnknownNameError, wrong_type
 from forescale.records import record
 from forescale.spec.framework import RULES, Framework, Limits, Variant
 from forescale.spec.layout import Kernels, Recompute
+from forescale.spec.recipes import Recipe
 
 _OF_FILE = frozenset({"aliases", "default", "base", "releases", "limits"})
 
@@ -61,13 +62,22 @@ def _loaded(name: str) -> Framework:
         if line not in content["releases"]:
             raise UnknownNameError(f"release of {framework_name}", line, release_names(framework_name))
     values = {"name": framework_name, "release": release, **_merged(framework_name, release)}
-    variants = values.pop("variants", ())
+    variants, recipes = values.pop("variants", ()), values.pop("recipes", "")
     result = record(Framework, values, "", f"catalogue framework {framework_name}@{release}")
     return replace(
         result,
         variants=tuple(_variant(entry, result) for entry in variants),
         limits=_limits(content.get("limits"), result),
+        recipes=_recipes(recipes) if recipes else (),
     )
+
+
+@cache
+def _recipes(name: str) -> tuple[Recipe, ...]:
+    """Return the performance recipes of a data file in `recipes/`."""
+    text = (files("forescale.catalogue") / "recipes" / f"{name}.json").read_text(encoding="utf-8")
+    entries = json.loads(text)["recipes"]
+    return tuple(Recipe(**entry) for entry in entries)
 
 
 def resolve_framework_name(name: str) -> str:

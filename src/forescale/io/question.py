@@ -65,6 +65,7 @@ from forescale.io.plan import (
     uncontradicted,
     with_fixed_vpp,
 )
+from forescale.io.recipes import recipe_notes
 from forescale.io.sizes import microbatch_note, sized_cluster
 from forescale.positions import COMMAND_LINE, located, says_lines
 from forescale.question import Objective, Question
@@ -194,6 +195,7 @@ def build_question(
     if framework is not None:
         searched = strategy is None and isinstance(space.get("base"), Mapping)
         base = space["base"] if searched else strategy or {}
+        notes += () if searched else recipe_notes(framework, base, workload, model, cluster)
         parts, workload = framework.completed(base, workload, model, cluster)
         notes += () if searched else microbatch_note(base, parts, framework.label)
         strategy, space = (None, {**space, "base": parts}) if searched else (parts, space)

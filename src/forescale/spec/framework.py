@@ -21,6 +21,7 @@ from forescale.spec.layout import Allocator, Kernels, LaunchGraphs, Layout, Over
 from forescale.spec.model import DenseFfn, Model
 from forescale.spec.proposal import Constraint
 from forescale.spec.proposal import Proposal as Asked
+from forescale.spec.recipes import Recipe, closest, settings_of
 from forescale.spec.space import Space, default_recompute, partial_recompute
 from forescale.spec.workload import NARROW, ComputeType, Precision, StorageType, Workload
 
@@ -106,8 +107,9 @@ class Framework:
     """Pipeline schedule where none is named; None is 1F1B, interleaved where vpp > 1."""
     interleaves_experts: bool = False
     """Its guide has pipelines of models with experts interleaved, a middle divisor of a stage's layers deep."""
-    stages: Literal["even", "by_cost"] = "even"
-    """How layers are dealt to pipeline stages: evenly, or by the weights of layers and head (nanotron)."""
+    stages: Literal["even", "by_cost", "light_ends"] = "even"
+    """How layers are dealt to pipeline stages: evenly, by the weights of layers and head (nanotron), or, where they are
+    not a multiple of the virtual stages, with fewer layers next to the embedding and the loss (Megatron)."""
     flash_attention: bool = True
     recompute: Recompute = field(default_factory=Recompute)
     stops_early: bool = False
@@ -125,6 +127,8 @@ class Framework:
     """The same of models with experts, by the start of the device's name, over `graphs`."""
     limits: Limits | None = None
     """The options that it supports; None where they are not recorded."""
+    recipes: tuple[Recipe, ...] = field(default=(), hash=False)
+    """Performance recipes of the release, which fill what a question leaves open."""
 
     @property
     def label(self) -> str:
@@ -148,7 +152,10 @@ class Framework:
         Words of the wrong kind stay as they are, for whoever checks them.
         """
         table = _table(workload, "precision")
-        types = {**self._types(table, sharded=layout.get("zero") != 0), **table}
+        recipe = self.recipe(layout, workload, model, cluster)
+        advised = {} if recipe is None else settings_of(recipe, model, layout)[0]
+        states = {} if recipe is None else _table(recipe.workload, "precision")
+        types = {**self._types(table, sharded=layout.get("zero") != 0), **states, **table}
         recompute = _table(layout, "recompute")
         early = recompute.get("granularity") == "full" and self.stops_early
         parts = {
@@ -168,11 +175,20 @@ class Framework:
             "routing": {"dispatch": self.dispatch if types["compute"] in NARROW else "activations"},
             "sp": _count(layout, "tp") > 1 if self.always_sp else None,
             "etp": _count(layout, "tp") if self.experts_over_tp and model.is_moe else None,
-            "stage_layers": self.stage_layers(model, _count(layout, "pp")),
+            "stage_layers": self.stage_layers(model, _count(layout, "pp"), _count(layout, "vpp")),
             "micro_batch_size": self._micro_batch(layout, workload, cluster),
         }
         explicit = {name: value for name, value in parts.items() if value is not None}
-        return merge_sections(explicit, layout), merge_sections({"precision": types}, workload)
+        defaults = merge_sections(explicit, advised)
+        return merge_sections(defaults, layout), merge_sections({"precision": types}, workload)
+
+    def recipe(self, layout: Words, workload: Words, model: Model, cluster: Cluster) -> Recipe | None:
+        """Return the performance recipe that fills what fields of a layout and a workload leave open; None without."""
+        return closest(self.recipes, model, cluster, self.compute_of(workload), layout)
+
+    def compute_of(self, workload: Words) -> str:
+        """Return the compute type of a workload's fields, or the framework's own."""
+        return str(_table(workload, "precision").get("compute", self.compute))
 
     def cannot(self, question: Asked) -> tuple[str, ...]:
         """Return the settings of a layout that the framework does not support; none if its options are not recorded."""
@@ -237,19 +253,11 @@ class Framework:
         parts, run = self.completed({"zero": int(sharded)}, {"precision": types}, model, cluster)
         return merged(Layout(), {**parts, "zero": 1}), merged(Precision(), run["precision"])
 
-    def stage_layers(self, model: Model, pp: int) -> tuple[int, ...] | None:
-        """Return the layers of each rank where they go by cost: a rank ends with the layer that passes its share.
-
-        Layers count as gated ones with as many key/value heads as heads, the head as one matrix behind the last.
-        None is an even split. Source: nanotron models/base.py and LlamaModel.get_block_compute_costs.
-        """
-        ffn = model.layers[0].ffn
-        if self.stages == "even" or pp == 1 or not isinstance(ffn, DenseFfn):
-            return None
-        layer = 4 * model.hidden_size + 3 * ffn.ffn_hidden_size
-        shares = (layer * model.num_layers + model.vocab_size) / layer / pp
-        ends = [min(math.floor(shares * rank) + 1, model.num_layers) for rank in range(1, pp)]
-        return tuple(high - low for low, high in pairwise((0, *ends, model.num_layers)))
+    def stage_layers(self, model: Model, pp: int, vpp: int) -> tuple[int, ...] | None:
+        """Return the layers of each rank or virtual stage where they are not dealt evenly; None is an even split."""
+        if self.stages == "light_ends":
+            return light_ends(model.num_layers, pp, vpp)
+        return _by_cost(model, pp) if self.stages == "by_cost" else None
 
     def microbatches(self, pp: int) -> int | None:
         """Return the micro-batches of a step where no micro-batch is given; None if that says nothing."""
@@ -307,6 +315,40 @@ class Framework:
         batch = _count(workload, "global_batch_size")
         ranks = cluster.num_devices // (pp * _count(layout, "tp") * _count(layout, "cp"))
         return count and max(1, batch // (max(1, ranks) * count))
+
+
+def light_ends(num_layers: int, pp: int, vpp: int) -> tuple[int, ...] | None:
+    """Return the layers of each virtual stage where they do not divide evenly; None where they do.
+
+    If two more layers would divide, embedding and loss take the place of one layer each, as Megatron's
+    `account_for_embedding_in_pipeline_split` and DeepSpeed's partitioning do; else stages are filled from the front, so
+    that the last leave room for the loss and multi-token prediction (Megatron-Bridge's
+    set_deepseek_v3_pipeline_model_parallel_layout).
+    """
+    stages = pp * vpp
+    if pp == 1 or num_layers % stages == 0:
+        return None
+    most = -(-num_layers // stages)
+    if (num_layers + 2) % stages == 0:
+        counts = [most - (stage in (0, stages - 1)) for stage in range(stages)]
+    else:
+        counts = [max(0, min(most, num_layers - stage * most)) for stage in range(stages)]
+    return tuple(counts) if all(sum(counts[rank::pp]) for rank in range(pp)) else None
+
+
+def _by_cost(model: Model, pp: int) -> tuple[int, ...] | None:
+    """Return the layers of each rank where they go by cost: a rank ends with the layer that passes its share.
+
+    Layers count as gated ones with as many key/value heads as heads, the head as one matrix behind the last.
+    Source: nanotron models/base.py and LlamaModel.get_block_compute_costs.
+    """
+    ffn = model.layers[0].ffn
+    if pp == 1 or not isinstance(ffn, DenseFfn):
+        return None
+    layer = 4 * model.hidden_size + 3 * ffn.ffn_hidden_size
+    shares = (layer * model.num_layers + model.vocab_size) / layer / pp
+    ends = [min(math.floor(shares * rank) + 1, model.num_layers) for rank in range(1, pp)]
+    return tuple(high - low for low, high in pairwise((0, *ends, model.num_layers)))
 
 
 OWN_POLICY: Final = "custom"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 from scripts.rows.cluster import cluster_of
-from scripts.rows.layout import stage_layers, stated_of
+from scripts.rows.layout import stated_of
 from scripts.rows.model import model_of
 
 from forescale.catalogue.clusters import load_device
@@ -10,6 +10,7 @@ from forescale.cost.run_calibration import load_run_calibration
 from forescale.errors import ForescaleError
 from forescale.evidence.case import InexpressibleError
 from forescale.spec import Recompute
+from forescale.spec.framework import light_ends
 
 
 def build(row):
@@ -93,7 +94,7 @@ def test_missing_depth_of_a_pipeline_with_experts_is_what_the_guide_advises(row,
     ("source", "expected"),
     [
         ("NVIDIA Megatron Bridge performance summary, 26.02.01 NeMo container", "megatron-core@26.02"),
-        ("NVIDIA Megatron Bridge performance summary, 31.02 NeMo container", "megatron-core"),
+        ("NVIDIA Megatron Bridge performance summary, 31.02 NeMo container", "megatron-core@26.08"),
         ("NVIDIA/dgxc-benchmarking@v25.02.02 llama3.1/README_8b.md", "megatron-core@25.02"),
         ("NeMo 24.07 performance summary", "megatron-core-flash-2@24.07"),
         ("bigscience-workshop/bigscience experiments/gpt2.md line 113", "megatron-2021"),
@@ -364,7 +365,7 @@ def test_an_unknown_compute_type_is_a_reason(row):
 )
 def test_layers_that_do_not_divide(row, layers, pp, vpp, expected):
     model = model_of(row(layers=layers), [])
-    assert stage_layers(model, pp, vpp) == expected
+    assert light_ends(model.num_layers, pp, vpp) == expected
 
 
 def test_nanotron_cuts_stages_by_the_weights_of_layers_and_head(row):

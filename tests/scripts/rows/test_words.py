@@ -23,11 +23,12 @@ MIXED = {
     [
         ("DeepSeek-V3", "B200", "26.04.01", "deepep", True, "partial", ("mla_up_proj", "mlp")),
         ("DeepSeek-V3", "B300", "26.04.01", "hybridep", False, "partial", ("mla_up_proj",)),
-        ("GPT-OSS-120B", "GB200", "26.04.01", "all_to_all", False, "none", ()),
+        ("GPT-OSS-120B", "GB200", "26.04.01", "all_to_all", False, "none", ("layernorm", "moe_act")),
         ("GPT-OSS-120B", "GB300", "26.04.01", "hybridep", False, "none", ()),
         ("Qwen3-235B-A22B", "B300", "26.04.01", "hybridep", False, "none", ()),
         ("GPT-OSS-120B", "B200", "25.11", "all_to_all", False, "none", ("layernorm", "moe_act")),
-        ("Qwen3-30B-A3B", "H100 SXM", "25.11", "all_to_all", True, "none", ()),
+        # the sizes of this row are nearest to those of GPT-OSS, whose recipe recomputes
+        ("Qwen3-30B-A3B", "H100 SXM", "25.11", "all_to_all", True, "none", ("layernorm", "moe_act")),
     ],
 )
 def test_recipes_of_megatron_bridge_by_release(

@@ -1,0 +1,312 @@
+"""Read the performance recipes of a release of Megatron-Bridge into a data file of the catalogue.
+
+    python scripts/bridge_recipes.py CHECKOUT TAG OUT.json
+
+CHECKOUT is a git directory of NVIDIA-NeMo/Megatron-Bridge. Releases up to v0.5 hold one dataclass per recipe, later
+ones one function, which is run on an object that records what is set. Only settings are read, never measured figures.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from forescale.catalogue.models import load_model
+from forescale.frameworks.megatron.layout import launch_graphs
+from forescale.spec.recipes import active_width, kind_of
+
+MODELS: Mapping[str, str] = {
+    "deepseek_v3": "deepseek-v3", "gpt_oss_120b": "gpt-oss-120b", "kimi_k2": "kimi-k2", "llama3_8b": "llama-3-8b",
+    "llama3_70b": "llama-3-70b", "llama31_405b": "llama-3.1-405b", "nemotronh_56b": "nemotron-h-56b",
+    "nemotron_3_nano": "nemotron-3-nano-30b-a3b", "nemotron_3_super": "nemotron-3-super-120b-a12b",
+    "qwen3_30b_a3b": "qwen3-30b-a3b", "qwen3_235b_a22b": "qwen3-235b-a22b", "qwen3_next_80b_a3b": "qwen3-next-80b-a3b",
+}  # fmt: skip
+"""Models of the recipes by the start of a recipe's name."""
+TYPES = {"bf16": ("bf16", ""), "fp8_cs": ("fp8", "current"), "fp8_mx": ("mxfp8", ""), "nvfp4": ("nvfp4", ""),
+         "fp8_sc": ("fp8", "blockwise"), "fp8_ds": ("fp8", "delayed")}  # fmt: skip
+NAME = re.compile(
+    r"(?P<model>\w+?)_(?:pretrain_)?(?:config_)?(?:\d+gpu_)?(?P<device>gb300|gb200|b300|b200|h100|vr200|r100)"
+    r"(?:_(?P<types>bf16|fp8_?cs|fp8_?mx|nvfp4|fp8_?sc|fp8_?ds))?(?:_(?:base_)?config)?(?P<variant>_\w+)?"
+)
+ARCHITECTURES = {"h100": "hopper", "b200": "blackwell", "gb200": "blackwell", "b300": "blackwell-ultra",
+                 "gb300": "blackwell-ultra", "vr200": "rubin", "r100": "rubin"}  # fmt: skip
+DEGREES = {"tp": "tensor_model_parallel_size", "pp": "pipeline_model_parallel_size", "cp": "context_parallel_size",
+           "vpp": "virtual_pipeline_model_parallel_size", "ep": "expert_model_parallel_size"}  # fmt: skip
+STANDARD = (
+    "__future__",
+    "collections",
+    "copy",
+    "dataclasses",
+    "enum",
+    "functools",
+    "logging",
+    "os",
+    "typing",
+    "warnings",
+)
+"""Modules that recipes import and that are run."""
+BF16_STATES = ("deepseek_v3", "kimi_k2")
+"""Models whose base recipe keeps moments in bf16 (use_precision_aware_optimizer, exp_avg_dtype)."""
+
+
+def main(checkout: str, tag: str, target: str) -> None:
+    """Write the recipes of one tag."""
+    source = Checkout(checkout, tag)
+    found = dict(source.dataclasses() if source.has_dataclasses else source.functions())
+    entries = [entry for name, values in found.items() if (entry := recipe(name, values)) is not None]
+    document = {
+        "source": f"NVIDIA-NeMo/Megatron-Bridge {tag}, "
+        + ("scripts/performance/configs" if source.has_dataclasses else "src/megatron/bridge/perf_recipes"),
+        "recipes": joined(entries),
+    }
+    Path(target).write_text(_text(document), encoding="utf-8")
+
+
+class Checkout:
+    """Files of one tag of a git directory."""
+
+    def __init__(self, path: str, tag: str) -> None:
+        self.path, self.tag = path, tag
+        self.files = self._git("ls-tree", "-r", "--name-only", tag).split()
+        self.has_dataclasses = any(
+            name.startswith("scripts/") and name.endswith("workload_base_configs.py") for name in self.files
+        )
+        self.modules: dict[str, ModuleType] = {}
+
+    def _git(self, *words: str) -> str:
+        command = ("git", "-C", self.path, *words)
+        result = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 (git alone)
+        return result.stdout
+
+    def text(self, path: str) -> str:
+        """Return the text of a file."""
+        return self._git("show", f"{self.tag}:{path}")
+
+    def dataclasses(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield name and fields of every workload configuration."""
+        place = next(p for p in self.files if p.endswith(("performance/utils/utils.py", "performance/utils/helpers.py"))
+                     and "class WorkloadBaseConfig" in self.text(p))  # fmt: skip
+        text = self.text(place)
+        start = text.index("class WorkloadBaseConfig")
+        body = text[start : text.index("\n\n\n", start)]
+        head = "from dataclasses import *\nfrom typing import *\n"
+        names: dict[str, Any] = {"__name__": __name__}
+        exec(head + "@dataclass\n" + body, names)  # noqa: S102 (a dataclass of the release)
+        for path in self.files:
+            if path.startswith("scripts/") and path.endswith("workload_base_configs.py"):
+                plain = "\n".join(
+                    line for line in self.text(path).split("\n") if "import WorkloadBase" not in line
+                )
+                space = dict(names)
+                exec(head + plain, space)  # noqa: S102
+                for name, value in space.items():
+                    if is_dataclass(value) and not isinstance(value, type) and not name.startswith("BASE"):
+                        yield name.lower(), asdict(value)
+
+    def functions(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield name and recorded settings of every recipe function."""
+        folder = "src/megatron/bridge/perf_recipes/"
+        for path in self.files:
+            if path.startswith(folder) and path.count("/") == 6 and not path.endswith("__init__.py"):
+                module = self.module(path[4:-3].replace("/", "."))
+                for name, function in vars(module).items():
+                    if (
+                        name.endswith("_config")
+                        and "_pretrain_" in name
+                        and name[0] != "_"
+                        and getattr(function, "__module__", "") == module.__name__
+                    ):
+                        yield name, _fields(function())
+
+    def module(self, name: str) -> ModuleType:
+        """Return a module of the recipes; what it imports from elsewhere is recorded, not run."""
+        if name not in self.modules:
+            path = "src/" + name.replace(".", "/")
+            path = f"{path}.py" if f"{path}.py" in self.files else f"{path}/__init__.py"
+            module = self.modules[name] = ModuleType(name)
+            module.__file__ = path
+            module.__dict__["__builtins__"] = {**vars(builtins), "__import__": self._import}
+            exec(self.text(path), module.__dict__)  # noqa: S102
+        return self.modules[name]
+
+    def _import(self, name: str, *_: object, **__: object) -> object:
+        if name.startswith(("megatron.bridge.perf_recipes", "megatron.bridge.recipes")):
+            return self.module(name)
+        if name.partition(".")[0] in STANDARD:
+            return importlib.import_module(name)
+        return _Stub()
+
+
+class _Stub:
+    """Stands for a module that is not run: what is called gives a recorder."""
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (a stand-in)
+        return _apply_flex if name == "apply_flex_dispatcher_backend" else _Recorder()
+
+
+def _apply_flex(model: Any, backend: str | None) -> None:  # noqa: ANN401 (a stand-in)
+    """Choose a flexible dispatcher as training/flex_dispatcher_backend.py does on a device that has it."""
+    if backend is not None:
+        model.moe_token_dispatcher_type, model.moe_flex_dispatcher_backend = "flex", backend
+
+
+class _Recorder:
+    """Record attributes as they are set; an attribute that was never set is a recorder of its own."""
+
+    def __init__(self, values: Mapping[str, Any] = {}) -> None:
+        vars(self).update(values)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (a stand-in)
+        if name.startswith("__"):
+            raise AttributeError(name)
+        part = _Recorder()
+        setattr(self, name, part)
+        return part
+
+    def __call__(self, *_: object, **values: object) -> _Recorder:
+        return _Recorder(values)
+
+    def __or__(self, _: object) -> _Recorder:
+        return self
+
+    __ror__ = __or__
+
+    def __mro_entries__(self, _: object) -> tuple[type, ...]:
+        return ()
+
+    def __bool__(self) -> bool:
+        return bool(vars(self))
+
+
+def _fields(cfg: Any) -> dict[str, Any]:  # noqa: ANN401 (a stand-in)
+    model, overlap, ddp, types, train = (
+        {
+            name: value
+            for name, value in getattr(part, "__dict__", {}).items()
+            if not isinstance(value, _Recorder)
+        }
+        for part in (cfg.model, cfg.comm_overlap, cfg.ddp, cfg.mixed_precision, cfg.train)
+    )
+    full = model.get("recompute_granularity") == "full"
+    return {
+        **{name: model.get(name) for name in DEGREES.values()},
+        "micro_batch_size": train.get("micro_batch_size"),
+        "cuda_graph_impl": model.get("cuda_graph_impl"),
+        "cuda_graph_scope": model.get("cuda_graph_scope") or [],
+        "recompute_modules": None if full else model.get("recompute_modules"),
+        "recompute_num_layers": model.get("recompute_num_layers") if full else None,
+        "cpu_offloading_num_layers": model.get("cpu_offloading_num_layers")
+        if model.get("cpu_offloading")
+        else None,
+        "moe_flex_dispatcher_backend": model.get("moe_flex_dispatcher_backend")
+        if model.get("moe_token_dispatcher_type") == "flex"
+        else None,
+        "moe_a2a_overlap": overlap.get("overlap_moe_expert_parallel_comm") is True,
+        "use_megatron_fsdp": ddp.get("use_megatron_fsdp") is True,
+        "cutedsl_fused_grouped_mlp": model.get("use_transformer_engine_op_fuser") is True,
+        "fp8_dot_product_attention": types.get("fp8_dot_product_attention") is True,
+        "pp_layout": model.get("pipeline_model_parallel_layout"),
+        "num_gpus": None,
+    }
+
+
+def recipe(name: str, values: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the entry of a recipe; None for fine-tuning and for models that are not in the catalogue."""
+    match = NAME.fullmatch(name)
+    if match is None or any(word in name for word in ("sft", "lora", "peft")):
+        return None
+    model = MODELS.get(match["model"].removesuffix("_pretrain").removesuffix("_pretrain_config"))
+    if model is None:
+        return None
+    types = (
+        (match["types"] or "")
+        .replace("fp8cs", "fp8_cs")
+        .replace("fp8mx", "fp8_mx")
+        .replace("fp8sc", "fp8_sc")
+    )
+    if not types:
+        return None
+    described = load_model(model)
+    entry = {
+        "name": name,
+        "model": model,
+        "kind": kind_of(described),
+        "active_width": active_width(described),
+        "num_layers": described.num_layers,
+        "device": match["device"],
+        "architecture": ARCHITECTURES[match["device"]],
+        "compute": TYPES[types][0],
+        "degrees": _degrees(values),
+        "layout": _layout(values, described.is_moe),
+    }
+    if match["model"].startswith(BF16_STATES) and not values.get("use_megatron_fsdp"):
+        entry["workload"] = {"precision": {"moments": "bf16"}}
+    return entry
+
+
+def _degrees(values: Mapping[str, Any]) -> dict[str, int]:
+    degrees = {name: values.get(key) or 1 for name, key in DEGREES.items()}
+    match = values.get("num_gpus")
+    return {
+        **degrees,
+        "zero": 3 if values.get("use_megatron_fsdp") else 1,
+        **({"micro_batch_size": batch} if (batch := values.get("micro_batch_size")) else {}),
+        **({"devices": match} if match else {}),
+    }
+
+
+def _layout(values: Mapping[str, Any], moe: bool) -> dict[str, Any]:
+    scope = values.get("cuda_graph_scope") or []
+    implementation = values.get("cuda_graph_impl") or "none"
+    layout: dict[str, Any] = {
+        "graphs": launch_graphs(implementation, [scope] if isinstance(scope, str) else scope)
+    }
+    if moe:
+        layout["dispatcher"] = values.get("moe_flex_dispatcher_backend") or "all_to_all"
+        layout["overlap"] = {"expert": bool(values.get("moe_a2a_overlap"))}
+    if values.get("recompute_num_layers"):
+        layout["recompute"] = {"granularity": "full", "num_layers": values["recompute_num_layers"]}
+    elif values.get("recompute_modules"):
+        layout["recompute"] = {"granularity": "selective", "modules": sorted(values["recompute_modules"])}
+    if values.get("cpu_offloading_num_layers"):
+        layout["offload"] = {"activation_layers": values["cpu_offloading_num_layers"]}
+    if isinstance(values.get("pp_layout"), str):
+        layout["stage_layers"] = stage_layers(values["pp_layout"])
+    return layout
+
+
+def stage_layers(text: str) -> list[int]:
+    """Return the decoder layers of every stage of a layout such as "Et*4|(t*4|)*14tmL"."""
+    while text != (text := re.sub(r"\(([^()]*)\)\*(\d+)", lambda match: match[1] * int(match[2]), text)):
+        pass
+    text = re.sub(r"([EtmL])\*(\d+)", lambda match: match[1] * int(match[2]), text)
+    return [stage.count("t") for stage in text.split("|")]
+
+
+def joined(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return entries that differ in their name and compute type only as one, with a name for each type."""
+    groups: dict[str, dict[str, Any]] = {}
+    for entry in entries:
+        plain = {name: value for name, value in entry.items() if name not in ("name", "compute")}
+        key = json.dumps(plain, sort_keys=True)
+        group = groups[key] = groups.pop(key, {"names": {}, **plain})
+        group["names"][entry["compute"]] = entry["name"]
+    return list(groups.values())
+
+
+def _text(document: Mapping[str, Any]) -> str:
+    rows = ",\n  ".join(json.dumps(row, ensure_ascii=False) for row in document["recipes"])
+    return f'{{\n "source": {json.dumps(document["source"])},\n "recipes": [\n  {rows}\n ]\n}}\n'
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

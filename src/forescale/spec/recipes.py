@@ -1,0 +1,196 @@
+"""Performance recipes of training frameworks: the settings that a release uses for a model on a device.
+
+A recipe never sets degrees, batch or length. Its settings apply where a question leaves them open and the layout allows
+them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+from forescale.limits import Interval
+from forescale.spec.attention import FullAttention, LatentAttention
+from forescale.spec.cluster import Cluster
+from forescale.spec.model import DenseFfn, Model
+from forescale.spec.space import recompute_modules
+from forescale.spec.workload import NARROW
+from forescale.struct import Struct
+
+Kind: TypeAlias = Literal["dense", "moe", "mla", "hybrid"]
+"""Architecture of a model, as far as recipes differ: mla is latent attention with experts."""
+GENERATIONS: Final = ("volta", "ampere", "ada", "hopper", "blackwell", "blackwell-ultra")
+"""NVIDIA architectures, oldest first."""
+
+
+class Recipe(Struct, frozen=True, kw_only=True):
+    """Settings of one performance recipe."""
+
+    names: Mapping[str, str]
+    """Name in the framework's repository by the compute type that it trains with."""
+    model: str
+    """Model of the catalogue that it trains."""
+    kind: Kind
+    active_width: Annotated[float, Interval(gt=0)]
+    """`active_width` of that model."""
+    device: str
+    """First characters of the names of its devices."""
+    architecture: str
+    degrees: Mapping[str, int]
+    """Degrees, micro-batch and devices of the recipe, which rank recipes of one model."""
+    num_layers: int
+    layout: Mapping[str, Any]
+    """Fields of `Layout`; tables are nested mappings."""
+    workload: Mapping[str, Any] = {}
+    """Fields of `Workload`."""
+
+    def name(self, compute: str) -> str:
+        """Return the recipe's name for a compute type, or its last one."""
+        return self.names.get(compute, next(reversed(self.names.values())))
+
+
+def kind_of(model: Model) -> Kind:
+    """Return the architecture of a model."""
+    if any(attention.recurrent for attention in model.attentions):
+        return "hybrid"
+    if not model.is_moe:
+        return "dense"
+    return "mla" if model.has_latent else "moe"
+
+
+def active_width(model: Model) -> float:
+    """Return the weights of the layers that one token passes, in units of the hidden size (approximately).
+
+    It orders models by active parameters without building their operators: query, key, value and output widths of
+    attention, and the widths of the feed-forwards or of the selected experts.
+    """
+    return float(sum(_attention_width(layer.attention) + _ffn_width(layer.ffn) for layer in model.layers))
+
+
+def _attention_width(attention: Any) -> float:  # noqa: ANN401 (any kind of attention, or none)
+    if isinstance(attention, FullAttention):
+        return 2.0 * attention.head_dim * (attention.num_heads + attention.num_kv_heads)
+    if isinstance(attention, LatentAttention):
+        return 2.0 * attention.num_heads * attention.v_head_dim
+    return 0.0 if attention is None else 4.0 * attention.num_heads * attention.value_head_dim
+
+
+def _ffn_width(ffn: Any) -> float:  # noqa: ANN401 (dense, routed or none)
+    if ffn is None:
+        return 0.0
+    width = ffn.ffn_hidden_size if isinstance(ffn, DenseFfn) else ffn.top_k * ffn.ffn_hidden_size
+    return float((3 if ffn.gated else 2) * (width + getattr(ffn, "shared_ffn_hidden_size", 0)))
+
+
+def closest(
+    recipes: Sequence[Recipe], model: Model, cluster: Cluster, compute: str, degrees: Mapping[str, Any]
+) -> Recipe | None:
+    """Return the recipe of the closest model, device, types and degrees, in this order; None without recipes.
+
+    Closest is: the same kind of model, then the nearest active parameters, the nearest device generation, the nearest
+    compute type, the most equal degrees; of equals the last in the file, which is the newest variant.
+    """
+    if not recipes:
+        return None
+    kind, width = kind_of(model), active_width(model)
+    device, degrees = cluster.device, {**degrees, "devices": cluster.num_devices}
+
+    def distance(recipe: Recipe) -> tuple[float, ...]:
+        same = sum(degrees.get(name) == value for name, value in recipe.degrees.items())
+        return (
+            float(recipe.kind != kind),
+            round(abs(math.log(width / recipe.active_width)), 9),
+            0.0
+            if device.name.startswith(recipe.device)
+            else 1.0 + _apart(device.architecture, recipe.architecture),
+            0.0
+            if compute in recipe.names
+            else 1.0 + ((compute in NARROW) != (next(iter(recipe.names)) in NARROW)),
+            -float(same),
+        )
+
+    return min(reversed(recipes), key=distance)
+
+
+def _apart(one: str, other: str) -> float:
+    """Return the generations between two architectures; those of other vendors are far from all."""
+    if one not in GENERATIONS or other not in GENERATIONS:
+        return float(len(GENERATIONS))
+    return float(abs(GENERATIONS.index(one) - GENERATIONS.index(other)))
+
+
+def settings_of(
+    recipe: Recipe, model: Model, layout: Mapping[str, Any]
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the settings of a recipe that suit a layout, and the names of those that do not.
+
+    Parameters
+    ----------
+    layout
+        Fields of the layout that the question gives.
+    """
+    settings = dict(recipe.layout)
+    dropped = [
+        name for name, suits in _SUITS.items() if name in settings and not suits(recipe, model, layout)
+    ]
+    for name in dropped:
+        del settings[name]
+    replayed = {**settings.get("recompute", {}), **_table(layout, "recompute")}
+    if replayed.get("granularity") == "full" and settings.get("graphs") in ("partial", "router"):
+        settings["graphs"] = "none"
+        dropped.append("graphs")
+    if settings.get("overlap", {}).get("expert") and not _expert_overlap_suits(model, layout, replayed):
+        settings["overlap"] = {**settings["overlap"], "expert": False}
+        dropped.append("overlap.expert")
+    return settings, tuple(dropped)
+
+
+def _expert_overlap_suits(model: Model, layout: Mapping[str, Any], replayed: Mapping[str, Any]) -> bool:
+    """Return whether expert exchanges can run behind another micro-batch (Megatron-Core, transformer_config.py)."""
+    return (
+        _degree(layout, "ep") > 1
+        and (_degree(layout, "pp") == 1 or _degree(layout, "vpp") > 1)
+        and replayed.get("granularity") != "full"
+        and "moe" not in replayed.get("modules", ())
+        and not _table(layout, "overlap").get("shared_experts")
+        and model.num_mtp_layers <= 1
+    )
+
+
+def _modules_suit(recipe: Recipe, model: Model, layout: Mapping[str, Any]) -> bool:
+    """Return whether a model has the modules that a recipe recomputes, and as many layers on a stage."""
+    if "recompute" in layout:
+        return False
+    replayed = recipe.layout["recompute"]
+    if "num_layers" in replayed:
+        return _same_stages(recipe, model, layout)
+    return set(replayed.get("modules", ())) <= set(recompute_modules(model))
+
+
+def _same_stages(recipe: Recipe, model: Model, layout: Mapping[str, Any]) -> bool:
+    chunks = recipe.degrees["pp"] * recipe.degrees["vpp"]
+    return recipe.num_layers == model.num_layers and chunks == _degree(layout, "pp") * _degree(layout, "vpp")
+
+
+_SUITS: Final = {
+    "dispatcher": lambda _, model, layout: model.is_moe and _degree(layout, "ep") > 1,
+    "recompute": _modules_suit,
+    "stage_layers": lambda recipe, model, layout: (
+        "schedule" not in layout and _same_stages(recipe, model, layout)
+    ),
+    "offload": lambda recipe, model, layout: (
+        "recompute" not in layout and _same_stages(recipe, model, layout)
+    ),
+}
+"""Conditions of the settings of a recipe by name."""
+
+
+def _degree(layout: Mapping[str, Any], name: str) -> int:
+    value = layout.get(name)
+    return value if isinstance(value, int) else 1
+
+
+def _table(layout: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = layout.get(name)
+    return value if isinstance(value, Mapping) else {}

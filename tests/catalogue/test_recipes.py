@@ -1,0 +1,50 @@
+"""Data files of performance recipes: each can be read, and agrees with the models and devices of the catalogue."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import pytest
+
+from forescale.catalogue.clusters import device_names, load_device
+from forescale.catalogue.frameworks import framework_names, load_framework, release_names
+from forescale.catalogue.models import load_model
+from forescale.spec.framework import merged
+from forescale.spec.layout import Layout
+from forescale.spec.recipes import active_width, kind_of
+
+FRAMEWORKS = [
+    framework
+    for name in framework_names()
+    for release in release_names(name)
+    if (framework := load_framework(f"{name}@{release}")).recipes
+]
+
+
+def test_releases_have_recipes() -> None:
+    assert {framework.label for framework in FRAMEWORKS} >= {
+        f"megatron-bridge@{release}"
+        for release in ("25.11", "26.02", "26.02.01", "26.04", "26.04.01", "26.06", "26.06.01", "26.08")
+    }
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda framework: framework.label)
+def test_recipes_agree_with_the_catalogue(framework) -> None:
+    names = [name for recipe in framework.recipes for name in recipe.names.values()]
+    assert len(set(names)) == len(names)
+    devices = {name: load_device(name) for name in device_names()}
+    for recipe in framework.recipes:
+        model = load_model(recipe.model)
+        assert (recipe.kind, recipe.active_width, recipe.num_layers) == (
+            kind_of(model),
+            active_width(model),
+            model.num_layers,
+        )
+        named = [device for name, device in devices.items() if name.startswith(recipe.device)]
+        assert all(device.architecture == recipe.architecture for device in named)
+        layout = merged(Layout(), recipe.layout)
+        assert asdict(layout)["graphs"] == recipe.layout["graphs"]
+        if "stage_layers" in recipe.layout:
+            assert sum(recipe.layout["stage_layers"]) == model.num_layers
+        if layout.overlap.expert or layout.dispatcher != "all_to_all":
+            assert model.is_moe

@@ -1,0 +1,106 @@
+"""Performance recipes: the closest one, and the settings that suit a layout."""
+
+from __future__ import annotations
+
+import pytest
+
+from forescale import project
+from forescale.catalogue.clusters import load_cluster
+from forescale.catalogue.frameworks import load_framework
+from forescale.catalogue.models import load_model
+from forescale.io.question import build_question
+from forescale.spec.recipes import active_width, closest, kind_of, settings_of
+
+BRIDGE = load_framework("megatron-bridge@26.04.01")
+V3 = {"tp": 1, "pp": 8, "vpp": 2, "ep": 32}
+
+
+@pytest.mark.parametrize(
+    ("model", "kind"),
+    [("llama-3-8b", "dense"), ("qwen3-30b-a3b", "moe"), ("deepseek-v3", "mla"), ("nemotron-h-56b", "hybrid")],
+)
+def test_kinds_of_models(model: str, kind: str) -> None:
+    assert kind_of(load_model(model)) == kind
+
+
+def test_widths_order_models_by_active_parameters() -> None:
+    names = ("llama-3-8b", "llama-3-70b", "llama-3.1-405b")
+    widths = [active_width(load_model(name)) for name in names]
+    assert widths == sorted(widths)
+    assert active_width(load_model("qwen3-30b-a3b")) < active_width(load_model("qwen3-32b"))
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "compute", "degrees", "expected"),
+    [
+        ("deepseek-v3", "b200", "mxfp8", V3, "deepseek_v3_pretrain_config_b200_fp8_mx_v2"),
+        ("deepseek-v3", "gb300-nvl72", "bf16", {}, "deepseek_v3_pretrain_config_gb300_bf16_v2"),
+        # no recipe of this model: the nearest of its kind
+        (
+            "qwen3-coder-480b-a35b",
+            "gb200-nvl72",
+            "mxfp8",
+            {},
+            "qwen3_235b_a22b_pretrain_config_gb200_fp8_mx_large_scale",
+        ),
+        # no recipe of this device: the nearest generation
+        ("llama-3-70b", "h800-sxm", "fp8", {}, "llama3_70b_pretrain_config_h100_fp8_cs_v2"),
+    ],
+)
+def test_the_closest_recipe(
+    model: str, cluster: str, compute: str, degrees: dict[str, int], expected: str
+) -> None:
+    recipe = closest(BRIDGE.recipes, load_model(model), load_cluster(cluster, 256), compute, degrees)
+    assert recipe is not None
+    assert recipe.name(compute) == expected
+
+
+def test_settings_that_do_not_suit_are_left_out() -> None:
+    model, cluster = load_model("deepseek-v3"), load_cluster("b200", 256)
+    recipe = closest(BRIDGE.recipes, model, cluster, "mxfp8", V3)
+    assert recipe is not None
+    settings, dropped = settings_of(recipe, model, V3)
+    assert dropped == ()
+    assert (settings["dispatcher"], settings["graphs"], settings["overlap"]) == (
+        "deepep",
+        "partial",
+        {"expert": True},
+    )
+    settings, dropped = settings_of(recipe, model, {"pp": 8, "ep": 1, "recompute": {"granularity": "full"}})
+    assert set(dropped) == {"dispatcher", "recompute", "stage_layers", "graphs", "overlap.expert"}
+    assert settings == {"graphs": "none", "overlap": {"expert": False}}
+
+
+def test_a_question_goes_over_the_recipe_which_goes_over_the_defaults() -> None:
+    plain = {
+        "model": "qwen3-30b-a3b",
+        "cluster": "gb200-nvl72",
+        "devices": 8,
+        "framework": "megatron-bridge@26.04.01",
+        "strategy": {"ep": 8, "micro_batch_size": 4},
+        "workload": {"seq_len": 4096, "global_batch_size": 512},
+    }
+    layout = build_question(plain, where="test").layout
+    assert (layout.dispatcher, layout.graphs) == ("hybridep", "partial")
+    explicit = {**plain, "strategy": {**plain["strategy"], "dispatcher": "all_to_all"}}
+    assert build_question(explicit, where="test").layout.dispatcher == "all_to_all"
+    assert build_question({**plain, "framework": "megatron-core"}, where="test").layout.graphs == "none"
+
+
+def test_the_recipe_is_named_in_a_note() -> None:
+    result = project(
+        "qwen3-30b-a3b", "gb200-nvl72", devices=8, ep=8, micro_batch_size=4, seq_len=4096, global_batch_size=512,
+        framework="megatron-bridge@26.04.01",
+    )  # fmt: skip
+    notes = [note.text for note in result.notes if "qwen3_30b_a3b_pretrain_config_gb200" in note.text]
+    assert len(notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("vpp", "expected"), [(4, {0: 3, 31: 3, 1: 4}), (1, {0: 15, 7: 15, 3: 16})], ids=["vpp 4", "vpp 1"]
+)
+def test_uneven_stages_have_light_ends(vpp: int, expected: dict[int, int]) -> None:
+    layers = BRIDGE.stage_layers(load_model("llama-3.1-405b"), 8, vpp)
+    assert layers is not None
+    assert sum(layers) == 126
+    assert {stage: layers[stage] for stage in expected} == expected
