@@ -54,6 +54,9 @@ STANDARD = (
     "warnings",
 )
 """Modules that recipes import and that are run."""
+SPECIAL = ("large_scale", "_dev", "fsdp")
+"""Parts of the names of special recipes, which come first: of equals the last one is taken."""
+KERNELS = {"fused_grouped_mlp": "cutedsl_fused_grouped_mlp", "narrow_attention": "fp8_dot_product_attention"}
 BF16_STATES = ("deepseek_v3", "kimi_k2")
 """Models whose base recipe keeps moments in bf16 (use_precision_aware_optimizer, exp_avg_dtype)."""
 
@@ -63,6 +66,7 @@ def main(checkout: str, tag: str, target: str) -> None:
     source = Checkout(checkout, tag)
     found = dict(source.dataclasses() if source.has_dataclasses else source.functions())
     entries = [entry for name, values in found.items() if (entry := recipe(name, values)) is not None]
+    entries.sort(key=lambda entry: not any(word in entry["name"] for word in SPECIAL))
     document = {
         "source": f"NVIDIA-NeMo/Megatron-Bridge {tag}, "
         + ("scripts/performance/configs" if source.has_dataclasses else "src/megatron/bridge/perf_recipes"),
@@ -279,6 +283,9 @@ def _layout(values: Mapping[str, Any], moe: bool) -> dict[str, Any]:
         layout["recompute"] = {"granularity": "selective", "modules": sorted(values["recompute_modules"])}
     if values.get("cpu_offloading_num_layers"):
         layout["offload"] = {"activation_layers": values["cpu_offloading_num_layers"]}
+    kernels = {name: True for name, key in KERNELS.items() if values.get(key)}
+    if kernels:
+        layout["kernels"] = kernels
     if isinstance(values.get("pp_layout"), str):
         layout["stage_layers"] = stage_layers(values["pp_layout"])
     return layout
@@ -297,7 +304,8 @@ def joined(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     groups: dict[str, dict[str, Any]] = {}
     for entry in entries:
         plain = {name: value for name, value in entry.items() if name not in ("name", "compute")}
-        key = json.dumps(plain, sort_keys=True)
+        special = any(word in entry["name"] for word in SPECIAL)
+        key = json.dumps([special, plain], sort_keys=True)
         group = groups[key] = groups.pop(key, {"names": {}, **plain})
         group["names"][entry["compute"]] = entry["name"]
     return list(groups.values())

@@ -41,7 +41,7 @@ def test_widths_order_models_by_active_parameters() -> None:
             "gb200-nvl72",
             "mxfp8",
             {},
-            "qwen3_235b_a22b_pretrain_config_gb200_fp8_mx_large_scale",
+            "qwen3_235b_a22b_pretrain_config_gb200_fp8_mx_v2",
         ),
         # no recipe of this device: the nearest generation
         ("llama-3-70b", "h800-sxm", "fp8", {}, "llama3_70b_pretrain_config_h100_fp8_cs_v2"),

@@ -243,6 +243,9 @@ def _weighted_activation(b: Builder, spec: MoeFfn, up: str, activated: str) -> N
     with b.module("moe_act"):
         if spec.limited and not kernels.limits_within:
             up = _limited(b, up)
+        if b.sharding.fuses_experts and spec.gated:
+            within_product(b, "moe.activation", up, activated)
+            return
         if kernels.weighted_activation if spec.gated else kernels.weighted_ungated:
             activation(b, "moe.activation", up, activated, gated=spec.gated)
             return
@@ -269,6 +272,11 @@ def _weighted_activation(b: Builder, spec: MoeFfn, up: str, activated: str) -> N
             temporaries=wide,
             backward_temporaries=wide,
         )
+
+
+def within_product(b: Builder, name: str, up: str, activated: str) -> None:
+    """Append an activation that the product before it computes, from what it keeps, and no kernel of its own."""
+    b.operator(name, reads=(up,), writes=(activated,), saves=(up,))
 
 
 def _dispatch(
@@ -401,13 +409,19 @@ def _grouped(
         product(n=n, k=k, contract="m", accumulate_bytes=beyond), *summed, *flat_gradient(b, groups * k * n)
     )  # fmt: skip
     widened, wide = widening(b, name, groups * k * n, kernels=calls)
+    of_input, of_gradient = (casts(sharding, rows * width, dtype, kernels=calls) for width in (k, n))
+    if (
+        sharding.fuses_experts and spec.gated
+    ):  # made by the kernel before: the activation's and that of its gradient
+        of_input = () if name == "moe.down" else of_input
+        of_gradient = () if name == "moe.up" else of_gradient
     made: Names = ()
     if not b.frozen and kernels.gradient_sum != "in_product":  # of all experts, or of one after another
         made = made_gradient(b, name, k * n * (groups if kernels.grouped_experts else 1.0))
     b.operator(
         name,
-        forward=(*widened, *casts(sharding, rows * k, dtype, kernels=calls), product(n=n, k=k)),
-        backward_input=(*widened, *casts(sharding, rows * n, dtype, kernels=calls), product(n=k, k=n)),
+        forward=(*widened, *of_input, product(n=n, k=k)),
+        backward_input=(*widened, *of_gradient, product(n=k, k=n)),
         backward_weight=() if b.frozen else of_weight,
         reads=(source,),
         writes=(result,),

@@ -335,13 +335,20 @@ class ShardingRules:
 
     @property
     def core_type(self) -> str:
-        """Compute type of attention cores, which no recipe narrows: that of wide products, in 16 bits at least."""
+        """Compute type of attention cores: fp8 where kernels narrow them, else that of 16-bit products at least."""
+        if self.precision.is_narrow and self.choices.kernels.narrow_attention:
+            return "fp8"
         return "bf16" if self.wide_type == "fp8" else self.wide_type
 
     @property
     def narrows_experts(self) -> bool:
         """Whether routed experts multiply in an 8- or 4-bit compute type."""
         return self.precision.is_narrow and self.choices.kernels.narrow_experts
+
+    @property
+    def fuses_experts(self) -> bool:
+        """Whether products of routed experts quantise and activate in their own kernels."""
+        return self.narrows_experts and self.choices.kernels.fused_grouped_mlp
 
     @property
     def expert_type(self) -> str:

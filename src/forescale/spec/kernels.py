@@ -148,6 +148,13 @@ class Kernels(SpecStruct, frozen=True, kw_only=True):
     narrow_experts: bool = True
     """8- and 4-bit recipes narrow the products of routed experts too (Transformer Engine); False leaves them in the
     activations' type (Megatron-LM's grouped_gemm library, --moe-use-legacy-grouped-gemm)."""
+    fused_grouped_mlp: bool = False
+    """Under 8- and 4-bit recipes the first product of routed experts, its gated activation and the quantisation of the
+    result are one kernel, as are the gradient of the second product, of the activation and its quantisation
+    (Transformer Engine's op fuser with NVTE_CUTEDSL_FUSED_GROUPED_MLP)."""
+    narrow_attention: bool = False
+    """Under 8- and 4-bit recipes attention multiplies in fp8, its softmax in fp32
+    (Transformer Engine's fp8_dot_product_attention)."""
     pads_vocabulary: bool = True
     """Embedding and head are padded to a multiple of the model's `vocab_multiple` times tp (Megatron-LM); False only to
     equal parts over tp."""

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from forescale.formula import formula
-from forescale.graph.modules import E5M6_ROW_BYTES, elementwise, exchange
+from forescale.graph.modules import E5M6_ROW_BYTES, casts, elementwise, exchange
 from forescale.graph.operator import Builder, Work
 from forescale.graph.ops import AttentionCore, Collective, Elementwise
 from forescale.graph.sharding import several
@@ -166,11 +166,11 @@ def _core(
         local = b.tensors[qkv[1]].elements + b.tensors[qkv[2]].elements
         others = sharding.degree(sharding.context.around) - 1.0
         temporaries = (b.tensor("attention.gathered_kv", others * local),)
-    copies = _unpadded(b, qkv, output)
+    copies, narrowed = _unpadded(b, qkv, output), _narrowed(b, qkv, output)
     b.operator(
         "attention.core",
-        forward=(_work(b, shape, backward=False), *ring[0], *copies[0]),
-        backward_input=(_work(b, shape, backward=True), *ring[1], *copies[1]),
+        forward=(_work(b, shape, backward=False), *ring[0], *copies[0], *narrowed[0]),
+        backward_input=(_work(b, shape, backward=True), *ring[1], *copies[1], *narrowed[1]),
         reads=qkv,
         writes=(output,),
         saves=(*qkv, *saves),
@@ -178,6 +178,15 @@ def _core(
         backward_temporaries=temporaries,
         overlaps_itself=bool(ring[0]),
     )
+
+
+def _narrowed(b: Builder, qkv: tuple[str, str, str], output: str) -> tuple[Work, Work]:
+    """Return the quantisation of queries, keys and values, and of the output's gradient, where cores multiply in fp8."""
+    sharding = b.sharding
+    if sharding.core_type != "fp8":
+        return (), ()
+    inputs = sum(b.tensors[name].elements for name in qkv)
+    return casts(sharding, inputs, "fp8", kernels=3.0), casts(sharding, b.tensors[output].elements, "fp8")
 
 
 def _unpadded(b: Builder, qkv: tuple[str, str, str], output: str) -> tuple[Work, Work]:
