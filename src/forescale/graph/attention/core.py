@@ -181,7 +181,7 @@ def _core(
 
 
 def _narrowed(b: Builder, qkv: tuple[str, str, str], output: str) -> tuple[Work, Work]:
-    """Return the quantisation of queries, keys and values, and of the output's gradient, where cores multiply in fp8."""
+    """Return the quantisation of queries, keys, values, and of the gradient of the output, where cores use fp8."""
     sharding = b.sharding
     if sharding.core_type != "fp8":
         return (), ()
