@@ -208,7 +208,7 @@ def _filled(question: Question, layout: Layout) -> Layout | None:
         layout = replace(layout, vpp=1, schedule=None)
     if layout.stage_layers and (layout.pp, layout.vpp) != (before.pp, before.vpp):
         framework = question.framework
-        layers = None if framework is None else framework.stage_layers(question.model, layout.pp)
+        layers = None if framework is None else framework.stage_layers(question.model, layout.pp, layout.vpp)
         layout = replace(layout, stage_layers=layers)
     if (layout.tp, layout.cp, layout.pp) != (before.tp, before.cp, before.pp):
         layout = replace(layout, placement=None)

@@ -7,7 +7,7 @@ them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from forescale.limits import Interval
@@ -47,7 +47,7 @@ class Recipe(Struct, frozen=True, kw_only=True):
 
     def name(self, compute: str) -> str:
         """Return the recipe's name for a compute type, or its last one."""
-        return self.names.get(compute, next(reversed(self.names.values())))
+        return self.names.get(compute, list(self.names.values())[-1])
 
 
 def kind_of(model: Model) -> Kind:
@@ -173,7 +173,7 @@ def _same_stages(recipe: Recipe, model: Model, layout: Mapping[str, Any]) -> boo
     return recipe.num_layers == model.num_layers and chunks == _degree(layout, "pp") * _degree(layout, "vpp")
 
 
-_SUITS: Final = {
+_SUITS: Final[Mapping[str, Callable[[Recipe, Model, Mapping[str, Any]], bool]]] = {
     "dispatcher": lambda _, model, layout: model.is_moe and _degree(layout, "ep") > 1,
     "recompute": _modules_suit,
     "stage_layers": lambda recipe, model, layout: (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from forescale.report.document import Column, Content, View, line, listed, table
 from forescale.spec import Device
 from forescale.spec.framework import Framework, Limits, choice_word, explicit_fields
 from forescale.spec.model import Model
+from forescale.spec.recipes import Recipe
 from forescale.struct import attributes
 from forescale.units import format_bytes, format_count
 
@@ -119,7 +120,7 @@ def framework_rows() -> Rows:
 def framework_view(framework: Framework) -> View:
     """Return the settings of a framework that are not defaults, with their sources, and its supported options."""
     plain = Framework(name="", release="", title="", date="", source="", software="")
-    head = ("name", "release", "title", "date", "source", "sources", "limits")
+    head = ("name", "release", "title", "date", "source", "sources", "limits", "recipes")
     rows = (
         (name, _said(value), framework.sources.get(name, ""))
         for name, value in explicit_fields(framework, plain).items()
@@ -130,9 +131,25 @@ def framework_view(framework: Framework) -> View:
         contents=(
             line(framework.source),
             table("|field", "<value", "<source", rows=rows),
+            *_recipes(framework.recipes, framework.sources.get("recipes", "")),
             *_limits(framework.limits),
         ),
     )
+
+
+def _recipes(recipes: Sequence[Recipe], source: str) -> list[Content]:
+    """Return the models, devices and compute types of performance recipes."""
+    if not recipes:
+        return []
+    types: dict[str, dict[str, dict[str, None]]] = {}
+    for recipe in recipes:
+        types.setdefault(recipe.model, {}).setdefault(recipe.device, {}).update(dict.fromkeys(recipe.names))
+    rows = [
+        (model, "; ".join(f"{device} {', '.join(names)}" for device, names in devices.items()))
+        for model, devices in types.items()
+    ]
+    note = f"settings left open follow the recipe of the closest model, device and types ({source})"
+    return [table("|recipes", "<devices and types", rows=rows), line(note)]
 
 
 def _limits(limits: Limits | None) -> list[Content]:
