@@ -72,7 +72,7 @@ def main(checkout: str, tag: str, target: str) -> None:
         + ("scripts/performance/configs" if source.has_dataclasses else "src/megatron/bridge/perf_recipes"),
         "recipes": joined(entries),
     }
-    Path(target).write_text(_text(document), encoding="utf-8")
+    Path(target).write_text(text_of(document), encoding="utf-8")
 
 
 class Checkout:
@@ -311,7 +311,8 @@ def joined(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(groups.values())
 
 
-def _text(document: Mapping[str, Any]) -> str:
+def text_of(document: Mapping[str, Any]) -> str:
+    """Return the text of a data file, one recipe on each line."""
     rows = ",\n  ".join(json.dumps(row, ensure_ascii=False) for row in document["recipes"])
     return f'{{\n "source": {json.dumps(document["source"])},\n "recipes": [\n  {rows}\n ]\n}}\n'
 

@@ -427,7 +427,7 @@ def test_a_recipe_of_megatron_bridge_has_a_model_of_hugging_faces(tmp_path):
     result = bridge(tmp_path)
     assert (result.format, result.framework, result.model.name) == (
         "primus",
-        "megatron-bridge",
+        "megatron-bridge@latest",
         "llama-3.1-70b",
     )
     assert (result.strategy.tp, result.strategy.dp, result.strategy.zero) == (8, 2, 1)

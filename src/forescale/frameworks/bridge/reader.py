@@ -124,7 +124,7 @@ class BridgeReader:
             num_devices=options.num_devices or hooks.num_devices,
             unknown=unknown,
             form=self.name,
-            framework="megatron-bridge",
+            framework="megatron-bridge@latest",
             based=True,
         )
         adapters = read_peft(container_settings)

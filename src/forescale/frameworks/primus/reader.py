@@ -86,7 +86,7 @@ def read_bridge(
         model=model,
         unknown=unknown,
         form="primus",
-        framework="megatron-bridge",
+        framework="megatron-bridge@latest",
     )
     return _adapted(result, settings)
 
@@ -171,7 +171,7 @@ class PrimusReader:
             options=options,
             unknown=unknown,
             form=self.name,
-            framework=self.name,
+            framework="primus@megatron",
             schedule=schedule,
         )
         _check_chunks(schedule, reading, path)
