@@ -15,6 +15,7 @@ from tests.errors import raises
 from forescale.errors import SpecError
 from forescale.spec import Layout, Precision, Recompute, Workload
 from forescale.struct import Struct, attributes
+from forescale.struct import asdict as nested
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -57,6 +58,15 @@ def test_fields_are_those_of_a_dataclass_in_the_order_of_the_constructor() -> No
 def test_fields_of_a_base_and_of_what_extends_it_stay_apart() -> None:
     assert [item.name for item in fields(Whole)] != [item.name for item in fields(Part)]
     assert len(fields(Part)) == 2
+
+
+def test_tables_of_parts_are_those_of_dataclasses() -> None:
+    values = (WHOLE, Layout(), Workload(seq_len=1, global_batch_size=1), Recompute(granularity="full"))
+    for value in values:
+        assert repr(nested(value)) == repr(asdict(value))
+    assert nested(WHOLE)["words"] is not WHOLE.words
+    with pytest.raises(TypeError, match="got dict"):
+        nested({})
 
 
 def test_asdict_goes_into_parts() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from msgspec.structs import replace
@@ -23,6 +22,7 @@ from forescale.evidence.published import Speed
 from forescale.files import Row, Table, parse_json
 from forescale.frameworks.megatron.reader import read_arguments
 from forescale.frameworks.reading import Options, ParsedFile
+from forescale.struct import asdict
 
 COLUMNS = ("test_case", "golden", "platform", "all_args")
 """Columns by which such a table is known."""

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from forescale.files import Row, read_table
 from forescale.frameworks.reading import flat
 from forescale.io.named import named_cluster, named_model
 from forescale.spec import Cluster, Model
+from forescale.struct import asdict
 
 
 def convert(path: str | Path, target: str | Path) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache, reduce
 from operator import add
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,14 +24,16 @@ def maximum(first: Numeric, second: Numeric) -> Numeric:
     """Return the elementwise maximum, which of two numbers takes a tenth of numpy's time; neither is NaN."""
     if isinstance(first, float) and isinstance(second, float):
         return first if first >= second else second
-    return cast("Numeric", np.maximum(first, second))
+    result: Numeric = np.maximum(first, second)
+    return result
 
 
 def minimum(first: Numeric, second: Numeric) -> Numeric:
     """Return the elementwise minimum, which of two numbers takes a tenth of numpy's time; neither is NaN."""
     if isinstance(first, float) and isinstance(second, float):
         return first if first <= second else second
-    return cast("Numeric", np.minimum(first, second))
+    result: Numeric = np.minimum(first, second)
+    return result
 
 
 def where(condition: Condition, value: Numeric, otherwise: Numeric) -> Numeric:
@@ -67,19 +69,34 @@ def mapped(value: T, of: Select) -> T:
 
 
 def _mapped(value: Any, of: Select, known: dict[int, Any]) -> Any:  # noqa: ANN401  (of any type)
-    if isinstance(value, float) or hasattr(value, "__array_ufunc__"):
-        return of(value)
-    if isinstance(value, tuple):
-        return tuple(_mapped(item, of, known) for item in value)
-    if isinstance(value, dict):
-        return {key: _mapped(item, of, known) for key, item in value.items()}
     kind: Any = type(value)
-    names = _field_names(kind)
-    if not names:
+    form = _form(kind)
+    if form == "number":
+        return of(value)
+    if form == "other":
         return value
-    if id(value) not in known:
-        known[id(value)] = kind(**{name: _mapped(getattr(value, name), of, known) for name in names})
-    return known[id(value)]
+    if form == "tuple":
+        return tuple([_mapped(item, of, known) for item in value])
+    if form == "dict":
+        return {key: _mapped(item, of, known) for key, item in value.items()}
+    result = known.get(id(value))
+    if result is None:
+        result = kind(**{name: _mapped(getattr(value, name), of, known) for name in _field_names(kind)})
+        known[id(value)] = result
+    return result
+
+
+@cache
+def _form(kind: Hashable) -> Literal["number", "tuple", "dict", "fields", "other"]:
+    """Return what `mapped` and `joined` take values of a type for."""
+    if not isinstance(kind, type):
+        return "other"
+    if issubclass(kind, float) or hasattr(kind, "__array_ufunc__"):
+        return "number"
+    for parent, form in ((tuple, "tuple"), (dict, "dict")):
+        if issubclass(kind, parent):
+            return form
+    return "fields" if _field_names(kind) else "other"
 
 
 @cache
@@ -98,23 +115,23 @@ def joined(values: Sequence[T], size: int) -> T:
 
 def _joined(values: Sequence[Any], size: int, known: dict[Any, Any]) -> Any:  # noqa: ANN401  (of any type)
     first = values[0]
-    if isinstance(first, float) or hasattr(first, "__array_ufunc__"):
+    kind: Any = type(first)
+    form = _form(kind)
+    if form == "other":
+        return first
+    if form == "number":
         rows = np.empty((len(values), size))
         for row, item in zip(rows, values, strict=True):
             row[...] = item
         return rows.reshape(-1)
-    if isinstance(first, tuple):
+    if form == "tuple":
         return tuple(_joined(item, size, known) for item in zip(*values, strict=True))
-    if isinstance(first, dict):
+    if form == "dict":
         most = sorted(values, key=len, reverse=True)  # what others lack keeps its place among the summands
         keys = dict.fromkeys(key for item in most for key in item)
         return {key: _joined([item.get(key, 0.0) for item in values], size, known) for key in keys}
-    kind: Any = type(first)
-    names = _field_names(kind)
-    if not names:
-        return first
     if (which := tuple(map(id, values))) not in known:
-        fields_of = {name: [getattr(item, name) for item in values] for name in names}
+        fields_of = {name: [getattr(item, name) for item in values] for name in _field_names(kind)}
         known[which] = kind(**{name: _joined(item, size, known) for name, item in fields_of.items()})
     return known[which]
 
@@ -132,4 +149,5 @@ def taking(candidates: NDArray[np.int64]) -> Select:
 
 def indicator(condition: Condition) -> Numeric:
     """Return 1 where `condition` holds and 0 elsewhere, for scalars, arrays and recorded terms."""
-    return cast("Numeric", 1.0 * condition)
+    result: Any = 1.0 * condition
+    return result

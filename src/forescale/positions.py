@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import wraps
+from functools import lru_cache, wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
@@ -165,6 +165,7 @@ def key_lines(text: str, suffix: str) -> dict[str, int]:
     return dict(keys_of_yaml(text)) if suffix in (".yaml", ".yml") else {}
 
 
+@lru_cache(maxsize=16)  # readers ask for the keys of a file several times
 def keys_of_yaml(text: str) -> tuple[tuple[str, int], ...]:
     """Return every key of a YAML text in order, as `key_lines` does; one given twice is there twice."""
     return tuple(_keys_of_node(yaml_nodes(text), "", set()))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import Field, asdict, field, fields, is_dataclass, make_dataclass
+from copy import deepcopy
+from dataclasses import Field, field, fields, is_dataclass, make_dataclass
 from functools import cache
 from importlib import import_module
 from inspect import get_annotations
@@ -43,6 +44,34 @@ def _described(default: Any) -> Any:  # noqa: ANN401  (a field, which dataclasse
         return field()
     factory = getattr(default, "factory", None)
     return field(default=default) if factory is None else field(default_factory=factory)
+
+
+@cache
+def _names(kind: type) -> tuple[str, ...] | None:
+    """Return the names of the fields of a dataclass or struct; None of any other type."""
+    return tuple(item.name for item in fields(kind)) if is_dataclass(kind) else None
+
+
+_ATOMIC = frozenset({str, int, float, bool, type(None)})
+
+
+def asdict(value: Any) -> dict[str, Any]:  # noqa: ANN401  (of any dataclass)
+    """Return a value as nested tables, as `dataclasses.asdict` does in four times the time before Python 3.12."""
+    names = _names(type(value))
+    if names is None:
+        raise TypeError(f"asdict() takes a dataclass or a struct, got {type(value).__name__}")
+    return {name: _nested(getattr(value, name)) for name in names}
+
+
+def _nested(value: Any) -> Any:  # noqa: ANN401  (of any type)
+    kind = type(value)
+    if kind in _ATOMIC:
+        return value
+    if kind is tuple or kind is list:
+        return kind([_nested(item) for item in value])
+    if isinstance(value, dict):
+        return kind((_nested(key), _nested(item)) for key, item in value.items())
+    return deepcopy(value) if _names(kind) is None else asdict(value)
 
 
 class Struct(msgspec.Struct, frozen=True):

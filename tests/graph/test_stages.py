@@ -187,6 +187,14 @@ def test_the_fewest_layers_of_any_chunk_are_in_every_chunk():
     assert (least.counts.tolist(), least.replayed.tolist()) == ([[6.0]], [[2.0]])
 
 
+def test_what_is_in_flight_in_a_chunk_is_in_flight_in_all_before_it():
+    """Of 1, 5 and 0 layers the first alone keeps least, of 5, 1 and 0 all three; in any order the last does."""
+    chunks, ranks = chunks_of(1.0, 5.0, 0.0), np.array([[0, 1, 2], [1, 0, 2]])
+    chunks = replace(chunks, replayed=0.0 * chunks.replayed, heads=0.0 * chunks.heads)
+    assert least_chunks(chunks, ranks, nested=True).counts.tolist() == [[3.0], [6.0]]
+    assert least_chunks(chunks, ranks).counts.tolist() == [[0.0], [0.0]]
+
+
 def test_of_several_copies_on_a_rank_a_micro_batch_meets_one():
     """Two copies of other stages (DualPipe): the mean over both."""
     blocks = PerBlock(layers=(RecomputeSplit(replayed=2.0, kept=2.0),), embedding=RecomputeSplit(replayed=4.0, kept=4.0),

@@ -1,8 +1,9 @@
 """Megatron-LM's own parser and process groups, asked about many command lines; run in a process of its own.
 
-    python megatron_parser.py FOLDER < asked.json
+    python megatron_parser.py FOLDER < asked.jsonl
 
-reads a list of {"arguments", "world", "variables"} and prints a list of what Megatron understood, or why it refused.
+reads lists of {"arguments", "world", "variables"}, one a line, and prints for each a list of what Megatron understood, or
+why it refused.
 No device is there: process groups are torch's fake ones, kernels are never run.
 """
 
@@ -76,17 +77,20 @@ class _Kernels(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 def main(folder: str) -> None:
     warnings.filterwarnings("ignore")
-    question = json.load(sys.stdin)
-    answers, log = [], io.StringIO()
-    with contextlib.redirect_stdout(log):
+    answered = sys.stdout
+    with contextlib.redirect_stdout(io.StringIO()):
         _import(folder)
-        for item in question:
-            try:
-                answers.append(_understood(item["arguments"], item["world"], item["variables"]))
-            except (Exception, SystemExit) as error:
-                place = traceback.extract_tb(error.__traceback__)[-1]
-                answers.append({"refused": f"{type(error).__name__}: {error} ({place.name}: {place.line})"})
-    json.dump(answers, sys.stdout, default=str)
+        for line in sys.stdin:
+            answers = list(map(_answer, json.loads(line)))
+            print(json.dumps(answers, default=str), file=answered, flush=True)
+
+
+def _answer(item: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return _understood(item["arguments"], item["world"], item["variables"])
+    except (Exception, SystemExit) as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        return {"refused": f"{type(error).__name__}: {error} ({place.name}: {place.line})"}
 
 
 def _import(folder: str) -> None:

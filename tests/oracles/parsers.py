@@ -6,6 +6,10 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +17,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TORCHRUN = """\
-import json, os, sys
-print(json.dumps({"words": sys.argv[1:], "variables": dict(os.environ)}))
+#!/bin/sh
+printf '%s\\0' "$#" "$@"
+env -0
 """
 
 
@@ -26,10 +31,8 @@ def needs(name: str) -> pytest.MarkDecorator:
 
 def asked_of(program: str, name: str, values: list[Any], timeout: int = 200) -> list[Any]:
     """What a parser's program beside this file, run by itself, of the package `name`, answers to a list; by its own Python if it has one."""
-    folder = ROOT / ".oracles" / name
-    local = folder / "bin" / "python"
     ran = subprocess.run(
-        [local if local.exists() else sys.executable, Path(__file__).parent / program, folder],
+        _command(program, name),
         input=json.dumps(values),
         capture_output=True,
         text=True,
@@ -40,11 +43,46 @@ def asked_of(program: str, name: str, values: list[Any], timeout: int = 200) -> 
     return list(json.loads(ran.stdout))
 
 
+def _command(program: str, name: str) -> list[str | Path]:
+    folder = ROOT / ".oracles" / name
+    local = folder / "bin" / "python"
+    return [local if local.exists() else sys.executable, Path(__file__).parent / program, folder]
+
+
+@contextmanager
+def parser(program: str, name: str, timeout: int = 900) -> Iterator[Callable[[list[Any]], list[Any]]]:
+    """Yield what asks such a program lists, one after the other: it is started once, and answers each line of JSON by one."""
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(
+            _command(program, name), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as process,
+    ):
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        def answers(values: list[Any]) -> list[Any]:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            late = threading.Timer(timeout, process.kill)
+            late.start()
+            try:
+                print(json.dumps(values), file=process.stdin, flush=True)
+                line = process.stdout.readline()
+            finally:
+                late.cancel()
+            errors.seek(0)
+            assert line, errors.read()[-3000:]
+            return list(json.loads(line))
+
+        yield answers
+
+
 def launched(script: str, folder: Path) -> tuple[list[str], dict[str, str]]:
     """The words and the variables that a launch script gives to torchrun: it is run, with another torchrun."""
     folder.mkdir(parents=True, exist_ok=True)
     program = folder / "torchrun"
-    program.write_text(f"#!{sys.executable}\n{TORCHRUN}")
+    program.write_text(TORCHRUN)
     program.chmod(0o755)
     (folder / "run.sh").write_text(script)
     ran = subprocess.run(
@@ -57,5 +95,5 @@ def launched(script: str, folder: Path) -> tuple[list[str], dict[str, str]]:
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    result = json.loads(ran.stdout)
-    return result["words"], result["variables"]
+    count, *rest = ran.stdout.split("\0")[:-1]
+    return rest[: int(count)], dict(item.split("=", 1) for item in rest[int(count) :])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.oracles.parsers import asked_of, launched, needs
+import pytest
+from tests.oracles.parsers import launched, needs, parser
 from tests.plans import drawn, plans
 
 from forescale.api import ask
@@ -26,7 +28,17 @@ DISPATCHERS = {"all_to_all": "alltoall", "deepep": "flex", "hybridep": "flex"}
 PLAIN = Overlap()
 
 
-def understood(scripts: list[str], folder: Path) -> list[dict[str, Any]]:
+Ask = Callable[[list[Any]], list[Any]]
+
+
+@pytest.fixture(scope="module")
+def megatron() -> Iterator[Ask]:
+    """Ask Megatron-LM's parser, which takes seconds to import, in one process."""
+    with parser("megatron_parser.py", PACKAGE) as ask_parser:
+        yield ask_parser
+
+
+def understood(scripts: list[str], folder: Path, megatron: Ask) -> list[dict[str, Any]]:
     """What Megatron makes of each script, which is run with another torchrun."""
     question = []
     for at, script in enumerate(scripts):
@@ -35,7 +47,7 @@ def understood(scripts: list[str], folder: Path) -> list[dict[str, Any]]:
         launcher = dict(zip(parts[:program:2], parts[1:program:2], strict=True))
         world = int(launcher["--nproc-per-node"]) * int(launcher["--nnodes"])
         question.append({"arguments": parts[program + 1 :], "world": world, "variables": variables})
-    return asked_of("megatron_parser.py", PACKAGE, question)
+    return megatron(question)
 
 
 def meant(question: Question) -> dict[str, Any]:
@@ -156,11 +168,11 @@ CHOICES: dict[str, Any] = {
 }
 
 
-def differences(questions: list[Question], folder: Path) -> list[str]:
+def differences(questions: list[Question], folder: Path, megatron: Ask) -> list[str]:
     """Where Megatron understood something else, or refused."""
     scripts = [result.texts[result.main] for result in map(export, questions)]
     results_found = []
-    for question, answer in zip(questions, understood(scripts, folder), strict=True):
+    for question, answer in zip(questions, understood(scripts, folder, megatron), strict=True):
         if "refused" in answer:
             results_found.append(f"{answer['refused']}: {question.layout}")
         else:
@@ -173,20 +185,20 @@ def differences(questions: list[Question], folder: Path) -> list[str]:
 
 
 @needs(PACKAGE)
-def test_plans_are_understood_as_they_were_meant(tmp_path: Path) -> None:
-    assert differences(plans("megatron", 48), tmp_path) == []
+def test_plans_are_understood_as_they_were_meant(tmp_path: Path, megatron: Ask) -> None:
+    assert differences(plans("megatron", 48), tmp_path, megatron) == []
 
 
 @needs(PACKAGE)
-def test_every_choice_is_understood(tmp_path: Path) -> None:
-    assert differences(plans("megatron", 48, seed=2, **CHOICES), tmp_path) == []
+def test_every_choice_is_understood(tmp_path: Path, megatron: Ask) -> None:
+    assert differences(plans("megatron", 48, seed=2, **CHOICES), tmp_path, megatron) == []
 
 
 @needs(PACKAGE)
-def test_what_megatron_refuses_is_refused(tmp_path: Path) -> None:
+def test_what_megatron_refuses_is_refused(tmp_path: Path, megatron: Ask) -> None:
     """Of random layouts, legal or not, none that Megatron-LM refuses is written."""
     tried = drawn("megatron", 90, seed=3, **CHOICES)
-    answers = understood([launch_script(question) for question in tried], tmp_path)
+    answers = understood([launch_script(question) for question in tried], tmp_path, megatron)
     refused = [answer["refused"] for answer in answers if "refused" in answer]
     slipped = [
         f"{answer['refused']}: {question.layout}"
@@ -198,7 +210,7 @@ def test_what_megatron_refuses_is_refused(tmp_path: Path) -> None:
 
 
 @needs(PACKAGE)
-def test_gpt_oss_is_understood_with_its_clamp_and_its_positions(tmp_path: Path) -> None:
+def test_gpt_oss_is_understood_with_its_clamp_and_its_positions(tmp_path: Path, megatron: Ask) -> None:
     """Values of its config.json on Hugging Face, and the alternation of its windows."""
     question = ask(
         "gpt-oss-20b",
@@ -210,7 +222,7 @@ def test_gpt_oss_is_understood_with_its_clamp_and_its_positions(tmp_path: Path) 
         framework="megatron-core",
     )
     result = export(question)
-    (answer,) = understood([result.texts[result.main]], tmp_path)
+    (answer,) = understood([result.texts[result.main]], tmp_path, megatron)
     requested = {
         "quick_geglu": True,
         "glu_linear_offset": 1.0,
@@ -253,10 +265,10 @@ POSITIONS = {
 
 
 @needs(PACKAGE)
-def test_positions_of_models_are_understood(tmp_path: Path) -> None:
+def test_positions_of_models_are_understood(tmp_path: Path, megatron: Ask) -> None:
     parts = {"devices": 8, "seq_len": 4096, "global_batch_size": 64, "framework": "megatron-core"}
     exports = [export(ask(name, "h100-sxm", **parts)) for name in POSITIONS]
-    answers = understood([item.texts[item.main] for item in exports], tmp_path)
+    answers = understood([item.texts[item.main] for item in exports], tmp_path, megatron)
     result = {
         name: {key: answer.get(key, answer) for key in POSITIONS[name]}
         for name, answer in zip(POSITIONS, answers, strict=True)
@@ -271,12 +283,12 @@ AT_WORK = "experts under tensor parallelism"
 
 
 @needs(PACKAGE)
-def test_what_megatron_refuses_is_not_read(tmp_path: Path) -> None:
+def test_what_megatron_refuses_is_not_read(tmp_path: Path, megatron: Ask) -> None:
     """Of random scripts, which break its laws or not: what it refuses is refused or named, what it takes is read."""
     tried = drawn("megatron", 120, seed=4, **CHOICES)
     scripts = [launch_script(question) for question in tried]
     slipped, result = [], 0
-    for script, answer in zip(scripts, understood(scripts, tmp_path), strict=True):
+    for script, answer in zip(scripts, understood(scripts, tmp_path, megatron), strict=True):
         explicit, refused = judged(script), answer.get("refused", "")
         result += "Megatron-LM refuses" in explicit
         if bool(explicit) != bool(refused) and LATER not in refused and AT_WORK not in explicit:

@@ -150,10 +150,10 @@ def test_dispatch_runs_beside_the_first_product_of_shared_experts_and_combine_be
     assert covers.of_backward_input(later) == (0.0, 0.0)
     shown = {}
     for item in (hides, later, back):
-        covers.add(shown, item, item.forward, covers.of_forward(item))
+        covers.add(shown, item, item.forward, covers.of_forward)
     assert shown == {"expert_comm": pytest.approx((10 - 2.2) + 10 + (10 - 7.0))}
     alone = {}
     apart = Covers(block, asynchronous=False, split=split)
     for local in (hides, later, back):
-        apart.add(alone, local, local.forward, apart.of_forward(local))
+        apart.add(alone, local, local.forward, apart.of_forward)
     assert alone == {"expert_comm": 30.0}

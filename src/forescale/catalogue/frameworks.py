@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
@@ -20,6 +20,7 @@ from forescale.records import record
 from forescale.spec.framework import RULES, Framework, Limits, Variant
 from forescale.spec.layout import Kernels, Recompute
 from forescale.spec.recipes import Recipe
+from forescale.struct import asdict
 
 _OF_FILE = frozenset({"aliases", "default", "base", "releases", "limits"})
 

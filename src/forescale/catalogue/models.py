@@ -74,6 +74,7 @@ def hub_name(text: str) -> str | None:
     return "/".join(filter(None, (result["organisation"], result["name"])))
 
 
+@cache
 def vocabulary_of(tokenizer: str) -> int | None:
     """Return the vocabulary of the model ("organisation/name") that a tokenizer comes with; None if it is not here."""
     try:

@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, fields
+from dataclasses import fields
 from functools import partial, reduce
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -39,7 +39,7 @@ from forescale.results import Result
 from forescale.spec import Model
 from forescale.spec.framework import RULES, Framework, Words, explicit_fields, merged
 from forescale.spec.proposal import Proposal
-from forescale.struct import Struct, attributes
+from forescale.struct import Struct, asdict, attributes
 
 
 def place(export: Export, path: Path, *, force: bool = False) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -16,7 +15,7 @@ from msgspec import field
 from forescale.errors import UnknownKeyError
 from forescale.spec import Layout, Model, Workload
 from forescale.spec.framework import Words, merged
-from forescale.struct import Struct
+from forescale.struct import Struct, asdict
 
 
 class Variables(Mapping[str, str]):

@@ -213,17 +213,27 @@ def with_moments(
     )
 
 
-def least_chunks(chunks: StagePlan, stage_of: NDArray[np.int64]) -> StagePlan:
-    """Return ranks that have of every layer as many in each chunk as the chunk that has fewest."""
-    size = float(stage_of.shape[1])
-    least = {
-        name: size * getattr(chunks, name)[stage_of].min(axis=1)
-        for name in ("replayed", "heads", "first", "last")
-    }
-    others = size * (chunks.counts - chunks.replayed)[stage_of].min(axis=1)
+def least_chunks(chunks: StagePlan, stage_of: NDArray[np.int64], *, nested: bool = False) -> StagePlan:
+    """Return the layers of ranks that any passes in flight keep at least, of as many passes as there are chunks.
+
+    They are the fewest layers of any chunk, for each chunk. `nested`: a micro-batch in flight in a chunk is also in
+    flight in the chunks before it, so that the least is the smallest mean over the first chunks.
+    """
+    size = stage_of.shape[1]
+
+    def least(values: Array) -> Array:
+        """Return the least of (ranks, chunks, ...) values, times the number of chunks."""
+        if nested:
+            lengths = np.arange(1.0, size + 1).reshape(-1, *[1] * (values.ndim - 2))
+            values = np.cumsum(values, axis=1) / lengths
+        result: Array = float(size) * values.min(axis=1)
+        return result
+
+    fewest = {name: least(getattr(chunks, name)[stage_of]) for name in ("replayed", "heads", "first", "last")}
+    others = least((chunks.counts - chunks.replayed)[stage_of])
     ranks = np.arange(len(stage_of))
-    counts = others + least["replayed"]
-    return StagePlan(**least, counts=counts, index=ranks.astype(float), multiplicity=np.ones(len(ranks)))
+    counts = others + fewest["replayed"]
+    return StagePlan(**fewest, counts=counts, index=ranks.astype(float), multiplicity=np.ones(len(ranks)))
 
 
 def greatest(kept: Array) -> NDArray[np.int64]:

@@ -18,6 +18,7 @@ from forescale.syntax import toml_value
 
 OPTIONS = {item.name: item.flag for item in options(Layout) if item.path == (item.name,)}
 """Option of each field of a layout that has one of its name; fields of tables are set by --set."""
+USUAL = Layout()
 WORKS_UNDER = {item.name: item.option.under for item in declared(Layout) if item.option.under is not None}
 """Condition of each field of a layout that has one; where it is not met, no formula reads the field."""
 
@@ -41,13 +42,14 @@ def told_words(question: Question) -> dict[str, Any]:
     values = question_values(question)
     parts = {"model": question.model, "cluster": question.cluster, "framework": question.framework}
     sections = {name: values.pop(name) for name in ("strategy", "workload", "precision")}
+    wanted = _read(question.strategy), question.workload
 
     def same(values: Mapping[str, Any]) -> bool:
         try:
             result = build_question({"strategy": {}, **values, **parts}, where="the question")
         except SpecError:  # a word that others need
             return False
-        return (_read(result.strategy), result.workload) == (_read(question.strategy), question.workload)
+        return (_read(result.strategy), result.workload) == wanted
 
     derived = {name: value for name, value in sections["strategy"].items() if not name.startswith("dp_")}
     if same({**sections, "strategy": derived}):
@@ -64,7 +66,7 @@ def _read(layout: Layout | None) -> Layout | None:
     if layout is None:
         return None
     idle = {name for name, under in WORKS_UNDER.items() if not has_effect(under, layout)}
-    return replace(layout, **{name: getattr(Layout(), name) for name in idle})
+    return replace(layout, **{name: getattr(USUAL, name) for name in idle})
 
 
 def project_line(question: Question, *, model: str | None = None) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -51,6 +51,7 @@ from forescale.spec.operations import (
     Failures,
     Operations,
 )
+from forescale.struct import asdict
 from forescale.syntax import load_mapping
 
 T = TypeVar("T")

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
@@ -77,6 +77,7 @@ from forescale.spec.operations import Operations
 from forescale.spec.proposal import Constraint
 from forescale.spec.space import Space
 from forescale.spec.workload import Precision
+from forescale.struct import asdict
 from forescale.syntax import deep_merge, dump_toml, load_mapping, parse_mapping
 
 if TYPE_CHECKING:
@@ -380,7 +381,10 @@ def build_layout(values: Mapping[str, Any], num_devices: int, *, where: str, sit
         ).at(f"{where}, strategy")
     result = {"dp_replicate": value.dp_replicate * least}
     result[free] = num_devices // fixed * (least if free == "dp_replicate" else 1)
-    return build(Layout, {**values, **result}, where=f"{where}, strategy")
+    try:
+        return replace(value, **result)
+    except SpecError:  # which names the place
+        return build(Layout, {**values, **result}, where=f"{where}, strategy")
 
 
 def question_values(question: Question) -> dict[str, Any]:

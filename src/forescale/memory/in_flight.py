@@ -145,13 +145,16 @@ class InFlightBound(ScheduledInFlight, frozen=True, kw_only=True, eq=False):
     def most(
         self, degrees: Degrees, stages: Stages, count: Numeric, in_flight_bytes: InFlightBytes
     ) -> tuple[Numeric, Numeric]:
-        """Return the bytes that no order goes below: of the chunks that a rank holds at least."""
-        least = stages.moments[0] if stages.moments else stages
+        """Return the bytes that no order goes below.
+
+        The moments are the least layers of passes in flight and of passes that wait for their weight gradients.
+        """
+        between, late = stages.moments or (stages, stages)
         shares = self.shares(degrees, stages, count)
-        most = saved_bytes(per_microbatch=in_flight_bytes.whole(least), microbatches=shares)
+        most = saved_bytes(per_microbatch=in_flight_bytes.whole(between), microbatches=shares)
         if in_flight_bytes.waiting is not None:
-            late = saved_bytes(per_microbatch=in_flight_bytes.waiting(least), microbatches=self.waits)
-            most = held_until(whole=most, waiting=late)
+            waiting = saved_bytes(per_microbatch=in_flight_bytes.waiting(late), microbatches=self.waits)
+            most = held_until(whole=most, waiting=waiting)
         return most, most
 
 

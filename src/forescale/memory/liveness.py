@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator as arithmetic
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, cast
 
@@ -298,7 +297,7 @@ def _fullest(shape: _Shape) -> tuple[Places, Places]:
         ),
     )
     forward, backward = (
-        tuple(tuple(cast("Iterable[int]", item.tensors.values())) for item in undominated(phase))
+        tuple(sorted(tuple(cast("Iterable[int]", item.tensors.values())) for item in undominated(phase)))
         for phase in (moments.forward, moments.backward)
     )
     return forward, backward
@@ -333,11 +332,30 @@ def peaks_of(block: Block, kept: Kept) -> tuple[Numeric, Numeric]:
 
 
 def _largest_sum(sizes: Sequence[Numeric], places: Places) -> Numeric:
-    """Return the most bytes of any moment, each summed one tensor after the other."""
-    sums = [
-        functools.reduce(arithmetic.add, map(sizes.__getitem__, place)) if place else 0.0 for place in places
-    ]
-    return functools.reduce(maximum, sums) if sums else 0.0
+    """Return the most bytes of any moment, each summed one tensor after the other.
+
+    `places` are sorted, so that moments with the same first tensors share their sum.
+    """
+    sums: list[Numeric] = []
+    largest: Numeric = 0.0
+    before: tuple[int, ...] = ()
+    for nth, place in enumerate(places):
+        shared = _num_shared(before, place)
+        del sums[shared:]
+        for tensor in place[shared:]:
+            sums.append(sums[-1] + sizes[tensor] if sums else sizes[tensor])
+        here = sums[-1] if sums else 0.0
+        largest = maximum(largest, here) if nth else here
+        before = place
+    return largest
+
+
+def _num_shared(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return how many first items two sequences have in common."""
+    pairs = zip(one, other, strict=False)
+    return next(
+        (nth for nth, (first, second) in enumerate(pairs) if first != second), min(len(one), len(other))
+    )
 
 
 class BlockBytes(Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from functools import cache
 from itertools import pairwise
 from typing import Any, Final, Literal, TypeAlias, TypeVar
@@ -24,6 +24,7 @@ from forescale.spec.proposal import Proposal as Asked
 from forescale.spec.recipes import Recipe, closest, settings_of
 from forescale.spec.space import Space, default_recompute, partial_recompute
 from forescale.spec.workload import NARROW, ComputeType, Precision, StorageType, Workload
+from forescale.struct import asdict
 
 Words: TypeAlias = Mapping[str, Any]
 """Fields of a specification by name, as a plan file has them: tables inside are mappings."""

@@ -100,14 +100,13 @@ def block_seconds(
         forward_kernels = forward_kernels + operator.forward_kernels
         backward_kernels = backward_kernels + operator.backward_kernels
         weight_kernels = weight_kernels + operator.weight_kernels
-        covers.add(forward, operator, operator.forward, covers.of_forward(operator))
-        covers.add(backward, operator, operator.backward_input, covers.of_backward_input(operator))
-        cover = covers.of_backward_weight(operator)
+        covers.add(forward, operator, operator.forward, covers.of_forward)
+        covers.add(backward, operator, operator.backward_input, covers.of_backward_input)
         for into in (backward, weight):
-            covers.add(into, operator, operator.backward_weight, cover)
+            covers.add(into, operator, operator.backward_weight, covers.of_backward_weight)
         flops = flops + operator.flops
     for local in (priced.operators[item.name] for item in chain.from_iterable(replays)):
-        covers.add(backward, local, local.forward, covers.of_forward(local), part="recompute")
+        covers.add(backward, local, local.forward, covers.of_forward, part="recompute")
         flops = flops + local.forward_flops
         backward_kernels = backward_kernels + local.forward_kernels
     backward_kernels = backward_kernels + _checkpoints(priced, replays)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from forescale.files import packaged
@@ -209,22 +210,22 @@ class Covers:
         into: Seconds,
         priced_operator: PricedOperator,
         seconds: tuple[Numeric, Seconds],
-        cover: tuple[Numeric, Numeric],
+        cover: Callable[[PricedOperator], tuple[Numeric, Numeric]],
         part: str | None = None,
     ) -> None:
-        """Add one pass of one operator: its compute, and what shows of its communication."""
+        """Add one pass of one operator: its compute, and what shows of its communication behind what covers it."""
         compute, communication = seconds
         operator = priced_operator.operator
         if not isinstance(compute, float) or compute:
             name = part or operator.part
             into[name] = into.get(name, 0.0) + compute
-        if operator.name in self.elsewhere:
+        if operator.name in self.elsewhere or (not communication and operator.panels is None):
             return
         if operator.panels is not None:
             shown = panelled(compute, communication, operator.panels, self.contention)
             into["tensor_comm"] = into.get("tensor_comm", 0.0) + shown
             return
-        whole, chunked = cover
+        whole, chunked = cover(priced_operator)
         hides = operator.overlaps_itself or operator.hidden_behind is not None or operator.name in self.beside
         for name, duration in communication.items():
             shown = duration

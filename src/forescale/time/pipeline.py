@@ -509,7 +509,10 @@ def _plans(
     ranks = plan_placed(chunks, placement.rank_of_stage, placement.num_replicas)
     stage_of = stages_of_ranks(placement.rank_of_stage, placement.num_replicas)
     if stage_of.shape[1] > 1:
-        ranks = replace(ranks, moments=(least_chunks(chunks, stage_of),))
+        least = least_chunks(chunks, stage_of)
+        nested = placement.num_replicas == 1
+        in_flight = least_chunks(chunks, stage_of, nested=True) if nested else least
+        ranks = replace(ranks, moments=(in_flight, least))
     whole = ranks.compressed()
     one_path = placement.num_replicas == 1 and not kind.splits_sequences
     starts = [of_stage.index(_last_alike(ranks, int(rank))) if one_path else 0 for rank in whole.index]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ from forescale.frameworks.reading import Options, ParsedFile, explicit_fields, u
 from forescale.frameworks.settings import Settings, errors_of
 from forescale.positions import keys_of_yaml
 from forescale.spec.model import Model
+from forescale.struct import asdict
 from forescale.syntax import parse_mapping, parse_yaml
 from forescale.units import counted
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +32,7 @@ from forescale.positions import keys_of_yaml
 from forescale.schedule.library import family
 from forescale.spec.model import MoeFfn
 from forescale.spec.workload import Trainable
+from forescale.struct import asdict
 from forescale.syntax import deep_merge, parse_mapping, parse_yaml
 from forescale.units import counted
 
