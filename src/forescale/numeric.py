@@ -87,7 +87,7 @@ def _mapped(value: Any, of: Select, known: dict[int, Any]) -> Any:  # noqa: ANN4
 
 
 @cache
-def _form(kind: Hashable) -> Literal["number", "tuple", "dict", "fields", "other"]:
+def _form(kind: Hashable) -> str:
     """Return what `mapped` and `joined` take values of a type for."""
     if not isinstance(kind, type):
         return "other"
@@ -96,7 +96,7 @@ def _form(kind: Hashable) -> Literal["number", "tuple", "dict", "fields", "other
     for parent, form in ((tuple, "tuple"), (dict, "dict")):
         if issubclass(kind, parent):
             return form
-    return "fields" if _field_names(kind) else "other"
+    return "fields" if _field_names(kind) else "other"  # type: ignore[arg-type]
 
 
 @cache
@@ -149,5 +149,5 @@ def taking(candidates: NDArray[np.int64]) -> Select:
 
 def indicator(condition: Condition) -> Numeric:
     """Return 1 where `condition` holds and 0 elsewhere, for scalars, arrays and recorded terms."""
-    result: Any = 1.0 * condition
+    result: Numeric = 1.0 * condition
     return result

@@ -57,7 +57,7 @@ _ATOMIC = frozenset({str, int, float, bool, type(None)})
 
 def asdict(value: Any) -> dict[str, Any]:  # noqa: ANN401  (of any dataclass)
     """Return a value as nested tables, as `dataclasses.asdict` does in four times the time before Python 3.12."""
-    names = _names(type(value))
+    names = _names(type(value))  # type: ignore[arg-type]
     if names is None:
         raise TypeError(f"asdict() takes a dataclass or a struct, got {type(value).__name__}")
     return {name: _nested(getattr(value, name)) for name in names}
@@ -71,7 +71,7 @@ def _nested(value: Any) -> Any:  # noqa: ANN401  (of any type)
         return kind([_nested(item) for item in value])
     if isinstance(value, dict):
         return kind((_nested(key), _nested(item)) for key, item in value.items())
-    return deepcopy(value) if _names(kind) is None else asdict(value)
+    return deepcopy(value) if _names(kind) is None else asdict(value)  # type: ignore[arg-type]
 
 
 class Struct(msgspec.Struct, frozen=True):

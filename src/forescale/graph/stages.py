@@ -229,7 +229,9 @@ def least_chunks(chunks: StagePlan, stage_of: NDArray[np.int64], *, nested: bool
         result: Array = float(size) * values.min(axis=1)
         return result
 
-    fewest = {name: least(getattr(chunks, name)[stage_of]) for name in ("replayed", "heads", "first", "last")}
+    fewest: dict[str, Any] = {
+        name: least(getattr(chunks, name)[stage_of]) for name in ("replayed", "heads", "first", "last")
+    }
     others = least((chunks.counts - chunks.replayed)[stage_of])
     ranks = np.arange(len(stage_of))
     counts = others + fewest["replayed"]

@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from forescale import wording
 from forescale.atomic_write import write_text
 from forescale.catalogue.frameworks import load_framework
-from forescale.errors import ReaderError, UnknownKeyError, UnknownNameError
+from forescale.errors import ForescaleError, ReaderError, UnknownKeyError, UnknownNameError
 from forescale.files import file_of, is_file, parse_json, read_text
 from forescale.io.document import PLAN, is_document, is_written, read_asked, toml_file
 from forescale.io.measurements import artifact_notes, cost_values, of_artifact, of_profile, read_costs
@@ -379,11 +379,11 @@ def build_layout(values: Mapping[str, Any], num_devices: int, *, where: str, sit
             f"tp {value.tp} × cp {value.cp} × pp {value.pp} × the data-parallel degree",
             f"the nearest {nearest}",
         ).at(f"{where}, strategy")
-    result = {"dp_replicate": value.dp_replicate * least}
+    result: dict[str, Any] = {"dp_replicate": value.dp_replicate * least}
     result[free] = num_devices // fixed * (least if free == "dp_replicate" else 1)
     try:
         return replace(value, **result)
-    except SpecError:  # which names the place
+    except ForescaleError:  # which names the place
         return build(Layout, {**values, **result}, where=f"{where}, strategy")
 
 
