@@ -177,7 +177,10 @@ def workplace() -> Iterator[None]:
 
 
 def main() -> None:
-    """Write every page anew."""
+    """Write every page anew, and with them the tables of docs/seeds.md."""
+    from scripts import seeds
+
+    seeds.main()
     for page in [Path(name).resolve() for name in sys.argv[1:]] or pages():
         text = page.read_text(encoding="utf-8")
         with workplace():
@@ -186,4 +189,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
     main()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache, reduce
 from operator import add
-from typing import Any, Literal, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -149,5 +149,5 @@ def taking(candidates: NDArray[np.int64]) -> Select:
 
 def indicator(condition: Condition) -> Numeric:
     """Return 1 where `condition` holds and 0 elsewhere, for scalars, arrays and recorded terms."""
-    result: Numeric = 1.0 * condition
+    result: Numeric = 1.0 * condition  # type: ignore[assignment]
     return result

@@ -390,11 +390,13 @@ def _ideal_days(workload: Workload, step: float) -> float | None:
 
 def _parameters(model: Model, workload: Workload, evaluation: Evaluation) -> ParameterSummary:
     counts = count_parameters(model)
+    per_stage = tuple(round(elements) for elements in np.ravel(value_of(evaluation.parameters)).tolist())
     return ParameterSummary(
         total=counts.total,
         active=counts.active,
         trained=count_trained(model, workload.trainable),
-        per_device_max=round(float(np.max(value_of(evaluation.parameters)))),
+        per_device_max=max(per_stage),
+        per_stage=per_stage,
     )
 
 

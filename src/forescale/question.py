@@ -42,8 +42,8 @@ class Note(Struct, frozen=True, kw_only=True):
 
 MIDDLE = 2
 TOPICS: tuple[tuple[str, ...], ...] = (
-    ("left out",),
-    ("sites", "framework", "devices", "experts", "measured", "time", "preset", "attention"),
+    ("left out", "environment"),
+    ("platform", "sites", "framework", "devices", "experts", "measured", "time", "preset", "attention"),
     (
         *(
             "calibration",
@@ -60,8 +60,9 @@ TOPICS: tuple[tuple[str, ...], ...] = (
     ("layout", "schedule", "model"),
     ("reader", "file"),
 )
-"""Topics of notes by rank: the model is incomplete; the figures are of something else than was asked, or do not hold;
-assumptions of the figures; settings without effect; how files were read."""
+"""Topics of notes by rank: the model is incomplete, or the environment changes the question; the figures are of
+something else than was asked, or do not hold; assumptions of the figures; settings without effect; how files were
+read."""
 RANKS = {topic: rank for rank, topics in enumerate(TOPICS) for topic in topics}
 
 

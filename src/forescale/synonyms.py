@@ -51,7 +51,8 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("devices", "num_devices"),
     ),
     ("num_nodes nnodes n_nodes hosts", ("nodes",)),
-    ("gpu hardware machine accelerator system", ("cluster", "device")),
+    ("gpu_clock_mhz gpu_clock clock clock_mhz", ("device_clock_mhz",)),
+    ("gpu gpu_arch hardware machine accelerator system", ("cluster", "device")),
     ("train_tokens total_tokens training_tokens num_tokens token_budget", ("tokens",)),
     (
         "dtype torch_dtype compute_dtype data_type fp8 bf16 fp16 mixed_precision amp",

@@ -167,7 +167,7 @@ def test_ranks_find_the_gradients_of_one(ranks, cuts):
         (LATENT, DENSE, SP, "plain fused attention: ask with --no-sp"),
         (replace(FULL, window=8), DENSE, SP, "ask with --no-sp"),
         (FULL, DENSE, {"tp": 4, "sp": False}, "copy key/value heads over tp 4"),
-        (FULL, MOE, {**SP, "etp": 2}, "split experts over etp 2 of tp 2 with sp"),
+        (FULL, MOE, {**SP, "etp": 2}, "split experts over etp 2 of tp 2: ask with --etp 1"),
         (FULL, MOE, {"tp": 2, "sp": False, "etp": 2, "ep": 2, "dp_shard": 2}, "ask with sp"),
         (
             FULL,

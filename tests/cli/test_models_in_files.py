@@ -62,6 +62,8 @@ COMMANDS = {
     "report": RUN,
     "bench": LAID,
     "pipeline partition": LAID,
+    "projection memory": LAID,
+    "projection performance": LAID,
 }
 """Every command that takes a model, with what it needs beside."""
 SOURCES = ("llama-3.2-1b", "config.json", "folder", "plan.toml", "train.sh", "arguments.json")

@@ -455,3 +455,78 @@ def test_where_no_schedule_of_the_library_fits_the_optimised_one_is_compared_wit
     assert "shorter than one micro-batch at a time (10)" in run(
         "optimise", "--pp", "2", "-m", "2", "--vpp", "3", "--placement", "V"
     )
+
+
+TABLE = """\
+fwd_time: 1000
+bwd_time: 1000
+wgrad_time: 1000
+output_dir: {folder}
+schedulers:
+  - {{name: plain, class: a.Schedule1F1B, pp_size: 4, vpp_size: 1, micro_batches: 8}}
+  - {{name: v, class: a.ScheduleZBVGreedy, pp_size: 4, vpp_size: 2, micro_batches: 8, memory_config: half}}
+  - {{name: limited, class: a.ScheduleZeroBubbleHeuristic, pp_size: 4, vpp_size: 1, micro_batches: 8,
+     cost_f: 1000, cost_b: 1000, cost_w: 1000, cost_comm: 10, max_mem: 5}}
+"""
+
+
+@pytest.fixture
+def primus_table(tmp_path):
+    path = tmp_path / "table.yaml"
+    path.write_text(TABLE.format(folder=tmp_path / "steps"))
+    return path
+
+
+def test_a_table_of_primus_writes_its_simulated_steps(primus_table, tmp_path):
+    """`--config=` as Primus' tools take it; the files read back as the steps that were simulated."""
+    result = RUNNER.invoke(app, ["simulate", f"--config={primus_table}", "--json"])
+    document = json.loads(result.stdout)
+    assert result.stderr == f"wrote {tmp_path / 'steps'}: plain, v, limited\n"
+    for one in document["schedules"]:
+        step = read_run(tmp_path / "steps" / one["schedule"]).typical
+        assert 1e3 * step.makespan_s == pytest.approx(one["makespan"])
+        assert list(step.memory_gib) == one["peak_activations"]
+        assert step.schedule.name == one["schedule"]
+    config = json.loads((tmp_path / "steps" / "v" / "config.json").read_text())
+    assert (config["pp_size"], config["vp_size"], config["num_mbs"]) == (4, 2, 8)
+    rank = json.loads((tmp_path / "steps" / "v" / "pp_rank_0.json").read_text())["0"]
+    assert {
+        len(rank[f"{kind}_{part}"]) for kind in ("fwd", "bwd", "wgrad") for part in ("start", "chunk")
+    } == {16}
+    limited = document["schedules"][2]
+    assert max(limited["peak_activations"]) == 5
+    assert limited["num_microbatches"] == 8
+
+
+def test_bars_for_each_rank_of_a_table(primus_table):
+    text = run("simulate", str(primus_table))
+    assert re.search(r"plain +\S{4} +27000 to 33000 +█▆▄▂ +1 to 4", text)
+    one = run("simulate", str(primus_table), "-s", "plain")
+    assert "plain" in one
+    assert "limited" not in one
+
+
+def test_all_schedules_of_a_table_on_one_page(primus_table, tmp_path):
+    page = tmp_path / "all.html"
+    run("draw", f"--config={primus_table}", "-o", str(page))
+    assert [name in page.read_text() for name in ("plain, pp 4", "v, pp 4", "limited, pp 4")] == [True] * 3
+    assert run("draw", str(primus_table), "-s", "v").count(", pp 4") == 1
+
+
+def test_one_schedule_into_a_folder(tmp_path):
+    run("simulate", *map(str, ONE), "--output-dir", str(tmp_path / "out"))
+    assert read_run(tmp_path / "out" / "1f1b").typical.schedule.num_ranks == 2
+
+
+def test_two_tables_are_refused(primus_table):
+    with pytest.raises(ForescaleError, match="are two files"):
+        run("simulate", str(primus_table), "--config", str(primus_table))
+    with raises(ForescaleError, "no_effect those options"):
+        run("draw", str(primus_table), "--pp", "4")
+
+
+@pytest.mark.parametrize("name", ["seaailab-ilp", "megatron-ilp", "ILP", "zb-heuristic"])
+def test_names_of_the_heuristic(name):
+    """What Primus and the zero-bubble authors call the automatic schedule; without a limit, all wait."""
+    document = as_json("simulate", "-s", name, "--pp", "2", "-m", "4", "--memory-limit", "2")
+    assert (document["schedule"], max(document["peak_activations"])) == ("zb-unlimited", 2)

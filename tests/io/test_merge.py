@@ -50,6 +50,19 @@ def test_a_table_whose_fields_depend_on_each_other_is_replaced(name: str) -> Non
     assert merged.values["strategy"][name] == {"granularity": "full"}
 
 
+@pytest.mark.parametrize(
+    ("later", "vpp"),
+    [({"schedule": "zbv"}, None), ({"schedule": "interleaved-1f1b"}, 4), ({"schedule": "zbv", "vpp": 3}, 3),
+     ({"schedule": "no such"}, 4), ({"tp": 2}, 4)],
+)  # fmt: skip
+def test_a_later_schedule_drops_a_vpp_that_it_does_not_allow(
+    later: dict[str, object], vpp: int | None
+) -> None:
+    file = PartialQuestion(values={"strategy": {"pp": 4, "vpp": 4}}, source="file")
+    merged = merge(file, PartialQuestion(values={"strategy": later}))
+    assert merged.values["strategy"].get("vpp") == vpp
+
+
 def test_nodes_replace_devices() -> None:
     merged = merge(part(devices=8, cluster={"base": "h100-sxm", "num_devices": 8}), part(nodes=4))
     assert merged.values == {"cluster": {"base": "h100-sxm"}, "nodes": 4}

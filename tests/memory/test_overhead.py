@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from forescale.catalogue.clusters import load_cluster
@@ -49,6 +51,13 @@ def test_xla_says_how_much_of_a_tpu_a_program_may_have(name, gib):
     assert device.hbm_bytes - overhead.context.expected == pytest.approx(gib * 2**30)
     assert overhead == overhead_of(device, "expandable_segments", varied=True)
     assert overhead.fragmentation.expected < 1.01
+
+
+def test_a_cpu_core_has_no_context():
+    core = replace(DEVICE, name="cpu-core", vendor="cpu", architecture="x86")
+    overhead = overhead_of(core, "segments", loads_all=True)
+    assert (overhead.context.low, overhead.context.high) == (0.0, 0.0)
+    assert overhead.fragmentation.high == 1.0
 
 
 def test_independent_deviations_add_as_squares():

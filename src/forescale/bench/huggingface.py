@@ -85,16 +85,15 @@ def check(question: Question) -> None:
         With what they do not do.
     """
     model, _, layout, workload = question.parts
-    split, types, plain = layout.tp > 1, workload.precision, layout.flash_attention and _sees_all(model)
+    split, types, usual = layout.tp > 1, workload.precision, 1 if layout.sp else layout.tp
+    plain = layout.flash_attention and _sees_all(model)
     reasons = {
         "split hidden states over tp but for plain fused attention: ask with --no-sp": split
         and layout.sp
         and (model.has_latent or not plain),
-        f"copy key/value heads over tp {layout.tp}": any(
-            attention.heads[1] % layout.tp for attention in model.attentions
-        ),
-        f"split experts over etp {layout.etp} of tp {layout.tp}{' with sp' * layout.sp}": model.is_moe
-        and layout.etp != (1 if layout.sp else layout.tp),
+        f"copy key/value heads over tp {layout.tp}": any(a.heads[1] % layout.tp for a in model.attentions),
+        f"split experts over etp {layout.etp} of tp {layout.tp}: ask with --etp {usual}": model.is_moe
+        and layout.etp != usual,
         f"spread experts over ep {layout.ep} of whole hidden states: ask with sp": split
         and layout.ep > 1
         and not layout.sp,

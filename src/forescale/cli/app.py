@@ -46,6 +46,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "explain": ("explain", "explain_command"),
     "report": ("report", "report_command"),
     "bench": ("bench", "bench_command"),
+    "projection": ("projection", "projection_app"),
     "validate": ("validate", "validate_command"),
     "calibrate": ("calibrate", "calibrate_command"),
     "catalogue": ("catalogue", "catalogue_app"),

@@ -41,8 +41,8 @@ _bench = partial(option, panel="Bench")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasureOptions:
-    """What is measured, on what, for how long."""
+class BenchRunOptions:
+    """The devices, the duration and the file of a bench."""
 
     devices_here: int | None = _bench(
         "Devices of this machine; all by default.",
@@ -58,6 +58,12 @@ class MeasureOptions:
     save: Path | None = _bench(
         "What was measured.", "FILE.json", flag="--save --save-benchmark", check=writable
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureOptions(BenchRunOptions):
+    """What is measured, on what, for how long."""
+
     suite: Suite | None = _bench("Calibrate a device, or memory without one.")
     check: Path | None = _bench("Run all of it: how far off is its projection?", "FILE.json")
     known: list[Path] | None = _bench("What to time next; with --save, timed.", "FILE.json", flag="--next")
@@ -106,8 +112,8 @@ def bench_command(
     if bench.known is not None:
         _next(question, bench, bench.known, output=output)
         return
-    measured = _measured(question, bench)
-    _end(measured, _give(measured, bench.save, output=output))
+    measured = run_bench(question, bench, suite=bench.suite)
+    end(measured, _give(measured, bench.save, output=output))
     if bench.save is not None and bench.suite is None and output.is_text:
         from forescale.bench.suite import propose
         from forescale.cli.render.bench import next_view
@@ -127,34 +133,34 @@ def _give(bench_artifact: BenchArtifact, save: Path | None, *, output: OutputOpt
         Answer(view=lambda: bench_view(bench_artifact), document=lambda: bench_values(bench_artifact)), output
     )
     ended = bench_artifact.conditions.interrupted or bench_artifact.conditions.failed
-    place = save or (_spare() if ended else None)
+    place = save or (spare() if ended else None)
     if place is not None:
-        _write(bench_artifact, place)
+        write_artifact(bench_artifact, place)
         if output.is_text and not ended:
             say(f"wrote {place}")
     return place
 
 
-def _spare() -> Path:
+def spare() -> Path:
     """Return a new file for what nobody named a place for."""
     handle, name = tempfile.mkstemp(prefix="forescale-bench-", suffix=".json")
     os.close(handle)
     return Path(name)
 
 
-def _write(bench_artifact: BenchArtifact, place: Path) -> None:
+def write_artifact(bench_artifact: BenchArtifact, place: Path) -> None:
     """Write what was measured; where that fails, to another place, which the error names."""
     from forescale.io.bench import write_bench
 
     try:
         write_bench(bench_artifact, place)
     except ForescaleError as error:
-        other = _spare()
+        other = spare()
         write_bench(bench_artifact, other)
         raise error.worded(f"{error}; the measurements are in {other}") from error
 
 
-def _end(bench_artifact: BenchArtifact, place: Path | None) -> None:
+def end(bench_artifact: BenchArtifact, place: Path | None) -> None:
     """Say what kept a bench from measuring everything, and where the rest is; that is no success.
 
     Raises
@@ -186,7 +192,7 @@ def _next(question: Question, bench: MeasureOptions, known: list[Path], *, outpu
             result = _measuring_part().measure_next(
                 priced, devices=bench.devices_here, seconds=bench.seconds, tell=bar
             )
-        _end(result, _give(merged({**files, "what was timed": result}), bench.save, output=output))
+        end(result, _give(merged({**files, "what was timed": result}), bench.save, output=output))
         return
     here = bench.devices_here or question.cluster.devices_per_node
     result = propose(priced, devices=here, seconds=bench.seconds)
@@ -219,18 +225,19 @@ def _check(question: Question, file: Path, seconds: float, *, output: OutputOpti
     show(Answer(view=lambda: check_view(projection), document=lambda: document), output)
 
 
-def _measured(question: Question, bench: MeasureOptions) -> BenchArtifact:
+def run_bench(question: Question, bench: BenchRunOptions, *, suite: Suite | None = None) -> BenchArtifact:
+    """Return what was measured on this machine of a layout scaled down to it, or of a suite."""
     from forescale.cli.progress import BenchBar, interruptible
 
     with interruptible(NOTHING), BenchBar(bench.seconds) as bar:
-        if bench.suite == "memory":
+        if suite == "memory":
             _measuring_part()
             from forescale.bench.tracking import track_memory
 
             return track_memory(question, devices=bench.devices_here)
         bar.start()
         measuring = _measuring_part()
-        measure = measuring.measure_suite if bench.suite else measuring.measure
+        measure = measuring.measure_suite if suite else measuring.measure
         bench_artifact: BenchArtifact = measure(
             question, devices=bench.devices_here, seconds=bench.seconds, tell=bar
         )

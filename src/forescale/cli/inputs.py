@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf, lcm
@@ -28,13 +29,17 @@ from forescale.spec.operations import Operations
 from forescale.spec.workload import Workload
 
 if TYPE_CHECKING:
-    from forescale.frameworks.reading import Options, ParsedFile
+    from forescale.frameworks.reading import Options, ParsedFile, Variables
     from forescale.io.merge import MergedQuestion, PartialQuestion
     from forescale.projection.result import Projection
     from forescale.question import Note, Question
 
 OWN_SEARCH = {"almodel": "report", "subramanian2024": "search"}
 """Command that runs the search of a preset that has one."""
+ENVIRONMENT = "PRIMUS_"
+"""Beginning of the variables of the environment that Primus' files refer to."""
+LABELS = frozenset(f"{ENVIRONMENT}{name}" for name in ("TEAM", "USER", "EXP_NAME", "WORKSPACE"))
+"""Of these, variables that only name an experiment."""
 NAMED_KEYS = 8
 """Ignored keys of a file that are named; the rest are counted."""
 
@@ -286,7 +291,16 @@ def _parsed_files(
     }
     notes = [note for file, (parsed, _) in zip(files, pairs, strict=True) for note in _notes(file, parsed)]
     origins = [note for _, note in pairs if note is not None and not counted]
-    return parts, (*origins[-1:], *notes)
+    return parts, (*origins[-1:], *_environment_notes(options.variables), *notes)
+
+
+def _environment_notes(variables: Variables) -> tuple[Note, ...]:
+    """Return a note that names the variables of the environment that a file's placeholders took."""
+    from forescale.question import Note
+
+    used = ", ".join(f"{name}={value}" for name, value in variables.from_environment.items())
+    text = f"{used}; --var NAME=VALUE takes precedence"
+    return (Note(topic="environment", text=text),) if used else ()
 
 
 def _file_model(
@@ -329,9 +343,18 @@ def _reading_options(
         vocab_size=vocabulary if isinstance(vocabulary, int) else None,
         vocabulary_of=vocabulary_of,
         model_of=load_model,
-        variables=Variables({name: value for name, _, value in variables}),
+        variables=Variables({name: value for name, _, value in variables}, primus_environment()),
         folders=tuple(plan.presets or ()),
     )
+
+
+def primus_environment() -> dict[str, str]:
+    """Return the environment's PRIMUS_* variables that can change a projection."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(ENVIRONMENT) and name not in LABELS
+    }
 
 
 def _read(

@@ -10,7 +10,7 @@ from msgspec.structs import replace as replace_struct
 
 from forescale.atomic_write import writable
 from forescale.cli.console import say, show
-from forescale.cli.formats import Answer, answer_of
+from forescale.cli.formats import Answer, answer_of, extended
 from forescale.cli.help import CommandGroup, Commands
 from forescale.cli.inputs import answered, read_question, refuse_presets
 from forescale.cli.options import BenchOptions, LaidOut, LayoutOptions, grouped, option, output_option
@@ -21,11 +21,13 @@ from forescale.spec.layout import RematPolicy
 from forescale.view.page import SUFFIXES
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from forescale.memory.anchored import AnchoredMemory
     from forescale.memory.timeline import MemoryTimeline
     from forescale.projection.result import Projection
     from forescale.question import Question
-    from forescale.report.document import View
+    from forescale.report.document import Content, View
     from forescale.report.memory_compare import MemoryComparison
 
 
@@ -72,19 +74,42 @@ def memory_command(
     asked: LaidOut,
     bench: BenchOptions,
     over_time: TimelineOptions,
+    components: bool = output_option("Exact parameters and kept bytes of every component.", default=False),
     output: PageOptions,
 ) -> None:
     """Project the memory of one layout, stage by stage."""
-    question = read_question(replace(asked, cost=bench))
+    show_memory(read_question(replace(asked, cost=bench)), bench, over_time, output, components=components)
+
+
+def show_memory(
+    question: Question,
+    bench: BenchOptions,
+    over_time: TimelineOptions,
+    output: PageOptions,
+    *,
+    components: bool = False,
+    contents: Sequence[Content] = (),
+) -> None:
+    """Show the memory of the layout of a question, its components where asked for, and further contents."""
+    from forescale.cli.render.components import components_view
+    from forescale.report.components import components_of
+
     result = answered(question)
+    parts = components_of(question) if components else ()
     anchored = _anchored(question, result) if question.costs.benchmark_files else None
     alone = answered(question.simulated) if bench.side_by_side else None
     timeline = _timeline(question.simulated, over_time) if over_time.wanted else None
     shown = timeline if over_time.timeline else None
     more = {"simulated": alone, "anchored": anchored, "timeline": timeline}
-    documents = {name: item.to_json() for name, item in more.items() if item is not None}
+    documents: dict[str, Any] = {name: item.to_json() for name, item in more.items() if item is not None}
+    documents |= {"components": [part.to_json() for part in parts]} if parts else {}
     answer = answer_of(
-        result, lambda result: _view(result, anchored, alone, shown), question=question, more=documents
+        result,
+        lambda result: extended(
+            _view(result, anchored, alone, shown), (*contents, *components_view(result, parts))
+        ),
+        question=question,
+        more=documents,
     )
     curves = () if shown is None else shown.pictures()
     show(replace_struct(answer, pictures=lambda: (*result.pictures()[1:], *curves)), output)

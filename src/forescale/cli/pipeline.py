@@ -37,15 +37,27 @@ from forescale.cli.pipeline_options import (
     schedule_name,
     schedule_of,
 )
+from forescale.cli.pipeline_table import (
+    Built,
+    TableArgument,
+    config_option,
+    file_of,
+    is_table,
+    output_dir_of,
+    output_dir_option,
+    schedules_of,
+    write_steps,
+)
 from forescale.cli.render.pipeline import (
     checked_view,
     optimised_view,
     schedules_view,
     simulated_view,
     steps_view,
+    table_view,
 )
 from forescale.errors import ForescaleError, differs, no_effect, not_one_of, required_with, unsupported_by
-from forescale.io.schedule_table import TABLES, limit_of, read_schedule, read_schedule_table
+from forescale.io.schedule_table import limit_of, read_schedule
 from forescale.limits import JOBS, PRICE, Interval
 from forescale.report.document import View
 from forescale.schedule import (
@@ -53,6 +65,7 @@ from forescale.schedule import (
     Family,
     LoweredSchedule,
     Schedule,
+    Simulation,
     Step,
     check,
     families,
@@ -89,41 +102,45 @@ def _show(view: Callable[[], View], document: Mapping[str, Any], output: OutputO
 @grouped
 def simulate_schedule(
     *,
-    table: Annotated[
-        Path | None,
-        typer.Argument(
-            help="torch's CSV of one schedule, or a table of schedules and durations: YAML of Primus' simulator."
-        ),
-    ] = None,
+    table: TableArgument = None,
+    config: Path | None = config_option(),
     schedule: str | None = schedule_name(),
     pp: int | None = pipeline_ranks(),
     microbatches: int | None = microbatches_of_step(),
     passes: PassOptions,
+    output_dir: Path | None = output_dir_option(),
     printed: OutputOptions,
 ) -> None:
     """Simulate one step of a schedule, of one in a file, or of each in a table.
 
     Durations are those of one micro-batch through a device's full share; a chunk takes 1/vpp of them.
     """
-    if table is not None and table.suffix.lower() in TABLES:
-        if schedule is not None or pp is not None or microbatches is not None or passes.says_what:
-            raise no_effect("those options", f"{table} says which schedules, shapes and durations")
-        passes.refuse(SPREAD, ONE_SPREADS)
-        results = [passes.listed(item) for item in read_schedule_table(table)]
-        documents = [item.to_json() for item in results]
-        _show(lambda: steps_view(results), {"schema": SCHEMA, "schedules": documents}, printed)
+    table = file_of(table, config)
+    if table is not None and is_table(table):
+        built = schedules_of(table, [schedule] if schedule else [], passes, (pp, microbatches))
+        steps = [local.run(schedule) for schedule, local in built]
+        documents = [item.to_json() for item in steps]
+        _show(lambda: table_view(steps), {"schema": SCHEMA, "schedules": documents}, printed)
+        _export(built, output_dir_of(table, output_dir), printed)
         return
     what = schedule_of(table, schedule, pp, microbatches, passes)
     lowered = what if isinstance(what, LoweredSchedule) else None
-    built = what if isinstance(what, Schedule) else what.schedule
-    if table is not None and (wrong := check(built, lowered=lowered).violations):
+    one = what if isinstance(what, Schedule) else what.schedule
+    if table is not None and (wrong := check(one, lowered=lowered).violations):
         raise ForescaleError(f"{table}: {wrong[0].message} (forescale pipeline check {table} lists all)")
-    result = passes.run(built)
+    result = passes.run(one)
     spread = passes.makespans(result.schedule)
     levels = (
         {} if spread is None else {f"makespan_p{p}": float(np.percentile(spread, p)) for p in (10, 50, 90)}
     )
     _show(lambda: simulated_view(result, levels), {**result.to_json(), **levels}, printed)
+    _export([(one, passes)], output_dir, printed)
+
+
+def _export(built: Built, folder: Path | None, printed: OutputOptions) -> None:
+    """Write the simulated steps of schedules, where a folder is named."""
+    if folder is not None:
+        write_steps([local.picture(item) for item, local in built], folder, error=not printed.is_text)
 
 
 @app.command()
@@ -154,6 +171,8 @@ def compare(
 def draw(
     *,
     context: typer.Context,
+    table: TableArgument = None,
+    config: Path | None = config_option(),
     schedule: list[str] | None = option("Name; repeat to draw several.", flag="--schedule -s"),
     pp: int | None = option(f"Pipeline ranks, {RANKS} by default."),
     microbatches: int | None = option(
@@ -176,7 +195,11 @@ def draw(
     measured (or with --forward, --input-grad, --weight-grad), and it says which passes, messages and pauses differ.
     """
     passes.refuse(SPREAD, ONE_SPREADS)
-    if trace is None:
+    table = file_of(table, config)
+    if table is not None:
+        built, pictures = _of_file(table, schedule or [], passes, (pp, microbatches, trace, iteration))
+        difference, timelines = None, [picture.timeline for picture in pictures]
+    elif trace is None:
         if iteration is not None:
             raise required_with("the run's folder (--trace)", "--iteration")
         request = passes.request(
@@ -209,6 +232,19 @@ def draw(
     else:
         write_text(output, text)
         say(f"wrote {output}")
+
+
+def _of_file(
+    path: Path, labels: Sequence[str], passes: PassOptions, shape: Sequence[object]
+) -> tuple[list[Schedule], list[Simulation]]:
+    """Return the schedules of a file, of a table those of some labels or all, and what they do when."""
+    if is_table(path):
+        built = schedules_of(path, labels, passes, shape)
+    elif any(item is not None for item in (*shape, *labels)):
+        raise no_effect("those options", f"{path} gives schedule and shape")
+    else:
+        built = [(read_schedule(path)[0], passes)]
+    return [schedule for schedule, _ in built], [local.picture(schedule) for schedule, local in built]
 
 
 def _format(draw_format: DrawFormat | None, output: Path | None, width: int | None) -> DrawFormat:

@@ -194,17 +194,19 @@ class PassOptions:
         }
         return not (names | {"--measured"}).isdisjoint(given(self))
 
-    def listed(self, listed: Listed) -> Step:
-        """Return what a step of a schedule in a table takes, with these options for the rest."""
-        request = replace(listed.request, comm=self.comm, weight_part=self.weight_part)
+    def listed(self, listed: Listed) -> tuple[Schedule, PassOptions]:
+        """Return a schedule of a table, and these options with its durations and its memory limit."""
+        message = listed.request.comm or self.comm
+        request = replace(listed.request, comm=message, weight_part=self.weight_part)
+        forward, input_grad, weight_grad = listed.durations
         local = replace(
             self,
-            forward=request.forward,
-            input_grad=request.input_grad,
-            weight_grad=request.weight_grad,
+            forward=forward,
+            input_grad=input_grad,
+            weight_grad=weight_grad,
             memory_limit=request.memory_limit,
         )
-        return local.run(family(listed.schedule).build(request).renamed(listed.label))
+        return family(listed.schedule).build(request).renamed(listed.label), local
 
     def run(self, schedule: Schedule) -> Step:
         """Return what a step of a schedule takes."""
@@ -483,7 +485,7 @@ def run_command(
 
 def _check_ranks(schedule: Schedule, trace: Path | None) -> None:
     if trace is not None:
-        _check_folder(trace, schedule.num_ranks)
+        check_folder(trace, schedule.num_ranks)
     if schedule.num_ranks > MOST_RANKS:
         raise wording.not_enough_devices(schedule.name, schedule.num_ranks, MOST_RANKS)
 
@@ -494,7 +496,7 @@ def _wrote(*files: Path | None) -> None:
             say(f"wrote {written}")
 
 
-def _check_folder(folder: Path, num_ranks: int) -> None:
+def check_folder(folder: Path, num_ranks: int) -> None:
     """Refuse a folder in which a run of so many ranks cannot be written: asked before anything runs."""
     if not is_folder(folder):
         if exists(folder):
@@ -530,14 +532,19 @@ srun torchrun --nnodes {nodes} --nproc-per-node {schedule.num_ranks // nodes} \\
 """
 
 
+def refuse_name(file: Path) -> None:
+    """Raise if a file does not exist and its name is that of a schedule."""
+    with suppress(UnknownNameError):
+        if not exists(file) and family(str(file)):
+            raise wording.not_found(f"file {file}", f"for the schedule of that name write -s {file}")
+
+
 def schedule_of(
     file: Path | None, name: str | None, pp: int | None, microbatches: int | None, passes: PassOptions
 ) -> Schedule | LoweredSchedule:
     """Return the schedule of a file, or of that name and shape."""
     if file is not None:
-        with suppress(UnknownNameError):
-            if not exists(file) and family(str(file)):
-                raise wording.not_found(f"file {file}", f"for the schedule of that name write -s {file}")
+        refuse_name(file)
         if pp is not None or microbatches is not None:
             raise wording.no_effect(
                 ["--schedule", "--pp", "--microbatches"], f"{file} gives schedule and shape"

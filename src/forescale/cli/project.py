@@ -9,9 +9,17 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from forescale.cli.console import show
-from forescale.cli.formats import answer_of
+from forescale.cli.formats import answer_of, extended
 from forescale.cli.inputs import answered, read_question, refuse_presets
-from forescale.cli.options import OperationsOptions, Priced, grouped, option, refuse
+from forescale.cli.options import (
+    CostOptions,
+    OperationsOptions,
+    Priced,
+    grouped,
+    option,
+    output_option,
+    refuse,
+)
 from forescale.cli.output import PageOptions
 from forescale.cli.reproduce import again
 
@@ -21,7 +29,7 @@ if TYPE_CHECKING:
     from forescale.cost.anchor import Anchor
     from forescale.projection.result import Projection
     from forescale.question import Question
-    from forescale.report.document import View
+    from forescale.report.document import Content, View
     from forescale.view.page import Chart
 
 
@@ -35,21 +43,48 @@ def project_command(
         "FOLDER",
         panel="Measurement",
     ),
+    communication: bool = output_option(
+        "Every collective of a step, and what the step waits for.", default=False
+    ),
     output: PageOptions,
 ) -> None:
     """Project step time and memory of one layout."""
     question = read_question(asked, operated=operated)
-    if question.preset != "default":
+    show_projection(
+        question, asked.cost, output, operated=operated, measured=measured, communication=communication
+    )
+
+
+def show_projection(
+    question: Question,
+    cost: CostOptions,
+    output: PageOptions,
+    *,
+    operated: OperationsOptions | None = None,
+    measured: Path | None = None,
+    communication: bool = False,
+    contents: Sequence[Content] = (),
+) -> None:
+    """Show step time and memory of a question's layout, its collectives where asked for, and further contents."""
+    from forescale.cli.render.components import communication_view
+    from forescale.report.components import collectives_of
+
+    if question.preset != "default" and operated is not None:
         refuse(
             operated, f"it works under the preset default only; {question.preset} has no days on the calendar"
         )
     result = answered(question) if measured is None else _as_run(question, measured)
-    simulated = answered(question.simulated) if asked.cost.side_by_side or measured is not None else None
+    simulated = answered(question.simulated) if cost.side_by_side or measured is not None else None
+    collectives = collectives_of(question) if communication else ()
     measured_parts = _measured_parts(question.costs.anchor, measured)
-    more = {} if simulated is None else {"simulated": simulated.to_json()}
+    more: dict[str, object] = {} if simulated is None else {"simulated": simulated.to_json()}
+    more |= {"collectives": [item.to_json() for item in collectives]} if collectives else {}
     answer = answer_of(
         result,
-        lambda result: _view(question, simulated, result, measured_parts),
+        lambda result: extended(
+            _view(question, simulated, result, measured_parts),
+            (*contents, *communication_view(result, collectives)),
+        ),
         question=question,
         more=more,
     )

@@ -19,15 +19,25 @@ from forescale.struct import Struct, asdict
 
 
 class Variables(Mapping[str, str]):
-    """Values of variables by name, which remembers those that a reader asked for: no other changes anything."""
+    """Values of variables by name, which remembers those that a reader asked for: no other changes anything.
 
-    def __init__(self, values: Mapping[str, str]) -> None:
-        self._values, self.asked = dict(values), set[str]()
+    Variables of the environment, which only the command line passes on, need not be read.
+    """
+
+    def __init__(
+        self, values: Mapping[str, str], environment: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        self._values, self._all, self.asked = dict(values), {**environment, **values}, set[str]()
 
     def __getitem__(self, name: str) -> str:
-        value = self._values[name]
+        value = self._all[name]
         self.asked.add(name)
         return value
+
+    @property
+    def from_environment(self) -> dict[str, str]:
+        """Return the variables of the environment that a reader asked for."""
+        return {name: self._all[name] for name in sorted(self.asked - self._values.keys())}
 
     @property
     def unread(self) -> tuple[str, ...]:
@@ -35,10 +45,10 @@ class Variables(Mapping[str, str]):
         return tuple(name for name in self._values if name not in self.asked)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
+        return iter(self._all)
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self._all)
 
 
 class ParsedFile(Struct, frozen=True, kw_only=True):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
-from forescale.errors import wrong_type
+from forescale.errors import UnknownNameError, wrong_type
 from forescale.files import check_plain
 from forescale.frameworks.reading import ParsedFile, flat
 from forescale.io.named import checked_model
 from forescale.io.plan import spelt_out
 from forescale.positions import COMMAND_LINE
+from forescale.schedule import family
 from forescale.spec.space import NAMES
 from forescale.struct import Struct
 
@@ -57,7 +59,7 @@ def merge(*parts: PartialQuestion, overrides: Iterable[str] = ()) -> MergedQuest
     for part in parts:
         if any(name in part.values for name in COUNTS):
             values = _uncounted(values)
-        values = _merged(values, part.values)
+        values = _merged(_without_contradicted_vpp(values, part.values), part.values)
         sources |= {key: part.source for key, _ in flat(part.values)}
     final = with_overrides(values, overrides)
     sources |= dict.fromkeys(changed_keys(final, values), COMMAND_LINE)
@@ -78,6 +80,19 @@ def _uncounted(values: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(cluster := kept.get("cluster"), Mapping):
         kept["cluster"] = {name: value for name, value in cluster.items() if name != "num_devices"}
     return kept
+
+
+def _without_contradicted_vpp(values: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `values` without a vpp that a later source's schedule does not allow and that it does not set itself."""
+    below, later = values.get("strategy"), above.get("strategy")
+    if not isinstance(below, Mapping) or not isinstance(later, Mapping) or "vpp" in later:
+        return values
+    name = later.get("schedule")
+    with suppress(UnknownNameError):  # the checks report it
+        fixed = family(name).fixed_vpp if isinstance(name, str) else None
+        if fixed is not None and below.get("vpp", fixed) != fixed:
+            return {**values, "strategy": {key: value for key, value in below.items() if key != "vpp"}}
+    return values
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

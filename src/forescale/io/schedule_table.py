@@ -7,8 +7,9 @@ micro-batch through a device's full share; `bwd_time` is the input gradient, `wg
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from forescale import wording
 from forescale.errors import ReaderError, ScheduleError, UnknownKeyError, UnknownNameError
@@ -21,6 +22,13 @@ from forescale.struct import Struct
 from forescale.syntax import load_mapping
 
 DURATIONS: Mapping[str, str] = {"fwd_time": "forward", "bwd_time": "input_grad", "wgrad_time": "weight_grad"}
+COSTS: Mapping[str, str] = {
+    "cost_f": "forward",
+    "cost_b": "input_grad",
+    "cost_w": "weight_grad",
+    "cost_comm": "comm",
+}
+"""What an entry's heuristic orders passes by, instead of the durations of the table."""
 KEYS = (*DURATIONS, "schedulers", "print_simulation_result", "output_dir")
 SHAPE: Mapping[str, str] = {"pp_size": "pp", "vpp_size": "vpp", "micro_batches": "num_microbatches"}
 GREEDY: Mapping[object, str] = {"half": "v-half", "min": "v-min"}
@@ -28,7 +36,9 @@ GREEDY: Mapping[object, str] = {"half": "v-half", "min": "v-min"}
 TABLES = (".yaml", ".yml")
 MOST_BYTES = 1 << 24
 """Bytes of the largest schedule file that is read."""
-ENTRY_KEYS = ("name", "class", *SHAPE, "memory_config", "cached_fwd_chunks_limit")
+LIMITS = ("max_mem", "cached_fwd_chunks_limit")
+"""Most micro-batches, or chunks of micro-batches, that a rank holds."""
+ENTRY_KEYS = ("name", "class", *SHAPE, "memory_config", *COSTS, *LIMITS)
 
 
 class Listed(Struct, frozen=True, kw_only=True):
@@ -39,10 +49,37 @@ class Listed(Struct, frozen=True, kw_only=True):
     schedule: str
     """Its name in the library."""
     request: Request
+    """What its passes are ordered by."""
+    durations: tuple[float, float, float]
+    """What a forward, an input gradient and a weight gradient of a full share take."""
+
+
+class ScheduleTable(Struct, frozen=True, kw_only=True):
+    """What a table holds."""
+
+    schedules: tuple[Listed, ...]
+    output_dir: Path | None = None
+    """Folder that the simulated steps are written to, one folder per schedule."""
+
+    def named(self, labels: Sequence[str], path: Path) -> tuple[Listed, ...]:
+        """Return the schedules of some names, all of them where none are given.
+
+        Raises
+        ------
+        ReaderError
+            If it lists no schedule of a name.
+        """
+        known = {item.label: item for item in self.schedules}
+        for label in labels:
+            if label not in known:
+                raise ReaderError(
+                    path, wording.unknown_name("schedule", label, known, f"it lists {', '.join(known)}")
+                )
+        return tuple(known[label] for label in labels) if labels else self.schedules
 
 
 @says_lines
-def read_schedule_table(path: Path) -> tuple[Listed, ...]:
+def read_schedule_table(path: Path) -> ScheduleTable:
     """Return the schedules of a table, in its order.
 
     Raises
@@ -58,7 +95,13 @@ def read_schedule_table(path: Path) -> tuple[Listed, ...]:
     entries = mapping.get("schedulers")
     if not isinstance(entries, list) or not entries:
         raise ReaderError(path, wording.empty("schedulers", "list one schedule or more"))
-    return tuple(_listed(path, index, entry, durations) for index, entry in enumerate(entries))
+    folder = mapping.get("output_dir")
+    if folder is not None and not (isinstance(folder, str) and folder):
+        raise ReaderError(path, wording.wrong_type("output_dir", folder, "a folder"))
+    return ScheduleTable(
+        schedules=tuple(_listed(path, index, entry, durations) for index, entry in enumerate(entries)),
+        output_dir=None if folder is None else Path(folder),
+    )
 
 
 def read_schedule(path: Path, label: str | None = None) -> tuple[Schedule, LoweredSchedule | None]:
@@ -95,15 +138,11 @@ def limit_of(path: Path, label: str | None = None) -> float | None:
 
 
 def _picked(path: Path, label: str | None) -> Listed:
-    listed = read_schedule_table(path)
-    names = [item.label for item in listed]
-    if label is None and len(listed) > 1:
-        raise ReaderError(path, wording.choose_one("schedules", ", ".join(names), "its name with --schedule"))
-    if label is not None and label not in names:
-        raise ReaderError(
-            path, wording.unknown_name("schedule", label, names, f"it lists {', '.join(names)}")
-        )
-    return listed[0 if label is None else names.index(label)]
+    picked = read_schedule_table(path).named([] if label is None else [label], path)
+    if len(picked) > 1:
+        names = ", ".join(item.label for item in picked)
+        raise ReaderError(path, wording.choose_one("schedules", names, "its name with --schedule"))
+    return picked[0]
 
 
 def _listed(path: Path, index: int, entry: object, durations: Mapping[str, float]) -> Listed:
@@ -114,23 +153,34 @@ def _listed(path: Path, index: int, entry: object, durations: Mapping[str, float
         if key not in ENTRY_KEYS:
             raise UnknownKeyError(str(key), f"{path}, {where}", ENTRY_KEYS)
     shape = {name: _count(path, f"{where}.{key}", entry.get(key)) for key, name in SHAPE.items()}
-    limit = entry.get("cached_fwd_chunks_limit")
-    chunks = None if limit is None else _count(path, f"{where}.cached_fwd_chunks_limit", limit)
-    kept = None if chunks is None else chunks / shape["vpp"]
+    costs = {
+        name: _duration(path, f"{where}.{key}", entry[key]) for key, name in COSTS.items() if key in entry
+    }
+    ordering: dict[str, Any] = {**durations, **costs}
     request = Request(
         pp=shape["pp"],
         num_microbatches=shape["num_microbatches"],
         vpp=shape["vpp"],
-        memory_limit=kept,
-        forward=durations["forward"],
-        input_grad=durations["input_grad"],
-        weight_grad=durations["weight_grad"],
+        memory_limit=_limit(path, where, entry, shape["vpp"]),
+        **ordering,
     )
     label = str(entry.get("name") or entry.get("class") or "")
     name = _schedule(path, where, entry)
     if reason := family(name).violation(request):
         raise ReaderError(path, f"{where} ({name}): {reason}")
-    return Listed(label=label, schedule=name, request=request)
+    taken = (durations["forward"], durations["input_grad"], durations["weight_grad"])
+    return Listed(label=label, schedule=name, request=request, durations=taken)
+
+
+def _limit(path: Path, where: str, entry: Mapping[object, object], vpp: int) -> float | None:
+    """Return the most micro-batches of a full share that a rank may hold; None where the entry has no limit."""
+    given = {key: entry[key] for key in LIMITS if entry.get(key) is not None}
+    if len(given) > 1:
+        raise ReaderError(path, f"{where}: {' and '.join(given)} are two limits; give one of them")
+    for key, value in given.items():
+        count = _count(path, f"{where}.{key}", value)
+        return count / vpp if key == "cached_fwd_chunks_limit" else float(count)
+    return None
 
 
 def _schedule(path: Path, where: str, entry: Mapping[object, object]) -> str:

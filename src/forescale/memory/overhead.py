@@ -67,16 +67,17 @@ def overhead_of(
 
     PyTorch's allocator keeps freed memory in pieces; how small, depends on whether tensors are as large in every
     step or, where lengths are `varied`, not. Its context is larger where the driver `loads_all` kernels. XLA places
-    all buffers when it compiles, whatever the `allocator`.
+    all buffers when it compiles, whatever the `allocator`; a CPU core has no context.
     """
     data = packaged("calibrations/memory/overhead")
-    if device.vendor in (xla := data["xla"])["vendors"]:
-        reserved = xla["reserved_bytes"].get(device.architecture, xla["reserved_bytes"]["other"])
-        return Overhead(
-            context=_bounds(reserved if isinstance(reserved, list) else [reserved] * 3),
-            fragmentation=_bounds(xla["fragmentation"]),
-            source=f"{xla['reserved_source']} {xla['fragmentation_source']}",
-        )
+    for table in (data["xla"], data["host"]):
+        if device.vendor in table["vendors"]:
+            reserved = table["reserved_bytes"].get(device.architecture, table["reserved_bytes"]["other"])
+            return Overhead(
+                context=_bounds(reserved if isinstance(reserved, list) else [reserved] * 3),
+                fragmentation=_bounds(table["fragmentation"]),
+                source=f"{table['reserved_source']} {table['fragmentation_source']}",
+            )
     torch = data["pytorch"]
     ratios, context = torch["fragmentation"][allocator], torch["context"]["all" if loads_all else "used"]
     sizes = context["bytes"]

@@ -150,6 +150,7 @@ def memory_projection(account: Account, question: Question, *, preset: str) -> P
     if layout.tp_kind not in account.tensor_kinds:
         raise not_one_of(f"tp_kind of preset {preset}", layout.tp_kind, ", ".join(account.tensor_kinds))
     flops = model_flops(model, workload.seq_len)
+    per_stage = tuple(round(number_of(stage.parameters)) for stage in account.stages)
     nothing = Interval(low=0.0, expected=0.0, high=0.0)
     return Projection(
         model=model,
@@ -170,7 +171,8 @@ def memory_projection(account: Account, question: Question, *, preset: str) -> P
             total=round(account.total_parameters),
             active=count_parameters(model).active,
             trained=round(account.total_parameters),
-            per_device_max=round(max(number_of(stage.parameters) for stage in account.stages)),
+            per_device_max=max(per_stage),
+            per_stage=per_stage,
         ),
         time_s=dict.fromkeys(TIME_PARTS, 0.0),
         stage_times=tuple(

@@ -192,6 +192,8 @@ class ParameterSummary(Struct, frozen=True, kw_only=True):
     active: int
     trained: int
     per_device_max: int
+    per_stage: tuple[int, ...] = ()
+    """On one device of each pipeline stage, before sharding over data parallelism."""
 
 
 class TowerSummary(Struct, frozen=True, kw_only=True):

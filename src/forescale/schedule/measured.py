@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,25 @@ class Aligned(Struct, frozen=True, kw_only=True, eq=False):
             return np.maximum(idle - self.waited, 0.0)
         late = np.nan_to_num(self.sent, nan=-np.inf) + _median(self.message)
         return np.where(late <= self.ready, idle, np.nan)
+
+
+def step_of_simulation(simulation: Simulation) -> MeasuredStep:
+    """Return a simulated step in the form of a measured one, its durations taken as milliseconds.
+
+    Its memory is the number of micro-batches (of a full share) that a rank holds.
+    """
+    flat, held = simulation.compiled.program.flat, simulation.memory
+    columns = (flat.code, 1e-3 * simulation.start, 1e-3 * simulation.end, held)
+    passes = [
+        Pass(unpack(code), start, end, live=live)
+        for code, start, end, live in zip(*(column.tolist() for column in columns), strict=True)
+    ]
+    bounds = flat.bounds.tolist()
+    return MeasuredStep(
+        schedule=simulation.schedule,
+        ranks=tuple(tuple(passes[first:last]) for first, last in pairwise(bounds)),
+        memory_gib=tuple(simulation.peak_activations.tolist()),
+    )
 
 
 class MeasuredStep(ReprMixin, Struct, frozen=True, kw_only=True):

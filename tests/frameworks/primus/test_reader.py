@@ -4,7 +4,7 @@ import pytest
 from tests.errors import raises
 
 from forescale.catalogue.models import load_model
-from forescale.errors import ReaderError, UnknownKeyError
+from forescale.errors import ForescaleError, ReaderError, UnknownKeyError
 from forescale.frameworks.primus.reader import SCHEDULES, V_SCHEDULES, PrimusReader
 from forescale.frameworks.reading import Options
 from forescale.schedule.library import family
@@ -491,3 +491,38 @@ def test_a_flavor_of_torchtitan_may_have_fewer_layers(tmp_path):
     parts = "model:\n        name: llama3\n        flavor: 8B\n        n_layers: 4\n"
     path.write_text(f"modules:\n  pre_trainer:\n    framework: torchtitan\n    overrides:\n      {parts}")
     assert PrimusReader().read(path, Options(model_of=load_model)).model.num_layers == 4
+
+
+LORA = "\n      lora: {enabled: true, dim: 8, dropout: 0.1, target_modules: [linear_qkv, linear_proj]}"
+
+
+def test_adapters_among_the_overrides(repository):
+    words = read(experiment(repository, "\n      lr: 1.0e-5", LORA)).workload_fields["trainable"]
+    assert words["lora_rank"] == 8
+    assert words["lora_dropout"]
+    assert words["lora_targets"] == ("qkv_proj", "o_proj")
+    off = LORA.replace("enabled: true", "enabled: false")
+    assert (
+        read(experiment(repository, "\n      lr: 1.0e-5", off)).workload_fields["trainable"]["lora_rank"] == 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [("lora: 8", "lora must be a table"), ("lora: {enabled: true, dim: 0}", "lora.dim"),
+     ("lora: {enabled: true, target_modules: [everything]}", "adapters at 'everything' are not counted"),
+     ("lora: {enabled: true, target_modules: all}", "target_modules must be a list")],
+)  # fmt: skip
+def test_adapters_that_cannot_be(changed, says, repository):
+    with pytest.raises(ForescaleError, match=says):
+        read(experiment(repository, "\n      lr: 1.0e-5", f"\n      {changed}"))
+
+
+def test_settings_outside_modules_change_nothing_as_in_primus(repository):
+    path = experiment(
+        repository, "exp_name: small\n", "exp_name: small\nmicro_batch_size: 9\nlora: {enabled: true}\n"
+    )
+    result = read(path, num_devices=8)
+    assert result.strategy.micro_batch_size == 2
+    assert result.workload_fields["trainable"]["lora_rank"] == 0
+    assert "ignored, as Primus ignores it: micro_batch_size, lora (outside modules)" in result.notes

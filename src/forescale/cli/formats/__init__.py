@@ -14,7 +14,7 @@ from forescale.struct import Struct
 
 if TYPE_CHECKING:
     from forescale.question import Question
-    from forescale.report.document import Rows, View
+    from forescale.report.document import Content, Rows, View
     from forescale.results import Result
     from forescale.view.page import Chart
 
@@ -64,6 +64,11 @@ def answer_of(
         return {**result.to_json(), **(more or {}), **request}
 
     return Answer(view=lambda: view(result), document=document, rows=result.rows, pictures=result.pictures)
+
+
+def extended(view: View, contents: Sequence[Content]) -> View:
+    """Return a view with more contents at its end."""
+    return replace(view, contents=(*view.contents, *contents)) if contents else view
 
 
 def check_format(name: str) -> None:

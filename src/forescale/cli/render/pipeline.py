@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+from msgspec.structs import replace
+
+from forescale.numeric import Array
 from forescale.report.document import Column, Content, TextLine, View, line, listed, table
 from forescale.schedule import CheckReport, Family, Schedule, Step
 from forescale.units import counted
@@ -15,6 +19,8 @@ if TYPE_CHECKING:
 MOST_RANKS = 32
 """Ranks of a step that are shown."""
 MOST_VIOLATIONS = 20
+LEVELS, BAR = "▁▂▃▄▅▆▇█", 20
+"""Heights of a rank's bar among others, and columns of a bar in a row of its own."""
 
 
 def schedules_view(known: Sequence[Family]) -> View:
@@ -29,6 +35,34 @@ def steps_view(results: Sequence[Step], refused: Mapping[str, str] | None = None
     return View(contents=(listed(_STEPS, results), *_violations(results), *others))
 
 
+def table_view(results: Sequence[Step]) -> View:
+    """Return the simulated steps of a table, with a bar for each rank."""
+    rows = [
+        (item.schedule.name, *_profile(item.timing.last_end), *_profile(item.peak_activations))
+        for item in results
+        if item.schedule.num_ranks <= MOST_RANKS
+    ]
+    steps = steps_view(results)
+    if not rows:
+        return steps
+    bars = table("<schedule", "|end by rank", "|", "|peak by rank", "|", rows=rows)
+    return replace(steps, contents=(*steps.contents, bars))
+
+
+def _profile(values: Array) -> tuple[str, str]:
+    """Return a column of characters for the value of each rank, and their range."""
+    levels = np.ceil(len(LEVELS) * values / max(float(values.max()), 1e-300)).astype(int) - 1
+    low, high = (f"{value:.6g}" for value in (values.min(), values.max()))
+    return "".join(
+        LEVELS[level] for level in np.maximum(levels, 0)
+    ), low if low == high else f"{low} to {high}"
+
+
+def _bar(value: float, most: float) -> str:
+    """Return a bar of up to `BAR` characters."""
+    return "█" * round(BAR * value / most) if most > 0 else ""
+
+
 def simulated_view(result: Step, levels: Mapping[str, float]) -> View:
     """Return one simulated step rank by rank, and how its length varies."""
     contents: list[Content] = [listed(_STEPS, [result]), *_violations([result])]
@@ -39,11 +73,18 @@ def simulated_view(result: Step, levels: Mapping[str, float]) -> View:
     else:
         timing = result.timing
         columns = (timing.first_start, timing.last_end, timing.busy, result.peak_activations)
+        most_busy, most_held = result.makespan, float(result.peak_activations.max())
         rows = (
-            [str(rank), *(f"{value:.6g}" for value in values)]
+            [
+                str(rank),
+                *(f"{value:.6g}" for value in values),
+                _bar(values[2], most_busy),
+                _bar(values[3], most_held),
+            ]
             for rank, values in enumerate(zip(*(column.tolist() for column in columns), strict=True))
         )
-        contents.append(table("rank", "start", "end", "busy", "peak", rows=rows))
+        heads = ("rank", "start", "end", "busy", "peak", "|busy of the makespan", "|peak")
+        contents.append(table(*heads, rows=rows))
     if levels:
         low, middle, high = (f"{value:.6g}" for value in levels.values())
         text = f"where passes vary so, the makespan is {middle}; from {low} to {high} in 8 steps of 10"

@@ -2,8 +2,8 @@
 
 Presets named by `model` and `config` are looked for beside the file, in the folders that the caller names,
 and in the `primus/configs` of the repository that the file lies in. `extends` (or `bases`) names files
-relative to the one it stands in. `${NAME:default}` takes the caller's value, else the default, never that of
-the environment.
+relative to the one it stands in. `${NAME:default}` takes the caller's value, else the default. The command line passes
+on the environment's PRIMUS_* variables; nothing else reads the environment.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from msgspec.structs import replace
 
 from forescale import wording
 from forescale.errors import ReaderError, UnknownKeyError
 from forescale.files import is_file, read_text
-from forescale.frameworks.adapters import PLACES, lora_words
+from forescale.frameworks.adapters import PLACES, lora_words, targets_of
 from forescale.frameworks.bridge.reader import RANK, USUAL
 from forescale.frameworks.maxtext.reader import MaxTextValues, read_given
 from forescale.frameworks.megatron.arguments import known_flags, known_keys
@@ -28,10 +28,11 @@ from forescale.frameworks.megatron.reader import read_settings
 from forescale.frameworks.reading import Options, ParsedFile, packaged, unknown_of
 from forescale.frameworks.settings import Settings, known_settings
 from forescale.frameworks.torchtitan.reader import read_sections
+from forescale.limits import DEVICES, within
 from forescale.positions import keys_of_yaml
 from forescale.schedule.library import family
 from forescale.spec.model import MoeFfn
-from forescale.spec.workload import Trainable
+from forescale.spec.workload import LoraTarget, Trainable
 from forescale.struct import asdict
 from forescale.syntax import deep_merge, parse_mapping, parse_yaml
 from forescale.units import counted
@@ -107,15 +108,19 @@ def _adapted(parsed_file: ParsedFile, settings: Settings) -> ParsedFile:
         return parsed_file
     if kind != "lora":
         settings.refuse(wording.not_expressed(settings.spell("peft"), kind, "lora and none are"))
-    targets = tuple(PLACES[name][0] for name in USUAL["LoRA"])
-    adapters = Trainable(**lora_words(settings.count("peft_dim", RANK), targets, experts="shared"))
+    adapters = _lora(settings.count("peft_dim", RANK), tuple(PLACES[name][0] for name in USUAL["LoRA"]))
     used = (*parsed_file.used, "peft")
     return replace(
         parsed_file,
-        workload_fields={**parsed_file.workload_fields, "trainable": asdict(adapters)},
+        workload_fields={**parsed_file.workload_fields, "trainable": adapters},
         used=used,
         ignored=tuple(key for key in parsed_file.ignored if key not in ("peft", "peft_dim")),
     )
+
+
+def _lora(rank: int, targets: tuple[LoraTarget, ...], *, dropout: bool = False) -> dict[str, Any]:
+    """Return adapters of Megatron-Bridge's LoRA, which Primus copies, as the words of a workload."""
+    return asdict(Trainable(**lora_words(rank, targets, dropout=float(dropout), experts="shared")))
 
 
 _TOP = ("work_group", "user_name", "exp_name", "workspace", "platform", "env", "modules", "extends", "bases")
@@ -124,6 +129,8 @@ _PLACEHOLDER = re.compile(r"\$\{([^:{}]+)(?::([^}]*))?\}")
 _MODULES_LINE = re.compile(r"^modules:", re.MULTILINE)
 _FLAT_LINE = re.compile(r"^(?:num_layers\s*:|hidden_size\s*:|extends\s*:|bases\s*:)", re.MULTILINE)
 MEGATRON = "megatron"
+LORA: Final = "lora"
+"""Table of adapters among the overrides."""
 BACKENDS = (MEGATRON, "torchtitan", "maxtext", BRIDGE)
 """Frameworks of modules that can be read."""
 PRIVATE = ("trainable", "sink_level", "file_sink_level", "stderr_sink_level", "mock_data")
@@ -158,12 +165,18 @@ class PrimusReader:
         if "modules" not in content:
             return _read_preset(content, path, options)
         beside = CONTAINER if BRIDGE in str(content["modules"]) else ()
-        unknown_of(content, (*_TOP, *beside), path, dict(keys_of_yaml(read_text(path))), strict=True)
+        outside = [
+            key for key in content if key not in (*_TOP, *beside) and (key in known_keys() or key == LORA)
+        ]
+        known = (*_TOP, *beside, *outside)
+        unknown_of(content, known, path, dict(keys_of_yaml(read_text(path))), strict=True)
         module = _module(content["modules"], path)
         if (backend := str(module["framework"])) != MEGATRON:
             merged = _merged(module, path, options) | container_words(content, path)
             return _read_backend(backend, merged, path, options)
-        settings, unknown = _settings(_merged(module, path, options), path, strict=options.strict)
+        merged = _merged(module, path, options)
+        adapters = merged.pop(LORA, None)
+        settings, unknown = _settings(merged, path, strict=options.strict)
         schedule = _schedule(settings)
         reading = read_settings(
             settings,
@@ -175,7 +188,32 @@ class PrimusReader:
             schedule=schedule,
         )
         _check_chunks(schedule, reading, path)
+        if outside:
+            text = f"ignored, as Primus ignores it: {', '.join(outside)} (outside modules)"
+            reading = replace(reading, notes=(*reading.notes, text))
+        return reading if adapters is None else _with_adapters(reading, adapters, path)
+
+
+def _with_adapters(reading: ParsedFile, adapters: object, path: Path) -> ParsedFile:
+    """Return a reading with the adapters of a table `lora` (primus/backends/megatron/peft/lora.py)."""
+    if not isinstance(adapters, Mapping):
+        raise ReaderError(path, wording.wrong_type(LORA, adapters, "a table"))
+    if not adapters.get("enabled"):
         return reading
+
+    def refuse(problem: str) -> NoReturn:
+        raise ReaderError(path, problem)
+
+    modules = adapters.get("target_modules") or USUAL["LoRA"]
+    if not isinstance(modules, list):
+        refuse(wording.wrong_type(f"{LORA}.target_modules", modules, "a list"))
+    rank = int(within(adapters.get("dim", RANK), DEVICES, f"{path}: {LORA}.dim", whole=True))
+    trainable = _lora(rank, targets_of(modules, refuse), dropout=bool(adapters.get("dropout")))
+    return replace(
+        reading,
+        workload_fields={**reading.workload_fields, "trainable": trainable},
+        used=(*reading.used, LORA),
+    )
 
 
 def _read_backend(backend: str, merged: Mapping[str, Any], path: Path, options: Options) -> ParsedFile:

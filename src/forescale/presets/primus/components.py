@@ -110,7 +110,7 @@ def primus_total_activation(*, base: Numeric, pp: Numeric, penalty: Numeric, sav
     return base * pp * penalty * saving
 
 
-_TIMES = {"layer_norm": 3, "residual_add": 2}
+REPEATED = {"layer_norm": 3, "residual_add": 2}
 """How often a layer has a component; the others once."""
 _FP32_IN_BF16 = 2.0
 
@@ -212,7 +212,7 @@ def layer_component(layer: Layer, s: Sizes) -> Component:
     """Return one transformer layer: 3 norms, attention, 2 residual additions, feed-forward, router."""
     parts = layer_components(layer, s)
     return Component(
-        parameters=sum(part.parameters * _TIMES.get(name, 1) for name, part in parts.items()),
+        parameters=sum(part.parameters * REPEATED.get(name, 1) for name, part in parts.items()),
         activation=sum(kept_by_component(layer, s, selective=False).values()),
     )
 
@@ -220,7 +220,7 @@ def layer_component(layer: Layer, s: Sizes) -> Component:
 def kept_by_component(layer: Layer, s: Sizes, *, selective: bool) -> dict[str, float]:
     """Return bytes that one layer keeps of a micro-batch; nothing of attention under selective recompute."""
     return {
-        name: part.activation * _TIMES.get(name, 1)
+        name: part.activation * REPEATED.get(name, 1)
         for name, part in layer_components(layer, s).items()
         if not (selective and name == "self_attention")
     }

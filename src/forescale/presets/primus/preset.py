@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
 
 from forescale.formula import total
 from forescale.graph.counts import count_parameters
@@ -15,11 +17,13 @@ from forescale.presets.primus.communication import (
     Network,
     communication_notes,
     documented_all_reduce,
+    gradient_traffic,
     pipelined_all_reduce,
 )
 from forescale.presets.primus.components import (
     BF16,
     DOCUMENT,
+    REPEATED,
     Component,
     Sizes,
     Terms,
@@ -33,14 +37,14 @@ from forescale.presets.primus.components import (
     primus_total_activation,
     sizes,
 )
+from forescale.projection.components import CollectiveTime, ComponentBytes
 from forescale.projection.result import Projection
 from forescale.question import Note, Question
 from forescale.spec.cluster import Cluster
 from forescale.spec.layout import Layout, Recompute
-from forescale.spec.model import Model, MoeFfn
+from forescale.spec.model import DenseFfn, Layer, Model, MoeFfn
 from forescale.spec.workload import Workload
 from forescale.struct import Struct
-from forescale.units import GIB
 
 _OPTIMIZER_BYTES = {"muon": 6.0}
 _ADAM_BYTES = 10.0
@@ -116,6 +120,49 @@ class PrimusPreset(Struct, frozen=True, kw_only=True):
             ),
         )
 
+    def components(self, question: Question) -> tuple[ComponentBytes, ...]:
+        """Return the components as Primus's component-wise output lists them: on a rank, of one micro-batch.
+
+        It lists a dense layer of every model, one that has none included.
+        """
+        model, _, layout, workload = question.parts
+        s = self.sizes(model, layout, workload)
+        layers = {isinstance(kind.ffn, MoeFfn): kind for kind in reversed(model.layer_kinds)}
+        if False not in layers and isinstance(routed := layers[True].ffn, MoeFfn):
+            dense = DenseFfn(ffn_hidden_size=routed.ffn_hidden_size, gated=routed.gated)
+            layers[False] = replace(layers[True], ffn=dense)
+        count = sum(isinstance(layer.ffn, MoeFfn) for layer in model.layers)
+        times = {True: count, False: model.num_layers - count}
+        return (
+            *(_listed(name, part) for name, part in first_components(s).items()),
+            *(_layer(layers[routed], s, times[routed]) for routed in sorted(layers)),
+            *(_listed(name, part) for name, part in last_components(s).items()),
+        )
+
+    def collectives(self, question: Question) -> tuple[CollectiveTime, ...]:
+        """Return the gradient all-reduce of a step; the time of the all-to-all is measured, not computed."""
+        model, cluster, layout, _ = question.parts
+        network = Network.from_cluster(cluster)
+        if network is None or layout.dp == 1:
+            return ()
+        traffic = gradient_traffic(model, layout, network, self.all_reduce)
+        parts = (
+            (
+                "gradient_allreduce, experts",
+                traffic.expert_bytes,
+                traffic.expert_s,
+                round(traffic.expert_replicas),
+            ),
+            ("gradient_allreduce, others", traffic.other_bytes, traffic.other_s, layout.dp),
+        )
+        return tuple(
+            CollectiveTime(
+                part="data_comm", name=name, num_bytes=size, num_ranks=ranks, seconds=seconds, calls=1.0
+            )
+            for name, size, seconds, ranks in parts
+            if size
+        )
+
     def sizes(self, model: Model, layout: Layout, workload: Workload) -> Sizes:
         """Return what the formulas need of one layout."""
         vocab = self.vocab_size
@@ -186,8 +233,7 @@ class PrimusPreset(Struct, frozen=True, kw_only=True):
     def _notes(self, model: Model, layout: Layout, s: Sizes) -> tuple[Note, ...]:
         counted = count_parameters(model).total
         text = _PARAMETERS.format(vocab=s.vocab, name=model.name, counted=counted)
-        parts = Note(topic="components", text="; ".join(_listed(model, s)))
-        result = [parts, Note(topic="parameters", text=text), Note(topic="memory", text=_MEMORY)]
+        result = [Note(topic="parameters", text=text), Note(topic="memory", text=_MEMORY)]
         if self.terms.penalty_without_interleaving:
             result.append(Note(topic="activations", text=_DOCUMENTED))
         if layout.recompute.granularity == "selective":
@@ -195,15 +241,20 @@ class PrimusPreset(Struct, frozen=True, kw_only=True):
         return tuple(result)
 
 
-def _listed(model: Model, s: Sizes) -> Iterator[str]:
-    """Yield every component as Primus's component-wise output has it: parameters on a rank, bytes of a micro-batch."""
-    parts: dict[str, Component] = {**first_components(s)}
-    for layer in model.layer_kinds:
-        kind = "moe" if isinstance(layer.ffn, MoeFfn) else "dense"
-        parts[f"{kind}_transformer_layer"] = layer_component(layer, s)
-        parts |= {f"{kind} {name}": part for name, part in layer_components(layer, s).items()}
-    for name, part in {**parts, **last_components(s)}.items():
-        yield f"{name} {part.parameters / 1e9:.3f} B, {part.activation / GIB:.4f} GiB"
+def _listed(name: str, part: Component, times: int = 1) -> ComponentBytes:
+    return ComponentBytes(
+        name=name, parameters=round(part.parameters), kept_bytes=round(part.activation), times=times
+    )
+
+
+def _layer(layer: Layer, s: Sizes, times: int) -> ComponentBytes:
+    """Return a layer with its components; norms and residual additions are listed once each."""
+    kind = "moe" if isinstance(layer.ffn, MoeFfn) else "dense"
+    whole = _listed(f"{kind}_transformer_layer", layer_component(layer, s), times)
+    below = tuple(
+        _listed(name, part, REPEATED.get(name, 1)) for name, part in layer_components(layer, s).items()
+    )
+    return replace(whole, below=below)
 
 
 def _kept(model: Model, s: Sizes, recompute: Recompute, chunks: tuple[tuple[int, ...], ...]) -> Numeric:
