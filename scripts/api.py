@@ -171,6 +171,7 @@ PLAN = {
     "sites": "table of [SiteLink](#sitelink): sites that the devices are spread over",
     "framework": "what trains, NAME or NAME@RELEASE: it fills in what the file leaves open",
     "preset": "whose account of memory and time; `default` is ours",
+    "preset_options": "options of the preset: `tensor_parallel`, `without_quirks`, `fix` ([presets](presets.md))",
     "strategy": "table of [Layout](#layout): the layout; a search needs none",
     "workload": "table of [Workload](#workload): lengths, batch, tokens",
     "precision": "table of [Precision](#precision): types",

@@ -21,6 +21,7 @@ from forescale.errors import InfeasibleError
 from forescale.presets.subramanian2024 import Quirks, Ranked, TensorParallel, search_subramanian2024
 from forescale.presets.subramanian2024.machine import machine_of
 from forescale.question import Question
+from forescale.report.subramanian2024 import definitions
 from forescale.spec import Cluster, Workload
 from forescale.spec.space import Space
 
@@ -144,9 +145,11 @@ def changed(rate: tuple[float, float], capacity: float, bandwidth: float) -> Clu
     return replace(base, device=device)
 
 
-RATES = ((312.0, 78.0), (989.4, 133.8), (2500.0, 339.0), (3750.0, 508.5), (5000.0, 678.0))
-MEMORIES = ((80.0, 1.555), (141.0, 4.8), (192.0, 8.0), (288.0, 12.0), (384.0, 16.0))
-CAPACITIES, BANDWIDTHS = (80.0, 141.0, 192.0, 288.0, 384.0, 768.0), (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+RATES: list[tuple[float, float]] = definitions()["figA5a"]["rates"]
+MEMORIES: list[tuple[float, float]] = definitions()["figA5a"]["memories"]
+CAPACITIES, BANDWIDTHS = (
+    sorted(set(values)) for values in zip(*definitions()["figA6a"]["memories"], strict=True)
+)
 
 
 Days = Callable[[Cluster, Winners], float | None]
@@ -268,20 +271,8 @@ def gather_chart(_: Winners) -> Row:
     return measured_chart(rows, x="MB", y="ms", colour="ranks", of="of")
 
 
-def grid(whole: int) -> list[tuple[int, int]]:
-    """Return the ways to split tensor parallelism over two axes."""
-    return [(whole // second, second) for second in (1, 2, 4, 8, 16) if whole % second == 0]
-
-
-PIPELINES = tuple({"pp": 2**power, "tp1": 8, "micro_batch_size": 1} for power in range(8))
-TENSORS = tuple({"pp": 64, "tp1": 2**power, "micro_batch_size": 1} for power in range(6))
-SQUARES = tuple(
-    {"tp1": tp1, "tp2": tp2, "pp": pp, "micro_batch_size": micro}
-    for whole, pp, micro in ((32, 1, 8), (8, 128, 1))
-    for tp1, tp2 in grid(whole)
-)
-LONG = tuple(
-    {"tp1": tp1, "tp2": tp2, "pp": pp, "micro_batch_size": 1} for pp in (1, 16) for tp1, tp2 in grid(16)
+TENSORS, PIPELINES, SQUARES, LONG = (
+    tuple(definitions()[name]["hold"]) for name in ("fig1", "fig2a", "fig3a", "figA2b")
 )
 LARGE = 16384
 FIGURES: dict[str, Figure] = {

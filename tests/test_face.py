@@ -357,3 +357,14 @@ def test_plans_are_changed_and_written_by_what_they_are(tmp_path):
         fs.read_question(3)
     with raises(SpecError, "wrong_type write_question"):
         fs.write_question(fs.project(question), path)
+
+
+def test_a_published_analysis_is_searched_with_its_options():
+    question = {**WORDS, "devices": 256, "global_batch_size": 4096, "preset": "subramanian2024"}
+    result = fs.search(
+        "gpt3-1t", "b200-nvs8", **question, preset_options={"tensor_parallel": "1d", "fix": ["pp=64"]}, top=1
+    )
+    assert result.best[0].strategy.pp == 64
+    assert result.best[0].step_time_s == pytest.approx(116.199, abs=1e-3)
+    with pytest.raises(UnknownKeyError, match="did you mean tensor_parallel"):
+        fs.search("gpt3-1t", "b200-nvs8", **question, preset_options={"tensor_paralell": "1d"})

@@ -2,9 +2,9 @@
 
 Keywords are the fields of `Layout` (`tp=8`, `zero=1`), of `Workload` (`seq_len`, `global_batch_size`, `tokens`), of
 `Precision` in a table or by its compute type (`precision="fp8"`), of `Question` (`space`, `costs`, `max_memory`,
-`preset`, `objective`, `safe`), of the section `[cost]` of a plan (`compute`, `device_clock_mhz`, `calibration`,
-`measurements`, `benchmarks`, `restore`, `safety_margin`), and `devices` or `nodes`; `operations` is how the whole run
-is operated, a value or a table. Nothing in the package itself imports this module.
+`preset`, `preset_options`, `objective`, `safe`), of the section `[cost]` of a plan (`compute`, `device_clock_mhz`,
+`calibration`, `measurements`, `benchmarks`, `restore`, `safety_margin`), and `devices` or `nodes`; `operations` is how
+the whole run is operated, a value or a table. Nothing in the package itself imports this module.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ LAYOUT = tuple(item.name for item in fields(Layout))
 RUN = tuple(item.name for item in fields(Workload))
 COST = tuple(item.name for item in fields(CostSection))
 PLAN = (
-    *("devices", "nodes", "sites", "framework", "preset", "hardware_config", "operations"),
+    *("devices", "nodes", "sites", "framework", "preset", "preset_options"),
+    *("hardware_config", "operations"),
     *("objective", "max_memory", "safe"),
 )
 PARTS = {"space": Space, "costs": Costs}

@@ -21,7 +21,7 @@ from forescale.spec.operations import Operations
 from forescale.spec.proposal import Proposal
 from forescale.spec.space import Space
 from forescale.spec.workload import Workload
-from forescale.struct import Struct
+from forescale.struct import SpecStruct, Struct
 from forescale.units import counted
 
 Objective: TypeAlias = Literal["step_time", "peak_memory"]
@@ -71,6 +71,20 @@ def by_rank(notes: Iterable[Note]) -> list[Note]:
     return sorted(dict.fromkeys(notes), key=lambda note: note.rank)
 
 
+TensorParallel: TypeAlias = Literal["1d", "2d", "summa"]
+
+
+class PresetOptions(SpecStruct, frozen=True, kw_only=True):
+    """Options of a published analysis (`Question.preset`); each preset refuses those that it does not have."""
+
+    tensor_parallel: TensorParallel | None = None
+    """Formulas of tensor parallelism; None follows the layout. A search needs one."""
+    without_quirks: tuple[str, ...] = ()
+    """Peculiarities of the published figures to leave out, or `all`."""
+    fix: tuple[str, ...] = ()
+    """Dimensions of the analysis's own search held at a value, such as `tp1=8`."""
+
+
 class Question(ReprMixin, Struct, frozen=True, kw_only=True, eq=False):
     """One question, complete: every answer follows from it alone.
 
@@ -92,6 +106,7 @@ class Question(ReprMixin, Struct, frozen=True, kw_only=True, eq=False):
     """How the run of `workload.tokens` is operated: days on the calendar follow from it."""
     preset: str = "default"
     """Whose account of memory and time answers: our own engine, or a published one."""
+    preset_options: PresetOptions = field(default_factory=PresetOptions)
     objective: Objective = "step_time"
     max_memory: float | None = None
     """Bytes per device that a layout may need at its peak; None is the device's capacity."""

@@ -56,3 +56,19 @@ def test_a_page_has_the_curves_and_their_numbers(forescale, tmp_path):
     assert text.count("data-spec=") == 4
     assert "Bus bandwidth among 16 ranks" in text
     assert "ring LL128" in text
+
+
+def test_the_formula_of_a_published_analysis_next_to_ours(forescale):
+    words = ("--devices", 32, "--ranks", "32", "--sizes", "1GiB", "--collectives", "all_gather", "--json")
+    body = json.loads(
+        forescale("network", "--cluster", "a100-nvs4", *words, "--preset", "subramanian2024").out
+    )
+    assert body["preset"] == "subramanian2024"
+    assert body["prices"][0]["published_s"] == pytest.approx(0.014955, rel=1e-4)
+    assert (
+        "published_s"
+        not in json.loads(forescale("network", "--cluster", "a100-nvs4", *words).out)["prices"][0]
+    )
+    refused = forescale("network", "--cluster", "a100-nvs4", *words, "--preset", "primus")
+    assert (refused.code, refused.out) == (2, "")
+    assert "preset primus defines no formula of collectives" in refused.err

@@ -81,11 +81,11 @@ def test_one_report_in_three_forms(forescale, tmp_path):
         (("--preset", "almodel", "--worst", "-1"), "out_of_range --worst"),
         (
             ("--preset", "almodel", "--fix", "cp=1"),
-            "conflicts --space, --for, --fix and --allow",
+            "no_effect fix",
         ),
         (
             (*SMALL, "--preset", "primus"),
-            "it works under the presets default and almodel; project takes primus",
+            "unsupported_by preset primus",
         ),
         (
             ("llama-3.1-8b",),
@@ -100,7 +100,8 @@ def test_refusals(forescale, arguments, says):
     assert says in ran.refused
 
 
-def test_other_commands_say_where_the_preset_is_searched(forescale):
-    ran = forescale("search", *SMALL, "--preset", "almodel")
-    assert (ran.code, ran.out) == (2, "")
-    assert "project and report take almodel" in ran.err
+def test_a_slip_of_the_analysis_is_left_out(forescale):
+    arguments = ("report", "--preset", "almodel", "--details", "0", "--worst", "0", "--top", "1")
+    ran = forescale(*arguments, "--without-quirk", "gathers-fp32")
+    assert ran.code == 0, ran.err
+    assert "Best step time: 3.043s" in ran.out

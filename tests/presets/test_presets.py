@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 from tests import small
 from tests.errors import raises
 from tests.small import asked
 
-from forescale.errors import UnknownNameError
-from forescale.presets import PRESETS, load_preset, preset_names, project_as
+from forescale.errors import ForescaleError, SpecError, UnknownNameError
+from forescale.io.question import read_question, write_question
+from forescale.presets import PRESETS, capable, load_preset, preset_names, project_as
 from forescale.project import project
+from forescale.question import PresetOptions
 from forescale.spec import Layout
 
 
@@ -61,3 +64,72 @@ def test_layers_of_virtual_stages_are_those_of_their_ranks(preset):
         for layers in ((3, 5), (1, 2, 2, 3))
     )
     assert ranks == chunks
+
+
+@pytest.mark.parametrize(
+    ("capability", "names"),
+    [
+        ("scores", {"almodel", "subramanian2024"}),
+        ("seconds", {"almodel", "subramanian2024"}),
+        ("operations", {"subramanian2024"}),
+        ("collective", {"subramanian2024"}),
+        ("stages", {"primus", "primus-2026", "korthikanti2022", "playbook", "almodel", "subramanian2024"}),
+    ],
+)
+def test_a_preset_says_what_it_defines(capability, names):
+    assert {preset.name for preset in PRESETS if preset.defines(capability)} == names
+
+
+def test_what_a_preset_does_not_define_is_refused_with_those_that_do():
+    with raises(SpecError, "unsupported_by preset primus"):
+        capable("primus", "scores")
+
+
+@pytest.mark.parametrize(
+    ("preset", "options", "says"),
+    [
+        ("default", PresetOptions(tensor_parallel="1d"), "no_effect tensor_parallel"),
+        ("almodel", PresetOptions(fix=("cp=1",)), "no_effect fix"),
+        ("playbook", PresetOptions(without_quirks=("all",)), "preset playbook has no quirks"),
+        ("almodel", PresetOptions(without_quirks=("gib",)), "unknown quirk 'gib'; did you mean gib_as_gb"),
+    ],
+)
+def test_options_that_a_preset_does_not_have_are_refused(preset, options, says):
+    with raises(SpecError, says):
+        load_preset(preset).with_options(options)
+
+
+def test_quirks_are_left_out_of_a_projection():
+    layout = Layout(dp_shard=8, zero=3)
+    plain = asked(small.dense(), small.cluster(8), layout, small.workload(), preset="almodel")
+    other = replace(plain, preset_options=PresetOptions(without_quirks=("gathers-fp32",)))
+    assert project_as(other).step_time_s < project_as(plain).step_time_s
+    assert ("preset", "without the quirks gathers-fp32") in {
+        (note.topic, note.text) for note in project_as(other).notes
+    }
+
+
+def test_a_question_with_options_is_read_back_equal(tmp_path):
+    question = read_question_of(
+        tmp_path, 'tensor_parallel = "2d"\nwithout_quirks = ["all"]\nfix = ["tp1=4"]\n'
+    )
+    options = PresetOptions(tensor_parallel="2d", without_quirks=("all",), fix=("tp1=4",))
+    assert question.preset_options == options
+    write_question(question, tmp_path / "again.toml")
+    assert read_question(tmp_path / "again.toml") == question
+
+
+@pytest.mark.parametrize("text", ['tensor_parallel = "3d"\n', 'without_quirks = ["free"]\n', "quirks = []\n"])
+def test_a_plan_with_other_options_is_refused(tmp_path, text):
+    with pytest.raises(ForescaleError):
+        read_question_of(tmp_path, text)
+
+
+def read_question_of(folder, options):
+    plan = folder / "plan.toml"
+    plan.write_text(
+        'model = "gpt3-1t"\ncluster = "b200-nvs8"\ndevices = 256\npreset = "subramanian2024"\n'
+        f"[preset_options]\n{options}[workload]\nseq_len = 2048\nglobal_batch_size = 4096\n",
+        encoding="utf-8",
+    )
+    return read_question(plan)

@@ -5,7 +5,8 @@ from tests.errors import refusal
 from tests.sweep.questions import TEXT
 
 from forescale.errors import ForescaleError
-from forescale.sweep import read_sweep
+from forescale.sweep import build_sweep, read_sweep
+from forescale.sweep.result import answer
 
 LINE = TEXT.count("\n") + 1
 """The first line after the base of the file."""
@@ -139,3 +140,19 @@ def test_overrides_are_laid_over_the_file(tmp_path):
     (result,) = read_sweep(file, overrides=["devices=32", "vary.flops=['x4']", "space.tp=2"]).asked
     assert result.question.cluster.num_devices == 32
     assert result.question.space.tp == (2,)
+
+
+def test_a_sweep_under_a_published_analysis():
+    values = {
+        "model": "gpt3-1t",
+        "cluster": "b200-nvs8",
+        "devices": 256,
+        "preset": "subramanian2024",
+        "workload": {"seq_len": 2048, "global_batch_size": 4096},
+        "vary": {"preset_options": {"tensor_parallel": ["1d", "summa"]}},
+    }
+    points = [point.question for point in build_sweep(values).asked]
+    assert [point.preset_options.tensor_parallel for point in points] == ["1d", "summa"]
+    rows = [answer(point, ("preset_options.tensor_parallel",)) for point in build_sweep(values).asked]
+    assert [row["status"] for row in rows] == ["ok", "ok"]
+    assert rows[0]["step_time_s"] == pytest.approx(116.18, abs=0.05)

@@ -12,7 +12,9 @@ from tests.errors import raises
 from forescale.advise import fit
 from forescale.catalogue.models import load_model
 from forescale.errors import ForescaleError, SpecError, UnknownNameError
+from forescale.presets import project_as
 from forescale.project import project
+from forescale.search import search
 from forescale.units import GIB
 from forescale.web.asked import (
     FIELDS,
@@ -240,3 +242,21 @@ def test_the_form_names_fields_of_a_plan():
 def test_too_long_values_are_refused():
     with raises(SpecError, "too_large"):
         told([("config", "x" * 50_001)])
+
+
+STUDY = [
+    ("model", "gpt3-1t"),
+    ("cluster", "b200-nvs8"),
+    ("devices", "256"),
+    ("seq_len", "2048"),
+    ("global_batch_size", "4096"),
+    ("preset", "subramanian2024"),
+]
+
+
+def test_the_best_layout_of_a_published_analysis_has_an_address():
+    query = changed(STUDY, tensor_parallel="1d")
+    best = search(search_question(query), top=1).best[0]
+    link = laid_out(query, best)
+    assert link is not None
+    assert project_as(question(link)).step_time_s == best.step_time_s

@@ -13,7 +13,7 @@ import pytest
 from fastapi.testclient import TestClient
 from tests.web import test_app
 from tests.web.test_app import QUERY
-from tests.web.test_asked import SMALL
+from tests.web.test_asked import SMALL, STUDY
 
 from forescale.units import GIB
 from forescale.web.app import create_app
@@ -21,6 +21,8 @@ from forescale.web.app import create_app
 NUMBER = re.compile(r'hx-get="/explain\?([^"]+)"[^>]*><data value="([^"]+)">([^<]+)</data>')
 SMALLER = urlencode([*SMALL[:2], ("devices", "8"), *SMALL[3:], ("tokens", "1e12"), ("price", "2")])
 CROWDED = urlencode([*SMALL[:2], ("devices", "4"), *SMALL[3:], ("tokens", "1e12")])
+PUBLISHED = urlencode([*STUDY, ("tp", "4"), ("pp", "64"), ("tokens", "1T")])
+MEMORY_ONLY = urlencode([*SMALL[:2], ("devices", "8"), *SMALL[3:], ("preset", "playbook")])
 OTHER = urlencode({"with": urlencode([*SMALL, ("tp", "4")])})
 
 
@@ -93,7 +95,7 @@ def specs(text: str):
 
 @pytest.mark.parametrize(
     ("path", "query", "least"),
-    [("/", QUERY, 30), ("/search", SMALLER, 40), ("/front", SMALLER, 20), ("/fit", CROWDED, 4), (f"/compare?{OTHER}", QUERY, 30)],
+    [("/", QUERY, 30), ("/", PUBLISHED, 40), ("/", MEMORY_ONLY, 8), ("/search", SMALLER, 40), ("/front", SMALLER, 20), ("/fit", CROWDED, 4), (f"/compare?{OTHER}", QUERY, 30)],
 )  # fmt: skip
 def test_a_number_that_is_explained_is_that_of_the_json(client, path, query, least):
     text = page(client, path, query)
@@ -104,7 +106,15 @@ def test_a_number_that_is_explained_is_that_of_the_json(client, path, query, lea
 
 
 @pytest.mark.parametrize(
-    ("path", "query"), [("/", QUERY), ("/search", SMALLER), ("/fit", CROWDED), (f"/compare?{OTHER}", QUERY)]
+    ("path", "query"),
+    [
+        ("/", QUERY),
+        ("/", PUBLISHED),
+        ("/", MEMORY_ONLY),
+        ("/search", SMALLER),
+        ("/fit", CROWDED),
+        (f"/compare?{OTHER}", QUERY),
+    ],
 )
 def test_a_number_is_the_root_of_its_tree(client, path, query):
     result = list(numbers(page(client, path, query)))

@@ -45,6 +45,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "compare": ("compare", "compare_command"),
     "explain": ("explain", "explain_command"),
     "report": ("report", "report_command"),
+    "study": ("study", "study_command"),
     "bench": ("bench", "bench_command"),
     "projection": ("projection", "projection_app"),
     "validate": ("validate", "validate_command"),

@@ -23,7 +23,7 @@ from forescale.cli.options import (
     output_option,
 )
 from forescale.cli.output import OutputOptions
-from forescale.errors import MissingError, nearest, required_with, wrong_type
+from forescale.errors import MissingError, nearest, no_effect, required_with, wrong_type
 from forescale.files import exists, place_of
 from forescale.limits import REST
 
@@ -41,6 +41,10 @@ class TreeOptions:
         "Of memory, the pipeline stage meant; the fullest by default.", "RANK", check=bounded(REST)
     )
     cite: bool = output_option("List the sources of all formulas behind it.", default=False)
+    table: bool = output_option(
+        "Instead of a quantity: the operations of a layer with shapes, collectives and counts per device.",
+        default=False,
+    )
 
 
 @grouped
@@ -71,6 +75,9 @@ def explain_command(
 
     model, quantity = _model_and_quantity(words or [], plan)
     priced = Priced(model=model, cluster=cluster, run=run, layout=layout, plan=plan, cost=cost)
+    if tree.table:
+        _operations(priced, quantity, output)
+        return
     if quantity is None:
         _list(priced, tree, output)
         return
@@ -110,6 +117,25 @@ def _model_and_quantity(parts: list[str], plan: PlanOptions) -> tuple[str | None
     kept = plan.plan is not None or plan.config is not None
     like = nearest(word, names) and not nearest(word, models)
     return (None, word) if kept or word in names or like else (word, None)
+
+
+def _operations(priced: Priced, quantity: str | None, output: OutputOptions) -> None:
+    """Print the operations of a layer as the preset defines them."""
+    from forescale.cli.render.explain import operations_view
+    from forescale.presets import preset_of, project_as
+
+    if quantity is not None:
+        raise no_effect(quantity, "--table shows the operations of a layer")
+    question = read_question(priced)
+    operations = preset_of(question, "operations").operations(question)
+    project_as(question)
+    rows = [asdict(item) for item in operations]
+    answer = Answer(
+        view=lambda: operations_view(operations, question),
+        document=lambda: {"schema": "forescale.operations/1", "preset": question.preset, "operations": rows},
+        rows=lambda: rows,
+    )
+    show(answer, output)
 
 
 def _list(priced: Priced, tree: TreeOptions, output: OutputOptions) -> None:

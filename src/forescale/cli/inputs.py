@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from forescale.projection.result import Projection
     from forescale.question import Note, Question
 
-OWN_SEARCH = {"almodel": "report", "subramanian2024": "search"}
-"""Command that runs the search of a preset that has one."""
 ENVIRONMENT = "PRIMUS_"
 """Beginning of the variables of the environment that Primus' files refer to."""
 LABELS = frozenset(f"{ENVIRONMENT}{name}" for name in ("TEAM", "USER", "EXP_NAME", "WORKSPACE"))
@@ -55,16 +53,12 @@ def answered(question: Question) -> Projection:
     return project_as(question)
 
 
-def refuse_presets(question: Question, command: str, *, works_under: str = "the preset default") -> None:
-    """Raise unless the question is asked of our own engine: other accounts project, some also search."""
-    if question.preset == "default":
-        return
-    from forescale.presets import load_preset
-
-    name = load_preset(question.preset).name
-    takers = OWN_SEARCH.get(name)
-    who = "project takes" if takers is None else f"project and {takers} take"
-    raise wording.unsupported_by(command, f"preset {name}", f"it works under {works_under}; {who} {name}")
+def refuse_presets(question: Question, command: str) -> None:
+    """Raise unless the question is asked of our own engine: what the command does, no published analysis defines."""
+    if question.preset != "default":
+        raise wording.unsupported_by(
+            command, f"preset {question.preset}", "it works under the preset default only"
+        )
 
 
 def limited(question: Question, max_memory: str | None) -> Question:
@@ -114,7 +108,8 @@ def read_question(
     sets = plan.sets or ()
     requested = merge(kept, flags, overrides=sets)
     parsed, notes = _parsed_files(requested.values, folder, plan, layout=layout is not None)
-    default = PartialQuestion(values={} if framework is None else {"framework": framework})
+    usual = _usual_values(requested.values, planned=plan.plan is not None)
+    default = PartialQuestion(values=usual if framework is None else {**usual, "framework": framework})
     merged = merge(default, *parsed.values(), kept, flags, overrides=sets)
     values = {**merged.values, **_file_model(requested.values, folder, parsed)}
     laid = layout is not None and not (searched and _left_to_search(values))
@@ -129,6 +124,22 @@ def read_question(
     unused = unused_notes(request.run, layout, plan.sets, question, by_hand)
     notes = (*question.notes, *notes, *hardware_notes(values, folder))
     return replace(question, notes=(*notes, *_framework_notes(question), *unused))
+
+
+def _usual_values(requested: dict[str, Any], *, planned: bool) -> dict[str, Any]:
+    """Return what the analysis that a preset reproduces states, in the sections of a plan; a plan states it itself."""
+    if (name := requested.get("preset", "default")) == "default":
+        return {}
+    from forescale.io.named import model_of
+    from forescale.presets import load_preset
+
+    preset, model = load_preset(str(name)), requested.get("model")
+    usual = {} if planned else dict(preset.usual)
+    if not requested.keys().isdisjoint(("cluster", "devices", "nodes")):
+        usual.pop("devices", None)
+    if preset.takes_length_of_model and isinstance(model, str):
+        usual["workload"] = {"seq_len": model_of(model).max_seq_len}
+    return usual
 
 
 def _left_to_search(values: dict[str, Any]) -> bool:
@@ -217,6 +228,7 @@ def _flag_values(question: Asked, operated: OperationsOptions | None) -> dict[st
         "cluster": _apart(question.cluster.cluster, plan),
         "framework": plan.framework,
         "preset": plan.preset,
+        "preset_options": {"tensor_parallel": plan.tensor_parallel, "without_quirks": plan.without_quirk},
         **_machine(question.cluster),
         **_run_values(run),
     }

@@ -6,17 +6,20 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from forescale.cli.console import show
 from forescale.cli.formats import answer_of
-from forescale.cli.options import COST, ClusterOptions, bounded, grouped, option
+from forescale.cli.options import COST, ClusterOptions, bounded, complete_presets, grouped, option
 from forescale.cli.output import PageOptions
 from forescale.errors import SpecError, UnknownNameError, conflicts, missing, out_of_range, wrong_type
 from forescale.files import place_of
 from forescale.graph.ops import CollectiveKind
 from forescale.limits import AMOUNT, DEVICES, whole_of, within
 from forescale.spec.cluster import Cluster
+
+if TYPE_CHECKING:
+    from forescale.cost.network import NetworkPrices
 
 T = TypeVar("T")
 PANEL = "Collectives"
@@ -48,6 +51,12 @@ def network_command(
         panel=PANEL,
     ),
     calibration: Path | None = option("Your own fits, as `calibrate` wrote them.", "FILE.json", panel=COST),
+    preset: str | None = option(
+        "Published analysis whose formula stands next to each time.",
+        "NAME",
+        complete=complete_presets,
+        panel=PANEL,
+    ),
     measurements: list[Path] | None = option("Timed collectives to look up. Repeatable.", "FILE", panel=COST),
     output: PageOptions,
 ) -> None:
@@ -73,9 +82,34 @@ def network_command(
         stride=stride,
         costs=read_costs(cost, selected, where=WHERE, folder=None),
     )
+    if preset is not None:
+        network = _with_published(network, preset)
     notes = cluster_notes(cluster.cluster, WHERE)
     more = {"notes": [asdict(note) for note in notes]} if notes else {}
     show(answer_of(network, partial(network_view, notes=notes), more=more), output)
+
+
+def _with_published(network: NetworkPrices, preset: str) -> NetworkPrices:
+    """Return the prices with what the formula of a published analysis gives."""
+    from msgspec.structs import replace
+
+    from forescale.presets import capable
+
+    account = capable(preset, "collective")
+    prices = tuple(
+        replace(
+            price,
+            published_s=account.collective(
+                network.cluster,
+                kind=price.kind,
+                num_bytes=price.num_bytes,
+                num_ranks=price.num_ranks,
+                near=network.shared[price.num_ranks][0],
+            ),
+        )
+        for price in network.prices
+    )
+    return replace(network, prices=prices, preset=preset)
 
 
 def _cluster(cluster_options: ClusterOptions, counts: list[int], stride: int) -> Cluster:

@@ -27,6 +27,7 @@ F = TypeVar("F", bound=Callable[..., None])
 
 LAYOUT, RUN, MACHINE, OUTPUT = "Layout", "Run", "Cluster", "Output"
 COST, TYPES, FILES = Rare("Cost models"), Rare("Types, training"), Rare("Files of frameworks")
+ANALYSES = Rare("Context and SUMMA")
 
 
 def option(
@@ -236,6 +237,12 @@ class PlanOptions:
         "Modelling preset, such as a published account.",
         "NAME",
         complete=complete_presets,
+    )
+    tensor_parallel: Literal["1d", "2d", "summa"] | None = option(
+        "Formulas of tensor parallelism under subramanian2024; a search under it needs them.", panel=ANALYSES
+    )
+    without_quirk: list[str] | None = option(
+        "Peculiarity of the published figures to leave out, or all. Repeatable.", "NAME", panel=ANALYSES
     )
 
 

@@ -12,11 +12,11 @@ from msgspec.structs import replace as replace_struct
 from forescale.atomic_write import writable
 from forescale.cli.console import show
 from forescale.cli.formats import SUFFIXES, Answer, write_file
-from forescale.cli.inputs import read_question, refuse_presets
+from forescale.cli.inputs import read_question
 from forescale.cli.options import Asked, bounded, grouped, option, output_option
 from forescale.cli.output import PageOptions, command_line
 from forescale.cli.search import ranked
-from forescale.cli.space import SpaceOptions, framework_of, spaced
+from forescale.cli.space import SpaceOptions, asked_space, framework_of, held_by_preset
 from forescale.errors import conflicts, wrong_suffix
 from forescale.limits import REST, SHOWN
 from forescale.report.document import Bullets, View, line
@@ -58,14 +58,13 @@ def report_command(
     """
     if output is not None and output.suffix not in SUFFIXES:
         raise wrong_suffix("--output", output.name, SUFFIXES)
-    question = read_question(_of_the_analysis(asked), framework=framework_of(choice))
+    question = read_question(asked, framework=framework_of(choice))
     if question.preset == STUDY:
         if all_variants:
             raise conflicts(["--all-variants", f"--preset {STUDY}"])
-        report = _study(question, choice, top=top, details=details, worst=worst)
+        report = _study(held_by_preset(question, choice), top=top, details=details, worst=worst)
     else:
-        refuse_presets(question, "report", works_under=f"the presets default and {STUDY}")
-        question = spaced(question, choice, sized=True, sets=asked.plan.sets)
+        question = asked_space(question, choice, sized=True, sets=asked.plan.sets)
         result = ranked(question, top=top, all_variants=all_variants)
         report = _search(result, details=details, worst=worst)
     _print(report, output, printed, command_line(context.obj))
@@ -85,34 +84,17 @@ def _print(report: Report, output: Path | None, printed: PageOptions, command: s
     show(replace_struct(answer, short=lambda: short), printed)
 
 
-def _of_the_analysis(question: Asked) -> Asked:
-    """Return a question of the analysis with what is missing taken from it, unless a plan asks it."""
-    if question.plan.preset != STUDY or question.plan.plan is not None:
-        return question
-    from forescale.presets.almodel import QUESTION
-
-    cluster, run = question.cluster, question.run
-    sized = cluster.devices is not None or cluster.nodes is not None
-    if cluster.cluster is None:
-        cluster = replace(cluster, cluster=QUESTION.cluster)
-        cluster = cluster if sized else replace(cluster, devices=QUESTION.devices)
-    sizes = {name: getattr(run, name) or getattr(QUESTION, name) for name in ("seq_len", "global_batch_size")}
-    return replace(
-        question, model=question.model or QUESTION.model, cluster=cluster, run=replace(run, **sizes)
-    )
-
-
-def _study(question: Question, choice: SpaceOptions, *, top: int, details: int, worst: int) -> Report:
+def _study(question: Question, *, top: int, details: int, worst: int) -> Report:
     """Return the report of the analysis on the question, on both of its terms."""
+    from forescale.presets import preset_of
     from forescale.presets.almodel import Almodel, first_table_terms, search_almodel
     from forescale.report.almodel import almodel_report
 
-    if choice != SpaceOptions():
-        what = "--space, --for, --fix and --allow"
-        raise conflicts(what, f"--preset {STUDY}", "its search has the space of the analysis", "leave it out")
+    preset = preset_of(question, "scores")
+    assert isinstance(preset, Almodel)
     parts = (question.model, question.cluster, question.workload)
-    result = search_almodel(*parts, top=top, worst=worst)
-    other = Almodel(terms=first_table_terms())
+    result = search_almodel(*parts, preset=preset, top=top, worst=worst)
+    other = replace_struct(preset, terms=replace_struct(first_table_terms(), quirks=preset.terms.quirks))
     first_table = search_almodel(*parts, preset=other, top=top, worst=0, least_mfu=LEAST_MFU)
     return almodel_report(result, first_table, num_detailed=details)
 

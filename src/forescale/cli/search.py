@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +14,7 @@ from forescale.atomic_write import writable
 from forescale.cli.console import show
 from forescale.cli.emit import EmitOptions, emitted, put
 from forescale.cli.formats import Answer, answer_of
-from forescale.cli.inputs import limited, read_question, refuse_presets
+from forescale.cli.inputs import limited, read_question
 from forescale.cli.options import (
     Asked,
     CostOptions,
@@ -28,9 +28,8 @@ from forescale.cli.options import (
 from forescale.cli.output import PageOptions
 from forescale.cli.reproduce import again
 from forescale.cli.scan import ScanOptions, complete_question, front, needing_most, planned, scanned
-from forescale.cli.space import SpaceOptions, framework_of, spaced
-from forescale.cli.study import STUDY, StudyOptions, search_study, with_own_length
-from forescale.errors import InfeasibleError, MissingError, extra_missing
+from forescale.cli.space import SpaceOptions, asked_space, framework_of
+from forescale.errors import InfeasibleError, MissingError, extra_missing, no_effect, not_one_of
 from forescale.limits import SHOWN, TIME
 
 if TYPE_CHECKING:
@@ -40,6 +39,8 @@ if TYPE_CHECKING:
 
 
 _search = partial(option, panel="Search")
+STUDY = "subramanian2024"
+"""The preset whose ranking is shown in the terms of its paper."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,32 +104,24 @@ def search_command(
     scan: ScanOptions,
     operated: OperationsOptions,
     cost: CostOptions,
-    study: StudyOptions,
     emission: EmitOptions,
 ) -> None:
     """Find the best layouts: the whole legal space, ranked."""
     choice = _limited_by(emission, choice)
-    asked = with_own_length(complete_question(scan, replace(asked, cost=cost)))
+    asked = complete_question(scan, replace(asked, cost=cost))
     try:
         question = read_question(asked, framework=framework_of(choice), operated=operated)
     except MissingError as error:
         raise needing_most(error, scan) from error
     question = _limited(question, goal, safe=answer.safe)
-    if question.preset == STUDY:
-        from forescale.cli.render.study import study_view
-
-        for options in (scan, effort, answer, operated):
-            refuse(options, f"it does not apply to --preset {STUDY}")
-        emission.refuse(f"it does not apply to --preset {STUDY}")
-        studied = search_study(question, study, fix=choice.fix or (), top=goal.top)
-        _write(answer_of(studied, study_view), output)
-        return
-    refuse(study, f"it applies to --preset {STUDY} only")
-    refuse_presets(question, "search", works_under=f"the presets default and {STUDY}")
     _refuse_unused(scan, effort, answer, emission, question.objective)
     sized = not (scan.device_counts or scan.has_target or scan.of_run)
-    question = spaced(question, choice, sized=sized, sets=asked.plan.sets)
-    if scan.wanted:
+    question = asked_space(question, choice, sized=sized, sets=asked.plan.sets)
+    if question.preset != "default":
+        _refuse_own_engine(question.preset, scan, (effort, answer, operated), emission)
+    if question.preset == STUDY and not scan.wanted:
+        _write(_studied(question, goal.top), output)
+    elif scan.wanted:
         _write(_scanned(question, scan, goal.top), output)
     else:
         from forescale.search import Terms
@@ -137,6 +130,30 @@ def search_command(
         every = answer.all_variants
         result = ranked(question, top=goal.top, all_variants=every, effort=effort, answer=answer)
         _answer(question, replace(result, price_per_device_hour=price), emission, output)
+
+
+def _refuse_own_engine(
+    preset: str, scan: ScanOptions, groups: Sequence[object], emission: EmitOptions
+) -> None:
+    """Refuse what only our own engine answers."""
+    for options in groups:
+        refuse(options, f"does not go with --preset {preset}")
+    emission.refuse(f"does not go with --preset {preset}")
+    if scan.of_run:
+        raise no_effect(["--deadline", "--budget"], f"--preset {preset} has no days on the calendar")
+
+
+def _studied(question: Question, top: int) -> Answer:
+    """Answer in the terms of the paper: its configurations with their placement and their parts of a step."""
+    from forescale.cli.render.study import study_view
+    from forescale.presets import preset_of
+    from forescale.presets.subramanian2024.preset import Subramanian2024Preset, ranked_study
+
+    preset = preset_of(question, "scores")
+    assert isinstance(preset, Subramanian2024Preset)
+    if question.objective != "step_time":
+        raise not_one_of(f"--objective of --preset {STUDY}", question.objective, ("step_time",))
+    return answer_of(ranked_study(question, preset, top=top), study_view)
 
 
 def _scanned(question: Question, scan: ScanOptions, top: int) -> Answer:

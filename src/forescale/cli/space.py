@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import replace as replace_options
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from forescale.cli.options import complete_frameworks, option
-from forescale.errors import given_twice, no_effect, not_a_factor, wrong_type
+from forescale.errors import conflicts, given_twice, no_effect, not_a_factor, wrong_type
 
 if TYPE_CHECKING:
     from forescale.question import Question
@@ -80,6 +81,28 @@ def spaced(
     flags = {name: f"--allow {name}" for name in allowed} | {name: f"--fix {name}" for name in kept}
     notes = (*question.notes, *idle_notes(told_fields(sets) | flags, space, question.model))
     return replace(question, strategy=None, space=space, notes=notes)
+
+
+def asked_space(
+    question: Question, options: SpaceOptions, *, sized: bool, sets: Sequence[str] | None = None
+) -> Question:
+    """Return the question with the space of its preset: our own engine's as `spaced` has it, or a published one."""
+    if question.preset == "default":
+        return spaced(question, options, sized=sized, sets=sets)
+    return held_by_preset(question, options)
+
+
+def held_by_preset(question: Question, options: SpaceOptions) -> Question:
+    """Return the question of a published analysis with the dimensions of its own search that --fix holds."""
+    if replace_options(options, fix=None) != SpaceOptions():
+        raise conflicts(
+            ["--space", "--for", "--allow", f"--preset {question.preset}"],
+            reason="the preset has its own space",
+        )
+    options_of_preset = replace(
+        question.preset_options, fix=(*question.preset_options.fix, *(options.fix or ()))
+    )
+    return replace(question, preset_options=options_of_preset)
 
 
 def framework_of(options: SpaceOptions) -> str | None:

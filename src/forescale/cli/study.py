@@ -1,93 +1,96 @@
-"""`forescale search --preset subramanian2024`: the search of that paper, in its own space."""
+"""`forescale study`: the figures and tables of a published analysis, computed anew."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated
 
-from forescale.cli.help import Rare
-from forescale.cli.options import Asked, option
-from forescale.errors import UnknownNameError, conflicts, missing, not_one_of, wrong_type
-from forescale.limits import whole_of
+import typer
+
+from forescale.cli.console import show
+from forescale.cli.formats import Answer, answer_of
+from forescale.cli.options import grouped, option
+from forescale.cli.output import OutputOptions
+from forescale.errors import SpecError, UnknownNameError
 
 if TYPE_CHECKING:
-    from forescale.presets.subramanian2024 import Quirks, StudyResult
-    from forescale.question import Question
+    from forescale.report.document import View
+    from forescale.report.subramanian2024 import PaperFigure
 
-STUDY = "subramanian2024"
-_study = partial(option, panel=Rare("Preset subramanian2024"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyOptions:
-    """What only this preset has."""
-
-    tensor_parallel: Literal["1d", "2d", "summa"] | None = _study("Strategy to search.")
-    without_quirk: list[str] | None = _study(
-        "Peculiarity of the published code to leave out, or all. Repeatable.", "NAME"
-    )
+STUDIES = ("subramanian2024",)
 
 
-def with_own_length(question: Asked) -> Asked:
-    """Return a question of sequences that the model was made for, if this preset is asked and none are given."""
-    if question.plan.preset != STUDY or question.model is None or question.run.seq_len is not None:
-        return question
-    from forescale.io.named import model_of
-
-    return replace(question, run=replace(question.run, seq_len=model_of(question.model).max_seq_len or None))
-
-
-def search_study(
-    question: Question,
-    options: StudyOptions,
+@grouped
+def study_command(
     *,
-    fix: Sequence[str],
-    top: int,
-) -> StudyResult:
-    """Return the configurations of the paper's space, fastest first."""
-    from forescale.presets.subramanian2024 import search_subramanian2024
+    study: Annotated[str | None, typer.Argument(metavar="STUDY", help="; ".join(STUDIES))] = None,
+    only: str | None = option("One figure or table, such as fig4a; without it all are listed.", "NAME"),
+    output: OutputOptions,
+) -> None:
+    """Compute a figure or table of a published analysis anew, and compare it with what the publication states."""
+    from forescale.report.subramanian2024 import definitions, paper_figure
 
-    if options.tensor_parallel is None:
-        raise missing(
-            "--tensor-parallel", f"--preset {STUDY} searches one strategy at a time: give 1d, 2d or summa"
-        )
-    if question.objective != "step_time":
-        raise not_one_of(f"--objective of --preset {STUDY}", question.objective, ("step_time",))
-    if question.workload.tokens is not None:
-        raise conflicts(
-            ["--tokens", f"--preset {STUDY}"], reason="it ranks steps, not runs", fix="leave --tokens out"
-        )
-    device = replace(question.cluster.device, hbm_bytes=question.memory_limit)
-    return search_subramanian2024(
-        question.model,
-        replace(question.cluster, device=device),
-        tensor_parallel=options.tensor_parallel,
-        global_batch_size=question.workload.global_batch_size,
-        seq_len=question.workload.seq_len,
-        top=top,
-        quirks=_quirks(options.without_quirk or ()),
-        fixed=_fixed(fix),
+    name = study or STUDIES[0]
+    if name not in STUDIES:
+        raise UnknownNameError("study", name, STUDIES)
+    known = {figure.lower(): figure for figure in definitions()}
+    if only is None:
+        rows = [{"name": figure, "caption": item["caption"]} for figure, item in definitions().items()]
+        document = {"schema": "forescale.studies/1", "study": name, "figures": rows}
+        show(Answer(view=partial(_list_view, rows), document=lambda: document, rows=lambda: rows), output)
+        return
+    figure = known.get(only.lower()) or known.get(f"fig{only.lower()}")
+    if figure is None:
+        raise UnknownNameError("figure or table", only, tuple(definitions()))
+    show(answer_of(paper_figure(figure), _view), output)
+
+
+def _list_view(rows: list[dict[str, str]]) -> View:
+    from forescale.report.document import View, line, table
+
+    listed = table("<name", "<what it shows", rows=([row["name"], row["caption"]] for row in rows))
+    return View(
+        contents=(listed, line("forescale study subramanian2024 --only NAME computes one", style="dim"))
     )
 
 
-def _quirks(left_out: Sequence[str]) -> Quirks:
-    from forescale.presets.subramanian2024 import Quirks
+def _view(figure: PaperFigure) -> View:
+    """Return the columns that vary, and what the paper states next to ours."""
+    from forescale.report.document import View, table
 
-    known = tuple(asdict(Quirks()))
-    names = [name.replace("-", "_") for name in left_out]
-    for name in names:
-        if name not in (*known, "all"):
-            raise UnknownNameError("quirk", name, (*known, "all"))
-    return Quirks(**{name: name not in names and "all" not in names for name in known})
+    rows = figure.rows()
+    if not rows:
+        raise SpecError(f"{figure.name}: no configuration is legal")
+    names = [name for name in rows[0] if len(rows) == 1 or any(row[name] != rows[0][name] for row in rows)]
+    cells = ([_text(name, row[name]) for name in names] for row in rows)
+    stated = (
+        [
+            item.row,
+            item.quantity,
+            _text("", item.paper),
+            "–" if item.here is None else _text("", item.here),
+            "–" if item.difference is None else f"{item.difference:+.1%}",
+        ]
+        for item in figure.statements
+    )
+    heads = ("<row", "<quantity", "paper", "here", "difference")
+    more = (table(*heads, rows=stated),) if figure.statements else ()
+    contents = (table(*(_heading(name, rows[0][name]) for name in names), rows=cells, gap=1), *more)
+    return View(title=f"{figure.name}: {figure.caption}", contents=contents)
 
 
-def _fixed(fixes: Sequence[str]) -> dict[str, int]:
-    values: dict[str, int] = {}
-    for text in fixes:
-        name, _, value = text.partition("=")
-        if (number := whole_of(value)) is None:
-            raise wrong_type("--fix", text, f"NAME=NUMBER under --preset {STUDY}, such as tp1=8")
-        values[name.strip().replace("-", "_")] = number
-    return values
+HEADINGS = {"micro_batch_size": "mbs", "num_microbatches": "m", "step_time_s": "step (s)", "memory_GB": "GB"}
+
+
+def _heading(name: str, value: object) -> str:
+    text = HEADINGS.get(name, name.removeprefix("share_").replace("_", " "))
+    return f"<{text}" if isinstance(value, str) else text
+
+
+def _text(name: str, value: object) -> str:
+    """Return a value of a table; shares are percentages."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{100.0 * value:.1f} %" if name.startswith("share_") else f"{value:.4g}"
+    return "–" if value is None else str(value)

@@ -38,6 +38,8 @@ class CollectivePrice(Struct, frozen=True, kw_only=True):
     seconds: float
     way: str
     """The algorithm and wire protocol that is fastest, or "timed"."""
+    published_s: float | None = None
+    """Seconds by the formula of a published analysis, where one is asked and it has a formula."""
 
     @property
     def algorithm_bandwidth(self) -> float:
@@ -62,6 +64,8 @@ class NetworkPrices(Result, Struct, frozen=True, kw_only=True):
     shared: dict[int, tuple[float, ...]]
     """By ranks: how many of a group share each tier, innermost first."""
     prices: tuple[CollectivePrice, ...]
+    preset: str = ""
+    """The published analysis whose formula stands next to each price; empty for none."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the `forescale.network/1` document."""
@@ -73,12 +77,14 @@ class NetworkPrices(Result, Struct, frozen=True, kw_only=True):
                 {"num_ranks": ranks, "per_tier": dict(zip(names, shares, strict=True))}
                 for ranks, shares in self.shared.items()
             ],
+            **({"preset": self.preset} if self.preset else {}),
             "prices": self.rows(),
         }
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per price."""
-        names = ("kind", "num_ranks", "num_bytes", "seconds", "algorithm_bandwidth", "bus_bandwidth", "way")
+        names = ["kind", "num_ranks", "num_bytes", "seconds", "algorithm_bandwidth", "bus_bandwidth", "way"]
+        names += ["published_s"] if self.preset else []
         return [attributes(price, *names) for price in self.prices]
 
     def pictures(self) -> list[LineChart]:

@@ -28,7 +28,7 @@ from forescale.graph.stages import Picker
 from forescale.inputs import prepare
 from forescale.memory.peak import MemoryParts
 from forescale.numeric import Numeric
-from forescale.presets import ACCOUNTS, TIMED, project_as
+from forescale.presets import preset_of, project_as
 from forescale.presets.preset import StageBytes
 from forescale.project import flops_of, peak_rate
 from forescale.projection.result import (
@@ -197,11 +197,10 @@ def explain_account(question: Question, quantity: str, stage: int | None) -> Ter
 
 def _account(question: Question, stage: int | None) -> dict[str, Term]:
     """Return all quantities that a preset has of one layout, by name."""
-    explicit = project_as(question)
-    account = next(item for item in ACCOUNTS if item.name == explicit.preset)
+    explicit, account = project_as(question), preset_of(question)
     rank = _rank(explicit, stage)
     memory = _memory(rank, account.stages(question)[rank.stage], account.source)
-    made = next((item.seconds(question) for item in TIMED if item.name == explicit.preset), {})
+    made = account.seconds(question) if account.defines("seconds") else {}
     return {**memory, **_time(explicit, {**explicit.time_s, **made}, account.source), **_counts(explicit)}
 
 
@@ -242,6 +241,19 @@ def _time(projection: Projection, parts: Mapping[str, Numeric], source: str) -> 
         "step_time": of_parts["step_time"],
         "num_devices": Term(float(projection.cluster.num_devices), name="num_devices", unit="1"),
     }
+    if projection.training_days is not None:
+        whole = Term(float(projection.workload.tokens or 0.0), name="tokens of the run", unit="token")
+        of_parts["training_days"] = Term(
+            projection.training_days,
+            name="training_days",
+            unit="d",
+            text="tokens of the run / tokens of a step × step time",
+            inputs={
+                "tokens_of_the_run": whole,
+                "tokens": inputs["tokens"],
+                "step_time": of_parts["step_time"],
+            },
+        )
     name, text = "tokens_per_s_per_device", "tokens / (step time × devices)"
     return of_parts | {
         name: Term(getattr(projection, name), name=name, unit="token/s", text=text, inputs=inputs)

@@ -68,7 +68,7 @@ from forescale.io.plan import (
 from forescale.io.recipes import recipe_notes
 from forescale.io.sizes import microbatch_note, sized_cluster
 from forescale.positions import COMMAND_LINE, located, says_lines
-from forescale.question import Objective, Question
+from forescale.question import Objective, PresetOptions, Question
 from forescale.records import home_of
 from forescale.spec import Cluster, Device, Layout, Workload
 from forescale.spec.framework import explicit_fields, merged, rule_of
@@ -87,10 +87,10 @@ if TYPE_CHECKING:
     from forescale.restore import Bench
 
 SECTIONS = (
-    "model", "cluster", "hardware_config", "devices", "nodes", "sites", "framework", "preset", "strategy", "workload",
-    "precision", "operations", "phase", "cost", "space", "objective", "max_memory", "safe",
+    "model", "cluster", "hardware_config", "devices", "nodes", "sites", "framework", "preset", "preset_options",
+    "strategy", "workload", "precision", "operations", "phase", "cost", "space", "objective", "max_memory", "safe",
 )  # fmt: skip
-_TABLES = ("sites", "strategy", "workload", "precision", "operations", "cost", "space")
+_TABLES = ("sites", "preset_options", "strategy", "workload", "precision", "operations", "cost", "space")
 KINDS: tuple[tuple[str, type[Any]], ...] = tuple(
     (kind.__name__.lower(), kind) for kind in (Layout, Workload, Cluster, Model, Operations)
 )
@@ -210,6 +210,7 @@ def build_question(
         else build_layout(strategy, cluster.num_devices, where=where, sites=_sites(work, cluster)),
         framework=framework,
         preset=str(values.get("preset", "default")),
+        preset_options=_preset_options(values, where),
         costs=read_costs(values.get("cost", {}), cluster, where=where, folder=folder),
         operations=build_operations(values.get("operations", {}), f"{where}, operations", folder),
         space=_space(space, where),
@@ -399,6 +400,8 @@ def question_values(question: Question) -> dict[str, Any]:
     }
     if question.preset != "default":
         values["preset"] = question.preset
+    if options := _changed(question.preset_options):
+        values["preset_options"] = options
     if question.framework is not None:
         values["framework"] = question.framework.label
     if question.strategy is not None:
@@ -415,6 +418,16 @@ def question_values(question: Question) -> dict[str, Any]:
     return (
         values | limits | {"workload": workload, "precision": precision} | ({"space": space} if space else {})
     )
+
+
+def _preset_options(values: Mapping[str, Any], where: str) -> PresetOptions:
+    """Return the options of a preset, which refuses those that it does not have."""
+    options = build(PresetOptions, values.get("preset_options", {}), where=f"{where}, preset_options")
+    if options != PresetOptions():
+        from forescale.presets import load_preset
+
+        load_preset(str(values.get("preset", "default"))).with_options(options)
+    return options
 
 
 _LIMITS = MappingProxyType({"objective": "step_time", "max_memory": None, "safe": False})

@@ -8,17 +8,17 @@ from forescale.errors import UnknownNameError, no_effect, unsupported_by
 from forescale.presets.almodel import ALMODEL
 from forescale.presets.korthikanti2022 import KORTHIKANTI_2022
 from forescale.presets.playbook import PLAYBOOK_2025
-from forescale.presets.preset import MemoryPreset, Preset, TimePreset
+from forescale.presets.preset import Preset, PresetScores
 from forescale.presets.primus import PRIMUS, PRIMUS_2026
 from forescale.presets.subramanian2024.preset import SUBRAMANIAN_2024
 from forescale.project import project
 from forescale.projection.result import Projection, left_out
-from forescale.question import Question
+from forescale.question import Note, Question
 from forescale.spec.constraints import check, picks_keys
-from forescale.struct import Struct
+from forescale.spec.space import Space
 
 
-class DefaultPreset(Struct, frozen=True, kw_only=True):
+class DefaultPreset(Preset, frozen=True, kw_only=True):
     """Forescale's own operator list, cost models and schedules."""
 
     name: str = "default"
@@ -30,19 +30,27 @@ class DefaultPreset(Struct, frozen=True, kw_only=True):
 
 
 DEFAULT = DefaultPreset()
-TIMED: tuple[TimePreset, ...] = (ALMODEL, SUBRAMANIAN_2024)
-"""Accounts that state the time of a step as well as memory."""
-ACCOUNTS: tuple[MemoryPreset, ...] = (
+PRESETS: tuple[Preset, ...] = (
+    DEFAULT,
     PRIMUS,
     PRIMUS_2026,
     KORTHIKANTI_2022,
     PLAYBOOK_2025,
-    *TIMED,
+    ALMODEL,
+    SUBRAMANIAN_2024,
 )
-PRESETS: tuple[Preset, ...] = (DEFAULT, *ACCOUNTS)
 """All presets; `default` is our own engine."""
 
-__all__ = ["ACCOUNTS", "PRESETS", "TIMED", "Preset", "load_preset", "preset_names", "project_as"]
+__all__ = [
+    "PRESETS",
+    "Preset",
+    "capable",
+    "load_preset",
+    "preset_names",
+    "preset_of",
+    "project_as",
+    "scores_of",
+]
 
 
 def preset_names() -> tuple[str, ...]:
@@ -64,6 +72,41 @@ def load_preset(name: str) -> Preset:
     raise UnknownNameError("preset", name, preset_names())
 
 
+CAPABILITIES = {
+    "scores": "search",
+    "operations": "table of operations",
+    "collective": "formula of collectives",
+}
+"""What the methods of a preset are in errors."""
+
+
+def capable(name: str, capability: str) -> Preset:
+    """Return the preset `name`, which defines a quantity or a search: a method of `Preset`.
+
+    Raises
+    ------
+    SpecError
+        If it does not; the message names those that do. Also if there is no such preset.
+    """
+    preset = load_preset(name)
+    if not preset.defines(capability):
+        others = ", ".join(item.name for item in PRESETS if item.defines(capability))
+        what = CAPABILITIES.get(capability, capability)
+        raise unsupported_by(f"preset {preset.name}", what, f"presets that do: {others}")
+    return preset
+
+
+def preset_of(question: Question, capability: str = "project") -> Preset:
+    """Return the preset of a question under its options.
+
+    Raises
+    ------
+    SpecError
+        If it does not define the `capability`, or has no such option; also if there is no such preset.
+    """
+    return capable(question.preset, capability).with_options(question.preset_options)
+
+
 def project_as(question: Question) -> Projection:
     """Project one layout as the preset of the question does: by our own engine, or by a published account.
 
@@ -72,10 +115,10 @@ def project_as(question: Question) -> Projection:
     SpecError
         If the layout is illegal, or something that the account does not know; also if there is no such preset.
     """
-    preset = load_preset(question.preset)
-    if preset is DEFAULT:
+    preset = preset_of(question)
+    if load_preset(question.preset) is DEFAULT:
         return project(question)
-    question.check_together(f"preset {preset.name}")
+    _check(question)
     model, cluster, layout, workload = question.parts
     check(model, cluster, layout, workload)
     if layout.recompute.layer_ids or layout.recompute.unit > 1:
@@ -84,11 +127,44 @@ def project_as(question: Question) -> Projection:
             "other recompute than of all layers or a stage's first",
             "use recompute.num_layers",
         )
-    if not workload.trainable.is_all:
-        raise no_effect("trainable", f"preset {preset.name} trains all of a model")
-    if question.model.vision is not None:
-        raise unsupported_by(f"preset {preset.name}", "vision towers", "images 0 leaves it out (--images 0)")
+    return _with_notes(preset.project(question), question)
+
+
+def scores_of(question: Question) -> PresetScores:
+    """Return step time and memory of all layouts of a preset's own search that fit; projections are complete.
+
+    Raises
+    ------
+    InfeasibleError
+        If no layout is legal, or none fits.
+    SpecError
+        If the preset defines no search, or does not know something of the question.
+    """
+    preset = preset_of(question, "scores")
+    _check(question)
+    if question.space != Space():
+        raise no_effect(
+            "the search space",
+            f"preset {preset.name} has its own; hold its dimensions with preset_options.fix",
+        )
+    scores = preset.scores(question)
+    return replace(scores, project=lambda index: _with_notes(scores.project(index), question))
+
+
+def _check(question: Question) -> None:
+    """Refuse what no published analysis knows."""
+    name, model = question.preset, question.model
+    question.check_together(f"preset {name}")
+    if not question.workload.trainable.is_all:
+        raise no_effect("trainable", f"preset {name} trains all of a model")
+    if model.vision is not None:
+        raise unsupported_by(f"preset {name}", "vision towers", "images 0 leaves it out (--images 0)")
     if picks_keys(model):
-        raise unsupported_by(f"preset {preset.name}", f"attention to selected keys, as in {model.name}")
-    account = preset.project(question)
-    return replace(account, notes=(*left_out(model), *account.notes, *question.notes))
+        raise unsupported_by(f"preset {name}", f"attention to selected keys, as in {model.name}")
+
+
+def _with_notes(projection: Projection, question: Question) -> Projection:
+    names = question.preset_options.without_quirks
+    quirks = (Note(topic="preset", text=f"without the quirks {', '.join(names)}"),) if names else ()
+    notes = (*left_out(question.model), *quirks, *projection.notes, *question.notes)
+    return replace(projection, notes=notes)

@@ -11,6 +11,7 @@ from forescale.memory.in_flight import in_flight
 from forescale.numeric import Numeric
 from forescale.presets.preset import (
     Account,
+    Preset,
     StageBytes,
     layers_of,
     memory_projection,
@@ -24,7 +25,6 @@ from forescale.spec.attention import FullAttention
 from forescale.spec.layout import Layout
 from forescale.spec.model import DenseFfn, Layer, Model
 from forescale.spec.workload import Workload
-from forescale.struct import Struct
 
 PAPER = "Korthikanti et al. 2022, arXiv:2205.05198"
 
@@ -131,7 +131,7 @@ def gpt_note(model: Model) -> tuple[Note, ...]:
     return (Note(topic="activations", text=text),)
 
 
-class Korthikanti2022(Struct, frozen=True, kw_only=True):
+class Korthikanti2022(Preset, frozen=True, kw_only=True):
     """Activations of GPT models as in Reducing Activation Recomputation in Large Transformer Models."""
 
     name: str = "korthikanti2022"

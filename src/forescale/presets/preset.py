@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
+import numpy as np
+from msgspec import field
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
-from forescale.errors import not_one_of
+from forescale.errors import SpecError, UnknownNameError, no_effect, not_one_of
 from forescale.formula import as_term, number_of
 from forescale.graph.counts import count_parameters, model_flops
+from forescale.graph.ops import CollectiveKind
 from forescale.graph.stages import layers_per_stage
-from forescale.numeric import Numeric
+from forescale.numeric import Array, Numeric
 from forescale.projection.result import (
     TIME_PARTS,
     Interval,
@@ -25,45 +31,129 @@ from forescale.projection.result import (
     tokens_per_device_second,
     utilisation,
 )
-from forescale.question import Note, Question
+from forescale.question import Note, PresetOptions, Question
+from forescale.spec.cluster import Cluster
 from forescale.spec.layout import Layout, TensorKind
 from forescale.spec.model import Model
 from forescale.spec.workload import Workload, num_microbatches
 from forescale.struct import Struct
 
+Q = TypeVar("Q")
 
-class Preset(Protocol):
-    """A published account of memory or time, reproduced on its own terms."""
 
-    @property
-    def name(self) -> str:
-        """What `Question.preset` calls it."""
-        ...
+class Preset(Struct, frozen=True, kw_only=True):
+    """A published analysis of memory or time. What it defines is overridden; commands ask `defines` for the rest."""
 
-    @property
-    def source(self) -> str:
-        """Where the account was published."""
-        ...
+    name: str
+    """What `Question.preset` calls it."""
+    source: str
+    """Where it was published."""
+
+    usual: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    """Sections of a plan that the analysis states, used where a question gives no value."""
+    takes_length_of_model: ClassVar[bool] = False
+    """Whether sequences are as long as the model's longest unless a question gives a length."""
 
     def project(self, question: Question) -> Projection:
-        """Project one layout as the account does; notes say what it leaves out and where it is wrong."""
-        ...
-
-
-class MemoryPreset(Preset, Protocol):
-    """An account that states memory stage by stage."""
+        """Project one layout as the analysis does; notes name what it leaves out and where it is wrong."""
+        raise NotImplementedError
 
     def stages(self, question: Question) -> Sequence[StageBytes]:
-        """Return bytes by stage, terms where the account says what they are made of."""
-        ...
-
-
-class TimePreset(MemoryPreset, Protocol):
-    """An account that states the time of a step as well."""
+        """Return bytes by stage, as terms where the analysis has a formula."""
+        raise NotImplementedError
 
     def seconds(self, question: Question) -> Mapping[str, Numeric]:
-        """Return seconds of a step by part, terms where the account says what they are made of."""
-        ...
+        """Return seconds of a step by part, as terms where the analysis has a formula."""
+        raise NotImplementedError
+
+    def scores(self, question: Question) -> PresetScores:
+        """Return all layouts of the analysis's own search that fit, with step time and memory.
+
+        Raises
+        ------
+        InfeasibleError
+            If no layout is legal, or none fits.
+        """
+        raise NotImplementedError
+
+    def collective(
+        self, cluster: Cluster, *, kind: CollectiveKind, num_bytes: float, num_ranks: int, near: float
+    ) -> float | None:
+        """Return the seconds of a collective, `near` of its ranks in each fast domain; None if it has no formula."""
+        raise NotImplementedError
+
+    def operations(self, question: Question) -> tuple[ShapedOperation, ...]:
+        """Return the operations of one layer on one device with the shapes of their tensors."""
+        raise NotImplementedError
+
+    def defines(self, what: str) -> bool:
+        """Whether the analysis defines a quantity: the name of one of the methods above."""
+        return getattr(type(self), what) is not getattr(Preset, what)
+
+    def with_options(self, options: PresetOptions) -> Self:
+        """Return the preset under its options.
+
+        Raises
+        ------
+        SpecError
+            If it does not have one of them.
+        """
+        for option in ("tensor_parallel", "fix"):
+            if getattr(options, option) and option not in self.__struct_fields__:
+                raise no_effect(option, f"preset {self.name} has no such option")
+        held = {name: value for name, value in asdict(options).items() if name in self.__struct_fields__}
+        preset = replace(self, **held)
+        return preset.without(options.without_quirks) if options.without_quirks else preset
+
+    def without(self, quirks: Sequence[str]) -> Self:
+        """Return the preset without some peculiarities of the published figures, or without any if `all` is named."""
+        raise SpecError(f"preset {self.name} has no quirks to leave out; got {', '.join(quirks)}")
+
+
+class ShapedTensor(Struct, frozen=True, kw_only=True):
+    """A tensor as it is on one device."""
+
+    name: str
+    shape: tuple[str, ...]
+    """Dimensions in the symbols of the analysis."""
+    size: tuple[int, ...]
+
+
+class ShapedOperation(Struct, frozen=True, kw_only=True):
+    """One operation of a layer in one direction, on one device."""
+
+    name: str
+    direction: Literal["forward", "backward"]
+    tensors: tuple[ShapedTensor, ...]
+    collective: str
+    """Collectives with the axes over which they run; empty if there are none."""
+    volume_bytes: float
+    flops: float
+    num_bytes: float
+    """Bytes that pass through the device's memory."""
+
+
+class PresetScores(Struct, frozen=True, kw_only=True):
+    """Layouts that fit, by an index from 0."""
+
+    step_time: Array
+    peak: Array
+    group: NDArray[np.int64] | None = None
+    """Layouts with the same number are variants of one, of which a ranking shows the best; None keeps all."""
+    num_legal: int
+    project: Callable[[int], Projection]
+    """Returns the projection of one layout."""
+    refused: Mapping[str, int] = field(default_factory=dict)
+
+
+def without_quirks(quirks: Q, names: Sequence[str]) -> Q:
+    """Return a struct of quirks without those named, or without any if `all` is."""
+    known = tuple(asdict(quirks))  # type: ignore[call-overload]
+    left_out = [name.replace("-", "_") for name in names]
+    for name in left_out:
+        if name not in (*known, "all"):
+            raise UnknownNameError("quirk", name, (*known, "all"))
+    return replace(quirks, **dict.fromkeys(known if "all" in left_out else left_out, False))  # type: ignore[type-var]
 
 
 class StageBytes(Struct, frozen=True, kw_only=True):

@@ -250,15 +250,19 @@ def _name(one: Ranked) -> str:
 
 
 def _summary(result: AlmodelResult) -> tuple[str, ...]:
-    if not result.best or not result.slowest:
+    """Return the best layout, and the ranges down to the slowest where it is known."""
+    if not result.best:
         return ()
-    best, worst = result.best[0], result.slowest[0]
-    low, high = (100 * one.projection.mfu_full_attention for one in (worst, best))
+    best, slowest = result.best[0], result.slowest[:1]
+    low, high = (100 * one.projection.mfu_full_attention for one in (*(slowest or (best,)), best))
+    ranges = (
+        f"MFU range: {low:.1f}% - {high:.1f}%",
+        *(f"Step time range: {best.step.total:.3f}s - {worst.step.total:.3f}s" for worst in slowest),
+    )
     return (
         f"Best layout: {_name(best)}",
         f"Best step time: {best.step.total:.3f}s, MFU: {high:.1f}%",
-        f"MFU range: {low:.1f}% - {high:.1f}%",
-        f"Step time range: {best.step.total:.3f}s - {worst.step.total:.3f}s",
+        *(ranges if slowest else ()),
         f"{result.num_candidates:,} layouts with policies and micro-batches; {result.num_feasible:,} layouts with "
         "policies fit",
     )
@@ -314,9 +318,11 @@ def _weights(result: AlmodelResult, one: Ranked) -> str:
 
 def _batch(result: AlmodelResult, one: Ranked) -> str:
     count, size = one.projection.num_microbatches, one.strategy.micro_batch_size
+    batch_par = result.workload.global_batch_size / (one.per_device_batch * count)
     return (
         f"per_device_batch={one.per_device_batch:g}, micro_batch={size} (PDB × TP × CP), GA={count}, "
-        f"data-parallel ranks={one.strategy.dp}, sequences per rank and step={count * size}, "
+        f"batch_par={batch_par:g} (global batch / (PDB × GA)), data-parallel "
+        f"ranks={one.strategy.dp}, sequences per rank and step={count * size}, "
         f"devices={result.cluster.num_devices}"
     )
 

@@ -30,6 +30,8 @@ class Held(Struct, frozen=True, kw_only=True):
 
 def held_fixed(question: Question) -> tuple[Held, ...]:
     """Return what a search of this question holds fixed, each with the option that opens it."""
+    if question.preset != "default":
+        return ()
     return tuple(item for item in _held(question) if _takes(question, item))
 
 

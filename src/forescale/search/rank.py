@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from forescale.errors import InfeasibleError, no_effect, out_of_range
 from forescale.numeric import Array
+from forescale.presets import scores_of
 from forescale.project import project
 from forescale.projection.result import Projection, days_and_money, memory_and_time
 from forescale.question import Question, question_of
@@ -104,9 +106,9 @@ def pareto_search(
         raise out_of_range("numbers of devices", list(counts), "whole numbers of 1 or more")
     question.cluster.check_sizes(counts)
     request = [(scenario, count) for scenario in scenarios(question) for count in counts]
-    scoreds = [_scored_at(item, count, alone=len(request) == 1) for item, count in request]
-    scored = [item for item in scoreds if item is not None]
-    points = [point for item in scored for point in item.front()]
+    fronts = [_front_at(item, count, alone=len(request) == 1) for item, count in request]
+    scored = [item for item in fronts if item is not None]
+    points = [point for item in scored for point in item.points]
     if not points:
         shown = ", ".join(str(count) for count in counts)
         msg = f"no layout of {question.model.name} fits on {shown} devices of {question.cluster.name}"
@@ -115,9 +117,9 @@ def pareto_search(
     columns = np.array([point[:3] for point in points]).T[: len(objectives)]
     best = [points[index][3] for index in pareto_front(*columns)]
     return ParetoResult(
-        front=tuple(map(project, best)),
+        front=tuple(projected() for projected in best),
         objectives=objectives,
-        num_legal=sum(len(item.candidates) for item in scored),
+        num_legal=sum(item.num_legal for item in scored),
         num_feasible=sum(item.num_feasible for item in scored),
         elapsed_s=time.perf_counter() - started,
     )
@@ -142,14 +144,46 @@ def pareto_front(*columns: Array) -> Rows:
     return np.array(front, dtype=np.int64)
 
 
-def _scored_at(question: Question, num_devices: int, *, alone: bool) -> Scored | None:
-    """Return the layouts of one size of the cluster; None where nothing fits, unless it is the only one."""
+def _front_at(question: Question, num_devices: int, *, alone: bool) -> Front | None:
+    """Return the front of one size of the cluster; None where nothing fits, unless it is the only one."""
+    sized = replace(question, cluster=question.cluster.sized(num_devices))
     try:
-        return score_all(replace(question, cluster=question.cluster.sized(num_devices)))
+        if question.preset == "default":
+            return score_all(sized).front()
+        scores = scores_of(sized)
+        pair = (scores.step_time, scores.peak)
+        return Front.from_scores(sized, pair, scores.project, num_legal=scores.num_legal)
     except InfeasibleError:
         if alone:
             raise
         return None
+
+
+class Front(Struct, frozen=True, kw_only=True):
+    """The layouts of one size of the cluster that no other beats in step time and peak."""
+
+    points: tuple[tuple[float, float, int, Callable[[], Projection]], ...]
+    """Step time, peak, devices, and what projects the layout."""
+    num_legal: int
+    num_feasible: int
+
+    @classmethod
+    def from_scores(
+        cls,
+        question: Question,
+        scores: tuple[Array, Array],
+        projected: Callable[[int], Projection],
+        *,
+        num_legal: int,
+    ) -> Front:
+        """Keep the front of layouts that fit, given their step times and peaks."""
+        times, peaks = scores
+        devices = question.cluster.num_devices
+        points = (
+            (step_of_all(question, times[at]), peaks[at], devices, partial(projected, int(at)))
+            for at in pareto_front(times, peaks)
+        )
+        return cls(points=tuple(points), num_legal=num_legal, num_feasible=len(times))
 
 
 class Scored(Struct, frozen=True, kw_only=True):
@@ -171,15 +205,16 @@ class Scored(Struct, frozen=True, kw_only=True):
         layout = self.candidates.strategy(*divmod(index, self.fits.shape[1]))
         return self.question.over_sites(self.question.site.with_layout(layout))
 
-    def front(self) -> list[tuple[float, float, int, Question]]:
-        """Return step time, peak, devices and layout of those that fit and that no other beats in the first two."""
+    def front(self) -> Front:
+        """Return the layouts that fit and that no other beats in step time and peak."""
         fitting = np.flatnonzero(self.fits)
         times, peaks = (values.reshape(-1)[fitting] for values in (self.scores.step_time, self.scores.peak))
-        question, devices = self.question, self.question.cluster.num_devices
-        return [
-            (step_of_all(question, times[at]), peaks[at], devices, self.layout(int(fitting[at])))
-            for at in pareto_front(times, peaks)
-        ]
+        return Front.from_scores(
+            self.question,
+            (times, peaks),
+            lambda at: project(self.layout(int(fitting[at]))),
+            num_legal=len(self.candidates),
+        )
 
 
 def score_all(question: Question) -> Scored:
@@ -208,6 +243,10 @@ def score_all(question: Question) -> Scored:
 
 def slowest_of(question: Question, count: int) -> tuple[Projection, ...]:
     """Return the `count` slowest layouts that fit, of all scenarios, slowest first; all layouts are scored."""
+    if question.preset != "default":
+        scores = scores_of(question)
+        slowest = np.argsort(-scores.step_time, kind="stable")[:count]
+        return tuple(scores.project(index) for index in slowest.tolist())
     values: list[tuple[float, Question]] = []
     for scenario in scenarios(question):
         try:
@@ -272,12 +311,14 @@ def search(
         If no layout is legal, or none fits; its rows say which constraint refused how many. Also if none was
         found in time.
     SpecError
-        If the question asks for a preset: only our own engine is searched.
+        If the preset of the question defines no search, or it takes no `relax` or `checkpoint`.
     """
     started = time.perf_counter()
     question = question_of(question, cluster, workload, **parts)
     if question.preset != "default":
-        raise no_effect(f"preset {question.preset}", "search ranks by our own engine")
+        if relax or checkpoint is not None:
+            raise no_effect(["relax", "checkpoint"], f"preset {question.preset} ranks by its own search")
+        return _by_preset(question, top=top, all_variants=all_variants, started=started)
     request, question = question, question.site
     limits = memory_limits(question.memory_limit)
     goal = Goal(
@@ -310,6 +351,33 @@ def search(
         refused=ranking.refused,
         relaxations=gains,
         question=request,
+    )
+
+
+def _by_preset(question: Question, *, top: int, all_variants: bool, started: float) -> SearchResult:
+    """Return the best layouts of a preset's own search, all of which it evaluates."""
+    scores = scores_of(question)
+    values = scores.step_time if question.objective == "step_time" else scores.peak
+    order = np.argsort(values, kind="stable")
+    if scores.group is not None and not all_variants:
+        order = order[np.sort(np.unique(scores.group[order], return_index=True)[1])]
+    best = tuple(scores.project(index) for index in order[:top].tolist())
+    fitting = len(scores.step_time)
+    return SearchResult(
+        best=best,
+        variants=(0,) * len(best),
+        surest=None,
+        objective=question.objective,
+        num_legal=scores.num_legal,
+        num_feasible=fitting,
+        num_evaluated=scores.num_legal,
+        num_over_memory=0,
+        num_beaten=0,
+        gap=0.0,
+        elapsed_s=time.perf_counter() - started,
+        refused=dict(scores.refused),
+        relaxations=(),
+        question=question,
     )
 
 

@@ -248,6 +248,8 @@ class Sweep:
             cluster=cluster,
             workload=workload,
             space=known[key],
+            preset=draft.preset,
+            preset_options=draft.preset_options,
             objective=self.objective,
             max_memory=limit.by * capacity if isinstance(limit, TimesFactor) else limit,
             costs=self.costs,

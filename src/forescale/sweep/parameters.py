@@ -16,6 +16,8 @@ from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 from forescale import wording
 from forescale.catalogue.clusters import DEVICE_DIMENSIONS, TIER_DIMENSIONS
 from forescale.errors import UnknownKeyError
+from forescale.io.named import build
+from forescale.question import PresetOptions
 from forescale.spec import Cluster, Device, MatrixRates, Model, Precision, Tier, Workload
 from forescale.spec.cluster import LinkParameters
 from forescale.spec.operations import SAVING_DIMENSIONS, SPANS, Checkpointing, Operations
@@ -54,6 +56,8 @@ class Draft:
     scaling: Scaling = "strong"
     held: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Words of the dimensions of the search that are held."""
+    preset: str = "default"
+    preset_options: PresetOptions = field(default_factory=PresetOptions)
 
     def copy(self) -> Draft:
         """Return a draft whose tables are its own."""
@@ -93,6 +97,7 @@ Paths: TypeAlias = Callable[[Draft], tuple[Path, ...]]
 _PLAIN = frozenset({int, float, bool, str, NoneType})
 _DELAYS = ("launch", "exchange_launch", "peer_latency")
 DEVICES, NODES, MODEL, CLUSTER, SCALING, CASE = "devices", "nodes", "model", "cluster", "scaling", "case"
+PRESET, TENSOR_PARALLEL = "preset", "preset_options.tensor_parallel"
 
 
 class SweepParameter(Struct, frozen=True, kw_only=True):
@@ -139,6 +144,10 @@ def parameters(tiers: Iterable[str] = ()) -> dict[str, SweepParameter]:
         DEVICES: SweepParameter(name=DEVICES, phase=1, kind="whole", apply=_set_devices),
         NODES: SweepParameter(name=NODES, phase=1, kind="whole", apply=_set_nodes),
         SCALING: SweepParameter(name=SCALING, phase=1, kind="text", apply=_set_scaling),
+        PRESET: SweepParameter(name=PRESET, phase=1, kind="text", apply=_set_preset),
+        TENSOR_PARALLEL: SweepParameter(
+            name=TENSOR_PARALLEL, phase=1, kind="text", apply=_set_tensor_parallel
+        ),
     }
     for name, (paths, kind, dimension, phase) in _short_names().items():
         result[name] = _changing(name, paths, kind, dimension, phase)
@@ -257,6 +266,16 @@ def _set_scaling(draft: Draft, value: Value) -> None:
             "scaling", value, "strong (the same batch) or weak (it grows with the devices)"
         )
     draft.scaling = "strong" if value == "strong" else "weak"
+
+
+def _set_preset(draft: Draft, value: Value) -> None:
+    draft.preset = str(value)
+
+
+def _set_tensor_parallel(draft: Draft, value: Value) -> None:
+    draft.preset_options = build(
+        PresetOptions, {**asdict(draft.preset_options), "tensor_parallel": value}, where="preset_options"
+    )
 
 
 def _hold(dimension: str, draft: Draft, value: Value) -> None:

@@ -128,6 +128,8 @@ _PLAN_SECTIONS = (
     "devices",
     "nodes",
     "sites",
+    "preset",
+    "preset_options",
     "workload",
     "precision",
     "operations",
@@ -144,7 +146,12 @@ def read_base(source: Source, axes: Axes) -> tuple[Draft, Costs]:
     except SpecError as error:
         with_line(error, source.where, source.text, suffix=".toml")
         raise
-    draft = Draft(model=base.model, num_devices=base.cluster.num_devices)
+    draft = Draft(
+        model=base.model,
+        num_devices=base.cluster.num_devices,
+        preset=base.preset,
+        preset_options=base.preset_options,
+    )
     draft.place(base.cluster)
     draft.base_devices = base.cluster.num_devices
     draft.num_nodes = values.get("nodes")
@@ -286,12 +293,23 @@ def parse_plot(text: str, columns: Collection[str]) -> Plot:
 
 
 SECTIONS = (
-    "name", "model", "cluster", "devices", "nodes", "sites", "scaling", "workload", "precision", "operations", "cost",
-    "space", "search", "vary", "case", "sample", "plot",
+    "name", "model", "cluster", "devices", "nodes", "sites", "preset", "preset_options", "scaling", "workload",
+    "precision", "operations", "cost", "space", "search", "vary", "case", "sample", "plot",
 )  # fmt: skip
 SEARCH_KEYS = ("objective", "max_memory", PRICE)
 SAMPLE_KEYS = ("points", "seed")
-_TABLES = ("sites", "workload", "precision", "operations", "cost", "space", "search", "vary", "sample")
+_TABLES = (
+    "sites",
+    "preset_options",
+    "workload",
+    "precision",
+    "operations",
+    "cost",
+    "space",
+    "search",
+    "vary",
+    "sample",
+)
 _LISTS = ("case", "plot")
 
 

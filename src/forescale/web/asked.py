@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -22,8 +21,9 @@ from forescale.frameworks.huggingface import read_huggingface
 from forescale.io.merge import with_overrides
 from forescale.io.named import checked_model
 from forescale.io.question import build_question
+from forescale.presets import preset_names
 from forescale.projection.result import Projection
-from forescale.question import Question
+from forescale.question import Question, TensorParallel
 from forescale.schedule import families
 from forescale.spec.framework import replayed, searched
 from forescale.spec.layout import Layout
@@ -31,6 +31,7 @@ from forescale.spec.option import Declared, declared
 from forescale.spec.space import Space
 from forescale.spec.workload import ComputeType, Workload
 from forescale.struct import Struct
+from forescale.syntax import toml_value
 from forescale.units import GIB
 
 Query = Sequence[tuple[str, str]]
@@ -49,7 +50,7 @@ OWN = "own"
 """What stands for the model where a config.json is pasted."""
 DERIVED: Path = ("strategy", "dp_shard")
 """The degree that follows from the others and the number of devices."""
-ROOTS = ("strategy", "workload", "precision")
+ROOTS = ("strategy", "workload", "precision", "preset_options")
 """Tables of a plan that `set` may change; the others may name files."""
 
 
@@ -112,6 +113,10 @@ FIELDS: tuple[Field, ...] = (
     Field(name="price", label="Price of a device-hour", group="Run", hint="e.g. 2.50"),
     Field(name="framework", label="Framework", group="Run", path=("framework",), choices=framework_names(),
           hint="any framework", listed=True),
+    Field(name="preset", label="Published analysis", group="Run", path=("preset",),
+          choices=("", *preset_names()[1:]), hint="Forescale's own engine"),
+    Field(name="tensor_parallel", label="… its tensor parallelism", group="Run",
+          path=("preset_options", "tensor_parallel"), choices=_choices(TensorParallel)),
     Field(name="precision", label="Compute type", group="Run", path=("precision", "compute"),
           choices=_choices(ComputeType)),
     Field(name="images", label="Images per sequence", group="Run", path=("workload", "images", "count"),
@@ -223,6 +228,8 @@ def search_question(query: Query) -> Question:
     """Return the question of the best layout: what an address says of the layout is left free."""
     values = _values(of_search(query))
     bounded = _bounded(build_question(values, where=WHERE))
+    if bounded.preset != "default":
+        return replace(bounded, strategy=None)
     space = Space() if bounded.strategy is None else Space(base=bounded.strategy)
     if bounded.framework is not None:
         space = replayed(bounded.framework, searched(bounded.framework, space, limited=False), bounded.model)
@@ -289,7 +296,7 @@ def _saying(query: Query, values: Mapping[Path, Any]) -> Query:
         names[path]: "" if value is None else str(value) for path, value in values.items() if path in names
     }
     lines = [
-        f"{'.'.join(path)}={json.dumps(value)}"
+        f"{'.'.join(path)}={toml_value(value)}"
         for path, value in values.items()
         if path not in names and value is not None
     ]

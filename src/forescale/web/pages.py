@@ -19,7 +19,7 @@ from forescale.formula import TermNode
 from forescale.frameworks.writers import WRITERS
 from forescale.io.line import project_line
 from forescale.io.question import question_values
-from forescale.project import project as projected
+from forescale.presets import load_preset, project_as
 from forescale.projection.result import AT_RISK, TIME_PARTS, Projection, days_and_money, memory_and_time
 from forescale.question import Question
 from forescale.report.drawn import drawings
@@ -131,7 +131,7 @@ def filled(name: str, **values: object) -> str:
 
 @lru_cache(maxsize=64)
 def _projected(link: tuple[tuple[str, str], ...]) -> Projection:
-    return projected(question(link))
+    return project_as(question(link))
 
 
 def _projection(query: Query) -> Projection:
@@ -164,10 +164,11 @@ def document(query: Query) -> str:
 
 def pictures(query: Query) -> str:
     """Return what takes longer to draw: what if, where ranks lie, and one step of the pipeline."""
-    points = list(_varied(query))
+    points = list(_varied(query)) if _projection(query).step_time_s else []
     curves = (curve([point for point in points if point.what == what], parts) for what, parts in WHAT_IF)
-    shown = [figure(item) for item in curves if item]
-    return filled("pictures.html", curves=shown, drawn=drawings(question(query)))
+    shown, request = [figure(item) for item in curves if item], question(query)
+    drawn = drawings(request) if request.preset == "default" else ()
+    return filled("pictures.html", curves=shown, drawn=drawn)
 
 
 def compare(query: Query, kept: Query) -> str:
@@ -322,7 +323,8 @@ def _answer(query: Query) -> dict[str, Any]:
         "cost": projection.run_cost(price_of(query)),
         "address": address(query),
         "line": _line(query, question(query), "project"),
-        "frameworks": TARGETS,
+        "frameworks": TARGETS if projection.preset == "default" else (),
+        "source": load_preset(projection.preset).source,
         "charts": [figure(chart) for chart in projection.pictures()],
     }
 

@@ -3,15 +3,20 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+import numpy as np
 import pytest
+from msgspec.structs import replace
 from tests.errors import raises
 from tests.small import asked
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
 from forescale.errors import SpecError
-from forescale.presets import project_as
-from forescale.presets.subramanian2024.preset import _columns
+from forescale.explain import explain
+from forescale.presets import preset_of, project_as, scores_of
+from forescale.presets.subramanian2024 import search_subramanian2024
+from forescale.presets.subramanian2024.preset import Found, _columns
+from forescale.question import PresetOptions, Question
 from forescale.spec import Layout, Recompute, Workload
 
 DATA = Path(__file__).parents[2] / "data" / "subramanian2024" / "best.csv"
@@ -110,3 +115,116 @@ def test_what_the_paper_does_not_know_is_refused(changes, says):
                 preset="subramanian2024",
             )
         )
+
+
+STUDY = Question(
+    model=load_model("gpt3-1t"),
+    cluster=load_cluster("b200-nvs8", 256),
+    workload=Workload(seq_len=2048, global_batch_size=4096, tokens=1e12),
+    preset="subramanian2024",
+)
+
+
+@pytest.mark.parametrize("kind", ["1d", "2d", "summa"])
+def test_every_layout_of_the_search_projects_to_its_score(kind):
+    question = replace(STUDY, preset_options=PresetOptions(tensor_parallel=kind))
+    scores, native = (
+        scores_of(question),
+        search_subramanian2024(
+            question.model, question.cluster, tensor_parallel=kind, global_batch_size=4096, tokens=1e12
+        ),
+    )
+    assert scores.num_legal == native.num_candidates
+    assert len(scores.step_time) == native.num_feasible
+    fastest = np.argsort(scores.step_time, kind="stable")[:3].tolist()
+    for index, ranked in zip(fastest, native.best[:3], strict=True):
+        result = scores.project(index)
+        assert result.step_time_s == pytest.approx(ranked.step_time_s, rel=1e-12)
+        assert result.step_time_s == pytest.approx(float(scores.step_time[index]), rel=1e-12)
+        assert result.memory.peak_bytes == pytest.approx(float(scores.peak[index]), rel=1e-12)
+        assert result.training_days == pytest.approx(ranked.training_days, rel=1e-12)
+        assert project_as(question.with_layout(result.strategy)) == result
+
+
+def test_dimensions_that_are_held():
+    held = ("placement_tp1=4", "panels=8", "tp2=1")
+    question = replace(STUDY, preset_options=PresetOptions(tensor_parallel="summa", fix=held))
+    found = Found.from_question(question, preset_of(question))
+    assert set(found.candidates["near_tp1"].tolist()) == {4}
+    assert set(found.candidates["panels"].tolist()) == {8}
+    assert set(found.candidates["tp2"].tolist()) == {1}
+
+
+@pytest.mark.parametrize(
+    ("kind", "layout"),
+    [("1d", {"cp": 2}), ("summa", {}), ("2d", {"tp_kind": "summa", "cp": 2}), ("1d", {"tp_kind": "summa"})],
+)
+def test_a_kind_that_the_layout_is_not_is_refused(kind, layout):
+    options = PresetOptions(tensor_parallel=kind)
+    layout = Layout(tp=4, pp=16, dp_shard=4 // layout.get("cp", 1), zero=1, cp_kind="all_gather", **layout)
+    with pytest.raises(SpecError, match=f"tensor_parallel {kind} does not go with"):
+        preset_of(replace(STUDY, preset_options=options)).project(STUDY.with_layout(layout))
+
+
+def test_table_1():
+    layout = Layout(tp=8, pp=16, dp_shard=2, zero=1)
+    rows = preset_of(STUDY).operations(STUDY.with_layout(layout))
+    assert [row.name for row in rows[:3]] == ["query, key, value", "fused attention", "projection"]
+    forward = {row.name: row for row in rows if row.direction == "forward"}
+    ble = 2 * 1 * 2048 * 25600
+    assert {name: (row.collective, row.volume_bytes) for name, row in forward.items() if row.collective} == {
+        "projection": ("reduce_scatter over tp1", ble),
+        "attention norm": ("all_gather over tp1", ble),
+        "second linear": ("reduce_scatter over tp1", ble),
+        "ffn norm": ("all_gather over tp1", ble),
+    }
+    tensors = {tensor.name: (tensor.shape, tensor.size) for tensor in forward["query, key, value"].tensors}
+    assert tensors["Q, K, V"] == (("b", "h/nt", "l", "eh"), (1, 20, 2048, 160))
+    assert forward["projection"].flops == 2048 * 25600 * (2 * 3200 - 1)
+    assert forward["projection"].num_bytes == 2 * (2048 * 3200 + 2048 * 25600 + 3200 * 25600)
+
+
+@pytest.mark.parametrize("kind", ["1d", "summa"])
+def test_volumes_of_tables_2_and_a2(kind):
+    layout = Layout(tp=8, cp=4, pp=8, zero=1, tp_kind=kind, cp_kind="all_gather")
+    rows = {
+        row.name: row
+        for row in preset_of(STUDY).operations(STUDY.with_layout(layout))
+        if row.direction == "forward"
+    }
+    keys = 2 * 2 * 2048 * 25600 / 8
+    assert (rows["fused attention"].collective, rows["fused attention"].volume_bytes) == (
+        "all_gather over tp2",
+        keys,
+    )
+    if kind == "1d":
+        assert rows["projection"].volume_bytes == 2 * 2048 / 4 * 25600
+        assert rows["ffn norm"].tensors[0].size == (1, 64, 25600)
+    else:
+        first = 2 * (2048 * 25600 / 4 + 25600 * 25600 / 8)
+        assert rows["projection"].collective == "broadcast over tp1, broadcast over tp2"
+        assert rows["projection"].volume_bytes == first
+        assert rows["first linear"].volume_bytes == 2 * (2048 * 25600 / 4 + 25600 * 102400 / 8)
+
+
+def test_memory_is_a_tree_of_named_operations():
+    layout = Layout(tp=8, pp=16, dp_shard=2, zero=1)
+    node = explain(STUDY.with_layout(layout), "memory.activations")
+    assert node.value == project_as(STUDY.with_layout(layout)).memory.stages[0].activations_bytes
+    nodes = {label: item for branch in node.walk() for label, item in branch.inputs}
+    assert nodes["microbatches"].value == 16
+    assert nodes["query, key, value"].value == 2 * 2048 * 25600
+    assert "section III-A" in nodes["query, key, value"].source
+    assert "tokens" in {item.name for item in node.walk()}
+
+
+def test_the_seconds_of_a_collective_are_those_of_the_paper():
+    cluster = load_cluster("a100-nvs4", 32)
+    seconds = preset_of(STUDY).collective(
+        cluster, kind="all_gather", num_bytes=2.0**30, num_ranks=32, near=4.0
+    )
+    share = 31 / 32 * 2**30 / (4 * 0.7 * 25e9)
+    assert seconds == pytest.approx(share + 7 * 5e-6 + 24 * 2.5e-6, rel=1e-9)
+    assert (
+        preset_of(STUDY).collective(cluster, kind="all_to_all", num_bytes=1.0, num_ranks=8, near=4.0) is None
+    )

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from forescale.cli.render import words
 from forescale.explain.explain import Quantity, is_constant, is_operation, operation_of
 from forescale.formula import TermNode
-from forescale.question import Note
-from forescale.report.document import Bullets, Column, Content, TextLine, TreeNode, View, line, listed
+from forescale.presets.preset import ShapedOperation
+from forescale.question import Note, Question
+from forescale.report.document import Bullets, Column, Content, TextLine, TreeNode, View, line, listed, table
 
 SCREEN_LINES = 22
 SMALL = 0.005
@@ -42,6 +43,61 @@ def names_view(names: Sequence[str], missing: Sequence[str]) -> View:
     """Return the names of all quantities, and what their values require."""
     how = line(f"{HOW}; their values require {', '.join(missing)}", style="dim")
     return View(contents=(*map(line, names), line(), how))
+
+
+def operations_view(operations: Sequence[ShapedOperation], question: Question) -> View:
+    """Return tensors, collectives and FLOP of forward; below, its bytes and the counts of backward."""
+    forward, backward = (
+        [item for item in operations if item.direction == direction] for direction in ("forward", "backward")
+    )
+    shapes = (
+        [
+            item.name if tensor is item.tensors[0] else "",
+            tensor.name,
+            f"({','.join(tensor.shape)})",
+            "×".join(map(str, tensor.size)),
+            *(_counts(item)[:-1] if tensor is item.tensors[0] else ("", "", "")),
+        ]
+        for item in forward
+        for tensor in item.tensors
+    )
+    counts = (
+        [item.name, _counts(item)[-1], *_counts(other)] for item, other in zip(forward, backward, strict=True)
+    )
+    sent = ("<collective", "volume", "FLOP")
+    return View(
+        title=f"One layer of {question.model.name} on one device, one micro-batch",
+        lead=words.lead(question.workload, question.preset),
+        contents=(
+            table("<forward", "<tensor", "<shape", "size", *sent, rows=shapes, gap=1),
+            table(
+                "<operation",
+                "forward bytes",
+                *(f"{name} back" for name in sent),
+                "bytes back",
+                rows=counts,
+                gap=1,
+            ),
+            line("AG all-gather, RS reduce-scatter, AR all-reduce, B broadcast, R reduce", style="dim"),
+        ),
+    )
+
+
+ABBREVIATIONS = {
+    "all_gather": "AG",
+    "reduce_scatter": "RS",
+    "all_reduce": "AR",
+    "broadcast": "B",
+    "reduce": "R",
+}
+
+
+def _counts(item: ShapedOperation) -> list[str]:
+    """Return collectives, their volume, FLOP and bytes."""
+    pairs = [part.split(" over ") for part in item.collective.split(", ") if part]
+    sent = ", ".join(f"{ABBREVIATIONS[kind]} {axis}" for kind, axis in pairs) or "–"
+    volume = words.quantity(item.volume_bytes, "byte") if pairs else "–"
+    return [sent, volume, words.quantity(item.flops, "FLOP"), words.quantity(item.num_bytes, "byte")]
 
 
 HOW = "forescale explain MODEL QUANTITY shows how a value is computed"

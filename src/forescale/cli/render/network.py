@@ -44,20 +44,28 @@ def size_word(num_bytes: float) -> str:
 def _table(network_prices: NetworkPrices, ranks: int) -> Table:
     kinds = list(dict.fromkeys(price.kind for price in network_prices.prices))
     rows = (
-        [size_word(same[0].num_bytes), *(cell for item in same for cell in _cells(item))]
+        [
+            size_word(same[0].num_bytes),
+            *(cell for item in same for cell in _cells(item, network_prices.preset)),
+        ]
         for same in zip(*(network_prices.of(kind, ranks) for kind in kinds), strict=True)
     )
     return table(
         "size",
-        *(heading for kind in kinds for heading in (kind, "GB/s")),
+        *(heading for kind in kinds for heading in (kind, "GB/s", *network_prices.preset.split())),
         rows=rows,
         gap=1,
         caption="\n".join(_ways(network_prices, ranks)),
     )
 
 
-def _cells(price: CollectivePrice) -> tuple[str, str]:
-    return format_seconds(price.seconds), f"{price.bus_bandwidth / GB:.3g}"
+def _cells(price: CollectivePrice, preset: str) -> list[str]:
+    published = "–" if price.published_s is None else format_seconds(price.published_s)
+    return [
+        format_seconds(price.seconds),
+        f"{price.bus_bandwidth / GB:.3g}",
+        *([published] if preset else []),
+    ]
 
 
 def _ways(network_prices: NetworkPrices, ranks: int) -> list[str]:

@@ -177,7 +177,7 @@ def _figures(result: Projection) -> list[tuple[str, Cell]]:
     if result.training_days is not None:
         tokens = format_count(result.workload.tokens or 0.0)
         rows.append(("training", f"{result.training_days:,.1f} days for {tokens} tokens, without failures"))
-        rows.append(("", words.calendar(result)))
+        rows += [("", words.calendar(result))] if words.ends(result) else []
     return rows
 
 

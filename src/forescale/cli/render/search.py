@@ -37,7 +37,7 @@ def search_view(result: SearchResult, *, again: str = "") -> View:
     first = result.best[0]
     least = "" if result.num_feasible_is_exact else "at least "
     counts = (
-        f"{least}{result.num_feasible:,} fit; {result.num_evaluated:,} evaluated, the others excluded by bounds, in "
+        f"{least}{result.num_feasible:,} fit; {_evaluated(result)} in "
         f"{result.elapsed_s:.2f} s; ranked by {result.objective.replace('_', ' ')}"
     )
     ranked = [
@@ -54,15 +54,22 @@ def search_view(result: SearchResult, *, again: str = "") -> View:
             *verdict_legend(item.found for item in (*ranked, *sure)),
             *([] if result.margin is None else [line(result.margin)]),
             *([line(folded, style="dim")] if any(result.variants) else []),
-            *([line(f"the first: {words.calendar(first)}")] if first.training_days is not None else []),
+            *([line(f"the first: {words.calendar(first)}")] if words.ends(first) else []),
             line(result.claim, style="yellow" if result.gap > 0.0 else "bold"),
-            line(f"held fixed: {'; '.join(map(str, result.held_fixed))}"),
+            *([line(f"held fixed: {'; '.join(map(str, result.held_fixed))}")] if result.held_fixed else []),
             line(counts),
             *_gains(result),
             *([Code("to reproduce", again)] if again else []),
         ),
         notes=first.notes,
     )
+
+
+def _evaluated(result: SearchResult) -> str:
+    """Return how many layouts were evaluated; a published analysis evaluates all of them."""
+    if result.question.preset != "default":
+        return "all evaluated"
+    return f"{result.num_evaluated:,} evaluated, the others excluded by bounds,"
 
 
 def ranking(
@@ -80,7 +87,8 @@ def _columns(
 ) -> list[Column[RankedRow]]:
     sized = len({one.cluster.num_devices for one in projections}) > 1
     varied = len(set(map(words.scenario, projections))) > 1
-    timed = projections[0].training_days is not None
+    timed, dated = projections[0].training_days is not None, words.ends(projections[0]) is not None
+    days = "?days" if dated else "days"
     layouts: list[Column[RankedRow]] = layout_columns(
         [one.strategy for one in projections], lambda item: item.found.strategy, lambda item: item.folded
     )
@@ -90,8 +98,8 @@ def _columns(
         *((True, column) for column in layouts),
         (varied, Column("<numbers, overlap", lambda item: words.scenario(item.found))),
         (True, Column("step", lambda item: format_seconds(item.found.step_time_s))),
-        (timed, Column("?days", lambda item: f"{item.found.training_days or 0.0:,.1f}")),
-        (timed, Column("calendar", lambda item: words.ends(item.found))),
+        (timed, Column(days, lambda item: f"{item.found.training_days or 0.0:,.1f}")),
+        (dated, Column("calendar", lambda item: words.ends(item.found) or "")),
         (
             cost(projections[0]) is not None,
             Column("cost", lambda item: format_count(cost(item.found) or 0.0)),

@@ -57,6 +57,7 @@ def _columns(result: StudyResult) -> list[Column[Ranked]]:
         *(chosen(heading, name) for heading, name in degrees.items()),
         Column(f"<of {result.cluster.tiers[0].size} near", lambda one: _near(one.configuration)),
         Column("step", lambda one: format_seconds(one.step_time_s)),
+        *([Column("days", lambda one: f"{one.training_days:,.1f}")] if result.best[0].training_days else []),
         Column("?samples/s", lambda one: f"{one.samples_per_s:,.1f}"),
         Column("GB", lambda one: f"{one.memory_bytes.total / GB:.1f}"),
         *(share(heading, name) for name, heading in TIMES.items()),

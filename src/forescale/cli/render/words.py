@@ -45,10 +45,10 @@ def calendar(one: Projection) -> str:
     )
 
 
-def ends(one: Projection) -> str:
-    """Return days on the calendar and their range, for a cell."""
+def ends(one: Projection) -> str | None:
+    """Return days on the calendar and their range, for a cell; None where nothing says how the run is operated."""
     if one.calendar is None:
-        return "endless"
+        return "endless" if one.endless else None
     days = one.calendar.days
     return f"{days.expected:,.1f} ({days.low:,.1f}–{days.high:,.1f})"
 

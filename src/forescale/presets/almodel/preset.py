@@ -22,6 +22,7 @@ from forescale.inputs import recorded_degrees
 from forescale.numeric import Array, Numeric, divisors, summed
 from forescale.presets.almodel.step import (
     ANALYSIS,
+    QUESTION,
     Clock,
     SequenceFlops,
     Step,
@@ -35,11 +36,14 @@ from forescale.presets.almodel.step import (
 )
 from forescale.presets.preset import (
     Account,
+    Preset,
+    PresetScores,
     StageBytes,
     memory_projection,
     microbatches_of,
     recorded,
     timed_projection,
+    without_quirks,
 )
 from forescale.projection.result import Projection
 from forescale.question import Note, Question
@@ -122,23 +126,12 @@ def search_almodel(
     """
     started = time.perf_counter()
     account = preset or Almodel()
-    clock = Clock(model=model, cluster=cluster, workload=workload, terms=account.terms)
-    columns, refused = _columns(model, cluster, workload)
-    if len(columns["cp"]) == 0:
-        msg = f"no legal layout of {model.name} on {counted(cluster.num_devices, 'device')} of {cluster.name}"
-        raise InfeasibleError(msg, tuple(refused.items()))
-    result = _Scores.from_columns(account, clock, columns)
-    if not len(result.rows):
-        room = format_bytes(cluster.device.hbm_bytes)
-        msg = f"no layout of {model.name} fits {room} on {counted(cluster.num_devices, 'device')}"
-        raise InfeasibleError(msg, [*refused.items(), ("memory", len(columns["cp"]) * len(POLICIES))])
-    fastest = result.fastest_of_each_layout()
     question = Question(model=model, cluster=cluster, workload=workload)
+    result = _Scores.from_question(account, question)
+    fastest = result.fastest_of_each_layout()
 
     def ranked(values: NDArray[np.int64]) -> Iterator[Ranked]:
-        for index in values.tolist():
-            layout = _strategy(columns, int(result.rows[index]), POLICIES[result.policies[index]])
-            yield account.rank(question.with_layout(layout))
+        return (account.rank(question.with_layout(result.strategy(index))) for index in values.tolist())
 
     best = tuple(ranked(fastest[:top]))
     return AlmodelResult(
@@ -148,10 +141,10 @@ def search_almodel(
         preset=account,
         best=tuple(one for one in best if one.projection.mfu_full_attention >= least_mfu),
         slowest=tuple(ranked(np.argsort(-result.step, kind="stable")[:worst])),
-        num_candidates=len(columns["cp"]) * len(POLICIES),
+        num_candidates=result.num_candidates,
         num_feasible=len(result.rows),
         num_layouts=len(fastest),
-        refused=refused,
+        refused=result.refused,
         elapsed_s=time.perf_counter() - started,
     )
 
@@ -163,20 +156,62 @@ class _Scores(Struct, frozen=True, kw_only=True):
     policies: NDArray[np.int64]
     layouts: NDArray[np.int64]
     step: Array
+    peak: Array
+    columns: dict[str, NDArray[np.int64]]
+    """Of all legal layouts."""
+    refused: dict[str, int]
 
     @classmethod
-    def from_columns(cls, account: Almodel, clock: Clock, columns: dict[str, NDArray[np.int64]]) -> _Scores:
-        """Evaluate every policy over all rows and keep the largest micro-batch of each layout."""
+    def from_question(cls, account: Almodel, question: Question) -> _Scores:
+        """Evaluate every policy over all legal layouts and keep the largest micro-batch of each that fits.
+
+        Raises
+        ------
+        InfeasibleError
+            If no layout is legal, or none fits.
+        """
+        model, cluster, workload = question.model, question.cluster, question.workload
+        columns, refused = _columns(model, cluster, workload)
+        devices = counted(cluster.num_devices, "device")
         size, layouts = len(columns["cp"]), columns["layout"]
+        if size == 0:
+            msg = f"no legal layout of {model.name} on {devices} of {cluster.name}"
+            raise InfeasibleError(msg, tuple(refused.items()))
+        clock = Clock(model=model, cluster=cluster, workload=workload, terms=account.terms)
         degrees = Degrees(**{name: columns[name].astype(float) for name in Degrees.__dataclass_fields__})
-        values: list[tuple[NDArray[np.int64], NDArray[np.int64], Array]] = []
+        values = []
         for number, policy in enumerate(POLICIES):
             memory, step = evaluate(account, clock, degrees, StructuralOptions(recompute=policy))
-            rows = np.flatnonzero(memory.total <= clock.cluster.device.hbm_bytes)
+            rows = np.flatnonzero(memory.total <= question.memory_limit)
             rows = rows[np.flatnonzero(np.diff(layouts[rows], append=-1))]
-            values.append((rows, np.full(len(rows), number), np.broadcast_to(step.total, size)[rows]))
-        rows, policies, seconds = (np.concatenate(item) for item in zip(*values, strict=True))
-        return cls(rows=rows, policies=policies, layouts=layouts[rows], step=seconds)
+            figures = (np.broadcast_to(item, size)[rows] for item in (step.total, memory.total))
+            values.append((rows, np.full(len(rows), number), *figures))
+        rows, policies, seconds, peaks = (np.concatenate(item) for item in zip(*values, strict=True))
+        if not len(rows):
+            msg = f"no layout of {model.name} fits {format_bytes(question.memory_limit)} on {devices}"
+            raise InfeasibleError(msg, [*refused.items(), ("memory", size * len(POLICIES))])
+        return cls(
+            rows=rows,
+            policies=policies,
+            layouts=layouts[rows],
+            step=seconds,
+            peak=peaks,
+            columns=columns,
+            refused=refused,
+        )
+
+    @property
+    def num_candidates(self) -> int:
+        """Number of legal layouts and policies."""
+        return len(self.columns["cp"]) * len(POLICIES)
+
+    def strategy(self, index: int) -> Layout:
+        """Return one layout with its policy."""
+        row = self.rows[index]
+        degrees: dict[str, Any] = {
+            name: int(self.columns[name][row]) for name in Degrees.__dataclass_fields__
+        }
+        return Layout(**degrees, recompute=POLICIES[self.policies[index]])
 
     def fastest_of_each_layout(self) -> NDArray[np.int64]:
         """Return the fastest entry of every layout, fastest first."""
@@ -223,12 +258,14 @@ def _layouts(devices: int, experts: int) -> Iterator[tuple[int, int, int, int]]:
                 yield cp, ep, fsdp, devices // (cp * ep * fsdp)
 
 
-def _strategy(columns: dict[str, NDArray[np.int64]], row: int, recompute: Recompute) -> Layout:
-    degrees: dict[str, Any] = {name: int(columns[name][row]) for name in Degrees.__dataclass_fields__}
-    return Layout(**degrees, recompute=recompute)
-
-
 PRESET = "almodel"
+PLAN: Mapping[str, Any] = {
+    "model": QUESTION.model,
+    "cluster": QUESTION.cluster,
+    "devices": QUESTION.devices,
+    "workload": {"seq_len": QUESTION.seq_len, "global_batch_size": QUESTION.global_batch_size},
+}
+"""What the analysis asks, as sections of a plan."""
 
 
 class Ranked(Struct, frozen=True, kw_only=True):
@@ -256,12 +293,30 @@ class Ranked(Struct, frozen=True, kw_only=True):
         return self.strategy.micro_batch_size / (self.strategy.tp * self.strategy.cp)
 
 
-class Almodel(Struct, frozen=True, kw_only=True):
+class Almodel(Preset, frozen=True, kw_only=True):
     """The account of the ALModel analysis, by default on the terms of its detailed configurations."""
 
     name: str = PRESET
     source: str = ANALYSIS
     terms: Terms = msgspec.field(default_factory=measured_terms)
+
+    usual = PLAN
+
+    def without(self, quirks: Sequence[str]) -> Almodel:
+        """Return the account without some slips of the analysis."""
+        return replace(self, terms=replace(self.terms, quirks=without_quirks(self.terms.quirks, quirks)))
+
+    def scores(self, question: Question) -> PresetScores:
+        """Return each layout and policy of the analysis's space with the largest micro-batch that fits."""
+        result = _Scores.from_question(self, question)
+        return PresetScores(
+            step_time=result.step,
+            peak=result.peak,
+            group=result.layouts,
+            num_legal=result.num_candidates,
+            refused=result.refused,
+            project=lambda index: self.project(question.with_layout(result.strategy(index))),
+        )
 
     def project(self, question: Question) -> Projection:
         """Project one layout; `dp_shard` is FSDP × EP there, `dp_replicate` is DP, `micro_batch_size` MB."""

@@ -13,6 +13,7 @@ from forescale.numeric import Numeric
 from forescale.presets.korthikanti2022 import drops_scores, gpt_note, heads_of, korthikanti_replayed_layer
 from forescale.presets.preset import (
     Account,
+    Preset,
     StageBytes,
     layers_of,
     memory_projection,
@@ -261,7 +262,7 @@ def _is_full(precision: Precision) -> bool:
     return precision.parameters == "fp32" or precision.compute in ("fp32", "tf32")
 
 
-class Playbook(Struct, frozen=True, kw_only=True):
+class Playbook(Preset, frozen=True, kw_only=True):
     """Memory of a layout as the Ultra-Scale Playbook counts it."""
 
     name: str = "playbook"

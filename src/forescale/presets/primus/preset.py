@@ -11,7 +11,7 @@ from forescale.formula import total
 from forescale.graph.counts import count_parameters
 from forescale.graph.stages import given_chunks, layers_per_chunk
 from forescale.numeric import Numeric
-from forescale.presets.preset import Account, StageBytes, memory_projection, recorded
+from forescale.presets.preset import Account, Preset, StageBytes, memory_projection, recorded
 from forescale.presets.primus.communication import (
     AllReduce,
     Network,
@@ -44,7 +44,6 @@ from forescale.spec.cluster import Cluster
 from forescale.spec.layout import Layout, Recompute
 from forescale.spec.model import DenseFfn, Layer, Model, MoeFfn
 from forescale.spec.workload import Workload
-from forescale.struct import Struct
 
 _OPTIMIZER_BYTES = {"muon": 6.0}
 _ADAM_BYTES = 10.0
@@ -81,7 +80,7 @@ SOURCE_2026_08 = Terms(
 )
 
 
-class PrimusPreset(Struct, frozen=True, kw_only=True):
+class PrimusPreset(Preset, frozen=True, kw_only=True):
     """One state of Primus's memory formulas."""
 
     name: str

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 import numpy as np
 
-from forescale.formula import Term, value_of
+from forescale.formula import Term, named, total, value_of
 from forescale.memory.in_flight import in_flight, saved_bytes
 from forescale.memory.states import gradient_bytes, optimizer_bytes, weight_bytes
 from forescale.numeric import Array, Numeric
@@ -33,7 +34,8 @@ from forescale.presets.subramanian2024.layers import (
     layer_2d,
     layer_summa,
 )
-from forescale.presets.subramanian2024.machine import Columns, Integers, Machine, TensorParallel
+from forescale.presets.subramanian2024.machine import Columns, Integers, Machine
+from forescale.question import TensorParallel
 from forescale.struct import Struct
 
 
@@ -52,12 +54,19 @@ class LayerTime(Struct, frozen=True, kw_only=True):
     flops: Numeric
 
 
+_KINDS = ("compute", "memory beyond compute", "exposed messages")
+
+
 def price_layer(layer: Layer, split: Split, *, machine: Machine, quirks: Quirks) -> LayerTime:
     """Return the times of `layer` on `machine`."""
     pricer = _Pricer(machine=machine, split=split, quirks=quirks, known={})
     forward = [pricer.times(operation, operation.forward) for operation in layer]
     backward = [pricer.times(operation, operation.backward) for operation in layer]
-    compute, memory, tensor = (sum(parts) for parts in zip(*forward, *backward, strict=True))
+    labels = [f"{item.name}, {way}" for way in ("forward", "backward") for item in layer]
+    compute, memory, tensor = (
+        total(dict(zip(labels, parts, strict=True)), name=name, unit="s")
+        for name, parts in zip(_KINDS, zip(*forward, *backward, strict=True), strict=True)
+    )
     return LayerTime(
         forward_s=sum(sum(parts) for parts in forward),
         backward_s=sum(sum(parts) for parts in backward),
@@ -199,7 +208,7 @@ class Analysis(Struct, frozen=True, kw_only=True):
     kind: TensorParallel
     quirks: Quirks
 
-    def memory(self, rows: Columns, *, stage: int = 0) -> Memory:
+    def memory(self, rows: Columns, *, stage: Numeric = 0.0) -> Memory:
         """Return the memory of every row of degrees on one stage; placement and panels do not matter.
 
         The first stage, whose memory the paper states, is the fullest.
@@ -209,7 +218,7 @@ class Analysis(Struct, frozen=True, kw_only=True):
         layer = self.layer(Split(**_at(rows, shared.first, HELD_KEY), **one))
         layers, pp = self.layers(rows), floats(rows["pp"])
         states: dict[str, Numeric] = {
-            "parameters": _take(sum(operation.parameters for operation in layer), shared.code) * layers,
+            "parameters": _take(_summed(layer, "parameters", "parameter"), shared.code) * layers,
             "shards": self._replicas(rows),
             "zero": 1.0,
         }
@@ -219,8 +228,8 @@ class Analysis(Struct, frozen=True, kw_only=True):
             gradients=gradient_bytes(element_bytes=FP16_BYTES, **states),
             optimizer=optimizer_bytes(element_bytes=OPTIMIZER_BYTES, **states),
             activations=saved_bytes(
-                per_microbatch=_take(sum(operation.saved_bytes for operation in layer), shared.code) * layers,
-                microbatches=in_flight(stage=float(stage), pp=pp, vpp=1.0, num_microbatches=microbatches),
+                per_microbatch=_take(_summed(layer, "saved_bytes", "byte"), shared.code) * layers,
+                microbatches=in_flight(stage=stage, pp=pp, vpp=1.0, num_microbatches=microbatches),
             ),
         )
 
@@ -235,7 +244,7 @@ class Analysis(Struct, frozen=True, kw_only=True):
         work = stage_work_time(layer_time=forward + backward, num_microbatches=microbatches, layers=layers)
         hop = self._hop(candidates, layer[-1].saved_bytes, shared.code)
         pipeline = stage_exchange_time(hop_time=hop, num_microbatches=microbatches)
-        exchange = self._exchange(candidates, sum(operation.parameters for operation in layer), shared.code)
+        exchange = self._exchange(candidates, _summed(layer, "parameters", "parameter"), shared.code)
         gather = exposed_weight_exchange_time(exchange_time=exchange, layer_time=forward, layers=layers)
         scatter = exposed_weight_exchange_time(exchange_time=exchange, layer_time=backward, layers=layers)
         bubble = stage_bubble_time(
@@ -262,7 +271,9 @@ class Analysis(Struct, frozen=True, kw_only=True):
 
     def layers(self, columns: Columns) -> Array:
         """Return the layers of a stage."""
-        return floats(self.shape.num_layers // columns["pp"])
+        return cast(
+            "Array", named(floats(self.shape.num_layers // columns["pp"]), "layers of a stage", unit="1")
+        )
 
     def _replicas(self, columns: Columns) -> Array:
         """Return the devices that hold the same weights: in 2D those of the second axis too."""
@@ -293,6 +304,13 @@ class Analysis(Struct, frozen=True, kw_only=True):
             quirks=self.quirks,
         )
         return _take(exchange, shared.code)
+
+
+def _summed(layer: Layer, what: str, unit: str) -> Numeric:
+    """Return the sum of a field over the operations of a layer."""
+    parts = {operation.name: getattr(operation, what) for operation in layer}
+    present = {name: part for name, part in parts.items() if isinstance(part, Term) or np.any(part)}
+    return total(present, name=f"{what} of a layer", unit=unit)
 
 
 def _at(columns: Columns, rows: Integers, names: tuple[str, ...]) -> dict[str, Array]:

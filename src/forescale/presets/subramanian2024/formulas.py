@@ -43,6 +43,18 @@ def linear_backward_bytes(*, tokens: Numeric, inputs: Numeric, outputs: Numeric)
     return 2.0 * FP16_BYTES * (inputs * outputs + tokens * inputs + tokens * outputs)
 
 
+@formula(unit="parameter", source=f"{PAPER}, section III-A and tables I, II and A2")
+def weight_elements(*, inputs: Numeric, outputs: Numeric) -> Numeric:
+    """i·o with the local widths i and o."""
+    return inputs * outputs
+
+
+@formula(unit="byte", source=f"{PAPER}, section III-A (S2), memory used on HBM, and its code")
+def kept_bytes(*, elements: Numeric, element_bytes: Numeric) -> Numeric:
+    """N·E: a tensor of N elements that an operation keeps for backward."""
+    return elements * element_bytes
+
+
 @formula(unit="FLOP", source=_SUMMA)
 def summa_forward_flops(*, tokens: Numeric, inputs: Numeric, outputs: Numeric) -> Numeric:
     """2·T·o·i: panels are added up, so the first product of a sum is not free."""

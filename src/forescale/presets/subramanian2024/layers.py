@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec.structs import replace
 
 from forescale.errors import missing, unsupported_by
+from forescale.formula import named
 from forescale.graph.ops import CollectiveKind
 from forescale.numeric import Numeric
 from forescale.presets.subramanian2024 import formulas
@@ -169,7 +170,8 @@ def bias(name: str, *, elements: Numeric, width: Numeric) -> Operation:
 
 def dropout(name: str, *, elements: Numeric) -> Operation:
     """Return a dropout: one product per element, read and written, and a mask, which is kept."""
-    traffic, mask = (2.0 * FP16_BYTES + MASK_BYTES) * elements, MASK_BYTES * elements
+    traffic = (2.0 * FP16_BYTES + MASK_BYTES) * elements
+    mask = formulas.kept_bytes(elements=elements, element_bytes=MASK_BYTES)
     return vector(name, flops=(elements, elements), num_bytes=(traffic, traffic), saved_bytes=mask)
 
 
@@ -180,7 +182,7 @@ def gelu(*, elements: Numeric) -> Operation:
         "gelu",
         flops=(8.0 * elements, 13.0 * elements),
         num_bytes=(2.0 * tensor, 3.0 * tensor),
-        saved_bytes=tensor,
+        saved_bytes=formulas.kept_bytes(elements=elements, element_bytes=FP16_BYTES),
     )
 
 
@@ -189,7 +191,7 @@ def norm(name: str, *, rows: Numeric, width: Numeric, forward: Message, backward
 
     Forward passes rows, their mean and deviation, scale and shift; backward five tensors like the rows.
     """
-    elements = rows * width
+    elements = named(rows * width, "rows × width")
     one = vector(
         name,
         flops=(9.0 * elements, 8.0 * elements + 4.0 * rows * (width - 1.0)),
@@ -198,7 +200,7 @@ def norm(name: str, *, rows: Numeric, width: Numeric, forward: Message, backward
             FP16_BYTES * (5.0 * elements + 2.0 * width),
         ),
         parameters=2.0 * width,
-        saved_bytes=FP16_BYTES * elements,
+        saved_bytes=formulas.kept_bytes(elements=elements, element_bytes=FP16_BYTES),
     )
     sent = replace(one.forward, messages=(forward,)), replace(one.backward, messages=(backward,))
     return replace(one, forward=sent[0], backward=sent[1])
@@ -210,9 +212,12 @@ def fused_attention(shape: Shape, split: Split, *, vector_weight: float) -> Oper
     `vector_weight` is the matrix rate over the vector rate: FLOPs that a vector FLOP stands for.
     """
     length, head_dim = float(shape.seq_len), float(shape.head_dim)
-    heads = split.micro_batch_size * (shape.num_heads // split.tp1)
-    local = shape.seq_len // split.tp2
-    rows, keys = heads * local, heads * length * head_dim
+    heads = named(
+        split.micro_batch_size * named(shape.num_heads // split.tp1, "heads / tp1"), "micro-batch × heads"
+    )
+    local = named(shape.seq_len // split.tp2, "sequence / tp2")
+    rows = named(heads * local, "rows of queries")
+    keys = named(heads * length * head_dim, "elements of keys")
     gathered = 2.0 * FP16_BYTES * keys
     gather = Message(kind="all_gather", axis="tp2", num_bytes=gathered)
     scatter = Message(kind="reduce_scatter", axis="tp2", num_bytes=gathered)
@@ -248,14 +253,15 @@ def layer_1d(shape: Shape, split: Split, *, vector_weight: float, quirks: Quirks
     Biases of the row-split products are added before the tokens are scattered.
     """
     del quirks
-    tokens, hidden = split.micro_batch_size * shape.seq_len, float(shape.hidden_size)
+    tokens = named(split.micro_batch_size * shape.seq_len, "tokens")
+    hidden = float(shape.hidden_size)
     whole = (tokens * hidden, hidden)
     return _layer(shape, split, vector_weight=vector_weight, after_attention=whole, after_ffn=whole)
 
 
 def layer_2d(shape: Shape, split: Split, *, vector_weight: float, quirks: Quirks) -> Layer:
     """Return the operations of table II: as `layer_1d`, with the sequence over tp2, and scattered biases."""
-    local = shape.seq_len // split.tp2
+    local = named(shape.seq_len // split.tp2, "sequence / tp2")
     hidden = float(shape.hidden_size)
     scattered = (split.micro_batch_size * (local // split.tp1) * hidden, hidden)
     after_attention: tuple[Numeric, Numeric] = scattered
@@ -277,11 +283,11 @@ def _layer(
 ) -> Layer:
     """Return a layer whose row-split products add biases of the given (elements, width)."""
     batch, hidden, length = split.micro_batch_size, float(shape.hidden_size), shape.seq_len
-    local = length // split.tp2
-    tokens = batch * local
-    ffn, part = shape.ffn_hidden_size // split.tp1, shape.hidden_size // split.tp1
-    rows = batch * (local // split.tp1)
-    dropped = batch * (length // (split.tp1 * split.tp2)) * hidden
+    local = named(length // split.tp2, "sequence / tp2")
+    tokens = named(batch * local, "tokens")
+    ffn, part = named(shape.ffn_hidden_size // split.tp1, "ffn / tp1"), _hidden_part(shape, split)
+    rows = named(batch * named(local // split.tp1, "sequence / (tp1 × tp2)"), "rows")
+    dropped = batch * named(length // (split.tp1 * split.tp2), "sequence / (tp1 × tp2)") * hidden
     volume = FP16_BYTES * tokens * hidden
     gather = Message(kind="all_gather", axis="tp1", num_bytes=volume)
     scatter = Message(kind="reduce_scatter", axis="tp1", num_bytes=volume)
@@ -292,7 +298,11 @@ def _layer(
         for name in ("attention norm", "ffn norm")
     )
     return (
-        column("query, key, value", inputs=hidden, outputs=3 * shape.hidden_size // split.tp1),
+        column(
+            "query, key, value",
+            inputs=hidden,
+            outputs=named(3 * shape.hidden_size // split.tp1, "3 × hidden / tp1"),
+        ),
         fused_attention(shape, split, vector_weight=vector_weight),
         row("projection", inputs=part, outputs=hidden),
         bias("projection bias", elements=after_attention[0], width=after_attention[1]),
@@ -307,6 +317,10 @@ def _layer(
         dropout("ffn dropout", elements=dropped),
         ffn_norm,
     )
+
+
+def _hidden_part(shape: Shape, split: Split) -> Numeric:
+    return named(shape.hidden_size // split.tp1, "hidden / tp1")
 
 
 def _linear(
@@ -332,16 +346,22 @@ def _linear(
             num_bytes=formulas.linear_backward_bytes(**extents),
             messages=backward,
         ),
-        parameters=inputs * outputs,
-        saved_bytes=FP16_BYTES * tokens * inputs,
+        parameters=formulas.weight_elements(inputs=inputs, outputs=outputs),
+        saved_bytes=_kept_input(tokens, inputs),
     )
+
+
+def _kept_input(tokens: Numeric, inputs: Numeric) -> Numeric:
+    """Return the bytes of a product's input."""
+    return formulas.kept_bytes(elements=named(tokens * inputs, "tokens × inputs"), element_bytes=FP16_BYTES)
 
 
 def layer_summa(shape: Shape, split: Split, *, vector_weight: float, quirks: Quirks) -> Layer:
     """Return the operations of table A2: nothing is held twice."""
     hidden, ffn = shape.hidden_size, shape.ffn_hidden_size
-    tokens = split.micro_batch_size * (shape.seq_len // split.tp2)
-    part, inner = hidden // split.tp1, ffn // split.tp1
+    local = named(shape.seq_len // split.tp2, "sequence / tp2")
+    tokens = named(split.micro_batch_size * local, "tokens")
+    part, inner = _hidden_part(shape, split), named(ffn // split.tp1, "ffn / tp1")
     return (
         _blocked("query, key, value", shape.hidden_size, 3 * hidden, tokens, split),
         fused_attention(shape, split, vector_weight=vector_weight),
@@ -362,7 +382,7 @@ def layer_summa(shape: Shape, split: Split, *, vector_weight: float, quirks: Qui
 
 def _blocked(name: str, inputs: int, outputs: int, tokens: Numeric, split: Split) -> Operation:
     """Return a blocked product: panels of the input along tp1, panels of the weight along tp2."""
-    local = outputs // split.tp1
+    local = named(outputs // split.tp1, "outputs / tp1")
     extents = {"tokens": tokens, "inputs": float(inputs), "outputs": local}
     input_bytes, weight_bytes = FP16_BYTES * tokens * inputs, FP16_BYTES * inputs * local
     send_input = Message(kind="broadcast", axis="tp1", num_bytes=input_bytes)
@@ -382,8 +402,8 @@ def _blocked(name: str, inputs: int, outputs: int, tokens: Numeric, split: Split
             num_bytes=formulas.summa_backward_bytes(**extents, panels=split.panels),
             messages=(send_weight, sum_input, send_input, sum_weight),
         ),
-        parameters=(inputs // split.tp2) * local,
-        saved_bytes=FP16_BYTES * tokens * (inputs // split.tp1),
+        parameters=formulas.weight_elements(inputs=named(inputs // split.tp2, "inputs / tp2"), outputs=local),
+        saved_bytes=_kept_input(tokens, named(inputs // split.tp1, "inputs / tp1")),
         panels=split.panels,
     )
 

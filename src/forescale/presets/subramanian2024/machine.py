@@ -7,17 +7,18 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from forescale.errors import UnknownKeyError, not_one_of, required_with
+from forescale.errors import UnknownKeyError, no_effect, not_one_of, required_with
 from forescale.formula import formula
 from forescale.graph.ops import CollectiveKind
 from forescale.numeric import Numeric, divisors, indicator
 from forescale.presets.subramanian2024.formulas import PAPER
 from forescale.presets.subramanian2024.layers import Quirks, Shape
+from forescale.question import TensorParallel
 from forescale.spec.cluster import Cluster
 from forescale.struct import Struct
 from forescale.units import parse
@@ -168,13 +169,14 @@ def assumptions() -> Mapping[str, Any]:
     return MappingProxyType(json.loads(text))
 
 
-TensorParallel: TypeAlias = Literal["1d", "2d", "summa"]
 Integers: TypeAlias = NDArray[np.int64]
 Columns: TypeAlias = dict[str, Integers]
 KINDS: tuple[TensorParallel, ...] = get_args(TensorParallel)
 DEGREES = ("tp1", "tp2", "pp", "dp")
 NEAR = ("near_tp1", "near_tp2", "near_pp", "near_dp")
 """Ranks of each degree, in the same order, that share a fast domain."""
+HELD = (*DEGREES, "micro_batch_size", "panels", *(f"placement_{degree}" for degree in DEGREES))
+"""Dimensions that a search may hold at a value."""
 
 
 class Space(Struct, frozen=True, kw_only=True):
@@ -212,12 +214,14 @@ def enumerate_space(
     global_batch_size: int,
     fixed: Mapping[str, int],
 ) -> Space:
-    """Return every legal candidate, in a fixed order; `fixed` holds degrees or the micro-batch at a value."""
+    """Return every legal candidate, in a fixed order; `fixed` holds dimensions (`HELD`) at a value."""
     if kind not in KINDS:
         raise not_one_of("tensor parallel", kind, KINDS)
     for name in fixed:
-        if name not in (*DEGREES, "micro_batch_size"):
-            raise UnknownKeyError(name, "the space of subramanian2024", (*DEGREES, "micro_batch_size"))
+        if name not in HELD:
+            raise UnknownKeyError(name, "the space of subramanian2024", HELD)
+    if "panels" in fixed and kind != "summa":
+        raise no_effect("panels", f"tensor_parallel is {kind}; it belongs to summa")
     groups = _groups(shape, num_devices, kind, global_batch_size)
     keep = np.ones(len(groups["tp1"]), dtype=bool)
     for name in DEGREES:
@@ -225,7 +229,9 @@ def enumerate_space(
     groups = {name: values[keep] for name, values in groups.items()}
     rows = _rows(shape, groups, kind, global_batch_size, fixed)
     return Space(
-        rows=rows, panels=_panels(shape, groups, kind), placements=_placements(groups, num_devices, domain)
+        rows=rows,
+        panels=_panels(shape, groups, kind, fixed.get("panels")),
+        placements=_placements(groups, num_devices, domain, fixed),
     )
 
 
@@ -270,13 +276,16 @@ def _rows(
     return {**degrees, "micro_batch_size": micro, "num_microbatches": share // micro, "group": group}
 
 
-def _panels(shape: Shape, groups: Columns, kind: TensorParallel) -> Columns:
+def _panels(shape: Shape, groups: Columns, kind: TensorParallel, held: int | None) -> Columns:
     """Return the numbers of panels of every group: the larger side times powers of two, panels not too thin."""
     largest = np.maximum(groups["tp1"], groups["tp2"])
     if kind != "summa":
         ones = np.ones_like(largest)
         return {"start": np.arange(len(largest)), "count": ones, "value": ones}
-    by_side = {side: _panel_counts(shape.hidden_size, side) for side in set(largest.tolist())}
+    by_side = {
+        side: [count for count in _panel_counts(shape.hidden_size, side) if held in (None, count)]
+        for side in set(largest.tolist())
+    }
     counts = np.array([len(by_side[side]) for side in largest.tolist()], dtype=np.int64)
     values = [count for side in largest.tolist() for count in by_side[side]]
     return {"start": np.cumsum(counts) - counts, "count": counts, "value": np.array(values, dtype=np.int64)}
@@ -291,12 +300,15 @@ def _panel_counts(hidden: int, side: int) -> list[int]:
     return [count for count in counts if hidden % count == 0 and hidden // count >= thinnest]
 
 
-def _placements(groups: Columns, num_devices: int, domain: int) -> Columns:
+def _placements(groups: Columns, num_devices: int, domain: int, fixed: Mapping[str, int]) -> Columns:
     """Return the ways to fill a fast domain exactly; all devices are in it where they fit."""
+    held = {degree: fixed.get(f"placement_{degree}") for degree in DEGREES}
     if num_devices <= domain:
-        ones = np.ones_like(groups["tp1"])
+        counts = np.ones_like(groups["tp1"])
+        for degree, value in held.items():
+            counts *= 1 if value is None else groups[degree] == value
         near = {name: groups[degree] for name, degree in zip(NEAR, DEGREES, strict=True)}
-        return {"start": np.arange(len(ones)), "count": ones, **near}
+        return {"start": np.arange(len(counts)), "count": counts, **near}
     options = divisors_of(domain)
     grids = [grid.reshape(-1) for grid in np.meshgrid(options, options, options, options, indexing="ij")]
     filled = np.flatnonzero(np.prod(grids, axis=0) == domain)
@@ -304,6 +316,8 @@ def _placements(groups: Columns, num_devices: int, domain: int) -> Columns:
     fits = np.ones((len(groups["tp1"]), len(filled)), dtype=bool)
     for way, degree in zip(ways, DEGREES, strict=True):
         fits &= groups[degree][:, None] % way == 0
+        if held[degree] is not None:
+            fits &= way == held[degree]
     selected = np.nonzero(fits)[1]
     counts = fits.sum(axis=1)
     near = {name: way[selected] for name, way in zip(NEAR, ways, strict=True)}

@@ -13,11 +13,23 @@ from msgspec import field
 from msgspec.structs import replace
 
 from forescale.cost.mesh import groups, order_of, ranks_per_tier
-from forescale.errors import InfeasibleError, out_of_range, unsupported_by
-from forescale.formula import Term
+from forescale.errors import InfeasibleError, SpecError, missing, out_of_range, unsupported_by, wrong_type
+from forescale.formula import Term, named, number_of, total
+from forescale.graph.ops import CollectiveKind
 from forescale.graph.sharding import split_layout
+from forescale.limits import whole_of
 from forescale.numeric import Array, Numeric
-from forescale.presets.preset import Account, StageBytes, memory_projection, microbatches_of, timed_projection
+from forescale.presets.preset import (
+    Account,
+    Preset,
+    PresetScores,
+    ShapedOperation,
+    StageBytes,
+    memory_projection,
+    microbatches_of,
+    timed_projection,
+    without_quirks,
+)
 from forescale.presets.subramanian2024.evaluate import (
     LAYER_KEY,
     Analysis,
@@ -31,16 +43,15 @@ from forescale.presets.subramanian2024.layers import Quirks, Split, shape_of
 from forescale.presets.subramanian2024.machine import (
     Columns,
     Integers,
-    Space,
-    TensorParallel,
     enumerate_space,
     machine_of,
 )
-from forescale.projection.result import TIME_PARTS, Projection
-from forescale.question import Note, Question
+from forescale.presets.subramanian2024.shapes import shaped_operations
+from forescale.projection.result import SECONDS_PER_DAY, TIME_PARTS, Projection
+from forescale.question import Note, Question, TensorParallel
 from forescale.results import Result
 from forescale.spec.cluster import Cluster
-from forescale.spec.layout import Layout, TensorKind
+from forescale.spec.layout import Layout, Share, TensorKind
 from forescale.spec.model import Model
 from forescale.spec.workload import Workload
 from forescale.struct import Struct, attributes
@@ -55,44 +66,87 @@ _LEFT_OUT = Note(
 )
 
 
-class Subramanian2024Preset(Struct, frozen=True, kw_only=True):
+class Subramanian2024Preset(Preset, frozen=True, kw_only=True):
     """The model of Subramanian et al. 2024 for one layout, placed by its axis order; quirks as published."""
 
     name: str = "subramanian2024"
     source: str = CODE
     quirks: Quirks = field(default_factory=Quirks)
+    tensor_parallel: TensorParallel | None = None
+    fix: tuple[str, ...] = ()
+
+    takes_length_of_model = True
+
+    def without(self, quirks: Sequence[str]) -> Subramanian2024Preset:
+        """Return the model without some quirks of the published code."""
+        return replace(self, quirks=without_quirks(self.quirks, quirks))
 
     def project(self, question: Question) -> Projection:
         """Project one layout as the published code does."""
-        analysis, layout = self._analysis(question)
-        account = Account(
-            stages=self.stages(question),
-            total_parameters=_parameters(analysis),
-            complete=False,
-            tensor_kinds=get_args(TensorKind),
-            notes=(_LEFT_OUT,),
-        )
-        stated = memory_projection(account, question, preset=self.name)
-        return _timed(stated, analysis, layout)
+        return _projection(question, *self._analysis(question), preset=self.name)
 
     def stages(self, question: Question) -> Sequence[StageBytes]:
-        """Return bytes by stage."""
+        """Return bytes by stage, as terms."""
         analysis, layout = self._analysis(question)
-        return [_stage(analysis, layout, stage) for stage in range(question.layout.pp)]
+        return _stages(analysis, _recorded(layout))
 
     def seconds(self, question: Question) -> Mapping[str, Numeric]:
         """Return seconds of a step by part, as terms."""
         analysis, layout = self._analysis(question)
-        columns = {name: Term(floats(column), name=name, unit="1") for name, column in layout.items()}
-        return _seconds(analysis, columns)  # type: ignore[arg-type]
+        return _seconds(analysis, _recorded(layout))
+
+    def scores(self, question: Question) -> PresetScores:
+        """Return every configuration of the published search that fits, with its placement and panels."""
+        found = Found.from_question(question, self)
+        candidates, analysis = found.candidates, found.analysis
+
+        def projected(index: int) -> Projection:
+            columns = {name: values[[index]] for name, values in candidates.items()}
+            request = question.with_layout(_layout(columns, analysis.kind))
+            return _projection(request, analysis, columns, preset=self.name)
+
+        return PresetScores(
+            step_time=np.asarray(analysis.step_time(candidates).total),
+            peak=np.asarray(analysis.memory(candidates).total),
+            num_legal=found.num_candidates,
+            project=projected,
+        )
+
+    def collective(
+        self, cluster: Cluster, *, kind: CollectiveKind, num_bytes: float, num_ranks: int, near: float
+    ) -> float | None:
+        """Return the seconds of the paper's rings, or of a message between two ranks."""
+        machine, inside = machine_of(cluster), float(max(np.floor(near), 1.0))
+        if kind == "p2p":
+            return float(machine.message(num_bytes=num_bytes, pp=2.0, near=inside, quirks=self.quirks))
+        if kind == "all_to_all":
+            return None
+        ranks = float(num_ranks)
+        return float(
+            machine.collective(
+                kind=kind, num_bytes=num_bytes, num_ranks=ranks, near=inside, quirks=self.quirks
+            )
+        )
+
+    def operations(self, question: Question) -> tuple[ShapedOperation, ...]:
+        """Return the rows of table I, II or A2 for one layout."""
+        analysis, layout = self._analysis(question)
+        split = Split(**{name: float(layout[name][0]) for name in LAYER_KEY})
+        return shaped_operations(analysis.layer(split), analysis.shape, split, analysis.kind)
 
     def _analysis(self, question: Question) -> tuple[Analysis, Columns]:
         model, cluster, layout, workload = question.parts
         _refuse(model, layout)
+        usual: TensorParallel = "summa" if layout.tp_kind == "summa" else "2d" if layout.cp > 1 else "1d"
+        kind = self.tensor_parallel or usual
+        if (kind == "summa") != (usual == "summa") or (kind == "1d") > (usual == "1d"):
+            raise SpecError(
+                f"tensor_parallel {kind} does not go with tp_kind {layout.tp_kind} and cp {layout.cp}; that is {usual}"
+            )
         analysis = Analysis(
             shape=shape_of(model, seq_len=workload.seq_len),
             machine=machine_of(cluster),
-            kind="summa" if layout.tp_kind == "summa" else "2d" if layout.cp > 1 else "1d",
+            kind=kind,
             quirks=self.quirks,
         )
         return analysis, _columns(cluster, layout, workload)
@@ -137,13 +191,48 @@ def _columns(cluster: Cluster, layout: Layout, workload: Workload) -> Columns:
     return {name: np.array([value], dtype=np.int64) for name, value in values.items()}
 
 
-def _stage(analysis: Analysis, layout: Columns, stage: int) -> StageBytes:
-    memory = analysis.memory(layout, stage=stage)
-    parts = {
-        name: _only(getattr(memory, name)) for name in ("weights", "gradients", "optimizer", "activations")
-    }
-    layers = analysis.shape.num_layers // int(layout["pp"][0])
-    return StageBytes(num_layers=layers, parameters=parts["weights"] / FP16_BYTES, **parts)
+def _recorded(layout: Columns) -> Columns:
+    """Return the columns as terms, which remember what formulas make of them."""
+    return {name: Term(floats(column), name=name, unit="1") for name, column in layout.items()}  # type: ignore[misc]
+
+
+def _layout(columns: Columns, kind: TensorParallel) -> Layout:
+    """Return one candidate as a layout; its placement is what shares a fast domain."""
+    one = {name: int(values[0]) for name, values in columns.items()}
+    near = Share(tp=one["near_tp1"], cp=one["near_tp2"], dp=one["near_dp"], pp=one["near_pp"])
+    return Layout(
+        tp=one["tp1"],
+        tp_kind="summa" if kind == "summa" else "1d",
+        summa_panels=max(one["panels"] // int(np.lcm(one["tp1"], one["tp2"])), 1),
+        cp=one["tp2"],
+        cp_kind="all_gather",
+        pp=one["pp"],
+        dp_shard=one["dp"],
+        zero=1,
+        micro_batch_size=one["micro_batch_size"],
+        placement=(near,),
+    )
+
+
+def _stages(analysis: Analysis, layout: Columns) -> list[StageBytes]:
+    """Return bytes by stage; as terms where the layout is recorded."""
+    num_stages = int(number_of(layout["pp"]))
+    layers = analysis.shape.num_layers // num_stages
+    names = Memory.__dataclass_fields__
+    if isinstance(layout["pp"], Term):
+        memories = [analysis.memory(layout, stage=float(stage)) for stage in range(num_stages)]
+    else:
+        memory = analysis.memory(layout, stage=np.arange(float(num_stages)))
+        columns = zip(*(np.broadcast_to(getattr(memory, name), num_stages) for name in names), strict=True)
+        memories = [Memory(**dict(zip(names, map(float, row), strict=True))) for row in columns]
+    return [
+        StageBytes(
+            num_layers=layers,
+            parameters=memory.weights / FP16_BYTES,
+            **{name: getattr(memory, name) for name in names},
+        )
+        for memory in memories
+    ]
 
 
 def _parameters(analysis: Analysis) -> float:
@@ -153,8 +242,15 @@ def _parameters(analysis: Analysis) -> float:
     return analysis.shape.num_layers * float(sum(operation.parameters for operation in layer))
 
 
-def _timed(stated: Projection, analysis: Analysis, layout: Columns) -> Projection:
-    """Return a projection of memory with the times of the step."""
+def _projection(question: Question, analysis: Analysis, layout: Columns, *, preset: str) -> Projection:
+    """Return memory and step time of one candidate, which is the layout of the question."""
+    account = Account(
+        stages=_stages(analysis, layout),
+        total_parameters=_parameters(analysis),
+        complete=False,
+        tensor_kinds=get_args(TensorKind),
+    )
+    stated = memory_projection(account, question, preset=preset)
     step, layer = analysis.step_time(layout), analysis.layer_time(layout)
     passes = _only(floats(layout["num_microbatches"]) * analysis.layers(layout))
     forward, backward = _only(layer.forward_s), _only(layer.backward_s)
@@ -176,16 +272,30 @@ def _only(values: Numeric) -> float:
 
 def _seconds(analysis: Analysis, layout: Columns) -> dict[str, Numeric]:
     """Return the seconds of a step, of its layers by part of the model and kind of message."""
-    step, parts = analysis.step_time(layout), dict.fromkeys(TIME_PARTS, np.zeros(1))
-    passes = floats(layout["num_microbatches"]) * analysis.layers(layout)
+    step = analysis.step_time(layout)
+    parts: dict[str, dict[str, Numeric]] = {}
+    passes = named(floats(layout["num_microbatches"]) * analysis.layers(layout), "layers × micro-batches")
     split = Split(**{name: floats(layout[name]) for name in LAYER_KEY})
     for operation in analysis.layer(split):
-        time = price_layer((operation,), split, machine=analysis.machine, quirks=analysis.quirks)
-        local = "attention" if operation.name in _ATTENTION else "norm" if operation.name in _NORMS else "ffn"
-        parts[local] = parts[local] + passes * (time.compute_s + time.memory_s)
-        comm = "context_comm" if operation.name == "fused attention" else "tensor_comm"
-        parts[comm] = parts[comm] + passes * time.tensor_s
-    return {**parts, "pipeline_comm": step.pipeline, "data_comm": step.data, "bubble": step.bubble}
+        name, time = (
+            operation.name,
+            price_layer((operation,), split, machine=analysis.machine, quirks=analysis.quirks),
+        )
+        local = "attention" if name in _ATTENTION else "norm" if name in _NORMS else "ffn"
+        work = total({"compute": time.compute_s, "memory": time.memory_s}, name=name, unit="s")
+        parts.setdefault(local, {})[name] = passes * work
+        if operation.forward.messages or operation.backward.messages:
+            comm = "context_comm" if name == "fused attention" else "tensor_comm"
+            parts.setdefault(comm, {})[name] = passes * time.tensor_s
+    totals = {part: total(terms, name=part, unit="s") for part, terms in parts.items()}
+    nothing = dict.fromkeys(TIME_PARTS, np.zeros(1))
+    return {
+        **nothing,
+        **totals,
+        "pipeline_comm": step.pipeline,
+        "data_comm": step.data,
+        "bubble": step.bubble,
+    }
 
 
 SCHEMA = "forescale.subramanian2024/1"
@@ -233,6 +343,8 @@ class Ranked(Struct, frozen=True, kw_only=True):
     configuration: Configuration
     step_time_s: float
     samples_per_s: float
+    training_days: float | None
+    """Days of the whole training, where its tokens are known."""
     time_s: Breakdown
     memory_bytes: Memory
     flops_per_device: float
@@ -286,6 +398,7 @@ def search_subramanian2024(
     top: int = 10,
     quirks: Quirks | None = None,
     seq_len: int | None = None,
+    tokens: float | None = None,
     fixed: Mapping[str, int] = MappingProxyType({}),
 ) -> StudyResult:
     """Rank every configuration of Subramanian et al. 2024, arXiv:2410.00273, that fits.
@@ -300,7 +413,10 @@ def search_subramanian2024(
     seq_len
         Tokens per sequence; by default what the model was made for.
     fixed
-        Degrees ("tp1", "tp2", "pp", "dp") or "micro_batch_size" held at a value.
+        Degrees ("tp1", "tp2", "pp", "dp"), "micro_batch_size", "panels" of SUMMA or ranks of a degree in a fast
+        domain ("placement_tp1", ...) held at a value.
+    tokens
+        Tokens of the whole training, for its days.
 
     Raises
     ------
@@ -311,44 +427,108 @@ def search_subramanian2024(
     for key, value in (("top", top), ("global_batch_size", global_batch_size)):
         if value < 1:
             raise out_of_range(key, value, "1 or more")
-    shape, machine = shape_of(model, seq_len=seq_len), machine_of(cluster)
-    quirks = quirks or Quirks()
-    question = Analysis(shape=shape, machine=machine, kind=tensor_parallel, quirks=quirks)
-    space = enumerate_space(
-        shape,
-        num_devices=cluster.num_devices,
-        domain=machine.domain,
-        kind=tensor_parallel,
-        global_batch_size=global_batch_size,
-        fixed=fixed,
-    )
-    counts = space.num_candidates()
-    if not counts.sum():
-        msg = f"no legal configuration of {model.name} on {counted(cluster.num_devices, 'device')} of {cluster.name}"
-        raise InfeasibleError(msg)
-    memory = np.asarray(question.memory(space.rows).total)
-    fitting = np.flatnonzero(memory <= machine.hbm_bytes)
-    num_feasible = int(counts[fitting].sum())
-    if num_feasible == 0:
-        raise _nothing_fits(model, cluster, memory, counts)
-    return StudyResult(
+    length = seq_len or shape_of(model).seq_len
+    question = Question(
         model=model,
         cluster=cluster,
+        workload=Workload(seq_len=length, global_batch_size=global_batch_size, tokens=tokens),
+    )
+    preset = Subramanian2024Preset(
+        quirks=quirks or Quirks(),
         tensor_parallel=tensor_parallel,
-        seq_len=shape.seq_len,
-        global_batch_size=global_batch_size,
-        quirks=quirks,
-        best=_ranked(question, *_fastest(question, space, fitting, top), global_batch_size),
-        num_candidates=int(counts.sum()),
-        num_feasible=num_feasible,
+        fix=tuple(f"{name}={value}" for name, value in fixed.items()),
+    )
+    return ranked_study(question, preset, top=top, started=started)
+
+
+def ranked_study(
+    question: Question, preset: Subramanian2024Preset, *, top: int, started: float | None = None
+) -> StudyResult:
+    """Return the fastest configurations of the published search, in the paper's own terms."""
+    started = time.perf_counter() if started is None else started
+    found = Found.from_question(question, preset)
+    best = _fastest(found.analysis, found.candidates, top)
+    return StudyResult(
+        model=question.model,
+        cluster=question.cluster,
+        tensor_parallel=found.analysis.kind,
+        seq_len=found.analysis.shape.seq_len,
+        global_batch_size=question.workload.global_batch_size,
+        quirks=preset.quirks,
+        best=_ranked(found.analysis, *best, question.workload),
+        num_candidates=found.num_candidates,
+        num_feasible=found.num_feasible,
         elapsed_s=time.perf_counter() - started,
     )
 
 
-def _fastest(question: Analysis, space: Space, rows: Integers, top: int) -> tuple[Columns, StepTime]:
-    """Return the `top` fastest candidates of `rows`, fastest first, with their times; equals keep the space's order."""
-    candidates = space.expand(rows)
-    step = question.step_time(candidates)
+class Found(Struct, frozen=True, kw_only=True):
+    """The configurations of a search that fit, with their placements and panels."""
+
+    analysis: Analysis
+    candidates: Columns
+    num_candidates: int
+    """Those that are legal, whether they fit or not."""
+
+    @property
+    def num_feasible(self) -> int:
+        """Number of configurations that fit."""
+        return len(self.candidates["tp1"])
+
+    @classmethod
+    def from_question(cls, question: Question, preset: Subramanian2024Preset) -> Found:
+        """Enumerate the space of a question.
+
+        Raises
+        ------
+        InfeasibleError
+            If no configuration is legal, or none fits in memory.
+        """
+        model, cluster, workload = question.model, question.cluster, question.workload
+        if preset.tensor_parallel is None:
+            raise missing(
+                "--tensor-parallel",
+                f"--preset {preset.name} searches one strategy at a time: give 1d, 2d or summa",
+            )
+        analysis = Analysis(
+            shape=shape_of(model, seq_len=workload.seq_len),
+            machine=machine_of(cluster),
+            kind=preset.tensor_parallel,
+            quirks=preset.quirks,
+        )
+        space = enumerate_space(
+            analysis.shape,
+            num_devices=cluster.num_devices,
+            domain=analysis.machine.domain,
+            kind=analysis.kind,
+            global_batch_size=workload.global_batch_size,
+            fixed=_fixed(preset.fix),
+        )
+        counts = space.num_candidates()
+        if not counts.sum():
+            devices = counted(cluster.num_devices, "device")
+            raise InfeasibleError(f"no legal configuration of {model.name} on {devices} of {cluster.name}")
+        memory = np.asarray(analysis.memory(space.rows).total)
+        fitting = np.flatnonzero((memory <= question.memory_limit) & (counts > 0))
+        if not len(fitting):
+            raise _nothing_fits(question, memory, counts)
+        return cls(analysis=analysis, candidates=space.expand(fitting), num_candidates=int(counts.sum()))
+
+
+def _fixed(fixes: Sequence[str]) -> dict[str, int]:
+    """Return dimensions of the search with the values at which they are held."""
+    values: dict[str, int] = {}
+    for text in fixes:
+        name, _, value = text.partition("=")
+        if (number := whole_of(value)) is None:
+            raise wrong_type("--fix", text, "NAME=NUMBER under --preset subramanian2024, such as tp1=8")
+        values[name.strip().replace("-", "_")] = number
+    return values
+
+
+def _fastest(analysis: Analysis, candidates: Columns, top: int) -> tuple[Columns, StepTime]:
+    """Return the `top` fastest candidates, fastest first, with their times; equals keep the space's order."""
+    step = analysis.step_time(candidates)
     total: Array = np.asarray(step.total)
     kept = np.arange(len(total))
     if len(total) > top:
@@ -357,12 +537,10 @@ def _fastest(question: Analysis, space: Space, rows: Integers, top: int) -> tupl
     return {name: values[kept] for name, values in candidates.items()}, step.take(kept)
 
 
-def _ranked(
-    question: Analysis, columns: Columns, step: StepTime, global_batch_size: int
-) -> tuple[Ranked, ...]:
+def _ranked(analysis: Analysis, columns: Columns, step: StepTime, workload: Workload) -> tuple[Ranked, ...]:
     """Return the chosen candidates with their times and bytes in parts."""
-    layer, memory = step.layer_time(), question.memory(columns)
-    passes = columns["num_microbatches"] * (question.shape.num_layers // columns["pp"])
+    layer, memory = step.layer_time(), analysis.memory(columns)
+    passes = columns["num_microbatches"] * (analysis.shape.num_layers // columns["pp"])
     times = {
         "compute": layer.compute_s * passes,
         "memory": layer.memory_s * passes,
@@ -373,11 +551,14 @@ def _ranked(
     }
     kept = {name: getattr(memory, name) for name in Memory.__dataclass_fields__}
     flops, total = layer.flops * passes, np.asarray(step.total)
+    batch, tokens = workload.global_batch_size, workload.tokens
+    steps = None if tokens is None else tokens / workload.tokens_per_step
     return tuple(
         Ranked(
             configuration=_configuration(_row(columns, row)),
             step_time_s=float(total[row]),
-            samples_per_s=global_batch_size / float(total[row]),
+            samples_per_s=batch / float(total[row]),
+            training_days=None if steps is None else steps * float(total[row]) / SECONDS_PER_DAY,
             time_s=Breakdown(**_row(times, row)),
             memory_bytes=Memory(**_row(kept, row)),
             flops_per_device=float(flops[row]),
@@ -396,11 +577,11 @@ def _configuration(values: dict[str, int]) -> Configuration:
     return Configuration(**plain, placement=Placement(**placement))
 
 
-def _nothing_fits(model: Model, cluster: Cluster, memory: Array, counts: Integers) -> InfeasibleError:
-    smallest = float(memory[counts > 0].min())
+def _nothing_fits(question: Question, memory: Array, counts: Integers) -> InfeasibleError:
+    smallest, cluster = float(memory[counts > 0].min()), question.cluster
     return InfeasibleError(
-        f"none of the {int(counts.sum()):,} configurations of {model.name} fits "
-        f"{format_bytes(cluster.device.hbm_bytes)} on {counted(cluster.num_devices, 'device')} of {cluster.name}; the "
+        f"none of the {int(counts.sum()):,} configurations of {question.model.name} fits "
+        f"{format_bytes(question.memory_limit)} on {counted(cluster.num_devices, 'device')} of {cluster.name}; the "
         f"smallest needs {format_bytes(smallest)}: try more devices",
         [("memory", int(counts.sum()))],
     )
