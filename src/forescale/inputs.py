@@ -20,6 +20,7 @@ from forescale.formula import Term
 from forescale.graph.layer import block_name
 from forescale.graph.ops import MeshAxis
 from forescale.graph.per_block import PerBlock, RecomputeSplit
+from forescale.graph.recorded import recorded_model
 from forescale.graph.sharding import Degrees, StructuralOptions, split_layout
 from forescale.graph.stages import StagePlan
 from forescale.memory.in_flight import InFlight
@@ -33,14 +34,19 @@ from forescale.schedule.legality import LEGALITY
 from forescale.spec.constraints import check
 from forescale.spec.context import CONTEXT_KINDS, inner_ranks
 from forescale.spec.dispatchers import DISPATCHERS
-from forescale.spec.layout import settled
+from forescale.spec.layout import Layout, settled
 from forescale.spec.model import Model
+from forescale.spec.traced_constraints import has_plain_adapters
+from forescale.spec.workload import Trainable, Workload
 from forescale.struct import Struct
 from forescale.time.blocks import BlockCosts, PricedModel, price_model
 from forescale.time.data_parallel import DataTraffic, data_traffic, free_traffic
 from forescale.time.pipeline import Pipeline, lay_out
 from forescale.time.price import Pricing
 from forescale.time.step import Inputs
+
+RECORDED = "transformers"
+"""Framework whose operators are recorded."""
 
 
 class Prepared(Struct, frozen=True, kw_only=True):
@@ -71,6 +77,8 @@ def prepare(question: Question, *, recorded: bool = False) -> Prepared:
     question = question.site
     model, cluster, workload = question.model, question.cluster, question.workload
     check(model, cluster, question.layout, workload, LEGALITY)
+    question = recorded_question(question)
+    model, workload = question.model, question.workload
     layout = settled(question.layout, cluster.domain)
     degrees, choices = split_layout(layout, domain=cluster.domain)
     plan, pipeline = lay_out(model, layout, workload)
@@ -92,6 +100,51 @@ def prepare(question: Question, *, recorded: bool = False) -> Prepared:
     )
     return Prepared(
         question=question.with_layout(layout), plan=plan, setting=setting, inputs=inputs, priced=built
+    )
+
+
+def recorded_question(question: Question) -> Question:
+    """Return a question whose model has the operators that its own code runs in eager PyTorch.
+
+    It is the same question where they were not recorded, or cannot describe the layout: tensor, context and expert
+    parallelism split blocks, which a recording has whole.
+    """
+    return recorded_blocks(question, question.layout) if _is_whole(question.layout) else question
+
+
+def recorded_blocks(question: Question, layout: Layout) -> Question:
+    """Return the same, for layouts of whole blocks that share the choices of one layout."""
+    framework, workload, model = question.framework, question.workload, question.model
+    is_eager = framework is not None and framework.name == RECORDED
+    if not (is_eager or model.traces) or question.costs.anchor is not None or not _is_plain(workload):
+        return question
+    if any(trace.has_frozen for trace in model.traces):
+        return question
+    attention = "sdpa" if layout.flash_attention else "eager"
+    recorded = recorded_model(
+        model, seq_len=workload.seq_len, attention=attention, trainable=workload.trainable
+    )
+    if recorded is None:
+        return question
+    return replace(question, model=recorded, workload=replace(workload, trainable=Trainable()))
+
+
+def _is_whole(layout: Layout) -> bool:
+    """Return whether a layout leaves blocks whole and replays none of them or all."""
+    degrees = (layout.tp, layout.cp, layout.ep, layout.etp)
+    replays = layout.recompute.granularity in ("none", "full")
+    return all(degree in (None, 1) for degree in degrees) and replays and not layout.offload.activations
+
+
+def _is_plain(workload: Workload) -> bool:
+    """Return whether a workload has whole sequences in bf16, and trains all weights or plain adapters."""
+    precision, trainable = workload.precision, workload.trainable
+    return (
+        (trainable.is_all or has_plain_adapters(trainable))
+        and precision.compute == precision.activations == "bf16"
+        and precision.parameters in ("bf16", "fp32")
+        and precision.frozen in (None, precision.parameters)
+        and workload.document_len is None
     )
 
 

@@ -131,7 +131,7 @@ LAYERS = "layers"
 SCHEMA = "forescale.export/1"
 APART = ("kernels", "overlap", "precision")
 """Tables whose words mean something one by one; of others, such as recompute, the whole is one word."""
-NO_FIGURE = ("name", "source", "left_out", "max_seq_len")
+NO_FIGURE = ("name", "source", "left_out", "max_seq_len", "config")
 """Fields of a model that no figure follows from."""
 WHOLE = ("rope",)
 """Words of a model that mean something with all of their fields only."""

@@ -23,7 +23,8 @@ from forescale.errors import (
 )
 from forescale.files import parse_json, read_text
 from forescale.frameworks.reading import Options, ParsedFile
-from forescale.spec.model import Layer, Model
+from forescale.graph.recorded import traced_model
+from forescale.spec.model import Model
 from forescale.spec.trace import BASIS, Formula, Trace, TracedBlock, TracedKernel, extents_of
 
 FAMILY: Final = "forescale.trace/"
@@ -49,24 +50,6 @@ class TraceReader:
     def read(self, path: Path, options: Options) -> ParsedFile:  # noqa: ARG002  (nothing is left open)
         """Return the model at `path`."""
         return ParsedFile(format=self.name, model=read_trace(path))
-
-
-def traced_model(
-    traces: Iterable[Trace], *, name: str, hidden_size: int, vocab_size: int = 0, source: str = ""
-) -> Model:
-    """Return the model that traces of one module in several precisions describe."""
-    known = tuple(traces)
-    kinds = {name: Layer(attention=None, ffn=None, num_norms=0, traced=name) for name in known[0].blocks}
-    return Model(
-        name=name,
-        hidden_size=hidden_size,
-        vocab_size=vocab_size,
-        vocab_multiple=1,
-        tied_embeddings=known[0].tied,
-        layers=tuple(kinds[layer] for layer in known[0].layers),
-        source=source,
-        traces=known,
-    )
 
 
 def document_of(model: Model) -> dict[str, Any]:

@@ -73,7 +73,8 @@ class ScheduleTable(Struct, frozen=True, kw_only=True):
         for label in labels:
             if label not in known:
                 raise ReaderError(
-                    path, wording.unknown_name("schedule", label, known, f"it lists {', '.join(known)}")
+                    path,
+                    wording.unknown_name("schedule", label, tuple(known), f"it lists {', '.join(known)}"),
                 )
         return tuple(known[label] for label in labels) if labels else self.schedules
 

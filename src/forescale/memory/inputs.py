@@ -10,7 +10,7 @@ from forescale.graph.per_block import PerBlock, RecomputeSplit
 from forescale.graph.sharding import Degrees, ShardingRules, StructuralOptions
 from forescale.memory.in_flight import InFlight
 from forescale.memory.liveness import BlockBytes
-from forescale.memory.overhead import Outside, Overhead, overhead_of
+from forescale.memory.overhead import Outside, Overhead, overhead_of, recorded_overhead
 from forescale.memory.parameters import Sharded
 from forescale.numeric import Numeric
 from forescale.spec.cluster import Cluster
@@ -40,6 +40,8 @@ class EvalContext(Struct, frozen=True, kw_only=True):
             varied=self.workload.varied_lengths,
             loads_all=self.choices.kernels.loads_all_kernels,
         )
+        if self.model.traces and self.cluster.device.vendor == "NVIDIA":
+            usual = recorded_overhead(usual)
         return usual if self.anchor is None else replace(usual, anchor=self.anchor)
 
     def sharding(self, degrees: Degrees) -> ShardingRules:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
+from msgspec.structs import replace
 
 from forescale.cost.anchor import Anchor, Residual
 from forescale.files import packaged
@@ -32,6 +33,10 @@ class Overhead(Struct, frozen=True, kw_only=True):
     fragmentation: Bounds
     """Reserved over allocated."""
     source: str
+    largest_tensor: float | None = None
+    """Reserved less allocated memory over the largest tensor, instead of `fragmentation`."""
+    formulas: Bounds | None = None
+    """Measured over projected memory; None is that of published runs."""
     anchor: Anchor | None = None
     """A measurement that tells the gap between allocated and reserved instead, where it has a residual."""
 
@@ -88,6 +93,19 @@ def overhead_of(
     )
 
 
+def recorded_overhead(usual: Overhead) -> Overhead:
+    """Return the overhead of a model whose operators were recorded, which knows its tensors."""
+    data = packaged("calibrations/memory/overhead")["recorded"]
+    return replace(
+        usual,
+        context=_bounds(data["context"]),
+        fragmentation=_bounds([1.0, 1.0, 1.0]),
+        largest_tensor=data["largest_tensor"],
+        formulas=_bounds(data["residual"]),
+        source=data["source"],
+    )
+
+
 def load_residual() -> Bounds:
     """Return measured over projected allocated memory, of published runs whose configuration is known."""
     return _bounds(packaged("calibrations/memory/overhead")["allocated"]["bounds"])
@@ -104,6 +122,16 @@ def _bounds(values: Sequence[float]) -> Bounds:
 def fragmentation_bytes(*, allocated: Numeric, ratio: float) -> Numeric:
     """Allocated × (reserved over allocated − 1)."""
     return allocated * (ratio - 1.0)
+
+
+@formula(
+    unit="byte",
+    source="measured: calibrations/memory/overhead.json; PyTorch, c10/cuda/CUDACachingAllocator.cpp: smaller tensors "
+    "split the room of the largest one, which then needs another segment",
+)
+def room_bytes(*, largest: Numeric, ratio: float) -> Numeric:
+    """Largest tensor × (reserved − allocated over it)."""
+    return largest * ratio
 
 
 @formula(unit="byte", source="independent deviations add as squares")

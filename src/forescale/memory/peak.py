@@ -25,10 +25,12 @@ from forescale.memory.overhead import (
     fragmentation_bytes,
     load_residual,
     overhead_of,
+    room_bytes,
 )
 from forescale.numeric import Numeric, any_true, maximum, minimum, summed, where
 from forescale.projection.result import MemorySummary, StageMemory, Verdict
 from forescale.question import Note
+from forescale.spec.workload import STORAGE_BYTES
 from forescale.struct import Struct
 from forescale.units import format_bytes
 
@@ -58,13 +60,11 @@ def working_bytes(setting: EvalContext, inputs: MemoryInputs) -> Working:
         here = sums.on(on, copies=in_flight.copies).kept(inputs.blocks, lambda block: block.kept)
         return here - on.last * head.kept / float(in_flight.copies)
 
-    def moved(on: Stages) -> Numeric:
-        return offloaded_bytes(setting, inputs, on)
-
     def awaited(on: Stages) -> Numeric:
         """Return what one micro-batch keeps for weight gradients."""
         return sums.on(on, copies=in_flight.copies).total(inputs.blocks, lambda block: block.awaited)
 
+    moved = partial(offloaded_bytes, setting, inputs)
     most = (lambda on: kept(on) - moved(on)) if offloads else kept
     part = 1.0 / in_flight.num_splits
     forward, backward = (part * working_set for working_set in _working_sets(setting, inputs))
@@ -81,7 +81,9 @@ def working_bytes(setting: EvalContext, inputs: MemoryInputs) -> Working:
     if setting.choices.kernels.logged_losses:  # the micro-batch is gone but for what metrics take
         local = most(stages) / degrees.vpp - head.held - head.afterwards
         activations = largest(first=activations, second=beside_loss - stages.last * local)
-    beyond, stranded = _beyond(setting, inputs, activations, (at_layers, at_loss, beside_loss), loss)
+    least = _at_end(setting, inputs, at_layers, most(stages)) if setting.model.traces else activations
+    moments = (activations, least), (at_layers, at_loss, beside_loss)
+    beyond, stranded = _beyond(setting, inputs, *moments, loss)
     host: Numeric = 0.0
     if offloads:
         host, _ = in_flight.most(degrees, stages, count, InFlightBytes(whole=moved))
@@ -90,21 +92,27 @@ def working_bytes(setting: EvalContext, inputs: MemoryInputs) -> Working:
     return Working(activations=activations, gathered=beyond, stranded=stranded, host=host)
 
 
+def _at_end(setting: EvalContext, inputs: MemoryInputs, at_layers: Numeric, kept: Numeric) -> Numeric:
+    """Return what the first layer's backward needs, when all gradients exist and other layers keep nothing."""
+    layers = maximum(setting.model.num_layers / inputs.degrees.pp, 1.0)
+    return at_layers - kept * (1.0 - 1.0 / layers)
+
+
 def _beyond(
     setting: EvalContext,
     inputs: MemoryInputs,
-    most: Numeric,
+    at_peak: tuple[Numeric, Numeric],
     moments: tuple[Numeric, Numeric, Numeric],
     of_loss: Numeric,
 ) -> tuple[Numeric, Numeric]:
     """Return what is gathered beyond the least at the fullest moment, and what the loss leaves that nothing takes."""
-    states, (layers, loss, head) = inputs.states, moments
+    states, (layers, loss, head), (most, least) = inputs.states, moments, at_peak
     ratio, freed = float(setting.overhead.fragmentation.expected), inputs.blocks.head.replayed.stranded
     lost = inputs.stages.last * stranded_bytes(freed=freed, loss=of_loss, ratio=ratio)
     beyond: Numeric = 0.0
     if any(any_true(value_of(item)) for item in (states.at_layers, states.at_loss, states.at_head)):
         together = largest(first=layers + states.at_layers, second=loss + states.at_loss)
-        beyond = largest(first=most, second=largest(first=together, second=head + states.at_head)) - most
+        beyond = largest(first=least, second=largest(first=together, second=head + states.at_head)) - most
     if not any_true(value_of(lost)):
         return beyond, 0.0
     return beyond, largest(first=loss + states.at_loss + lost - most - beyond, second=0.0 * lost)
@@ -315,16 +323,15 @@ def _memory_parts(setting: EvalContext, inputs: MemoryInputs) -> MemoryParts:
     standing = states.buffers + message_buffers(setting, inputs) + work.gathered
     updating = states.lasting + (states.update - freed)
     buffers = largest(first=standing, second=updating) + pool_bytes(setting, inputs)
+    gradients, buffers = _at_peak(setting, states.gradients, buffers, work.gathered)
     kept = setting.overhead
-    ratio = float(kept.fragmentation.expected)
-    zero = inputs.degrees.zero
-    flat = flat_gradient_bytes(update=states.update, activations=activations, zero=zero)
+    flat = flat_gradient_bytes(update=states.update, activations=activations, zero=inputs.degrees.zero)
     lost = largest(first=flat, second=states.received) if kernels.flat_update else states.received
     weights = states.weights + states.narrow
-    allocated = weights + states.gradients + states.optimizer + activations + buffers
+    allocated = weights + gradients + states.optimizer + activations + buffers
     overhead = {
         "outside the allocator": inputs.outside.expected,
-        "fragmentation": fragmentation_bytes(allocated=allocated, ratio=ratio),
+        "fragmentation": _fragmentation(setting, inputs, allocated),
         "flat tensors of the update that find no room": lost,
         "memory of the gathering stream": states.aside,
         "freed logits in whose room nothing fits": work.stranded,
@@ -340,7 +347,7 @@ def _memory_parts(setting: EvalContext, inputs: MemoryInputs) -> MemoryParts:
         overhead["allocated beyond formulas, tracked"] = kept.residual.live_tensor_excess_bytes
     return MemoryParts(
         weights=weights,
-        gradients=states.gradients,
+        gradients=gradients,
         optimizer=states.optimizer,
         activations=activations,
         buffers=buffers,
@@ -348,6 +355,36 @@ def _memory_parts(setting: EvalContext, inputs: MemoryInputs) -> MemoryParts:
         frozen=states.frozen,
         host=states.host + work.host,
     )
+
+
+def _at_peak(
+    setting: EvalContext, gradients: Numeric, buffers: Numeric, gathered: Numeric
+) -> tuple[Numeric, Numeric]:
+    """Return the gradients that exist at the fullest moment, and the buffers, which count those that do not as less."""
+    if not setting.model.traces:
+        return gradients, buffers
+    absent = minimum(gathered, 0.0)
+    return gradients + absent, buffers - absent
+
+
+def _fragmentation(setting: EvalContext, inputs: MemoryInputs, allocated: Numeric) -> Numeric:
+    """Return what the allocator holds beyond what it hands out."""
+    overhead = setting.overhead
+    if overhead.largest_tensor is None:
+        ratio = float(overhead.fragmentation.expected)
+        return fragmentation_bytes(allocated=allocated, ratio=ratio)
+    return room_bytes(largest=_largest_tensor(setting, inputs), ratio=overhead.largest_tensor)
+
+
+def _largest_tensor(setting: EvalContext, inputs: MemoryInputs) -> Numeric:
+    """Return the bytes of the logits in the type of activations, or of the largest gradient of a parameter."""
+    precision, model = setting.workload.precision, setting.model
+    tokens = inputs.degrees.micro_batch_size * setting.workload.seq_len
+    logits = inputs.stages.last * tokens * float(model.vocab_size) * STORAGE_BYTES[precision.activations]
+    gradient: Numeric = 0.0
+    for block in inputs.block_parameters.layers:
+        gradient = largest(first=gradient, second=block.largest_trained.dense)
+    return largest(first=logits, second=gradient * STORAGE_BYTES[precision.gradients])
 
 
 def _queued(setting: EvalContext, inputs: MemoryInputs) -> Numeric:
@@ -410,9 +447,8 @@ def memory_summary(setting: EvalContext, plan: StagePlan, footprint: Footprint) 
     worst = max(stages, key=lambda stage: stage.peak_bytes)
     overhead = setting.overhead
     allocated, reserved = worst.allocated_bytes, worst.reserved_bytes
-    usual = fragmentation_bytes(allocated=allocated, ratio=number_of(overhead.fragmentation.expected))
     off = partial(_away, outside, overhead, allocated=allocated, reserved=reserved)
-    low = number_of(off("low", returned=worst.fragmentation_bytes - number_of(usual)))
+    low = number_of(off("low", returned=_returned(worst, overhead)))
     high = number_of(off("high"))
     capacity = setting.cluster.device.hbm_bytes
     return MemorySummary(
@@ -427,6 +463,15 @@ def memory_summary(setting: EvalContext, plan: StagePlan, footprint: Footprint) 
         ),
         stages=stages,
     )
+
+
+def _returned(stage: StageMemory, overhead: Overhead) -> float:
+    """Return what the allocator can return of what it holds: nothing of the room of the largest tensor."""
+    if overhead.largest_tensor is not None:
+        return 0.0
+    ratio = number_of(overhead.fragmentation.expected)
+    usual = fragmentation_bytes(allocated=stage.allocated_bytes, ratio=ratio)
+    return stage.fragmentation_bytes - number_of(usual)
 
 
 def _away(
@@ -455,7 +500,7 @@ def _away(
         context=off(outside.context),
         communicators=off(outside.communicators),
         fragmentation=allocated * off(overhead.fragmentation) - returned,
-        formulas=reserved * off(load_residual()),
+        formulas=reserved * off(overhead.formulas or load_residual()),
     )
 
 

@@ -34,16 +34,32 @@ def state_bytes(setting: EvalContext, sharded: Sharded) -> StateBytes:
     """Return all that stands on a device of every stage, each parameter group over its own shards."""
     weights, whole = weights_and_updates(setting, sharded), gathered(setting, sharded)
     least, lasting = whole.least, lasting_buffers(setting, sharded)
+    at_loss, at_layers = absent_gradients(setting, sharded, weights.gradients)
     return replace(
         weights,
         narrow=narrow_weights(setting, sharded),
         buffers=standing_buffers(setting, sharded, least, lasting),
-        at_layers=whole.layers - least,
-        at_loss=whole.loss - least,
-        at_head=whole.head - least,
+        at_layers=whole.layers - least - at_layers,
+        at_loss=whole.loss - least - at_loss,
+        at_head=whole.head - least - at_loss,
         lasting=lasting,
         aside=gathered_aside(setting, sharded),
     )
+
+
+def absent_gradients(setting: EvalContext, sharded: Sharded, gradients: Numeric) -> tuple[Numeric, Numeric]:
+    """Return the bytes of gradients that do not exist yet at the loss, and when the last layer's backward starts.
+
+    PyTorch frees gradients between steps, and backward makes them layer by layer: with one micro-batch per step none
+    exists at its loss. Blocks that were not recorded count all gradients at all times.
+    """
+    if not setting.model.traces:
+        return 0.0, 0.0
+    trained, head = sharded.trained, sharded.block_parameters.head.trained
+    of_head = sharded.stages.last * (head.dense + head.expert + head.vocabulary)
+    total = maximum(trained.dense + trained.expert, 1.0)
+    absent = where(setting.num_microbatches(sharded.degrees) == 1, gradients, 0.0 * gradients)
+    return absent, absent * (1.0 - of_head / total)
 
 
 def weights_and_updates(setting: EvalContext, sharded: Sharded) -> StateBytes:

@@ -24,6 +24,7 @@ from forescale.files import exists, is_file
 from forescale.numeric import Array
 from forescale.question import Question
 from forescale.search.incumbent import SMALLEST, Goal, Incumbent
+from forescale.search.recorded import by_recording
 from forescale.search.scope import Scope
 from forescale.search.solve import Progress, Solver, Watch
 from forescale.search.tree import Cells, unlisted
@@ -138,7 +139,11 @@ def scenarios(question: Question) -> tuple[Question, ...]:
         for part in _by_sharding(_scenario(question, item))
         for kind in _by_neighbours(part)
     ]
-    request = [(item.workload, item.space.base, item.space.zero, item.space.tp_kind) for item in kinds]
+    kinds = [part for kind in kinds for part in by_recording(kind)]
+    request = [
+        (item.workload, item.space.base, item.space.zero, item.space.tp_kind, item.model.traces)
+        for item in kinds
+    ]
     return tuple(item for index, item in enumerate(kinds) if request[index] not in request[:index])
 
 

@@ -305,6 +305,8 @@ class Model(SpecStruct, frozen=True, kw_only=True, dict=True):
     source: str = ""
     left_out: str = ""
     """Parts of the model as its file has it that are not described here, and so not projected, in words."""
+    config: str = ""
+    """JSON of the Hugging Face configuration that it was read from: which operators its own code runs."""
     traces: tuple[Trace, ...] = ()
     """Recorded operators, one trace for each precision; empty for a model that its layers describe."""
 

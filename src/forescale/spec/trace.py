@@ -50,6 +50,7 @@ KernelKind: TypeAlias = Literal[
     "norm_backward",
     "norm_weight",
     "dropout",
+    "host",
 ]
 PRODUCT = ("m", "n", "k", "batch")
 GROUPED = ("groups", "m", "n", "k")
@@ -197,6 +198,12 @@ class Trace(Struct, frozen=True, kw_only=True, omit_defaults=True):
             parameter.elements for block in (self.embedding, self.head) for parameter in block.parameters
         )
         return ends + sum(counts[name] for name in self.layers)
+
+    @property
+    def has_frozen(self) -> bool:
+        """Whether some parameters are not trained."""
+        blocks = (*self.blocks.values(), self.embedding, self.head)
+        return any(not parameter.trained for block in blocks for parameter in block.parameters)
 
     @property
     def precision(self) -> str:

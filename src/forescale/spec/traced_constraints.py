@@ -6,6 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from forescale.spec.proposal import Constraint, Proposal
+from forescale.spec.workload import Trainable
+
+
+def has_plain_adapters(trainable: Trainable) -> bool:
+    """Return whether adapters are all that is trained, without dropout of their own."""
+    plain = Trainable(lora_rank=trainable.lora_rank, lora_targets=trainable.lora_targets)
+    return bool(trainable.lora_rank) and trainable == plain
+
 
 AXES = ("tp", "cp", "ep", "etp")
 """Degrees that split a block: a trace has each block whole."""
@@ -50,7 +58,9 @@ TRACED_CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     _rule(
         "all weights",
-        lambda q: q.workload.trainable.is_all,
+        lambda q: (
+            q.workload.trainable.is_all or (bool(q.model.config) and has_plain_adapters(q.workload.trainable))
+        ),
         "it trains what the module trains; leave lora_rank and frozen parts out, and wrap the module before tracing it",
     ),
     _rule(

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from forescale.errors import not_one_of
-from forescale.frameworks.traces import traced_model
+from forescale.graph.recorded import traced_model
 from forescale.spec.model import Model
 from forescale.spec.trace import Trace
 from forescale.trace.adapters import add_adapters

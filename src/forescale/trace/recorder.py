@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -16,6 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 Pass: TypeAlias = Literal["forward", "backward"]
+Extents: TypeAlias = Callable[[Sequence[int]], tuple[int, ...]]
+"""Returns the extents of a shape; those of a symbolic recording remember their polynomials."""
 CPU = torch.device("cpu")
 VIEWS = frozenset(
     [
@@ -105,7 +108,7 @@ class Event:
     """Autograd node whose backward runs the operator."""
     weight: str = ""
     """Parameter whose gradient the operator produces."""
-    live_bytes: int = 0
+    live_bytes: int = -(2**62)
     """Most live bytes from this operator to the next, beyond those at the start of the segment."""
     replayed: bool = True
     """Whether a tensor is saved when or after the operator runs, so that checkpointing runs it again."""
@@ -134,7 +137,8 @@ class Segment:
 class Storages:
     """Live bytes of the tensors created during a recording, gradients of parameters excluded."""
 
-    def __init__(self, known: Iterator[Tensor]) -> None:
+    def __init__(self, known: Iterator[Tensor], extents: Extents = tuple) -> None:
+        self._extents = extents
         self._known = {tensor.untyped_storage()._cdata for tensor in known}  # noqa: SLF001
         self._live: dict[int, tuple[StorageWeakRef, int]] = {}
         self._numbers: dict[int, int] = {}
@@ -162,10 +166,21 @@ class Storages:
         key = storage._cdata  # noqa: SLF001
         if key in self._known or key in self._live:
             return
-        size = storage.nbytes()
+        size = self.bytes_of(tensor)
         self._live[key] = (_reference(storage), size)
         self._numbers[key] = next(self._count)
         self._total += size
+
+    def bytes_of(self, tensor: Tensor) -> int:
+        """Return the bytes of the storage of `tensor`."""
+        storage = tensor.untyped_storage()
+        live = self._live.get(storage._cdata)  # noqa: SLF001
+        if live is not None:
+            return live[1]
+        size, width = storage.nbytes(), tensor.element_size()
+        if size == tensor.numel() * width:
+            return width * prod(self._extents(tensor.shape))
+        return width * self._extents((size // width,))[0]
 
     def exclude(self, tensor: Tensor) -> None:
         """Stop counting a storage: it is the gradient of a parameter."""
@@ -187,11 +202,12 @@ class Storages:
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Record every operator that launches a kernel, segment by segment."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, extents: Extents = tuple) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.extents = extents
         self.events: list[Event] = []
         self.segments: list[Segment] = []
-        self.storages = Storages(iter([*model.parameters(), *model.buffers()]))
+        self.storages = Storages(iter([*model.parameters(), *model.buffers()]), extents)
         self.path: list[str] = []
         self.muted = 0
         self.first_use: dict[str, int] = {}
@@ -307,14 +323,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _sizes(self, tensors: Iterable[Tensor]) -> dict[int, int]:
         """Return the bytes of the storages of differentiable tensors, by number."""
         return {
-            self.storages.number(tensor): tensor.untyped_storage().nbytes()
+            self.storages.number(tensor): self.storages.bytes_of(tensor)
             for tensor in tensors
             if tensor.requires_grad
         }
 
     def _operand(self, tensor: Tensor) -> Operand:
         return Operand(
-            shape=tuple(tensor.shape),
+            shape=self.extents(tensor.shape),
             strides=tuple(tensor.stride()),
             dtype=tensor.dtype,
             storage=self.storages.number(tensor),

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from forescale.errors import ForescaleError, not_traceable
 from forescale.trace.cuda import CudaRules
-from forescale.trace.recorder import Event, Recorder, Segment
+from forescale.trace.recorder import Event, Extents, Recorder, Segment
 from forescale.trace.structure import Blocks, Order
 
 Inputs: TypeAlias = Mapping[str, Any]
@@ -68,6 +68,7 @@ def record(
     autocast: torch.dtype | None = None,
     loss: Loss | None = None,
     whole: bool = False,
+    extents: Extents = tuple,
 ) -> Recording:
     """Record a forward and backward of a module of fake parameters.
 
@@ -84,6 +85,8 @@ def record(
         tensors.
     whole
         Whether every block is run, and not only the first of each kind.
+    extents
+        Returns the extents of a shape.
 
     Raises
     ------
@@ -91,7 +94,7 @@ def record(
         If the module needs the values of tensors, or fails; the message names module and line.
     """
     with mode, _no_values(), _known_objects():
-        recorder = Recorder(module)
+        recorder = Recorder(module, extents)
         blocks = Blocks(module, recorder, whole=whole)
         hooks = _hooks(module, recorder)
         try:

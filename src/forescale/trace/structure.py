@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, TypeAlias
 
 import torch
@@ -158,7 +159,7 @@ class Blocks:
             if kind is not None:
                 return self._replaced(kind, path, args, kwargs)
             segment = self.recorder.start(path, _tensors((args, kwargs)))
-            segment.input_bytes = _bytes_of((args, kwargs))
+            segment.input_bytes = self._bytes_of((args, kwargs))
             kind = Kind(
                 name=f"{type(block).__name__}",
                 path=path,
@@ -167,13 +168,21 @@ class Blocks:
             )
             result = forward(*args, **kwargs)
             kind.results = result
-            segment.output_bytes = _bytes_of(result)
+            segment.output_bytes = self._bytes_of(result)
             self._kinds[key] = kind
             self.order.kinds.append(kind)
             self._note(kind, path, _tensors(result))
             return result
 
         return run
+
+    def _bytes_of(self, items: Any) -> int:  # noqa: ANN401
+        """Return the bytes of the floating-point tensors that carry gradients."""
+        return sum(
+            prod(self.recorder.extents(tensor.shape)) * tensor.element_size()
+            for tensor in _tensors(items)
+            if tensor.requires_grad
+        )
 
     def _note(self, kind: Kind, path: str, results: list[Tensor]) -> None:
         self.order.sequence.append((kind.segment, path))
@@ -198,11 +207,6 @@ class Blocks:
             leaves[index] = tensor if tensor.dtype.is_floating_point else tensor.detach()
         self._note(kind, path, [leaf for leaf in leaves if isinstance(leaf, Tensor)])
         return tree_unflatten(leaves, tree)
-
-
-def _bytes_of(items: Any) -> int:  # noqa: ANN401
-    """Return the bytes of the floating-point tensors that carry gradients."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(items) if tensor.requires_grad)
 
 
 def _tensors(items: Any) -> list[Tensor]:  # noqa: ANN401

@@ -90,10 +90,10 @@ def trace_module(
                 loss=loss,
             )
         )
-    return _Assembly(module, recordings).trace(autocast, **origin)
+    return Assembly(module, recordings).trace(autocast, **origin)
 
 
-class _Assembly:
+class Assembly:
     """Combine recordings of one module at several sizes."""
 
     def __init__(self, module: nn.Module, recordings: Sequence[Recording]) -> None:
@@ -206,9 +206,13 @@ class _Assembly:
             backward_bytes=self._moments(segment, name, "backward"),
         )
 
+    def _formula(self, values: Sequence[int]) -> Formula | None:
+        """Return what gives these values at the recorded sizes; None if nothing does."""
+        return fitted(values, self.sizes)
+
     def _size(self, segment: int, name: str, field: str) -> Formula:
-        values = [int(getattr(recording.segments[segment], field)) for recording in self.recordings]
-        formula = fitted(values, self.sizes)
+        values = [getattr(recording.segments[segment], field) for recording in self.recordings]
+        formula = self._formula(values)
         if formula is None:
             raise not_traceable(
                 name, f"no formula of micro-batch and sequence length gives its {field}: {values}"
@@ -223,11 +227,14 @@ class _Assembly:
         ]
         formulas: dict[Formula, None] = {}
         for values in zip(*columns, strict=True):
-            formula = fitted(values, self.sizes)
+            formula = self._formula(values)
             if formula is None:
                 raise not_traceable(name, f"no formula gives the bytes that exist in {phase}: {list(values)}")
             formulas[formula] = None
-        return _undominated(list(formulas))
+        return self._maxima(list(formulas))
+
+    def _maxima(self, formulas: Sequence[Formula]) -> tuple[Formula, ...]:
+        return _undominated(formulas)
 
     def _operators(self, segment: int, name: str, path: str) -> tuple[TracedOperator, ...]:
         rows = [self._rows(events.get(segment, []), path) for events in self._events]
@@ -258,7 +265,7 @@ class _Assembly:
         )
 
     def _extents(self, name: str, key: Any, values: list[tuple[int, ...]]) -> tuple[Formula, ...]:  # noqa: ANN401
-        formulas = [fitted(column, self.sizes) for column in zip(*values, strict=True)]
+        formulas = [self._formula(column) for column in zip(*values, strict=True)]
         for extent, formula in zip(extents_of(key[3]), formulas, strict=True):
             if formula is None:
                 raise not_traceable(

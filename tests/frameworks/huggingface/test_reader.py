@@ -155,7 +155,15 @@ class TestRefusals:
     def test_missing_required_key_is_named(self, key: str):
         config = {name: value for name, value in BASE.items() if name != key}
         with raises(ReaderError, "missing"):
-            read_huggingface({**config, "model_type": "llama"}, name="m", where="config.json")
+            read_huggingface({**config, "model_type": "falcon"}, name="m", where="config.json")
+
+    def test_sizes_that_are_left_out_have_the_defaults_of_a_recorded_type(self):
+        model = read_huggingface(
+            {"model_type": "qwen3", "num_hidden_layers": 2}, name="m", where="here"
+        ).model
+        attention = model.layers[0].attention
+        assert (model.hidden_size, model.vocab_size) == (4096, 151936)
+        assert (attention.num_heads, attention.num_kv_heads, attention.head_dim) == (32, 32, 128)
 
     @pytest.mark.parametrize("value", ["256", -1, 0, 2.5, True])
     def test_impossible_size(self, value: object):

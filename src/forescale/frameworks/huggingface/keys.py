@@ -33,6 +33,8 @@ class Keys(Getters):
         self._used: set[str] = set()
         self._missing: set[str] = set()
         self._children: dict[str, Keys] = {}
+        self.defaults: Mapping[str, Any] = {}
+        """Values of keys that are absent."""
         self.where = where
 
     def get(self, *names: str) -> Any:  # noqa: ANN401
@@ -45,7 +47,14 @@ class Keys(Getters):
         for name, value in values.items() if names in ALIKE else ():
             if name != first and value != values[first]:
                 self.refuse(wording.differs(first, values[first], name, value, "leave one out"))
-        return values.get(first)
+        if first in values:
+            return values[first]
+        return next((self.defaults[name] for name in names if name in self.defaults), None)
+
+    @property
+    def data(self) -> Mapping[str, Any]:
+        """All keys with their values."""
+        return self._data
 
     def leave(self, *names: str) -> None:
         """Count keys as unread after all: what they say is not described."""

@@ -6,6 +6,7 @@ The keys are those of transformers 4 and 5. What an architecture makes of them s
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -18,9 +19,12 @@ from forescale.files import is_folder, parse_json, read_text
 from forescale.frameworks.huggingface.decoders import DECODERS
 from forescale.frameworks.huggingface.hybrid import HYBRID
 from forescale.frameworks.huggingface.keys import Keys
+from forescale.frameworks.huggingface.recorded import recorded_family
 from forescale.frameworks.huggingface.sparse import SPARSE
 from forescale.frameworks.huggingface.vision import vision_of
 from forescale.graph.counts import count_parameters
+from forescale.graph.dimensions import essential
+from forescale.graph.recorded import missing_defaults, recorded_types
 from forescale.positions import says_lines
 from forescale.spec.attention import FullAttention
 from forescale.spec.model import DenseFfn, Layer, Model, Patches
@@ -43,7 +47,7 @@ class ReadModel(Struct, frozen=True, kw_only=True):
 
 def supported_model_types() -> tuple[str, ...]:
     """Return every `model_type` that can be read, sorted."""
-    return tuple(sorted(FAMILIES))
+    return tuple(sorted({*FAMILIES, *recorded_types()}))
 
 
 def load_huggingface(path: str | Path) -> ReadModel:
@@ -95,12 +99,21 @@ def read_huggingface(config: Mapping[str, Any], *, name: str, where: str) -> Rea
     outer = root.child(THINKER) or root
     keys = _language_part(outer)
     family = _family(keys)
+    is_recorded = keys.get("model_type") in recorded_types()
+    if is_recorded:
+        keys.defaults = missing_defaults(keys.data)
     try:
         model = family(keys)
-        model = replace(model, vision=vision_of(outer, model))
+        model = model if model.traces else replace(model, vision=vision_of(outer, model))
         root.refuse_misspelt()
         beside = towers({**outer.unread_parts(), **root.unread_parts()})
-        model = replace(model, name=name, source=where, left_out=left_out(beside, model) if beside else "")
+        model = replace(
+            model,
+            name=name,
+            source=where,
+            left_out=left_out(beside, model) if beside else "",
+            config=json.dumps(essential(keys.data)) if is_recorded else "",
+        )
     except UnknownKeyError:
         raise
     except SpecError as error:
@@ -131,6 +144,8 @@ def _family(keys: Keys) -> Callable[[Keys], Model]:
         )
     if not isinstance(kind, str) or not kind:
         keys.refuse(wrong_format("the config.json of a Hugging Face model", "it has no model_type"))
+    if kind not in FAMILIES and kind in recorded_types():
+        return recorded_family
     if kind not in FAMILIES:
         close = nearest(kind, FAMILIES)
         hint = f" (nearest: {', '.join(close)})" if close else ""

@@ -82,7 +82,9 @@ def _described(model: Model, types: tuple[str, ...]) -> dict[str, Any]:
 
 def same_model(one: Model, other: Model) -> bool:
     """Return whether two models are alike but for their names and what no figure follows from."""
-    plain = (replace(item, name="", source="", left_out="", max_seq_len=0) for item in (one, other))
+    plain = (
+        replace(item, name="", source="", left_out="", max_seq_len=0, config="") for item in (one, other)
+    )
     return len(set(plain)) == 1
 
 

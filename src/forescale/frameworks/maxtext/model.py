@@ -70,7 +70,15 @@ def read_model(settings: Settings, name: str) -> Model:
 
 def same(one: Model, other: Model) -> bool:
     """Whether two language models are the same but for their name, source and what is known of their use."""
-    alike = {"name": "", "source": "", "max_seq_len": 0, "vocab_multiple": 1, "left_out": "", "vision": None}
+    alike = {
+        "name": "",
+        "source": "",
+        "max_seq_len": 0,
+        "vocab_multiple": 1,
+        "left_out": "",
+        "vision": None,
+        "config": "",
+    }
     return replace(one, **alike) == replace(other, **alike)
 
 

@@ -206,7 +206,7 @@ def _with_adapters(reading: ParsedFile, adapters: object, path: Path) -> ParsedF
 
     modules = adapters.get("target_modules") or USUAL["LoRA"]
     if not isinstance(modules, list):
-        refuse(wording.wrong_type(f"{LORA}.target_modules", modules, "a list"))
+        raise ReaderError(path, wording.wrong_type(f"{LORA}.target_modules", modules, "a list"))
     rank = int(within(adapters.get("dim", RANK), DEVICES, f"{path}: {LORA}.dim", whole=True))
     trainable = _lora(rank, targets_of(modules, refuse), dropout=bool(adapters.get("dropout")))
     return replace(

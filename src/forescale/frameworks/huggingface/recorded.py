@@ -1,0 +1,42 @@
+"""Read configurations of types whose operators were recorded and that no decoder describes."""
+
+from __future__ import annotations
+
+import json
+
+from forescale.errors import SpecError
+from forescale.frameworks.huggingface.keys import Keys
+from forescale.graph.dimensions import RELEVANT, essential
+from forescale.graph.recorded import complete, recorded_keys, recorded_traces, traced_model
+from forescale.spec.model import Model
+
+USUAL_LENGTH = 4096
+
+
+def recorded_family(keys: Keys) -> Model:
+    """Return the model of a configuration, with the recorded operators of its type.
+
+    Raises
+    ------
+    ReaderError
+        If a dimension is not a positive whole number, or no recording has its kinds of layers.
+    """
+    kind = str(keys.get("model_type"))
+    symbols, layers = recorded_keys(kind)
+    for key in (*symbols.values(), layers):
+        keys.optional_size(key)
+    keys.get(*RELEVANT)
+    config = essential(keys.data)
+    try:
+        whole = complete(config)
+        length = min(USUAL_LENGTH, int(whole.get(symbols.get("p", ""), 0) or USUAL_LENGTH))
+        traces = recorded_traces(config, seq_len=length)
+    except (SpecError, TypeError, ValueError, KeyError, ZeroDivisionError) as error:
+        keys.refuse(f"its layers are none that were recorded of {kind}: {error}")
+    return traced_model(
+        traces,
+        name=kind,
+        hidden_size=int(whole[symbols["h"]]),
+        vocab_size=int(whole[symbols["v"]]),
+        config=json.dumps(config),
+    )

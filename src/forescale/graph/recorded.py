@@ -1,0 +1,356 @@
+"""Operators of model types of transformers, recorded once and packaged as polynomials of a configuration's dimensions.
+
+`scripts/eager_types.py` records them. A configuration of a type has the trace that recording its own code would give.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Iterable, Iterator, Mapping
+from fractions import Fraction
+from functools import cache, lru_cache
+from importlib import resources
+from math import lcm
+from typing import Any, Final, TypeAlias
+
+from msgspec.structs import replace
+
+from forescale.errors import SpecError
+from forescale.graph.counts import count_parameters
+from forescale.graph.dimensions import KEYS, Config, dimensions_of, flags_of, layer_labels
+from forescale.graph.peft import adapted
+from forescale.spec.model import Layer, Model
+from forescale.spec.trace import (
+    BASIS,
+    Formula,
+    Trace,
+    TracedBlock,
+    TracedKernel,
+    TracedOperator,
+    TracedParameter,
+)
+from forescale.spec.workload import Trainable
+
+Term: TypeAlias = tuple[Fraction, int, int, tuple[tuple[str, int], ...]]
+"""Factor, exponents of micro-batch size and sequence length, and symbols with their exponents."""
+PRECISIONS: Final[Mapping[str, tuple[str, str]]] = {"bf16": ("bf16", ""), "autocast": ("fp32", "bf16")}
+"""Types of parameters and of autocast."""
+IN_BLOCKS: Final[Mapping[str, int]] = {"window": 50, "grouped_heads": 100, "tie_word_embeddings": 5}
+AT_ENDS: Final[Mapping[str, int]] = {"window": 50, "tie_word_embeddings": 100, "grouped_heads": 0}
+"""Weights of flags in which a recording may differ from a configuration; 10 for all others."""
+TOLERANCE: Final = 1e-4
+"""Share of the parameters that a recording may have more or less: selection biases of routers are buffers in it."""
+ALIGNED: Final[Mapping[str, int]] = {"bf16": 8, "fp16": 8, "tf32": 4, "fp32": 4}
+"""Elements in 16 bytes."""
+
+
+@cache
+def recorded_types() -> tuple[str, ...]:
+    """Return the model types whose operators are packaged, sorted."""
+    names = (item.name for item in resources.files("forescale.catalogue").joinpath("eager").iterdir())
+    return tuple(sorted(name.removesuffix(".json.xz") for name in names if name.endswith(".json.xz")))
+
+
+@cache
+def _record(kind: str) -> dict[str, Any]:
+    file = resources.files("forescale.catalogue").joinpath("eager", f"{kind}.json.xz")
+    content: dict[str, Any] = json.loads(lzma.decompress(file.read_bytes()))
+    return content
+
+
+def recorded_keys(kind: str) -> tuple[dict[str, str], str]:
+    """Return the keys that give the dimensions of a type, by symbol, and the key of its number of layers."""
+    record = _record(kind)
+    return record["symbols"], record["layers"]
+
+
+def missing_defaults(config: Config) -> dict[str, Any]:
+    """Return the sizes that a type has by default, where a configuration has no spelling of their keys."""
+    record = _record(config["model_type"])
+    aliases = {alias: key for alias, key in record["aliases"].items() if alias in config}
+    known = {*config, *aliases.values()}
+    for symbol, key in record["symbols"].items():
+        if known & {*KEYS[symbol]}:
+            known.add(key)
+    sizes = {key for symbol, key in record["symbols"].items() if symbol != "w"} | {"first_k_dense_replace"}
+    result = {
+        key: value
+        for key, value in record["defaults"].items()
+        if key in sizes - known and isinstance(value, int)
+    }
+    heads = next((config[key] for key in KEYS["a"] if isinstance(config.get(key), int)), 0)
+    shared = record["symbols"].get("k", "")
+    if heads % result.get(shared, 1):  # a default that the heads of the configuration cannot share
+        del result[shared]
+    return result
+
+
+def complete(config: Config) -> dict[str, Any]:
+    """Return a configuration with the defaults of its type."""
+    record = _record(config["model_type"])
+    aliases = record["aliases"]
+    explicit = {aliases.get(key, key): value for key, value in config.items()}
+    result = {**record["defaults"], **explicit}
+    if {"partial_rotary_factor", "rotary_pct"} & set(explicit) and "rope_parameters" not in explicit:
+        result.pop("rope_parameters", None)
+    if result.get("use_sliding_window") is False:
+        result["sliding_window"] = None
+    count = int(result[record["layers"]])
+    pattern = explicit.get("sliding_window_pattern", explicit.get("_sliding_window_pattern"))
+    if isinstance(pattern, int) and "layer_types" not in explicit:
+        result["layer_types"] = [
+            "full_attention" if (index + 1) % pattern == 0 else "sliding_attention" for index in range(count)
+        ]
+    elif result.get("use_sliding_window") and "layer_types" not in explicit:
+        first = int(result.get("max_window_layers") or 0)
+        result["layer_types"] = [
+            "sliding_attention" if i >= first else "full_attention" for i in range(count)
+        ]
+    for key in ("layer_types", "no_rope_layers", "mlp_layer_types"):
+        values = result.get(key)
+        if isinstance(values, list) and values and key not in explicit:
+            result[key] = [values[index % len(values)] for index in range(count)]
+    return result
+
+
+def recorded_traces(
+    config: Config, *, seq_len: int, attention: str = "sdpa", frozen: bool = False
+) -> tuple[Trace, ...]:
+    """Return the traces of a configuration, one for each precision.
+
+    Parameters
+    ----------
+    config
+        Keys of a `config.json`; the defaults of its type complete them.
+    seq_len
+        Sequence length, which says whether windows are shorter.
+    attention
+        "sdpa" or "eager".
+    frozen
+        Whether no parameter is trained, as in a model that is given adapters.
+
+    Raises
+    ------
+    SpecError
+        If its type has no such layers.
+    """
+    record, whole = _record(config["model_type"]), complete(config)
+    dimensions = dimensions_of(whole, record["symbols"])
+    labels = layer_labels(whole, int(whole[record["layers"]]))
+    flags = flags_of(whole, dimensions, seq_len)
+    known = {item["attention"] for item in record["variants"]}
+    attention = attention if attention in known else min(known)
+    traces = []
+    for precision in PRECISIONS:
+        key = (precision, attention, frozen)
+        variants = [item for item in record["variants"] if _key(item) == key]
+        if variants:
+            variant = _Variant(record, variants, flags, Evaluator(dimensions))
+            traces.append(variant.trace(labels, precision, attention))
+    return tuple(traces)
+
+
+def _key(item: Mapping[str, Any]) -> tuple[str, str, bool]:
+    return item["precision"], item["attention"], item.get("frozen", False)
+
+
+class _Variant:
+    """The recorded combinations of flags of a type, in one precision, and the flags of a configuration."""
+
+    def __init__(
+        self,
+        record: Mapping[str, Any],
+        variants: list[Mapping[str, Any]],
+        flags: Mapping[str, Any],
+        evaluate: Evaluator,
+    ) -> None:
+        self.record, self.variants, self.flags, self.evaluate = record, variants, flags, evaluate
+
+    def trace(self, labels: tuple[str, ...], precision: str, attention: str) -> Trace:
+        """Return the trace of layers of some kinds."""
+        parameters, autocast = PRECISIONS[precision]
+        ends = self._nearest(self.variants, AT_ENDS)
+        return Trace(
+            parameters=parameters,
+            autocast=autocast,
+            layers=labels,
+            blocks={label: self._layer(label) for label in dict.fromkeys(labels)},
+            embedding=self._block("embedding", ends["embedding"]),
+            head=self._block("head", ends["head"]),
+            tied=ends["tied"],
+            synchronises=ends["synchronises"],
+            torch=self.record["torch"],
+            transformers=self.record["transformers"],
+            attention=attention,
+        )
+
+    def _layer(self, label: str) -> TracedBlock:
+        having = [item for item in self.variants if label in item["blocks"]]
+        if not having:
+            known = ", ".join(sorted({label for item in self.variants for label in item["blocks"]}))
+            raise SpecError(f"{self.record['type']} has no layers of {label}; it has {known}")
+        return self._block(label, self._nearest(having, IN_BLOCKS)["blocks"][label])
+
+    def _block(self, name: str, number: int) -> TracedBlock:
+        return self.evaluate.block(name, self.record["blocks"][number])
+
+    def _nearest(self, variants: list[Mapping[str, Any]], weights: Mapping[str, int]) -> Mapping[str, Any]:
+        return min(variants, key=lambda item: _difference(item["flags"], self.flags, weights))
+
+
+def traced_model(
+    traces: Iterable[Trace],
+    *,
+    name: str,
+    hidden_size: int,
+    vocab_size: int = 0,
+    source: str = "",
+    config: str = "",
+) -> Model:
+    """Return the model that traces of one module in several precisions describe."""
+    known = tuple(traces)
+    kinds = {name: Layer(attention=None, ffn=None, num_norms=0, traced=name) for name in known[0].blocks}
+    return Model(
+        name=name,
+        hidden_size=hidden_size,
+        vocab_size=vocab_size,
+        vocab_multiple=1,
+        tied_embeddings=known[0].tied,
+        layers=tuple(kinds[layer] for layer in known[0].layers),
+        source=source,
+        config=config,
+        traces=known,
+    )
+
+
+def recorded_model(model: Model, *, seq_len: int, attention: str, trainable: Trainable) -> Model | None:
+    """Return a model with the recorded operators of its configuration; None if none were recorded.
+
+    None also if the recording does not have the parameters of the model: its layers are not those of the configuration.
+    """
+    config = json.loads(model.config) if model.config else {}
+    if config.get("model_type") not in recorded_types():
+        return None
+    return _recorded_model(model, seq_len, attention, trainable)
+
+
+@lru_cache(maxsize=64)
+def _recorded_model(model: Model, seq_len: int, attention: str, trainable: Trainable) -> Model | None:
+    config, adapters = json.loads(model.config), not trainable.is_all
+    try:
+        traces = recorded_traces(config, seq_len=seq_len, attention=attention, frozen=adapters)
+    except SpecError:
+        return None
+    total = count_parameters(replace(model, num_mtp_layers=0, vision=None)).total
+    traces = tuple(trace for trace in traces if abs(trace.num_parameters - total) <= TOLERANCE * total)
+    if adapters:
+        traces = tuple(adapted(trace, trainable.lora_targets, trainable.lora_rank) for trace in traces)
+    if not traces:
+        return None
+    return traced_model(
+        traces,
+        name=model.name,
+        hidden_size=model.hidden_size,
+        vocab_size=model.vocab_size,
+        source=model.source,
+        config=model.config,
+    )
+
+
+def _difference(recorded: Mapping[str, Any], flags: Mapping[str, Any], weights: Mapping[str, int]) -> int:
+    return sum(weights.get(name, 10) for name, value in flags.items() if recorded.get(name, value) != value)
+
+
+class Evaluator:
+    """Blocks of polynomials at some dimensions."""
+
+    def __init__(self, dimensions: Mapping[str, int]) -> None:
+        self.dimensions = dimensions
+        self._known: dict[str, Formula] = {}
+
+    def formula(self, text: str) -> Formula:
+        """Return the formula of micro-batch size and sequence length that a polynomial is."""
+        if text not in self._known:
+            totals = dict.fromkeys(BASIS, Fraction(0))
+            for factor, of_batch, of_length, symbols in _terms(text):
+                value = factor
+                for name, power in symbols:
+                    value *= Fraction(self._dimension(name)) ** power
+                totals[of_batch, of_length] += value
+            divisor = lcm(*(value.denominator for value in totals.values()))
+            coefficients = tuple(int(value * divisor) for value in totals.values())
+            self._known[text] = Formula(coefficients=coefficients, divisor=divisor)
+        return self._known[text]
+
+    def _dimension(self, name: str) -> int:
+        if name not in self.dimensions:
+            raise SpecError(f"it gives none of {', '.join(KEYS.get(name, (name,)))}")
+        return self.dimensions[name]
+
+    def block(self, name: str, content: Mapping[str, Any]) -> TracedBlock:
+        """Return a block."""
+        formula = self.formula
+        return TracedBlock(
+            name=name,
+            operators=tuple(self._operator(item) for item in content["operators"]),
+            parameters=tuple(
+                TracedParameter(name=name, shape=tuple(self._number(extent) for extent in shape))
+                for name, shape in content.get("parameters", ())
+            ),
+            input_bytes=formula(content["input_bytes"]),
+            output_bytes=formula(content["output_bytes"]),
+            saved_bytes=formula(content["saved_bytes"]),
+            forward_bytes=tuple(map(formula, content.get("forward_bytes", ()))),
+            backward_bytes=tuple(map(formula, content.get("backward_bytes", ()))),
+        )
+
+    def _number(self, text: str) -> int:
+        return int(self.formula(text).coefficients[0])
+
+    def _operator(self, content: Mapping[str, Any]) -> TracedOperator:
+        parts = {
+            part: tuple(self._kernel(*kernel) for kernel in content.get(part, ()))
+            for part in ("forward", "backward", "weight")
+        }
+        return TracedOperator(module=content["module"], **parts)
+
+    def _kernel(
+        self, operator: str, kind: str, dtype: str, extents: list[str], count: int, replayed: bool
+    ) -> TracedKernel:
+        sizes = tuple(map(self.formula, extents))
+        if kind == "product" and any(_is_unaligned(size, ALIGNED.get(dtype, 1)) for size in sizes[:3]):
+            kind = "product_unaligned"
+        return TracedKernel(
+            operator=operator,
+            kind=kind,  # type: ignore[arg-type]
+            dtype=dtype,
+            extents=sizes,
+            count=count,
+            replayed=replayed,
+        )
+
+
+def _is_unaligned(size: Formula, multiple: int) -> bool:
+    """Return whether an extent that no batch changes is not a multiple of 16 bytes."""
+    constant, *others = size.coefficients
+    alone = constant == size.divisor  # one row or column has no next one that could be misplaced
+    return not any(others) and not alone and constant % (multiple * size.divisor) != 0
+
+
+@cache
+def _terms(text: str) -> tuple[Term, ...]:
+    return tuple(_parsed(text))
+
+
+def _parsed(text: str) -> Iterator[Term]:
+    for term in text.replace("+-", "+ -").split("+"):
+        factor, powers = Fraction(1), dict[str, int]()
+        for part in term.strip().split("*"):
+            name, _, power = part.partition("^")
+            if name[-1].isdigit():
+                factor *= Fraction(name)
+            else:
+                powers[name] = powers.get(name, 0) + int(power or 1)
+        of_batch, of_length = powers.pop("b", 0), powers.pop("s", 0)
+        yield factor, of_batch, of_length, tuple(powers.items())
