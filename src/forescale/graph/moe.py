@@ -409,12 +409,7 @@ def _grouped(
         product(n=n, k=k, contract="m", accumulate_bytes=beyond), *summed, *flat_gradient(b, groups * k * n)
     )  # fmt: skip
     widened, wide = widening(b, name, groups * k * n, kernels=calls)
-    of_input, of_gradient = (casts(sharding, rows * width, dtype, kernels=calls) for width in (k, n))
-    if (
-        sharding.fuses_experts and spec.gated
-    ):  # made by the kernel before: the activation's and that of its gradient
-        of_input = () if name == "moe.down" else of_input
-        of_gradient = () if name == "moe.up" else of_gradient
+    of_input, of_gradient = _quantised(b, spec, name, (rows * k, rows * n), kernels=calls)
     made: Names = ()
     if not b.frozen and kernels.gradient_sum != "in_product":  # of all experts, or of one after another
         made = made_gradient(b, name, k * n * (groups if kernels.grouped_experts else 1.0))
@@ -434,6 +429,21 @@ def _grouped(
     expert_adapters(
         b, name, parts, source=source, rows=rows, inputs=inputs, num_experts=float(spec.num_experts)
     )
+
+
+def _quantised(
+    b: Builder, spec: MoeFfn, name: str, elements: tuple[Numeric, Numeric], *, kernels: Numeric
+) -> tuple[tuple[Elementwise, ...], tuple[Elementwise, ...]]:
+    """Return the quantisation of a product's input and of its result's gradient, where no kernel before makes it.
+
+    Fused products quantise the activation that they compute, and the gradient of its input.
+    """
+    of_input, of_gradient = (
+        casts(b.sharding, count, b.sharding.expert_type, kernels=kernels) for count in elements
+    )
+    if b.sharding.fuses_experts and spec.gated:
+        return (() if name == "moe.down" else of_input), (() if name == "moe.up" else of_gradient)
+    return of_input, of_gradient
 
 
 ROUTER_COUNT_BYTES = 4.0

@@ -1,0 +1,43 @@
+"""Kernels of newer recipes: experts whose products activate and quantise, attention in fp8."""
+
+from __future__ import annotations
+
+import pytest
+
+from forescale import project
+
+QUESTION = {
+    "model": "qwen3-30b-a3b", "cluster": "gb200-nvl72", "devices": 8, "ep": 8, "micro_batch_size": 4,
+    "seq_len": 4096, "global_batch_size": 512, "precision": "mxfp8", "dispatcher": "hybridep", "graphs": "full",
+}  # fmt: skip
+
+
+def asked(**kernels):
+    return project(**QUESTION, kernels=kernels)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return asked()
+
+
+def test_fused_experts_take_less_time_and_keep_the_same(plain):
+    fused = asked(fused_grouped_mlp=True)
+    assert fused.time_s["moe"] < plain.time_s["moe"]
+    assert fused.time_s["attention"] == plain.time_s["attention"]
+    assert fused.memory.peak_bytes == plain.memory.peak_bytes
+    assert fused.hardware_flops_per_step == plain.hardware_flops_per_step
+
+
+def test_attention_in_fp8_takes_less_time(plain):
+    narrow = asked(narrow_attention=True)
+    assert narrow.time_s["attention"] < plain.time_s["attention"]
+    # softmax stays in fp32: the products alone are not twice as fast as a whole
+    assert narrow.time_s["attention"] > 0.5 * plain.time_s["attention"]
+    assert narrow.time_s["moe"] == plain.time_s["moe"]
+
+
+def test_neither_changes_a_step_in_16_bits():
+    wide = {**QUESTION, "precision": "bf16"}
+    both = {"fused_grouped_mlp": True, "narrow_attention": True}
+    assert project(**wide, kernels=both).step_time_s == project(**wide).step_time_s
