@@ -214,7 +214,7 @@ def test_the_last_of_several_runs_counts():
         (
             asked(dense(8), 8),
             replace(DENSE, blocks=timings("mla")),
-            "unknown_name a kind of layer of small-dense",
+            "unknown_name kind of layer of small-dense",
         ),
         (
             asked(dense(8), 8),

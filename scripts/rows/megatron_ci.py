@@ -64,7 +64,7 @@ def ci_case(row: Row) -> Case:
         return _read(case, row, reading)
     except ForescaleError as error:
         reason = error.problem if isinstance(error, ReaderError) else str(error)
-        return replace(case, skipped_reason=reason)
+        return replace(case, skipped_reason=str(reason))
 
 
 def identifier(row: Row) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from forescale import wording
-from forescale.errors import ForescaleError, ReaderError, SpecError, nearest, shown
+from forescale.errors import ForescaleError, Location, ReaderError, SpecError, nearest, shown
 from forescale.limits import TINY
 from forescale.struct import Struct
 
@@ -264,7 +264,9 @@ class Row(Struct, frozen=True, kw_only=True):
 
     def refused(self, column: str, problem: str | ForescaleError) -> ReaderError:
         """Return the error that says what is wrong with a cell."""
-        return ReaderError(self.path, SpecError(problem).at(f"line {self.line}, column {column}"))
+        error = ReaderError(self.path, SpecError(problem).at(f"line {self.line}, column {column}"))
+        error.location = Location(self.path, self.line, column)
+        return error
 
 
 class Table(Struct, frozen=True, kw_only=True):
@@ -279,9 +281,10 @@ class Table(Struct, frozen=True, kw_only=True):
         missing = [name for name in columns if name not in self.columns]
         if missing:
             close = nearest(missing[0], self.columns)
-            hint = f"; did you mean {' or '.join(close)}?" if close else ""
-            problem = f"is no {what}: it lacks the column {', '.join(missing)}{hint}"
-            raise ReaderError(self.path, problem + _separated(self.columns))
+            lacks = f"it lacks the column {', '.join(missing)}{_separated(self.columns)}"
+            raise ReaderError(
+                self.path, wording.wrong_format(f"a {what}", lacks, wording.did_you_mean(close))
+            )
 
     def know(self, columns: tuple[str, ...]) -> None:
         """Refuse a table with columns besides the known ones."""

@@ -348,7 +348,7 @@ def _named(kind: str, names: Sequence[str], bench: Bench) -> str:
     """Return the block that a measured kind means: its name, or one of its halves where that says enough."""
     alike = [name for name in names if kind == name] or [name for name in names if kind in name.split("+")]
     if len(alike) != 1:
-        kinds = f"a kind of layer of {bench.question.model.name}"
+        kinds = f"kind of layer of {bench.question.model.name}"
         error = ambiguous("the measured layer", kind, alike) if alike else unknown_name(kinds, kind, names)
         raise error.at(bench.source)
     return alike[0]

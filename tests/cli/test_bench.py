@@ -44,17 +44,19 @@ def test_what_was_merged_can_be_printed_as_json(files, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "key", "job"),
     [
-        (("--merge", "a.json", "--seconds", "3"), "--seconds changes nothing under --merge"),
-        (("llama-3.1-8b", "--merge", "a.json"), "--merge puts files together and asks nothing; leave MODEL"),
-        (("--check", "a.json", "--save", "b.json"), "--save changes nothing under --check"),
-        (("--suite", "memory", "--seconds", "3"), "--seconds changes nothing under --suite memory"),
+        (("--merge", "a.json", "--seconds", "3"), "--seconds", "--merge"),
+        (("llama-3.1-8b", "--merge", "a.json"), "MODEL, its options", "--merge"),
+        (("--check", "a.json", "--save", "b.json"), "--save", "--check"),
+        (("--suite", "memory", "--seconds", "3"), "--seconds", "--suite memory"),
     ],
 )
-def test_what_a_job_does_not_read_is_refused(words, said, capsys):
-    assert run(["bench", *words]) == 2
-    assert said in capsys.readouterr().err
+def test_what_a_job_does_not_read_is_refused(words, key, job, forescale):
+    ran = forescale("bench", *words)
+    assert (ran.code, ran.out) == (2, "")
+    assert (ran.error.code, ran.error.key) == ("no_effect", key)
+    assert f"no effect: {job} " in ran.err
 
 
 def test_a_check_without_its_file_is_refused_before_it_starts(capsys, tmp_path):
@@ -91,6 +93,9 @@ def test_what_to_time_next_is_shown_without_torch(capsys):
     assert {"what", "share", "low", "high", "num_ranks", "operator"} <= set(document["proposed"][0])
 
 
-def test_two_jobs_at_once_are_refused(files, capsys):
-    assert run(["bench", "--merge", files[0], "--suite", "device"]) == 2
-    assert "--suite and --merge are two jobs" in capsys.readouterr().err
+def test_two_jobs_at_once_are_refused(files, forescale):
+    ran = forescale("bench", "--merge", files[0], "--suite", "device")
+    assert (ran.code, ran.out) == (2, "")
+    assert (ran.error.code, ran.error.key, ran.error.fix) == (
+        "conflicts", "--suite, --merge", "ask for one at a time"
+    )  # fmt: skip

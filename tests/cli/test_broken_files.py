@@ -277,7 +277,7 @@ WRONG = (
     ("plan", "[strategy]", 'preset = "primos"\n[strategy]', "unknown_name preset", 4),
     ("plan", "[strategy]", 'preset = ""\n[strategy]', "unknown_name preset", 4),
     ("plan", "llama-3.2-1b", "", "unknown_name model", 1),
-    ("model", '"hidden_size": 512', '"hidden_sise": 512', "missing hidden_size", 3),
+    ("model", '"hidden_size": 512', '"hidden_sise": 512', "unknown_key hidden_sise", 3),
     ("model", '"num_key_value_heads"', '"num_key_value_head"', "unknown_key num_key_value_head", 6),
     ("model", '"num_key_value_heads": 4', '"num_key_value_heads": 3', "not_divisible num_attention_heads", 5),
     ("model", '"num_attention_heads": 8', '"num_attention_heads": 7', "not_divisible hidden_size", 3),

@@ -71,4 +71,4 @@ def test_the_formula_of_a_published_analysis_next_to_ours(forescale):
     )
     refused = forescale("network", "--cluster", "a100-nvs4", *words, "--preset", "primus")
     assert (refused.code, refused.out) == (2, "")
-    assert "preset primus defines no formula of collectives" in refused.err
+    assert "preset primus does not support formula of collectives" in refused.err

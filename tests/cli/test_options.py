@@ -43,5 +43,6 @@ def test_primus_options_mean_what_ours_do(forescale):
 
 def test_a_measurement_is_needed_where_one_is_asked_for(forescale):
     alone = forescale("project", *DENSE, "--profiling-mode", "benchmark")
-    assert alone.code == 2
-    assert "--mode benchmark needs a measurement: give its file with --load-benchmark" in alone.err
+    assert (alone.code, alone.out) == (2, "")
+    assert (alone.error.code, alone.error.key) == ("required_with", "a measurement (--load-benchmark FILE)")
+    assert "--mode benchmark" in alone.err

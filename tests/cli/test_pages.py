@@ -73,5 +73,9 @@ def test_a_place_that_takes_no_file_is_one_sentence(forescale, tmp_path, words):
 
 def test_a_page_ends_in_html(forescale, tmp_path):
     ran = forescale("project", *LAYOUT, "--html", tmp_path / "page.pdf")
-    assert (ran.code, ran.err) == (2, "error: --html takes a file that ends in .html; got page.pdf\n")
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+    error = ran.error
+    assert (error.code, error.key, error.value, error.allowed) == (
+        "wrong_suffix", "--html", "page.pdf", (".html",)
+    )  # fmt: skip
     assert not list(tmp_path.iterdir())

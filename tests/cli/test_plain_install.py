@@ -65,6 +65,7 @@ QUESTIONS = {
         *("--cluster", "h100-sxm", "--output", "links.json"),
     ),
     "catalogue": ("catalogue", "models"),
+    "study": ("study", "subramanian2024", "--only", "table1"),
     "network": ("network", "--cluster", "h100-sxm", "--devices", 16),
     "pipeline list": ("pipeline", "list"),
     "pipeline simulate": ("pipeline", "simulate", "--schedule", "1f1b", *PIPELINE),
@@ -159,4 +160,4 @@ def test_every_command_works(site, tmp_path):
         ran.stderr
     )
     for extra in ("bench", "trace"):
-        assert f"install it with pip install 'forescale[{extra}]'" in ran.stderr
+        assert f"install it with: pip install 'forescale[{extra}]'" in ran.stderr

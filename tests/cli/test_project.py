@@ -331,14 +331,14 @@ def test_what_was_measured_stands_beside_the_models(forescale):
         (("--mode", "both"), "required_with a measurement (--load-benchmark FILE)"),
         (
             ("--mode", "simulate", "--load-benchmark", BENCH),
-            "required_with --mode benchmark or both",
+            "required_with --mode benchmark or both | simulate",
         ),
         (("--restore", "primus"), "required_with --load-benchmark"),
-        (("--cp", 2, "--load-benchmark", BENCH), "was measured with cp 1; the question has cp 2"),
-        (("--precision", "fp8", "--load-benchmark", BENCH), "other_run bench.json"),
+        (("--cp", 2, "--load-benchmark", BENCH), "other_run bench.json | cp 1"),
+        (("--precision", "fp8", "--load-benchmark", BENCH), "other_run bench.json | compute in bf16"),
         (
             ("--cluster", "a100-sxm-80gb", "--load-benchmark", BENCH),
-            "other_run bench.json",
+            "other_run bench.json | h100-sxm",
         ),
         (("--load-benchmark", "none.json"), "not_found file"),
     ],
@@ -346,7 +346,9 @@ def test_what_was_measured_stands_beside_the_models(forescale):
 def test_measurements_that_do_not_fit_the_question(forescale, given, text):
     ran = forescale("project", *DENSE, *given)
     assert (ran.code, ran.out) == (2, "")
-    assert text in ran.refused
+    wanted, _, value = text.partition(" | ")
+    assert wanted in ran.refused
+    assert ran.error.value == (value or None)
     assert len(ran.err.strip().splitlines()) == 1
 
 
@@ -380,4 +382,5 @@ def test_stages_as_a_run_took_them(forescale, tmp_path):
     assert "note (measured): stages take what those of" in ran.out
     wrong = forescale("project", "llama-3.1-8b", *value, "--pp", 4, "--measured", tmp_path)
     assert (wrong.code, wrong.out) == (2, "")
-    assert "has 4 stages; the measured step has 8" in wrong.err
+    error = wrong.error
+    assert (error.code, error.key, error.value, error.allowed) == ("wrong_count", "1f1b", "4 stages", 8)

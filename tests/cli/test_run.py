@@ -350,7 +350,7 @@ def test_a_run_is_planned_for_a_deadline(forescale):
         (("--deadline", "1min"), "give a deadline of that or more"),
         (("--budget", "1"), "give a budget of that or more"),
         (("--budget", "1M", "--pareto"), "ask one at a time"),
-        (("--deadline", "30d", "--interval", "0"), "out_of_range interval"),
+        (("--deadline", "30d", "--interval", "0"), "out_of_range checkpointing.interval"),
         (("--deadline", "90"), "write 90d"),
         (
             ("--deadline", "30d", "--device-counts", "64-32:8"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.errors import raises
 
 from forescale.catalogue.clusters import load_device
 from forescale.cost.calibration import RunFactors, load_calibration, read_calibration
@@ -187,5 +188,5 @@ def test_stacking_keeps_every_row_and_its_price(rows):
 def test_a_table_without_kernels_is_refused(tmp_path):
     path = tmp_path / "runs.csv"
     path.write_text("a,b\n1,2\n")
-    with pytest.raises(ReaderError, match="is no table of kernels: it lacks the column hardware, kind"):
+    with raises(ReaderError, "wrong_format a table of kernels", value="it lacks the column hardware, kind"):
         read_kernels(path, {})

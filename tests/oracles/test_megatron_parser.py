@@ -290,7 +290,7 @@ def test_what_megatron_refuses_is_not_read(tmp_path: Path, megatron: Ask) -> Non
     slipped, result = [], 0
     for script, answer in zip(scripts, understood(scripts, tmp_path, megatron), strict=True):
         explicit, refused = judged(script), answer.get("refused", "")
-        result += "Megatron-LM refuses" in explicit
+        result += bool(explicit)
         if bool(explicit) != bool(refused) and LATER not in refused and AT_WORK not in explicit:
             slipped.append(f"{explicit or 'read'}, {refused or 'taken'}: {script}")
     assert slipped == []

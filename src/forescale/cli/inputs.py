@@ -108,7 +108,8 @@ def read_question(
     sets = plan.sets or ()
     requested = merge(kept, flags, overrides=sets)
     parsed, notes = _parsed_files(requested.values, folder, plan, layout=layout is not None)
-    usual = _usual_values(requested.values, planned=plan.plan is not None)
+    with located(plan.plan if requested.sources.get("preset") == written.source else None):
+        usual = _usual_values(requested.values, planned=plan.plan is not None)
     default = PartialQuestion(values=usual if framework is None else {**usual, "framework": framework})
     merged = merge(default, *parsed.values(), kept, flags, overrides=sets)
     values = {**merged.values, **_file_model(requested.values, folder, parsed)}

@@ -148,9 +148,8 @@ def _plan_keys(table: Table) -> dict[str, str]:
             continue
         key = SHORT.get(name, name)
         if key.split(".")[0] not in (*SECTIONS, "dp"):
-            close = nearest(column, known)
-            hint = f"; did you mean {' or '.join(close)}?" if close else ""
-            raise ReaderError(table.path, f"unknown column {shown(column)}{hint}")
+            fix = wording.did_you_mean(nearest(column, known))
+            raise ReaderError(table.path, wording.unknown_key(column, "the table", known, fix))
         if key in keys.values():
             raise ReaderError(
                 table.path, wording.given_twice(f"the column {key}", column, _column_of(keys, key))

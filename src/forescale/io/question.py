@@ -335,12 +335,12 @@ def measured_question(bench: BenchArtifact, target: Question, *, where: str, fol
             "measure its layers; their number and that of their experts may differ",
         )
     for what, measured, question in (
-        ("on", ran.cluster.device.name, target.cluster.device.name),
-        ("in", ran.workload.precision.compute, target.workload.precision.compute),
-        ("with activations in", ran.workload.precision.activations, target.workload.precision.activations),
+        ("", ran.cluster.device.name, target.cluster.device.name),
+        ("compute in ", ran.workload.precision.compute, target.workload.precision.compute),
+        ("activations in ", ran.workload.precision.activations, target.workload.precision.activations),
     ):
         if measured != question:
-            raise wording.other_run(where, f"{what} {measured}", f"{what} {question}", "measure there")
+            raise wording.other_run(where, f"{what}{measured}", f"{what}{question}", "measure there")
     return ran
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypeAlias
 
-from forescale.errors import SpecError, shown, wrong_format
+from forescale.errors import SpecError, shown, wrong_format, wrong_type
 from forescale.limits import Interval, within
 from forescale.memory.peak import PARTS
 from forescale.projection.result import SCHEMA as PROJECTION
@@ -166,6 +166,9 @@ def compare(
         )
     except _ContradictionError:
         raise
+    except SpecError as error:
+        error.at(f"{name_a} or {name_b}")
+        raise
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else error
         raise wrong_format(f"a complete {PROJECTION} document", str(what)).at(
@@ -241,7 +244,7 @@ def _difference(name: str, a: object, b: object) -> Difference:
 
 def _verdict(memory: Document) -> str:
     if not isinstance(memory["verdict"], str):
-        raise TypeError(f"verdict must be text, got {shown(memory['verdict'])}")
+        raise wrong_type("verdict", memory["verdict"], "text")
     return memory["verdict"]
 
 

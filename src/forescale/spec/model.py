@@ -306,9 +306,18 @@ class Model(SpecStruct, frozen=True, kw_only=True, dict=True):
     left_out: str = ""
     """Parts of the model as its file has it that are not described here, and so not projected, in words."""
     config: str = ""
-    """JSON of the Hugging Face configuration that it was read from: which operators its own code runs."""
+    """JSON of the Hugging Face configuration that it was read from: which operators its own code runs. Models
+    that differ in it alone are equal."""
     traces: tuple[Trace, ...] = ()
     """Recorded operators, one trace for each precision; empty for a model that its layers describe."""
+
+    def __eq__(self, other: object) -> bool:
+        """Compare all fields but the configuration."""
+        return self is other or (isinstance(other, Model) and self._described == other._described)
+
+    @cached_property
+    def _described(self) -> tuple[object, ...]:
+        return tuple(getattr(self, name) for name in self.__struct_fields__ if name != "config")
 
     def __post_init__(self) -> None:
         """Refuse a model without layers, and with more than any has."""

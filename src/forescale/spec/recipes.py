@@ -143,6 +143,13 @@ def settings_of(
     if settings.get("overlap", {}).get("expert") and not _expert_overlap_suits(model, layout, replayed):
         settings["overlap"] = {**settings["overlap"], "expert": False}
         dropped.append("overlap.expert")
+    if _table(layout, "kernels").get("deferred_head_gradients") and "gradient_sum" in settings.get(
+        "kernels", {}
+    ):
+        settings["kernels"] = {
+            name: kept for name, kept in settings["kernels"].items() if name != "gradient_sum"
+        }
+        dropped.append("kernels.gradient_sum")
     return settings, tuple(dropped)
 
 

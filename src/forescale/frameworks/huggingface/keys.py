@@ -22,6 +22,8 @@ from forescale.units import counted
 
 MISSPELT = 0.93
 """How alike a key is to one that is missing where it must be that one: a letter more or less of fifteen."""
+MISSPELT_SIZE = 0.9
+"""The same, where the missing key is a size that would have its default: one other letter of eleven."""
 _BOUNDED = ("num_hidden_layers", "n_layers", "n_layer", "num_layers", "num_nextn_predict_layers")
 
 
@@ -32,6 +34,7 @@ class Keys(Getters):
         self._data = dict(data)
         self._used: set[str] = set()
         self._missing: set[str] = set()
+        self._defaulted: set[str] = set()
         self._children: dict[str, Keys] = {}
         self.defaults: Mapping[str, Any] = {}
         """Values of keys that are absent."""
@@ -49,7 +52,11 @@ class Keys(Getters):
                 self.refuse(wording.differs(first, values[first], name, value, "leave one out"))
         if first in values:
             return values[first]
-        return next((self.defaults[name] for name in names if name in self.defaults), None)
+        default = next((name for name in names if name in self.defaults), None)
+        if default is None:
+            return None
+        self._defaulted.update(names)
+        return self.defaults[default]
 
     @property
     def data(self) -> Mapping[str, Any]:
@@ -162,6 +169,7 @@ class Keys(Getters):
         for name in self._data:
             startswith = name in self._used or name.startswith("_")
             near = [] if startswith else get_close_matches(name, self._missing, 1, MISSPELT)
+            near = near or ([] if startswith else get_close_matches(name, self._defaulted, 1, MISSPELT_SIZE))
             if near:
                 raise UnknownKeyError(name, self.where, near)
         for child in self._children.values():
