@@ -120,6 +120,7 @@ def test_device_and_clock_of_the_environment(forescale, experiment, monkeypatch)
     [
         ((), "--config is required"),
         (("--config", "{plain}"), "--gpu-arch is required"),
+        (("--config", "nowhere.yaml"), "there is no such file"),
         (("--config", "{file}", "--gpu-arch", "mi355x", "--cluster", "mi355x"), "two names for one thing"),
         (("--config", "{file}", "--gpu-arch", "mi999"), "unknown cluster 'mi999'"),
         (("--config", "{file}", "--load-benchmark", "{file}", "--benchmark-gpus", 1), "replaces the bench"),

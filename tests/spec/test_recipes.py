@@ -104,3 +104,11 @@ def test_uneven_stages_have_light_ends(vpp: int, expected: dict[int, int]) -> No
     assert layers is not None
     assert sum(layers) == 126
     assert {stage: layers[stage] for stage in expected} == expected
+
+
+def test_degrees_that_are_left_out_are_1() -> None:
+    model, cluster = load_model("qwen3-30b-a3b"), load_cluster("gb200-nvl72", 8)
+    explicit = {"tp": 1, "pp": 1, "cp": 1, "vpp": 1, "ep": 8, "zero": 1}
+    assert closest(BRIDGE.recipes, model, cluster, "mxfp8", {"ep": 8}) == closest(
+        BRIDGE.recipes, model, cluster, "mxfp8", explicit
+    )

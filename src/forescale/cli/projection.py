@@ -27,6 +27,7 @@ from forescale.cli.options import COST, LAYOUT, MACHINE, Priced, bounded, groupe
 from forescale.cli.output import PageOptions
 from forescale.cli.project import show_projection
 from forescale.errors import ForescaleError, MissingError, SpecError
+from forescale.files import read_text
 from forescale.limits import DEVICES, TIME, Interval, whole_of
 
 if TYPE_CHECKING:
@@ -153,6 +154,8 @@ def _platform(file: Path | None, architecture: str | None) -> tuple[str, str]:
     for folder in () if file is None else file.absolute().parents:
         if folder.name.lower() in known:
             return resolve_cluster_name(folder.name), f"inferred from the folder {folder.name}"
+    if file is not None:
+        read_text(file)  # a file that does not exist is reported first
     text = f"--gpu-arch is required: {file} is in no folder of a platform such as MI355X"
     raise MissingError(["--gpu-arch"], text)
 

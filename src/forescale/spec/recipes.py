@@ -97,7 +97,7 @@ def closest(
     device, degrees = cluster.device, {**degrees, "devices": cluster.num_devices}
 
     def distance(recipe: Recipe) -> tuple[float, ...]:
-        same = sum(degrees.get(name) == value for name, value in recipe.degrees.items())
+        same = sum(degrees.get(name, 1) == value for name, value in recipe.degrees.items())
         return (
             float(recipe.kind != kind),
             round(abs(math.log(width / recipe.active_width)), 9),

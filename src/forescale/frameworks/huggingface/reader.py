@@ -106,12 +106,12 @@ def read_huggingface(config: Mapping[str, Any], *, name: str, where: str) -> Rea
         model = family(keys)
         model = model if model.traces else replace(model, vision=vision_of(outer, model))
         root.refuse_misspelt()
-        beside = towers({**outer.unread_parts(), **root.unread_parts()})
+        unread_towers = towers({**outer.unread_parts(), **root.unread_parts()})
         model = replace(
             model,
             name=name,
             source=where,
-            left_out=left_out(beside, model) if beside else "",
+            left_out=left_out(unread_towers, model) if unread_towers else "",
             config=json.dumps(essential(keys.data)) if is_recorded else "",
         )
     except UnknownKeyError:
@@ -119,7 +119,8 @@ def read_huggingface(config: Mapping[str, Any], *, name: str, where: str) -> Rea
     except SpecError as error:
         raise ReaderError(where, error) from error
     return ReadModel(
-        model=model, ignored=tuple(key for key in root.unread() if key.rpartition(".")[2] not in beside)
+        model=model,
+        ignored=tuple(key for key in root.unread() if key.rpartition(".")[2] not in unread_towers),
     )
 
 

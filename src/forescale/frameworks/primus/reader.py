@@ -164,11 +164,11 @@ class PrimusReader:
         content = _resolved(path, options.variables, ())
         if "modules" not in content:
             return _read_preset(content, path, options)
-        beside = CONTAINER if BRIDGE in str(content["modules"]) else ()
+        container = CONTAINER if BRIDGE in str(content["modules"]) else ()
         outside = [
-            key for key in content if key not in (*_TOP, *beside) and (key in known_keys() or key == LORA)
+            key for key in content if key not in (*_TOP, *container) and (key in known_keys() or key == LORA)
         ]
-        known = (*_TOP, *beside, *outside)
+        known = (*_TOP, *container, *outside)
         unknown_of(content, known, path, dict(keys_of_yaml(read_text(path))), strict=True)
         module = _module(content["modules"], path)
         if (backend := str(module["framework"])) != MEGATRON:
