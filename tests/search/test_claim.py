@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 from tests.small import cluster, dense, moe, workload
 
+from forescale import load_model
 from forescale.catalogue.frameworks import load_framework
 from forescale.question import Question
 from forescale.search import search
 from forescale.search.claim import held_fixed
+from forescale.spec.layout import Recompute
 from forescale.spec.space import Space
 
 SMALL = Space(cp=(1,), zero=(1,), micro_batch_size=(1,))
@@ -71,3 +73,12 @@ def test_a_margin_is_named_where_the_first_may_not_fit(found):
     assert "(#2)" in str(at_risk.margin)
     assert "(#" not in str(replace(at_risk, best=(risky,)).margin)
     assert replace(at_risk, surest=None).margin is None
+
+
+def test_recorded_blocks_are_compared_without_and_with_full_recompute_only():
+    model = load_model({"model_type": "smollm3", "num_hidden_layers": 2})
+    question = asked(model, framework=load_framework("transformers"))
+    partial = {"recompute of whole blocks": "none or full"}
+    assert partial.items() <= {item.dimension: item.value for item in held_fixed(question)}.items()
+    whole = replace(question, space=Space(recompute=(Recompute(granularity="full"),)))
+    assert "recompute of whole blocks" not in dimensions(whole)

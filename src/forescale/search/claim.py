@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from forescale.errors import SpecError
 from forescale.projection.result import Projection
 from forescale.question import Question
+from forescale.search.recorded import partly_recomputed
 from forescale.search.relax import SPLIT_BACKWARD
 from forescale.spec import phrases
 from forescale.spec.framework import check_choice
@@ -43,6 +44,8 @@ def _held(question: Question) -> Iterator[Held]:
         yield Held(dimension="dispatcher", value="all_to_all", option="--allow dispatcher=deepep")
     if space.schedule == (None,) and space.pp != (1,):
         yield Held(dimension="schedule", value="1f1b", option=f"--allow schedule={','.join(SPLIT_BACKWARD)}")
+    if partly_recomputed(question):
+        yield Held(dimension="recompute of whole blocks", value="none or full", option="another --framework")
     if framework is not None:  # overlap and graphs are those of the framework
         return
     off = [kind for kind in _overlaps(question) if not getattr(base.overlap, kind)]
@@ -70,7 +73,7 @@ def _overlaps(question: Question) -> tuple[str, ...]:
 def _takes(question: Question, kept: Held) -> bool:
     """Return whether the framework of the question, if there is one, is known to take the other values."""
     framework = question.framework
-    if framework is None or kept.dimension == "framework":
+    if framework is None or not kept.option.startswith("--allow"):
         return True
     if framework.limits is None or kept.dimension not in framework.limits.values:
         return False

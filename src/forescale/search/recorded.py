@@ -13,6 +13,14 @@ SPLIT_BLOCKS = Constraint(
 )
 
 
+def partly_recomputed(question: Question) -> bool:
+    """Return whether a search leaves out policies that replay a part of a block, which recordings do not have."""
+    policies = question.space.whole(question.model).recompute or ()
+    return any(item.granularity not in ("none", "full") for item in policies) and (
+        by_recording(question)[0].model is not question.model
+    )
+
+
 def by_recording(question: Question) -> tuple[Question, ...]:
     """Return a question of layouts whose blocks are whole, if their operators were recorded, and one of the others."""
     space = question.space
