@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
+from functools import lru_cache
 from importlib import import_module
 from typing import Any, cast
 
@@ -118,9 +119,8 @@ def run(arguments: list[str] | None = None) -> int:
 def _run(names: Sequence[str]) -> int:
     TYPED.set(tuple(names))
     try:
-        code = application(_needed(names))(
-            names, prog_name="forescale", standalone_mode=False, obj=tuple(names)
-        )
+        command = entry_point(_needed(names))
+        code = command(names, prog_name="forescale", standalone_mode=False, obj=tuple(names))
     except _UsageError as error:
         return _usage(error)
     except ForescaleError as error:
@@ -128,9 +128,15 @@ def _run(names: Sequence[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _needed(names: Sequence[str]) -> Sequence[str]:
+def _needed(names: Sequence[str]) -> tuple[str, ...]:
     """Return the commands that an invocation can reach: all of them, unless it starts with one."""
-    return names[:1] if names and names[0] in COMMANDS else tuple(COMMANDS)
+    return (names[0],) if names and names[0] in COMMANDS else tuple(COMMANDS)
+
+
+@lru_cache
+def entry_point(names: tuple[str, ...]) -> Any:  # noqa: ANN401  (whichever click typer has)
+    """Return the parser of the named commands, built once in a process: a hundred options take longer than answers."""
+    return get_command(application(names))
 
 
 def _usage(error: Exception) -> int:
@@ -178,7 +184,7 @@ def _meant(name: str, command: Any) -> str:  # noqa: ANN401  (whichever click ty
     if "--fix" in _options(command) and dimension is not None:
         return f"; a search holds it with --fix {dimension}=VALUE"
     message = [f"did you mean {' or '.join(like)}?"] if (like := _like(name, _options(command))) else []
-    others = {path: _options(other) for path, other in _commands(get_command(application())) if path}
+    others = {path: _options(other) for path, other in _commands(entry_point(tuple(COMMANDS))) if path}
     known = {option for options in others.values() for option in options}
     for option in [name] if name in known else [] if like else _like(name, sorted(known))[:1]:
         homes = [f"forescale {path}" for path, options in others.items() if option in options]
