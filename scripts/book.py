@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
+PICTURES = ROOT / "src" / "forescale" / "web" / "static" / "learn"
+"""Interactive pictures, which the page of `forescale serve` shows as well; the book has them in learn/pictures."""
+SCRIPTS = re.compile(r'<script defer src="/static/learn/(.+)"></script>')
 BESIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "data/published/README.md", "examples")
 """What of the repository the book holds beside docs/."""
 
@@ -36,9 +39,12 @@ def relinked(text: str, page: str) -> str:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the files beside docs/."""
+    """Add the files beside docs/, and the interactive pictures."""
     from mkdocs.structure.files import File
 
+    for path in sorted({*PICTURES.glob("*.js"), *PICTURES.glob("*.css")}):
+        place = f"learn/pictures/{path.name}"
+        files.append(File.generated(config, place, abs_src_path=str(path)))
     for path in beside():
         files.append(File.generated(config, path.as_posix(), abs_src_path=str(ROOT / path)))
     return files
@@ -47,3 +53,16 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """Let links lead to them."""
     return relinked(markdown, page.file.src_uri)
+
+
+def on_post_page(output: str, page: Page, **_: object) -> str:
+    """Load the pictures, in the order of their page, where a page of the book has any."""
+    if "data-picture=" not in output:
+        return output
+    names = SCRIPTS.findall((PICTURES / "index.html").read_text(encoding="utf-8"))
+    up = "../" * page.file.dest_uri.count("/") + "learn/pictures/"
+    tags = [
+        f'<link rel="stylesheet" href="{up}learn.css">',
+        *(f'<script defer src="{up}{name}"></script>' for name in names),
+    ]
+    return output.replace("</head>", "".join(tags) + "</head>", 1)

@@ -5,7 +5,7 @@ examples. Run are
 
 - commands: lines that are indented or begin with `$`, and call forescale. What they print is compared where a page
   shows it: below a `$` line, or in the block that follows at once;
-- Python blocks, one after the other with the same names. `#> text` behind an expression is its value, a block
+- Python blocks, one after the other with the same names. `# > text` behind an expression is its value, a block
   that follows at once what was printed;
 - TOML blocks are read, and written to the file that their first line names: `# sweep.toml`.
 
@@ -32,6 +32,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 MARK = re.compile(r"<!-- (not run|dry run): (.+) -->")
 COMMAND = re.compile(r"(\./scripts/)?forescale ")
+VALUE = "# > "
+"""What stands before the value of an expression."""
 CLOCK = re.compile(r"\bin \d+\.\d\d s\b")
 """How long it took."""
 
@@ -132,8 +134,8 @@ class Runner:
                 continue
             value = eval(compile(ast.Expression(node.value), "page", "eval"), self.names)  # noqa: S307
             last = (node.end_lineno or 0) - 1
-            head, explicit, _ = lines[last].partition("#> ")
-            lines[last] = f"{head}#> {value!r}" if explicit else head
+            head, explicit, _ = lines[last].replace("#> ", VALUE).partition(VALUE)
+            lines[last] = f"{head}{VALUE}{value!r}" if explicit else head
         return "\n".join(lines)
 
     def _toml(self, block: Block) -> str:
@@ -177,10 +179,11 @@ def workplace() -> Iterator[None]:
 
 
 def main() -> None:
-    """Write every page anew, and with them the tables of docs/seeds.md."""
-    from scripts import seeds
+    """Write every page anew, and with them the tables of docs/seeds.md and the summary of docs/learn."""
+    from scripts import learn, seeds
 
     seeds.main()
+    learn.main()
     for page in [Path(name).resolve() for name in sys.argv[1:]] or pages():
         text = page.read_text(encoding="utf-8")
         with workplace():

@@ -123,7 +123,7 @@ a = 1
 ```python
 from pathlib import Path
 print(Path("own.toml").read_text().splitlines()[1])
-2 * 3  #> 5
+2 * 3  # > 5
 ```
 
 ```
@@ -139,7 +139,7 @@ Text with ```code``` and a formula:
 def test_blocks_are_run_and_what_they_show_is_replaced():
     with pages.workplace():
         new = pages.refreshed(PAGE)
-    assert "2 * 3  #> 6\n```\n\n```\na = 1\n```\n" in new
+    assert "2 * 3  # > 6\n```\n\n```\na = 1\n```\n" in new
     assert "old" not in new
     assert "```\nforescale 0." in new
     assert "nosuchcommand" in new

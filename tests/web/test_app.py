@@ -14,8 +14,10 @@ from fastapi.testclient import TestClient
 from tests.web.test_asked import SMALL
 
 from forescale.cli.app import run
+from forescale.presets import preset_names
 from forescale.web.app import OF_A_CLIENT, create_app
 from forescale.web.guard import SECURITY
+from forescale.web.pages import ANALYSES
 from forescale.web.workers import Workers
 
 QUERY = urlencode([*SMALL, ("tp", "2"), ("pp", "2"), ("tokens", "1000000000000")])
@@ -33,13 +35,33 @@ def page(client, path, query=QUERY, status=200):
     return answer.text
 
 
-def test_the_page_loads_nothing_from_elsewhere(client):
-    answer = client.get("/")
+@pytest.mark.parametrize("page", ["/", "/learn"])
+def test_the_page_loads_nothing_from_elsewhere(client, page):
+    answer = client.get(page)
     assert answer.status_code == 200
     assert SECURITY.items() <= dict(answer.headers).items() | {(k, answer.headers[k]) for k in SECURITY}
     assert not re.findall(r'(?:src|href)="(?:https?:)?//', answer.text)
     for path in re.findall(r'(?:src|href)="(/static/[^"]+)"', answer.text):
         assert client.get(path).status_code == 200
+
+
+@pytest.mark.parametrize("link", [link for _, _, link in ANALYSES], ids=[name for name, _, _ in ANALYSES])
+def test_a_published_analysis_is_a_link_and_explains_its_numbers(client, link):
+    text = unescape(page(client, "/", link))
+    for quantity in ("peak", "activations"):
+        explained = re.search(rf'hx-get="/explain\?(quantity=memory.{quantity}[^"]+)"', text)
+        assert "<code>" in page(client, "/explain", explained[1])
+
+
+def test_a_layout_is_a_link_to_the_memory_calculator(client):
+    link = re.search(r'href="/learn\?([^"]+)#memory"', unescape(page(client, "/")))[1]
+    parameters = dict(parse_qsl(link))
+    assert (parameters["memory.tp"], parameters["memory.pp"], parameters["memory.zero"]) == ("2", "2", "1")
+    assert client.get(f"/learn?{link}").status_code == 200
+
+
+def test_all_published_analyses_are_links():
+    assert tuple(name for name, _, _ in ANALYSES) == preset_names()[1:]
 
 
 def test_the_json_is_that_of_the_command(client, capsys):

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl
 
 import uvicorn
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, StreamingResponse
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse, StreamingResponse
 from fastapi.staticfiles import StaticFiles
 
 from forescale.errors import ForescaleError, cannot_listen
@@ -28,6 +28,7 @@ from forescale.web.guard import LONGEST_ADDRESS, Guard
 from forescale.web.protocol import Protocol
 from forescale.web.workers import BusyError, Work, Workers
 
+STATIC = Path(__file__).parent / "static"
 KEEP_ALIVE_S = 30
 BACKLOG = 512
 """Connections that wait to be accepted."""
@@ -129,13 +130,14 @@ def create_app(
         lifespan=lifespan,
     )
     app.mount("/view", StaticFiles(directory=FOLDER), name="view")
-    app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")
+    app.mount("/static", StaticFiles(directory=STATIC), name="static")
     app.add_middleware(Guard, hosts=hosts)
     for path in ("/", "/pictures", "/compare", "/explain", "/launch", "/fit", "/search", "/front"):
         app.get(path)(getattr(served, path[1:] or "form"))
     for name in ("project", "explain", "search"):
         app.get(f"/{name}.json")(getattr(served, f"{name}_json"))
     app.post("/read")(served.read)
+    app.get("/learn")(lambda: FileResponse(STATIC / "learn" / "index.html"))
     app.get("/favicon.ico")(lambda: Response(status_code=204))
     app.exception_handler(ForescaleError)(_refused)
     app.exception_handler(BusyError)(_busy)

@@ -104,6 +104,12 @@ FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 DEPTH = 4
 """Levels of an explanation that are unfolded."""
 TOP = 10
+_EXAMPLES = json.loads((Path(__file__).parent / "analyses.json").read_text(encoding="utf-8"))
+ANALYSES = tuple(
+    (name, load_preset(name).source, address([*query.items(), ("preset", name)]))
+    for name, query in _EXAMPLES.items()
+)
+"""Published analyses: name, source, and the address of a question that each answers."""
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"), autoescape=select_autoescape(default=True)
 )
@@ -147,7 +153,13 @@ def form(query: Query) -> str:
         refused = form_error(error)
         answer = {"error": str(refused), "field": refused.field}
     return filled(
-        "page.html", **answer, fields=FIELDS, said=dict(message), version=__version__, config=CONFIG
+        "page.html",
+        **answer,
+        fields=FIELDS,
+        said=dict(message),
+        analyses=ANALYSES,
+        version=__version__,
+        config=CONFIG,
     )
 
 
