@@ -52,6 +52,7 @@ FUNCTIONS = (
     "export",
     "advise",
     "fit",
+    "check",
     "ask",
     "ask_search",
     "read_question",

@@ -175,6 +175,16 @@ TABLE = (
         ("the reduced model", "90 GiB", "80 GiB", "use more recompute"),
         "the reduced model needs 90 GiB, but 80 GiB are available; use more recompute",
     ),
+    (
+        "no_records",
+        ("NeMo; MaxText",),
+        "no line says how long a step takes in a known format (NeMo; MaxText)",
+    ),
+    (
+        "no_value_passes",
+        ("micro_batch_size", 1, "needs 90 of 80 GiB"),
+        "no micro_batch_size passes (1 was the last that was tried): needs 90 of 80 GiB",
+    ),
     ("no_layout", ("fits 80 GiB", "use more devices"), "no layout fits 80 GiB; use more devices"),
     ("timed_out", ("this", "30 s"), "this takes longer than 30 s"),
     (

@@ -17,8 +17,9 @@ from typing import Annotated, Any
 import numpy as np
 from msgspec.structs import replace
 
-from forescale.advise import Advice, Fit
+from forescale.advise import Advice, Check, Fit, Limits
 from forescale.advise import advise as advised
+from forescale.advise import check as checked
 from forescale.advise import fit as fitted
 from forescale.cost.select import Costs
 from forescale.errors import (
@@ -44,7 +45,7 @@ from forescale.presets import project_as
 from forescale.project import memory_timeline
 from forescale.projection.result import Projection
 from forescale.question import Question, question_of
-from forescale.records import home_of, same
+from forescale.records import home_of, record, same
 from forescale.search import Comparison, SearchResult
 from forescale.search import compare as compared
 from forescale.search import search as searched
@@ -422,6 +423,37 @@ def fit(
         raise wrong_type("keep", keep, "names of dimensions, such as ['tp']").at("fs.fit")
     question = ask(model, cluster, strategy, workload, **words)
     return fitted(question, keep=tuple(kept), pairs=_flag(pairs, "fs.fit: pairs"), accepts=is_writable)
+
+
+def check(
+    model: Question | Model | str | Path | Mapping[str, Any],
+    cluster: Cluster | str | Path | None = None,
+    strategy: Layout | None = None,
+    workload: Workload | None = None,
+    *,
+    limits: Limits | Mapping[str, float] = Limits(),  # noqa: B008  (frozen)
+    strict: bool = False,
+    **words: Any,  # noqa: ANN401 (fields by name)
+) -> Check:
+    """Return whether one layout is legal for its framework, fits, and keeps limits; it takes what `ask` takes.
+
+    Parameters
+    ----------
+    limits
+        `max_step_time_s`, `min_mfu` (of 1), `max_cost`, `deadline_days`, `price_per_device_hour`, by name.
+    strict
+        Whether it fails where the upper end of an interval passes a limit.
+
+    Raises
+    ------
+    SpecError
+        If the question cannot be read, or a limit needs what it does not say.
+    """
+    values = limits if isinstance(limits, Limits) else record(Limits, dict(limits), "limits", "fs.check")
+    question = ask(model, cluster, strategy, workload, **words)
+    return checked(
+        question, values, project_as, strict=_flag(strict, "fs.check: strict"), accepts=is_writable
+    )
 
 
 def compare(

@@ -427,6 +427,19 @@ def cannot_listen(key: str, value: object, fix: str) -> str:
 
 
 @_code
+def no_records(allowed: str) -> str:
+    """Describe a log without a line about a step in any format that is read."""
+    return f"no line says how long a step takes in a known format ({allowed})"
+
+
+@_code
+def no_value_passes(key: str, value: object, allowed: str) -> str:
+    """Describe a quantity (`key`) of which no value passes; the last that was tried, and why it fails."""
+    tried = "" if value is None else f" ({shown(value)} was the last that was tried)"
+    return f"no {key} passes{tried}: {allowed}"
+
+
+@_code
 def illegal_layout(key: Names, value: Sequence[str]) -> str:  # noqa: ARG001  (a field)
     """Describe a layout that violates constraints (`key`), with the sentence of each."""
     return "; ".join(value)

@@ -56,6 +56,9 @@ COMMANDS = {
     "export": (*LAID, "--to", "megatron"),
     "advise": (*RUN, "--no-exact"),
     "fit": (*LAID, "--no-pairs"),
+    "check": LAID,
+    "diagnose": (*LAID, "--measured", "step=1s"),
+    "watch": (*LAID, "--log", "train.log", "--no-follow"),
     "run": (*LAID, "--tokens", "1B"),
     "sites": (*RUN, "--pp", 1, "--sites", "2,100Gbit/s"),
     "explain": LAID,
@@ -76,6 +79,7 @@ def files(tmp_path, monkeypatch):
     (tmp_path / "config.json").write_text(json.dumps(MODEL))
     (tmp_path / "plan.toml").write_text(PLAN)
     (tmp_path / "train.sh").write_text(f"torchrun --nproc-per-node 2 pretrain_gpt.py {FLAGS}\n")
+    (tmp_path / "train.log").write_text("starting\n")
     (tmp_path / "ds.json").write_text(json.dumps({"zero_optimization": {"stage": 1}}))
     (tmp_path / "arguments.json").write_text(json.dumps({**ARGUMENTS, "deepspeed": "ds.json"}))
     monkeypatch.chdir(tmp_path)

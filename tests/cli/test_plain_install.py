@@ -45,6 +45,9 @@ OWN_KERNELS = {
 QUESTIONS = {
     "project": ("project", *DENSE, *LAYOUT),
     "fit": ("fit", *DENSE, *LAYOUT, "--no-pairs"),
+    "check": ("check", *DENSE, *LAYOUT, "--min-mfu", "1%"),
+    "diagnose": ("diagnose", *DENSE, *LAYOUT, "--measured", "step=100s"),
+    "watch": ("watch", *DENSE, *LAYOUT, "--log", "train.log", "--no-follow"),
     "run": ("run", *DENSE, *LAYOUT, "--tokens", "1T"),
     "sites": ("sites", *DENSE, *LAYOUT, "--sites", "2,100Gbit/s", "--outer", "diloco every=10"),
     "memory": ("memory", *DENSE, *LAYOUT, "--timeline"),
@@ -80,6 +83,7 @@ NEEDING_MORE = {
     "bench": ("bench", *DENSE, *LAYOUT),
     "serve": ("serve", "--port", 0),
     "trace": ("trace", "config.json", "--save", "trace.json"),
+    "mcp": ("mcp",),
 }
 """What needs an extra, and says which."""
 PROGRAM = """
@@ -150,6 +154,7 @@ def test_every_command_works(site, tmp_path):
     (tmp_path / "a.toml").write_text(plan, encoding="utf-8")
     (tmp_path / "b.toml").write_text(f"{plan}[strategy]\ntp = 2\n", encoding="utf-8")
     (tmp_path / "sweep.toml").write_text(SWEEP, encoding="utf-8")
+    (tmp_path / "train.log").write_text("starting\n", encoding="utf-8")
     (tmp_path / "kernels.json").write_text(json.dumps(OWN_KERNELS), encoding="utf-8")
     question = {
         name: [str(word) for word in item] for name, item in (QUESTIONS | NEEDING_MORE | examples()).items()

@@ -40,6 +40,9 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "export": ("export", "export_command"),
     "advise": ("advise", "advise_command"),
     "fit": ("advise", "fit_command"),
+    "check": ("check", "check_command"),
+    "diagnose": ("diagnose", "diagnose_command"),
+    "watch": ("watch", "watch_command"),
     "run": ("run", "run_command"),
     "sites": ("run", "sites_command"),
     "sweep": ("sweep", "sweep_command"),
@@ -56,6 +59,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "network": ("network", "network_command"),
     "trace": ("trace", "trace_command"),
     "serve": ("serve", "serve_command"),
+    "mcp": ("mcp", "mcp_command"),
 }
 """Module and name of every command or group of commands, in the order of the help."""
 

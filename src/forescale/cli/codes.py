@@ -2,5 +2,9 @@
 
 USAGE_ERROR = 2
 """The question has no answer, and a sentence says why."""
+FAILED = 3
+"""`check`: the run does not fit, or misses a limit."""
+ILLEGAL = 4
+"""`check`: the layout is illegal, or the framework cannot run it."""
 INTERRUPTED = 130
 """Ctrl-C, as shells count it."""

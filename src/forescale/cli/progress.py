@@ -63,6 +63,19 @@ class SearchBar(_OnTerminal):
         return True
 
 
+class ReadingBar(_OnTerminal):
+    """Told how many bytes of files were read, shows them once that takes a while."""
+
+    def __init__(self, total: int) -> None:
+        super().__init__()
+        self._total, self._begun = total, time.monotonic()
+
+    def __call__(self, num_bytes: int) -> None:
+        """Show how much of the files is read; of a compressed one what it unpacks to."""
+        if time.monotonic() - self._begun >= PATIENCE_S:
+            self._show(min(num_bytes, self._total), self._total, f"{num_bytes / 1e6:,.0f} MB read")
+
+
 class BenchBar(_OnTerminal):
     """Told what is being measured: announces start-up and how long it took, then shows how long the rest takes."""
 

@@ -157,13 +157,13 @@ def planned(question: Question, scan: ScanOptions) -> Plans:
     named, price = scan.device_counts, hourly_price(question.cluster, scan.price_per_device_hour)
     counts = usual_counts(question.cluster)[1] if named is None else _counts("--device-counts", named)
     limits = Limits(
-        deadline=positive("--deadline", scan.deadline, _days),
+        deadline=positive("--deadline", scan.deadline, days_of),
         budget=amount("--budget", scan.budget),
     )
     return plan_run(question, counts, limits, price=price)
 
 
-def _days(text: str) -> float:
+def days_of(text: str) -> float:
     """Return a time in days; its unit is asked for, as seconds are hardly meant."""
     from forescale.projection.result import SECONDS_PER_DAY
     from forescale.units import parse

@@ -113,6 +113,16 @@ def training_file(folder: Path) -> Path | None:
     return files[0] if files else None
 
 
+PARTS_OF_A_RUN: Final = ("huggingface", "deepspeed", "accelerate", "peft", "trace")
+"""Formats of files that configure no training by themselves: a model, a layout, an adapter."""
+
+
+def configures_training(path: Path) -> bool:
+    """Return whether a file is the configuration of a training run in a format that is read."""
+    text = _text_of(path)
+    return any(reader.name not in PARTS_OF_A_RUN and reader.recognises(text) for reader in READERS)
+
+
 def _text_of(path: Path) -> str:
     """Return the text of a file; nothing where it has none that can be read."""
     try:

@@ -1,0 +1,349 @@
+"""`check`: whether a run is legal for its framework, fits, and keeps limits of time and money, before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import lcm
+from typing import Any, Literal, TypeAlias
+
+from msgspec.structs import replace
+
+from forescale.advise.advice import verdict_within
+from forescale.errors import ForescaleError, SpecError, illegal_layout, missing, no_value_passes
+from forescale.limits import EXTENT
+from forescale.projection.result import Projection
+from forescale.question import Question
+from forescale.results import Result
+from forescale.struct import Struct, attributes, jsonable
+from forescale.units import GIB, format_seconds
+
+SCHEMA = "forescale.check/1"
+Status: TypeAlias = Literal["passes", "fails", "illegal", "unreadable"]
+Level: TypeAlias = Literal["error", "warning"]
+Quantity: TypeAlias = Literal["micro_batch_size", "devices", "seq_len"]
+GRAVEST: tuple[Status, ...] = ("unreadable", "illegal", "fails", "passes")
+"""The status of several questions is the first of these that one of them has."""
+ILLEGAL = ("illegal_layout", "not_divisible", "not_a_factor")
+"""Codes of errors in a layout that is read and cannot be run."""
+GRANULE = 128
+"""Tokens that a solved sequence length is a multiple of, besides what tensor and context parallelism divide."""
+MOST_DEVICES = 4096
+"""Multiples of the present data parallelism up to which devices are added."""
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """What a run may take; None is no limit."""
+
+    max_step_time_s: float | None = None
+    min_mfu: float | None = None
+    """Of 1, with causal attention."""
+    max_cost: float | None = None
+    """Of the whole run, in the currency of the price."""
+    deadline_days: float | None = None
+    price_per_device_hour: float | None = None
+    """The device's own by default."""
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """One thing that a question fails, or may fail."""
+
+    code: str
+    """memory, step_time, mfu, cost, deadline; or the code of an error."""
+    level: Level
+    text: str
+    value: float | None = None
+    """In SI units: bytes, seconds, days for the deadline."""
+    limit: float | None = None
+    fix: str = ""
+    key: str = ""
+    file: str = ""
+    line: int = 0
+
+
+class Check(Result, Struct, frozen=True, kw_only=True):
+    """Whether one question passes."""
+
+    subject: str
+    """The file or the model that was given."""
+    status: Status
+    findings: tuple[Finding, ...] = ()
+    projection: Projection | None = None
+    """None where there is no figure: the question cannot be read, or its layout is illegal."""
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row: subject, status, and the figures that limits are compared with."""
+        one = self.projection
+        figures = {"step_time_s": None, "mfu": None, "peak_bytes": None, "verdict": None}
+        if one is not None:
+            figures = {
+                **attributes(one, "step_time_s", "mfu"),
+                **attributes(one.memory, "peak_bytes", "verdict"),
+            }
+        return [{"subject": self.subject, "status": self.status, **figures}]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return subject, status, findings and the figures."""
+        return {**self.rows()[0], "findings": jsonable(self.findings)}
+
+
+class Checks(Result, Struct, frozen=True, kw_only=True):
+    """Whether several questions pass."""
+
+    checks: tuple[Check, ...]
+    skipped: tuple[str, ...] = ()
+    """Files of a folder that configure no training."""
+
+    @property
+    def status(self) -> Status:
+        """The gravest status of all."""
+        return next(status for status in GRAVEST if status == "passes" or self._any(status))
+
+    def _any(self, status: Status) -> bool:
+        return any(check.status == status for check in self.checks)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row per question."""
+        return [row for check in self.checks for row in check.rows()]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the `forescale.check/1` document."""
+        checks = [check.to_json() for check in self.checks]
+        return {"schema": SCHEMA, "status": self.status, "checks": checks, "skipped": self.skipped}
+
+
+class Solved(Result, Struct, frozen=True, kw_only=True):
+    """The largest value of a quantity that passes; of devices the smallest."""
+
+    quantity: Quantity
+    value: int
+    check: Check
+    """Of that value."""
+    next_value: int | None = None
+    """The next value that was tried."""
+    next_check: Check | None = None
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the value, and its figures."""
+        return [{self.quantity: self.value, **self.check.rows()[0]}]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the `forescale.check/1` document of the value that passes."""
+        beyond = None if self.next_check is None else {"value": self.next_value, **self.next_check.to_json()}
+        names = attributes(self, "quantity", "value")
+        return {
+            "schema": SCHEMA,
+            "status": "passes",
+            **names,
+            "checks": [self.check.to_json()],
+            "next": beyond,
+        }
+
+
+def check(
+    question: Question,
+    limits: Limits,
+    projected: Callable[[Question], Projection],
+    *,
+    subject: str = "",
+    strict: bool = False,
+    accepts: Callable[[Question], bool] = lambda _: True,
+) -> Check:
+    """Return whether a question with a layout passes.
+
+    Parameters
+    ----------
+    question
+        Its `max_memory` limits the memory, if it is below that of the device.
+    limits
+        Limits of time and money.
+    projected
+        Returns the projection of a question.
+    subject
+        What was given, as it is reported.
+    strict
+        Whether a warning fails: the upper end of the 80 % interval passes a limit.
+    accepts
+        Returns whether the configuration of the question's framework can state this layout.
+
+    Raises
+    ------
+    SpecError
+        If a limit needs what the question does not say, such as a deadline without tokens.
+    """
+    subject = subject or question.model.name
+    try:
+        if problem := question.violation(question.strategy):
+            raise illegal_layout(["layout"], [problem])
+        if not accepts(question):
+            raise illegal_layout(["layout"], ["the framework's own configuration cannot state this layout"])
+        result = projected(question)
+    except SpecError as error:
+        return refused(subject, error)
+    findings = (*_memory(question, result), *_limits(result, limits))
+    failed = any(strict or finding.level == "error" for finding in findings)
+    return Check(
+        subject=subject, status="fails" if failed else "passes", findings=findings, projection=result
+    )
+
+
+def refused(subject: str, error: ForescaleError) -> Check:
+    """Return the check of a question that cannot be projected: its layout is illegal, or it cannot be read."""
+    status: Status = "illegal" if error.code in ILLEGAL else "unreadable"
+    place = error.location
+    finding = Finding(
+        code=error.code or "unreadable",
+        level="error",
+        text=str(error),
+        fix=error.fix,
+        key=error.key if isinstance(error.key, str) else ", ".join(error.key),
+        file="" if place is None else place.file,
+        line=0 if place is None else place.line,
+    )
+    return Check(subject=subject, status=status, findings=(finding,))
+
+
+def _memory(question: Question, result: Projection) -> Iterator[Finding]:
+    limit, memory = question.memory_limit, result.memory
+    verdict = verdict_within(result, limit)
+    if verdict == "FITS":
+        return
+    safe = question.safe or verdict == "OOM"
+    bytes_ = memory.peak_bytes if verdict == "OOM" else memory.peak_high_bytes
+    what = "needs" if verdict == "OOM" else "may need up to"
+    yield Finding(
+        code="memory",
+        level="error" if safe else "warning",
+        text=f"{what} {bytes_ / GIB:.2f} of {limit / GIB:.2f} GiB on the fullest device",
+        value=bytes_,
+        limit=limit,
+        fix="forescale fit lists changes that make it fit",
+    )
+
+
+def _limits(result: Projection, limits: Limits) -> Iterator[Finding]:
+    """Yield a finding for every limit that the expected value passes, or that the end of its interval does."""
+    time = result.step_time
+    slow = time.high / time.expected if time.expected else 1.0
+    if (limit := limits.max_step_time_s) is not None:
+        yield from _above("step_time", time.expected, time.high, limit, format_seconds)
+    if (limit := limits.min_mfu) is not None and result.mfu / slow < limit:
+        low = result.mfu < limit
+        value = result.mfu if low else result.mfu / slow
+        text = f"mfu {'is' if low else 'may be as low as'} {value:.1%}, at least {limit:.1%} was required"
+        yield Finding(code="mfu", level="error" if low else "warning", text=text, value=value, limit=limit)
+    if limits.deadline_days is None and limits.max_cost is None:
+        return
+    if result.calendar is None:
+        raise missing(
+            "tokens", result.endless or "give --tokens, such as 15T: a deadline or a cost is of a whole run"
+        )
+    days = result.calendar.days
+    if (limit := limits.deadline_days) is not None:
+        yield from _above("deadline", days.expected, days.high, limit, lambda value: f"{value:.1f} days")
+    if (limit := limits.max_cost) is not None:
+        price = limits.price_per_device_hour or result.cluster.device.price_per_hour
+        if not price:
+            raise missing("a price", "give --price-per-device-hour: the device has none")
+        hourly = 24.0 * price * result.cluster.num_devices
+        costs = days.expected * hourly, days.high * hourly
+        yield from _above("cost", *costs, limit, lambda value: f"{value:,.0f}")
+
+
+def _above(
+    code: str, expected: float, high: float, limit: float, words: Callable[[float], str]
+) -> Iterator[Finding]:
+    if high > limit:
+        above = expected > limit
+        value = expected if above else high
+        text = f"{code} {'is' if above else 'may reach'} {words(value)}, at most {words(limit)} is allowed"
+        yield Finding(code=code, level="error" if above else "warning", text=text, value=value, limit=limit)
+
+
+def solve(question: Question, quantity: Quantity, checked: Callable[[Question], Check]) -> Solved:
+    """Return the largest micro-batch size or sequence length, or the fewest devices, that pass.
+
+    The other degrees of the layout, and the global batch, stay; data parallelism follows from the devices.
+
+    Raises
+    ------
+    SpecError
+        If no value passes.
+    """
+    if quantity == "seq_len":
+        return _longest(question, checked)
+    variants = _micro_batches(question) if quantity == "micro_batch_size" else _sizes(question)
+    previous: tuple[int, Check] | None = None
+    for value, variant in variants:
+        tried = checked(variant)
+        if tried.status == "passes":
+            next_value, next_check = previous or (None, None)
+            return Solved(
+                quantity=quantity, value=value, check=tried, next_value=next_value, next_check=next_check
+            )
+        if tried.status == "fails":
+            previous = value, tried
+    raise _none(quantity, previous)
+
+
+def _none(quantity: str, tried: tuple[int, Check] | None) -> SpecError:
+    reasons = "no value is legal" if tried is None else "; ".join(item.text for item in tried[1].findings)
+    return no_value_passes(quantity, None if tried is None else tried[0], reasons)
+
+
+def _layout(question: Question) -> Any:  # noqa: ANN401  (a layout: `check` is of one)
+    if question.strategy is None:
+        raise missing("a layout", "give its degrees, such as --tp 8 --pp 4")
+    return question.strategy
+
+
+def _micro_batches(question: Question) -> Iterator[tuple[int, Question]]:
+    layout = _layout(question)
+    batch = question.workload.global_batch_size // (layout.dp_replicate * layout.dp_shard)
+    for size in range(batch, 0, -1):
+        if batch % size == 0:
+            yield size, question.with_layout(replace(layout, micro_batch_size=size))
+
+
+def _sizes(question: Question) -> Iterator[tuple[int, Question]]:
+    """Yield the question on more and more devices; whichever kind of data parallelism there is takes them."""
+    layout = _layout(question)
+    now = layout.dp_replicate * layout.dp_shard
+    apart = question.cluster.num_devices // now
+    name = "dp_shard" if layout.dp_shard > 1 or layout.dp_replicate == 1 else "dp_replicate"
+    other = now // getattr(layout, name)
+    rounds = question.workload.global_batch_size // layout.micro_batch_size
+    for dp in range(1, min(MOST_DEVICES * now, rounds) + 1):
+        if rounds % dp or dp % other:
+            continue
+        try:
+            cluster = question.cluster.sized(dp * apart)
+        except SpecError:
+            continue
+        resized = replace(layout, **{name: dp // other})
+        yield dp * apart, replace(question.with_layout(resized), cluster=cluster)
+
+
+def _longest(question: Question, checked: Callable[[Question], Check]) -> Solved:
+    """Return the longest sequence that passes, a multiple of 128 tokens: memory and time grow with it."""
+    tried: dict[int, Check] = {}
+    layout = _layout(question)
+    granule = lcm(GRANULE, 2 * layout.cp * layout.tp)
+
+    def passes(blocks: int) -> bool:
+        length = blocks * granule
+        tried[length] = checked(replace(question, workload=replace(question.workload, seq_len=length)))
+        return tried[length].status == "passes"
+
+    low, high = 0, max(1, question.workload.seq_len // granule)
+    longest = int(EXTENT.le or 0) // granule
+    while high <= longest and passes(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if passes(middle) else (low, middle)
+    if not low:
+        raise _none("seq_len", (granule, tried.get(granule) or checked(question)))
+    value, beyond = low * granule, high * granule
+    return Solved(
+        quantity="seq_len", value=value, check=tried[value], next_value=beyond, next_check=tried.get(beyond)
+    )

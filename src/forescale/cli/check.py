@@ -1,0 +1,190 @@
+"""`forescale check`: the gate before a run, with an exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from msgspec.structs import replace
+
+from forescale.advise.check import Check, Checks, Limits, Solved, check, refused, solve
+from forescale.cli.codes import FAILED, ILLEGAL, USAGE_ERROR
+from forescale.cli.console import say, show
+from forescale.cli.formats import answer_of
+from forescale.cli.help import Rare
+from forescale.cli.inputs import answered, limited, read_question
+from forescale.cli.options import (
+    OperationsOptions,
+    Priced,
+    bounded,
+    complete_models,
+    grouped,
+    option,
+    positive,
+)
+from forescale.cli.output import OutputOptions
+from forescale.cli.scan import amount, days_of
+from forescale.errors import ForescaleError, out_of_range, required_with, wrong_type
+from forescale.limits import PRICE
+
+if TYPE_CHECKING:
+    from forescale.question import Question
+
+PANEL, REPORTS, WHOLE_RUN = "Limits", Rare("Reports"), Rare("Whole run")
+CODES = {"passes": 0, "fails": FAILED, "illegal": ILLEGAL, "unreadable": USAGE_ERROR}
+CONFIGURATIONS = (".yaml", ".yml", ".json", ".sh", ".slurm", ".sbatch", ".toml")
+"""Endings of the files of a folder that are looked at."""
+
+
+class Checked(Priced, frozen=True, kw_only=True):
+    """One layout of each of several models or files."""
+
+    model: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="MODEL|FILE...",
+            help="Catalogue names, config.json, frameworks' own files.",
+            autocompletion=complete_models,
+            show_default=False,
+        ),
+    ] = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitOptions:
+    """What a run may take."""
+
+    max_memory: str | None = option("Peak per device, such as 70GiB.", "SIZE", panel=PANEL)
+    max_step_time: str | None = option("Time per step, such as 12s.", "TIME", panel=PANEL)
+    min_mfu: str | None = option("Least MFU, such as 35%.", "SHARE", panel=PANEL)
+    max_cost: str | None = option("Dearest whole run, such as 10M.", "AMOUNT", panel=WHOLE_RUN)
+    deadline: str | None = option("Longest whole run, such as 90d.", "TIME", panel=WHOLE_RUN)
+    price_per_device_hour: float | None = option(
+        "Price for --max-cost, in any currency; the device's own by default.",
+        "PRICE",
+        flag="--price-per-device-hour --price",
+        check=bounded(PRICE, whole=False),
+        panel=WHOLE_RUN,
+    )
+    strict: bool = option("Fail where an interval ends beyond a limit.", default=False, panel=REPORTS)
+    solve: Literal["micro_batch_size", "devices", "seq_len"] | None = option(
+        "Find the largest that passes (fewest devices).", panel=PANEL
+    )
+
+
+@grouped
+def check_command(
+    *,
+    asked: Checked,
+    limit: LimitOptions,
+    operated: OperationsOptions,
+    folder: Path | None = option("Also all configurations in a folder.", "DIR", flag="--all"),
+    junit: Path | None = option("Write the findings as JUnit XML.", "FILE.xml", panel=REPORTS),
+    github: bool = option("Print findings as annotations of GitHub Actions.", default=False, panel=REPORTS),
+    output: OutputOptions,
+) -> None:
+    """Check runs before they start; exit code 0 passes, 3 fails, 4 is illegal."""
+    from forescale.cli.render.check import check_view, junit_xml, solved_view, workflow_commands
+
+    subjects: Sequence[str | None] = asked.model or ()
+    skipped: list[str] = []
+    if folder is not None:
+        files = list(_configurations(folder, skipped))
+        subjects = (*subjects, *files)
+    elif not subjects:
+        subjects = (None,)
+    if limit.solve is not None:
+        show(answer_of(_solved(asked, limit, operated, subjects), solved_view), output)
+        return
+    checks = tuple(_checked(asked, limit, operated, subject) for subject in subjects)
+    result = Checks(checks=checks, skipped=tuple(skipped))
+    if junit is not None:
+        from forescale.atomic_write import write_text
+
+        write_text(junit, junit_xml(result))
+    if github:
+        say("\n".join(workflow_commands(result)))
+    else:
+        show(answer_of(result, check_view), output)
+    raise typer.Exit(CODES[result.status])
+
+
+def _checked(asked: Checked, limit: LimitOptions, operated: OperationsOptions, subject: str | None) -> Check:
+    """Return the check of one subject; what cannot be read is a finding, as others are still to be looked at."""
+    name = subject or str(asked.plan.plan or "the question")
+    try:
+        question = _question(asked, limit, operated, subject)
+        return _gate(question, limit, name)
+    except ForescaleError as error:
+        return refused(name, error)
+
+
+def _question(
+    asked: Checked, limit: LimitOptions, operated: OperationsOptions, subject: str | None
+) -> Question:
+    one = Priced(**{item: getattr(asked, item) for item in Priced.__struct_fields__})
+    return limited(read_question(replace(one, model=subject), operated=operated), limit.max_memory)
+
+
+def _gate(question: Question, limit: LimitOptions, subject: str) -> Check:
+    from forescale.export import is_writable
+    from forescale.whole_run.plans import hourly_price
+
+    limits = Limits(
+        max_step_time_s=positive("--max-step-time", limit.max_step_time, _seconds),
+        min_mfu=None if limit.min_mfu is None else _share("--min-mfu", limit.min_mfu),
+        max_cost=amount("--max-cost", limit.max_cost),
+        deadline_days=positive("--deadline", limit.deadline, days_of),
+        price_per_device_hour=hourly_price(question.cluster, limit.price_per_device_hour),
+    )
+    return check(question, limits, answered, subject=subject, strict=limit.strict, accepts=is_writable)
+
+
+def _solved(
+    asked: Checked, limit: LimitOptions, operated: OperationsOptions, subjects: Sequence[str | None]
+) -> Solved:
+    if len(subjects) != 1:
+        raise required_with("one MODEL or file", f"--solve {limit.solve}")
+    question = _question(asked, limit, operated, subjects[0])
+    assert limit.solve is not None
+    name = subjects[0] or question.model.name
+    return solve(question, limit.solve, partial(_gate, limit=limit, subject=name))
+
+
+def _configurations(folder: Path, skipped: list[str]) -> Iterator[str]:
+    """Yield the files below a folder that configure a training run; others are added to `skipped`."""
+    from forescale.files import is_folder
+    from forescale.frameworks.readers import configures_training
+
+    if not is_folder(folder):
+        raise wrong_type("--all", str(folder), "a folder")
+    for path in sorted(folder.rglob("*")):
+        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if path.suffix not in CONFIGURATIONS or hidden or not path.is_file():
+            continue
+        if configures_training(path):
+            yield str(path)
+        else:
+            skipped.append(str(path))
+
+
+def _seconds(text: str) -> float:
+    from forescale.units import parse
+
+    return parse(text, "second")
+
+
+def _share(flag: str, text: str) -> float:
+    """Return a share of 1; 35, 35% and 0.35 are the same."""
+    try:
+        value = float(text.rstrip("% "))
+    except ValueError:
+        value = -1.0
+    share = value / 100.0 if text.endswith("%") or value > 1.0 else value
+    if not 0.0 < share <= 1.0:
+        raise out_of_range(flag, text, "between 0 and 100 %", "write 35% or 0.35")
+    return share

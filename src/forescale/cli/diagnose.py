@@ -1,0 +1,40 @@
+"""`forescale diagnose`: measured against expected."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from forescale.cli.console import show
+from forescale.cli.formats import answer_of
+from forescale.cli.inputs import answered, read_question, refuse_presets
+from forescale.cli.options import Priced, grouped, option
+from forescale.cli.output import PageOptions
+from forescale.errors import missing
+
+
+@grouped
+def diagnose_command(
+    *,
+    asked: Priced,
+    measured: list[str] | None = option(
+        "A log, a profiler trace, a folder of traces of several ranks, or a figure: step=12.4s, mfu=35%, tflops=410, "
+        "tokens_per_s_per_device=5000, memory=70GiB. Repeatable.",
+        "FILE|NAME=VALUE",
+        panel="Measurement",
+    ),
+    output: PageOptions,
+) -> None:
+    """Compare a measured run with what it should reach, and rank the causes of the difference."""
+    from forescale.cli.progress import ReadingBar
+    from forescale.cli.render.diagnose import diagnosis_view
+    from forescale.diagnose import diagnose, measured_of
+
+    question = read_question(asked)
+    refuse_presets(question, "diagnose")
+    if not measured:
+        raise missing("--measured", "give a log, a trace, or a figure such as step=12.4s")
+    sizes = [Path(item).stat().st_size for item in measured if Path(item).is_file()]
+    with ReadingBar(max(1, *sizes, 1)) as progress:
+        evidence = measured_of(measured, answered(question), progress)
+    result = diagnose(question, evidence, answered)
+    show(answer_of(result, diagnosis_view, question=question), output)

@@ -1,0 +1,102 @@
+"""The answer of `forescale check` as text, JUnit XML, and annotations of GitHub Actions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forescale.advise.check import Check, Checks, Finding, Solved
+from forescale.cli.render.words import VERDICT_STYLE
+from forescale.escaping import xml
+from forescale.report.document import Content, TextLine, View, line
+from forescale.units import GIB, format_seconds
+
+STYLES = {"passes": VERDICT_STYLE["FITS"], "warning": VERDICT_STYLE["AT RISK"]}
+FAILED_STYLE = VERDICT_STYLE["OOM"]
+
+
+def check_view(result: Checks) -> View:
+    """Return one line per question, and below it one per finding."""
+    contents: list[Content] = [item for check in result.checks for item in _contents(check)]
+    if result.skipped:
+        contents.append(line(f"skipped {len(result.skipped)} files that configure no training run"))
+    if len(result.checks) > 1:
+        counts = {status: sum(one.status == status for one in result.checks) for status in _statuses(result)}
+        contents.append(line(", ".join(f"{count} {status}" for status, count in counts.items())))
+    return View(title="", contents=tuple(contents))
+
+
+def _statuses(result: Checks) -> list[str]:
+    return list(dict.fromkeys(check.status for check in result.checks))
+
+
+def _contents(check: Check) -> Iterator[Content]:
+    yield _headline(check)
+    for finding in check.findings:
+        style = STYLES["warning"] if finding.level == "warning" else FAILED_STYLE
+        fix = f"; {finding.fix}" if finding.fix and finding.fix not in finding.text else ""
+        yield line("  ", (finding.level, style), f": {finding.text}{fix}")
+
+
+def _headline(check: Check) -> TextLine:
+    status = (check.status, STYLES.get(check.status, FAILED_STYLE))
+    if (one := check.projection) is None:
+        return line(status, f"  {check.subject}")
+    memory = one.memory
+    figures = (
+        f"{format_seconds(one.step_time_s)} per step",
+        f"MFU {one.mfu:.1%}",
+        f"{memory.peak_low_bytes / GIB:.1f} to {memory.peak_high_bytes / GIB:.1f} of "
+        f"{memory.capacity_bytes / GIB:.1f} GiB",
+        f"{one.cluster.num_devices:,} × {one.cluster.name}",
+    )
+    return line(status, f"  {check.subject}  {' · '.join(figures)}")
+
+
+def solved_view(result: Solved) -> View:
+    """Return the value that passes, its figures, and why the next one does not."""
+    most = "smallest" if result.quantity == "devices" else "largest"
+    contents: list[Content] = [line(f"{most} {result.quantity} that passes: {result.value:,}")]
+    contents += _contents(result.check)
+    if result.next_check is not None:
+        why = "; ".join(finding.text for finding in result.next_check.findings)
+        contents.append(line(f"{result.next_value:,} {result.next_check.status}: {why}"))
+    return View(title="", contents=tuple(contents))
+
+
+def junit_xml(result: Checks) -> str:
+    """Return the findings as JUnit XML: a test case per question, a failure per error."""
+    failed = sum(check.status != "passes" for check in result.checks)
+    cases = "".join(_case(check) for check in result.checks)
+    head = f'<testsuite name="forescale check" tests="{len(result.checks)}" failures="{failed}" errors="0">'
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{head}\n{cases}</testsuite>\n'
+
+
+def _case(check: Check) -> str:
+    shown = list(map(_element, check.findings if check.status != "passes" else ()))
+    warnings = [finding.text for finding in check.findings if check.status == "passes"]
+    out = f"<system-out>{xml('; '.join(warnings))}</system-out>" if warnings else ""
+    return f'<testcase classname="forescale" name="{xml(check.subject)}">{"".join(shown)}{out}</testcase>\n'
+
+
+def _element(finding: Finding) -> str:
+    return f'<failure type="{xml(finding.code)}" message="{xml(finding.text)}">{xml(finding.fix)}</failure>'
+
+
+def workflow_commands(result: Checks) -> Iterator[str]:
+    """Yield a workflow command of GitHub Actions per finding, and a notice for each question that passes without."""
+    for check in result.checks:
+        if not check.findings:
+            yield f"::notice title=forescale check::{_escaped(_headline(check).text)}"
+        for finding in check.findings:
+            place = _property("file", finding.file or check.subject) + _property("line", finding.line or "")
+            level = "error" if check.status != "passes" else finding.level
+            yield f"::{level} {place}title=forescale {finding.code}::{_escaped(finding.text)}"
+
+
+def _property(name: str, value: object) -> str:
+    escaped = _escaped(str(value)).replace(":", "%3A").replace(",", "%2C")
+    return f"{name}={escaped}," if value else ""
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")

@@ -1,0 +1,175 @@
+"""`forescale watch`: a running job next to what it should reach."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import IO, TYPE_CHECKING
+
+import typer
+
+from forescale.cli.codes import FAILED
+from forescale.cli.console import say
+from forescale.cli.inputs import answered, read_question, refuse_presets
+from forescale.cli.options import Priced, bounded, grouped, option
+from forescale.errors import ReaderError, not_found
+from forescale.limits import PORTS, PRICE
+
+if TYPE_CHECKING:
+    from forescale.diagnose.watch import Event, Watcher
+
+PANEL = "Log"
+POLL_S = 0.5
+"""Between two looks at a log that has not grown."""
+EVERY = 10
+"""Steps from one printed line to the next."""
+CHUNK = 1 << 20
+
+
+@grouped
+def watch_command(
+    *,
+    asked: Priced,
+    log: Path | None = option(
+        "Log of the job, which is only read; standard input by default.", "FILE", flag="--log", panel=PANEL
+    ),
+    follow: bool = option("Wait for more lines at the end of the log.", default=True, panel=PANEL),
+    fail_below: float | None = option(
+        "End with exit code 3 where the speed stays below this share of the expected one, such as 0.8.",
+        "SHARE",
+        panel=PANEL,
+    ),
+    price_per_device_hour: float | None = option(
+        "Price for the cost so far, in any currency.",
+        "PRICE",
+        flag="--price-per-device-hour --price",
+        check=bounded(PRICE, whole=False),
+        panel=PANEL,
+    ),
+    every: int = option("Steps from one printed line to the next.", "N", default=EVERY, panel=PANEL),
+    prometheus: int | None = option("Serve metrics at this port.", "PORT", check=bounded(PORTS), panel=PANEL),
+    host: str = option("Address that metrics are served at.", "HOST", default="127.0.0.1", panel=PANEL),
+) -> None:
+    """Follow the log of a running job: step time against the expected interval, drifts, restarts, days left."""
+    from forescale.diagnose.watch import Watcher
+
+    question = read_question(asked)
+    refuse_presets(question, "watch")
+    if log is not None and not log.exists():
+        raise ReaderError(log, not_found("log"))
+    watcher = Watcher(answered(question), price_per_device_hour=price_per_device_hour, fail_below=fail_below)
+    step = watcher.projection.step_time
+    say(f"expected {step.expected:.4g} s per step ({step.low:.4g} to {step.high:.4g})")
+    if prometheus is not None:
+        server = served(watcher, host, prometheus)
+        say(f"metrics at http://{host}:{server.server_port}/metrics")
+    lines = _typed() if log is None else followed(log, follow=follow)
+    for line in lines:
+        for event in watcher.feed(line):
+            _print(watcher, event, every)
+        if watcher.failed:
+            raise typer.Exit(FAILED)
+    say(_state(watcher))
+
+
+def _print(watcher: Watcher, event: Event, every: int) -> None:
+    if event.kind != "step":
+        say(f"{event.kind.replace('_', ' ')}: {event.text}")
+    elif watcher.num_steps % max(1, every) == 0:
+        say(_state(watcher))
+
+
+def _state(watcher: Watcher) -> str:
+    """Return one line on the run so far."""
+    seconds, speed = watcher.typical_s, watcher.speed
+    if seconds is None or speed is None:
+        return "no step so far"
+    step = watcher.projection.step_time
+    verdict = "slower" if seconds > step.high else "faster" if seconds < step.low else "as expected"
+    parts = [
+        f"step {watcher.furthest}",
+        f"{seconds:.4g} s per step",
+        f"{speed:.0%} of the expected speed ({verdict})",
+    ]
+    if watcher.reader.restarts:
+        parts.append(f"goodput {watcher.goodput:.1%}, {watcher.reader.restarts} restarts")
+    if watcher.days_left is not None:
+        parts.append(f"{watcher.days_left:.1f} days left")
+    if watcher.cost is not None:
+        parts.append(f"cost so far {watcher.cost:,.0f}")
+    return " · ".join(parts)
+
+
+def _typed() -> Iterator[str]:
+    yield from sys.stdin
+
+
+def followed(path: Path, *, follow: bool) -> Iterator[str]:
+    """Yield the lines of a log, then those that are appended; a log that is replaced or cut starts anew."""
+    file: IO[bytes] = path.open("rb")
+    rest = b""
+    try:
+        while True:
+            if chunk := file.read(CHUNK):
+                *lines, rest = (rest + chunk).replace(b"\r", b"\n").split(b"\n")
+                rest = rest[-CHUNK:]
+                yield from (line.decode("utf-8", errors="replace") for line in lines)
+                continue
+            if not follow:
+                break
+            time.sleep(POLL_S)
+            file, rest = _reopened(path, file, rest)
+        if rest:
+            yield rest.decode("utf-8", errors="replace")
+    finally:
+        file.close()
+
+
+def _reopened(path: Path, file: IO[bytes], rest: bytes) -> tuple[IO[bytes], bytes]:
+    """Return the file of a path: another one where it was rotated, from the start where it was cut."""
+    try:
+        there = path.stat()
+    except OSError:  # between two files of a rotation
+        return file, rest
+    here = os.fstat(file.fileno())
+    if (there.st_ino, there.st_dev) != (here.st_ino, here.st_dev):
+        file.close()
+        return path.open("rb"), b""
+    if there.st_size < file.tell():
+        file.seek(0)
+        return file, b""
+    return file, rest
+
+
+def served(watcher: Watcher, host: str, port: int) -> ThreadingHTTPServer:
+    """Serve the figures of a run as Prometheus reads them, until the command ends; port 0 takes a free one."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            text = metrics(watcher).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            """Print nothing for each request."""
+
+    server = ThreadingHTTPServer((host, port), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+def metrics(watcher: Watcher) -> str:
+    """Return the figures in Prometheus' text format."""
+    lines = [
+        f"# TYPE forescale_{name} gauge\nforescale_{name} {value!r}"
+        for name, value in watcher.figures().items()
+    ]
+    return "\n".join(lines) + "\n"

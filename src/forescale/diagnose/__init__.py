@@ -1,0 +1,20 @@
+"""Measured against expected: how far a run is from what its layout should take, and what explains the difference."""
+
+from forescale.diagnose.causes import CAUSES, Cause
+from forescale.diagnose.diagnosis import Diagnosis, Explanation, diagnose
+from forescale.diagnose.groups import GROUPS, expected_groups, measured_groups
+from forescale.diagnose.measured import Convention, Measured, measured_of
+
+__all__ = [
+    "CAUSES",
+    "GROUPS",
+    "Cause",
+    "Convention",
+    "Diagnosis",
+    "Explanation",
+    "Measured",
+    "diagnose",
+    "expected_groups",
+    "measured_groups",
+    "measured_of",
+]

@@ -1,0 +1,275 @@
+"""The difference between a measured step and the expected one, and the causes that explain it, ranked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import median
+from typing import Any, Literal, TypeAlias
+
+from forescale.diagnose.causes import CAUSES, Cause
+from forescale.diagnose.groups import GROUPS, expected_groups, measured_groups
+from forescale.diagnose.measured import Convention, Measured, conventions
+from forescale.errors import ForescaleError, missing
+from forescale.profiles import TraceSummary
+from forescale.project import peak_rate
+from forescale.projection.result import Projection
+from forescale.question import Question
+from forescale.results import Result
+from forescale.struct import Struct, attributes, jsonable
+from forescale.units import GIB
+
+SCHEMA = "forescale.diagnosis/1"
+Verdict: TypeAlias = Literal["as expected", "slower", "faster"]
+LEAST = 0.02
+"""Share of the expected step below which nothing is explained."""
+EXPLAINS = 0.2
+"""Share of the difference that a cause must explain to be named."""
+UNEQUAL = 1.1
+"""Compute of the slowest rank over the median of all from which on it is named."""
+MOST = 8
+"""Causes that are named."""
+Project: TypeAlias = Callable[[Question], Projection]
+
+
+class Explanation(Struct, frozen=True, kw_only=True):
+    """A cause, and what it explains."""
+
+    name: str
+    text: str
+    seconds: float
+    """Of a step that it explains: what would be gained without it; negative where it makes the step shorter."""
+    explained: float
+    """Share of the difference between measured and expected groups that it explains, of 1."""
+    evidence: str
+    remedy: str
+    grade: float | None = None
+
+
+class Diagnosis(Result, Struct, frozen=True, kw_only=True):
+    """What a run reaches, what it should, and why not."""
+
+    projection: Projection
+    measured_s: float
+    verdict: Verdict
+    expected: Mapping[str, float]
+    """Seconds of a step by group of work."""
+    measured: Mapping[str, float]
+    """The same as measured; empty without a trace."""
+    explanations: tuple[Explanation, ...]
+    """The best first."""
+    conventions: tuple[Convention, ...] = ()
+    """Ways of counting FLOP that a printed rate agrees with."""
+    remarks: tuple[str, ...] = ()
+    traces: tuple[TraceSummary, ...] = ()
+
+    @property
+    def lost_s(self) -> float:
+        """Seconds by which the step is longer than expected."""
+        return self.measured_s - self.projection.step_time_s
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row per cause."""
+        names = ("name", "text", "seconds", "explained", "evidence", "remedy", "grade")
+        return [attributes(item, *names) for item in self.explanations]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the `forescale.diagnosis/1` document."""
+        step = self.projection.step_time
+        return {
+            "schema": SCHEMA,
+            "verdict": self.verdict,
+            "measured_s": self.measured_s,
+            "step_time_s": step.expected,
+            "step_time_low_s": step.low,
+            "step_time_high_s": step.high,
+            "lost_s": self.lost_s,
+            "expected": dict(self.expected),
+            "measured": dict(self.measured),
+            "causes": self.rows(),
+            "conventions": jsonable(self.conventions),
+            "remarks": list(self.remarks),
+            "traces": [trace.to_json() for trace in self.traces],
+        }
+
+
+def diagnose(question: Question, measured: Measured, projected: Project) -> Diagnosis:
+    """Return how a measured step differs from the expected one, and what explains it.
+
+    Raises
+    ------
+    SpecError
+        If nothing that was measured says how long a step takes.
+    """
+    projection = projected(question)
+    if measured.step_s is None:
+        raise missing("the time of a step", "give --measured step=12.4s, a log with step times, or a trace")
+    expected = expected_groups(question, projection)
+    pipelined = question.layout.pp > 1
+    groups = measured_groups(measured.traces, pipelined=pipelined) if measured.traces else {}
+    case = Case(question, projected, expected, groups, measured.step_s)
+    verdict = _verdict(projection, measured.step_s)
+    explanations = sorted(case.explanations(measured), key=lambda item: -item.explained)
+    peak = peak_rate(question.cluster, question.workload)
+    return Diagnosis(
+        projection=projection,
+        measured_s=measured.step_s,
+        verdict=verdict,
+        expected=expected,
+        measured=groups,
+        explanations=tuple(explanations[:MOST]) if case.differs else (),
+        conventions=conventions(measured, projection, peak),
+        remarks=tuple(_remarks(measured, projection)),
+        traces=measured.traces,
+    )
+
+
+def _verdict(projection: Projection, seconds: float) -> Verdict:
+    step = projection.step_time
+    return "slower" if seconds > step.high else "faster" if seconds < step.low else "as expected"
+
+
+def _remarks(measured: Measured, projection: Projection) -> Iterator[str]:
+    memory, peak = projection.memory, measured.peak_bytes
+    if peak is not None and not memory.peak_low_bytes <= peak <= memory.peak_high_bytes:
+        more = "more" if peak > memory.peak_high_bytes else "less"
+        yield (
+            f"memory: {peak / GIB:.1f} GiB measured, {memory.peak_low_bytes / GIB:.1f} to "
+            f"{memory.peak_high_bytes / GIB:.1f} expected: {more} than this layout takes"
+        )
+    if measured.log is not None and measured.log.out_of_memory:
+        yield "the log says that memory ran out"
+    if measured.log is not None and measured.log.restarts:
+        yield f"the step number fell back {measured.log.restarts} times: the run was restarted"
+    if any(trace.truncated for trace in measured.traces):
+        yield "a trace ends before its last event; what comes before is counted"
+
+
+class Case:
+    """One difference, and what explains it."""
+
+    def __init__(
+        self,
+        question: Question,
+        projected: Project,
+        expected: Mapping[str, float],
+        groups: Mapping[str, float],
+        step_s: float,
+    ) -> None:
+        self.question, self.projected = question, projected
+        self.expected, self.groups, self.step_s = expected, groups, step_s
+        self.expected_s = sum(expected.values())
+        self.distance = self._distance(expected)
+
+    @property
+    def differs(self) -> bool:
+        """Whether there is anything to explain."""
+        return self.distance > LEAST * self.expected_s
+
+    def _distance(self, groups: Mapping[str, float]) -> float:
+        """Return the seconds by which groups of a step differ from the measured ones."""
+        if not self.groups:
+            return abs(self.step_s - sum(groups.values()))
+        return sum(abs(self.groups[name] - groups[name]) for name in GROUPS)
+
+    def explanations(self, measured: Measured) -> Iterator[Explanation]:
+        """Yield what the evidence says by itself, then the causes of the table that come nearest."""
+        yield from self._seen(measured)
+        for cause in CAUSES:
+            if (result := self._tried(cause)) is not None:
+                yield result
+
+    def _explained(self, groups: Mapping[str, float]) -> float:
+        return 1.0 - self._distance(groups) / self.distance if self.distance else 0.0
+
+    def _tried(self, cause: Cause) -> Explanation | None:
+        """Return what a cause explains at the strength that comes nearest; None if that is little."""
+        best: tuple[float, float, dict[str, float]] | None = None
+        for grade in cause.grades:
+            try:
+                changed = cause.change(self.question, grade)
+                groups = None if changed is None else expected_groups(changed, self.projected(changed))
+            except ForescaleError:
+                groups = None
+            if groups is None:
+                continue
+            explained = self._explained(groups)
+            if best is None or explained > best[0]:
+                best = explained, grade, groups
+        if best is None or best[0] < EXPLAINS:
+            return None
+        explained, grade, groups = best
+        seconds = sum(groups.values()) - self.expected_s
+        return Explanation(
+            name=cause.name,
+            text=cause.text.format(grade=f"{grade:g}"),
+            seconds=seconds,
+            explained=explained,
+            evidence=self._evidence(groups),
+            remedy=cause.remedy,
+            grade=grade if len(cause.grades) > 1 else None,
+        )
+
+    def _evidence(self, groups: Mapping[str, float]) -> str:
+        """Return the groups that the cause changes most: measured next to what it predicts."""
+        if not self.groups:
+            return f"the step would take {sum(groups.values()):.4g} s, measured {self.step_s:.4g} s"
+        moved = sorted(GROUPS, key=lambda name: -abs(groups[name] - self.expected[name]))[:2]
+        return "; ".join(
+            f"{name} {self.groups[name]:.4g} s, {groups[name]:.4g} with this cause, {self.expected[name]:.4g} expected"
+            for name in moved
+        )
+
+    def _seen(self, measured: Measured) -> Iterator[Explanation]:
+        """Yield what a trace shows directly."""
+        if not self.groups:
+            return
+        if (data := self.groups["data"]) > LEAST * self.expected_s:
+            yield self._direct(
+                "data_loading",
+                "the step waits for data",
+                {"data": data},
+                "more workers of the data loader, pinned memory, or prefetching",
+            )
+        idle = self.groups["waiting"] - self.expected["waiting"]
+        if idle > LEAST * self.expected_s:
+            launches = median(trace.launches for trace in measured.traces)
+            yield self._direct(
+                "host_gaps",
+                f"the device waits for the host between kernels ({launches:,.0f} launches per step)",
+                {"waiting": self.groups["waiting"]},
+                "CUDA graphs, fewer and larger kernels, no synchronisation in the step",
+            )
+        yield from self._slow_rank(measured.traces)
+
+    def _slow_rank(self, traces: Sequence[TraceSummary]) -> Iterator[Explanation]:
+        """Yield the rank that computes longer than the others, which wait for it in their collectives."""
+        if len(traces) < 2:
+            return
+        computing = [trace.computing_s for trace in traces]
+        usual, worst = median(computing[:-1] if len(computing) == 2 else computing), max(computing)
+        usual = min(usual, min(computing) if len(computing) == 2 else usual)
+        if worst > UNEQUAL * usual:
+            rank = computing.index(worst)
+            lost = worst - usual
+            seconds = {
+                "communication": self.expected["communication"] + lost * (len(traces) - 1) / len(traces)
+            }
+            yield self._direct(
+                "slow_rank",
+                f"{traces[rank].path} computes {worst / usual:.2f} × as long as the others",
+                {**seconds, "gemm": self.expected["gemm"] + lost / len(traces)},
+                "look for throttling, another process, or an uneven load on that rank",
+            )
+
+    def _direct(self, name: str, text: str, changes: Mapping[str, float], remedy: str) -> Explanation:
+        groups = {**self.expected, **changes}
+        return Explanation(
+            name=name,
+            text=text,
+            seconds=sum(groups.values()) - self.expected_s,
+            explained=self._explained(groups),
+            evidence="; ".join(
+                f"{key} {self.groups[key]:.4g} s, {self.expected[key]:.4g} expected" for key in changes
+            ),
+            remedy=remedy,
+        )

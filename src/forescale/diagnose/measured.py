@@ -1,0 +1,182 @@
+"""What was measured of a run: figures as typed, logs, and profiler traces of its ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+
+from forescale.errors import ReaderError, not_found, not_one_of, wrong_type
+from forescale.files import is_folder
+from forescale.logs import RunLog, read_log
+from forescale.profiles import TraceSummary, summarise
+from forescale.projection.result import Projection
+from forescale.struct import Struct
+from forescale.units import parse
+
+
+def _share(text: str) -> float:
+    value = float(text.rstrip("% "))
+    return value / 100.0 if text.rstrip().endswith("%") or value > 1.0 else value
+
+
+FIGURES: Mapping[str, Callable[[str], float]] = {
+    "step": lambda text: parse(text, "second"),
+    "mfu": _share,
+    "tflops": float,
+    "tokens_per_s_per_device": float,
+    "memory": lambda text: parse(text, "byte"),
+}
+"""Figures that can be typed, and how each is read."""
+TRACES = (".json", ".json.gz")
+CLOSE = 0.03
+"""How near a printed rate is to what a convention gives for the measured step."""
+
+
+class Convention(Struct, frozen=True, kw_only=True):
+    """A way to count FLOP, or the peak, that a printed rate agrees with."""
+
+    name: str
+    text: str
+    value: float
+    """TFLOP/s of one device, or MFU, by this convention at the measured step."""
+    usual: bool = False
+    """Whether it is the standard one: causal model FLOP over the dense peak."""
+
+
+class Measured(Struct, frozen=True, kw_only=True):
+    """What was measured; None where nothing says it."""
+
+    step_s: float | None = None
+    mfu: float | None = None
+    tflops: float | None = None
+    peak_bytes: float | None = None
+    data_s: float | None = None
+    traces: tuple[TraceSummary, ...] = ()
+    """One per rank."""
+    log: RunLog | None = None
+    sources: tuple[str, ...] = ()
+
+
+def measured_of(
+    values: Sequence[str], projection: Projection, progress: Callable[[int], None] = lambda _: None
+) -> Measured:
+    """Return what figures (`step=12.4s`), logs and traces say; rates become seconds by the tokens of a step.
+
+    Raises
+    ------
+    ReaderError
+        If a file is neither a log nor a trace.
+    SpecError
+        If a figure is not one of those that are read.
+    """
+    figures: dict[str, float] = {}
+    traces: list[TraceSummary] = []
+    log: RunLog | None = None
+    for value in values:
+        name, equals, text = value.partition("=")
+        if equals and not Path(value).exists():
+            if name not in FIGURES:
+                raise not_one_of(
+                    "--measured", name, tuple(FIGURES), "or a log, a trace, or a folder of traces"
+                )
+            figures[name] = _figure(name, text)
+            continue
+        for path in _files(Path(value)):
+            if path.name.endswith(TRACES):
+                traces.append(summarise(path, progress))
+            else:
+                log = read_log(path)
+    return _together(figures, log, traces, projection, tuple(values))
+
+
+def _figure(name: str, text: str) -> float:
+    try:
+        value = FIGURES[name](text)
+    except ValueError as error:
+        raise wrong_type(f"--measured {name}", text, "a number") from error
+    if not value > 0.0:
+        raise wrong_type(f"--measured {name}", text, "a number greater than 0")
+    return value
+
+
+def _files(path: Path) -> list[Path]:
+    if not is_folder(path):
+        if not path.exists():
+            raise ReaderError(path, not_found("log or trace", "figures are written step=12.4s"))
+        return [path]
+    traces = sorted(item for item in path.iterdir() if item.name.endswith(TRACES))
+    if not traces:
+        raise ReaderError(
+            path, wrong_type("--measured", str(path), "a folder with traces (*.json, *.json.gz)")
+        )
+    return traces
+
+
+def _together(
+    figures: Mapping[str, float],
+    log: RunLog | None,
+    traces: Sequence[TraceSummary],
+    projection: Projection,
+    sources: tuple[str, ...],
+) -> Measured:
+    tokens, devices = projection.workload.tokens_per_step, projection.cluster.num_devices
+    step = figures.get("step")
+    if step is None and "tokens_per_s_per_device" in figures:
+        step = tokens / devices / figures["tokens_per_s_per_device"]
+    if step is None and traces:
+        step = median(trace.step_s for trace in traces)
+    if step is None and log is not None:
+        step = log.step_seconds(
+            tokens=tokens, devices=devices, sequences=projection.workload.global_batch_size
+        )
+    mfu = figures.get("mfu", None if log is None else log.typical("mfu"))
+    if step is None and mfu is not None:  # which then says nothing of how it is counted
+        step, mfu = projection.step_time_s * projection.mfu / mfu, None
+    data = traces[0].data_s if traces else None if log is None else log.typical("data_s")
+    return Measured(
+        step_s=step,
+        mfu=mfu,
+        tflops=figures.get("tflops", None if log is None else log.typical("tflops")),
+        peak_bytes=figures.get("memory", None if log is None else log.peak_bytes),
+        data_s=data,
+        traces=tuple(traces),
+        log=log,
+        sources=sources,
+    )
+
+
+def conventions(measured: Measured, projection: Projection, peak_flops: float) -> tuple[Convention, ...]:
+    """Return the ways of counting that the printed TFLOP/s or MFU agrees with, at the measured step."""
+    if measured.step_s is None or (measured.tflops is None and measured.mfu is None):
+        return ()
+    devices = projection.cluster.num_devices
+    rate = 1.0 / measured.step_s / devices
+    dense = 6.0 * projection.params.active * projection.workload.tokens_per_step
+    flops = {
+        "causal": ("causal attention, no recompute", projection.model_flops_per_step),
+        "full": ("attention as if nothing were masked", projection.model_flops_full_attention_per_step),
+        "hardware": ("what kernels execute, recompute included", projection.hardware_flops_per_step),
+        "6nd": ("6 × active parameters × tokens, without attention", dense),
+    }
+    result = []
+    for name, (text, value) in flops.items():
+        for peak, note in ((1.0, ""), (2.0, " over the peak of sparse matrices")):
+            share = value * rate / (peak_flops * peak)
+            near_rate = (
+                measured.tflops is not None and peak == 1.0 and _near(value * rate / 1e12, measured.tflops)
+            )
+            near_mfu = measured.mfu is not None and _near(share, measured.mfu)
+            if near_rate or near_mfu:
+                shown = share if near_mfu else value * rate / 1e12
+                usual = name == "causal" and peak == 1.0
+                result.append(
+                    Convention(
+                        name=name + (":sparse" if note else ""), text=text + note, value=shown, usual=usual
+                    )
+                )
+    return tuple(result)
+
+
+def _near(value: float, printed: float) -> bool:
+    return abs(value / printed - 1.0) <= CLOSE

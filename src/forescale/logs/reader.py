@@ -1,0 +1,150 @@
+"""A log as records of steps, read line by line in constant memory, whatever stands between them."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Literal, TypeAlias
+
+from forescale.errors import ReaderError, no_records
+from forescale.logs.formats import FORMATS, LogFormat, StepRecord
+from forescale.struct import Struct
+
+LONGEST_LINE = 65_536
+"""Characters of a line that are looked at: anything longer is no line of a log."""
+WARM_UP = 3
+"""First records that a typical step leaves out: compilation, allocation, autotuning."""
+MOST = 100_000
+"""Records that are kept of a log; of longer ones the last."""
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+Event: TypeAlias = Literal["restart", "out_of_memory"]
+_OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|CUDA out of memory|RESOURCE_EXHAUSTED: Out of memory")
+
+
+class LogReader:
+    """Reads lines as they come; the first line that a format recognises decides which format it is."""
+
+    def __init__(self, log_format: LogFormat | None = None) -> None:
+        self.format = log_format
+        self.last_step: int | None = None
+        self.restarts = 0
+        """How often the step number fell back."""
+        self.out_of_memory = False
+
+    def feed(self, line: str) -> StepRecord | None:
+        """Return what a line says of a step; None if nothing."""
+        text = _ESCAPES.sub("", line[:LONGEST_LINE])
+        if _OUT_OF_MEMORY.search(text):
+            self.out_of_memory = True
+        record = self._parsed(text)
+        if record is not None and record.step is not None:
+            if self.last_step is not None and record.step < self.last_step:
+                self.restarts += 1
+            self.last_step = record.step
+        return record
+
+    def _parsed(self, text: str) -> StepRecord | None:
+        if self.format is not None:
+            return self.format.parse(text)
+        for one in FORMATS:
+            if (record := one.parse(text)) is not None:
+                self.format = one
+                return record
+        return None
+
+
+class RunLog(Struct, frozen=True, kw_only=True):
+    """The steps of a log."""
+
+    path: str
+    format: str
+    records: tuple[StepRecord, ...]
+    restarts: int = 0
+    out_of_memory: bool = False
+
+    def typical(self, name: str) -> float | None:
+        """Return the median of a value over the records that have it, without warm-up; None if none has."""
+        values = [value for record in self.records if (value := getattr(record, name)) is not None]
+        return median(values[WARM_UP:] if len(values) > 2 * WARM_UP else values[-1:]) if values else None
+
+    @property
+    def peak_bytes(self) -> float | None:
+        """The largest peak of memory that is printed."""
+        return max((item.peak_bytes for item in self.records if item.peak_bytes is not None), default=None)
+
+    def step_seconds(self, *, tokens: float, devices: int, sequences: float) -> float | None:
+        """Return the seconds of a typical step: as printed, or from the rates; None if the log has neither.
+
+        Parameters
+        ----------
+        tokens, sequences
+            Of one step, over all devices.
+        devices
+            Number of devices.
+        """
+        if (seconds := self.typical("seconds")) is not None:
+            return seconds
+        if (seconds := _per_step(self.records)) is not None:
+            return seconds
+        rates = (
+            ("steps_per_s", 1.0),
+            ("tokens_per_s_per_device", tokens / devices),
+            ("tokens_per_s", tokens),
+            ("samples_per_s", sequences),
+        )
+        return next((amount / rate for name, amount in rates if (rate := self.typical(name))), None)
+
+
+def _per_step(records: Iterable[StepRecord]) -> float | None:
+    """Return the seconds per step of a progress bar, between a tenth of the steps and the end."""
+    points = [
+        (item.step, item.elapsed_s)
+        for item in records
+        if item.step is not None and item.elapsed_s is not None
+    ]
+    if len(points) < 2:
+        return None
+    first, last = points[len(points) // 10], points[-1]
+    steps = last[0] - first[0]
+    return (last[1] - first[1]) / steps if steps > 0 and last[1] > first[1] else None
+
+
+def lines_of(path: Path) -> Iterator[str]:
+    """Yield the lines of a log, of a progress bar each state; gzip by its ending, bytes that are no text replaced."""
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8", errors="replace", newline=None) as file:
+        while line := file.readline(LONGEST_LINE):
+            yield line
+
+
+def read_log(path: Path) -> RunLog:
+    """Return the steps of a log.
+
+    Raises
+    ------
+    ReaderError
+        If no line says how long a step takes in a known format.
+    """
+    reader = LogReader()
+    records: list[StepRecord] = []
+    try:
+        for line in lines_of(path):
+            if (record := reader.feed(line)) is not None:
+                records.append(record)
+                if len(records) > 2 * MOST:
+                    del records[:MOST]
+    except (OSError, EOFError) as error:
+        if not records:
+            raise ReaderError(path, str(error)) from error
+    if reader.format is None:
+        raise ReaderError(path, no_records("; ".join(one.title for one in FORMATS)))
+    return RunLog(
+        path=str(path),
+        format=reader.format.name,
+        records=tuple(records[-MOST:]),
+        restarts=reader.restarts,
+        out_of_memory=reader.out_of_memory,
+    )

@@ -1,0 +1,7 @@
+"""Profiler traces of training steps: what each part of a step took on a rank, read in a stream."""
+
+from forescale.profiles.parts import part_of
+from forescale.profiles.stream import TraceEvent, stream_events
+from forescale.profiles.summary import TraceSummary, summarise
+
+__all__ = ["TraceEvent", "TraceSummary", "part_of", "stream_events", "summarise"]

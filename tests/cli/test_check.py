@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import json
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+from tests.errors import raises
+
+import forescale as fs
+from forescale.errors import SpecError
+
+ONE = ("--cluster", "h100-sxm", "--devices", "8", "--seq-len", "8192", "--global-batch-size", "64")
+FITS = ("llama-3.1-8b", *ONE, "--zero", "3")
+
+
+def document(forescale, *arguments):
+    ran = forescale("check", *arguments, "--json")
+    return ran.code, json.loads(ran.out)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "status", "findings"),
+    [
+        (FITS, 0, "passes", []),
+        (("llama-3.1-8b", *ONE, "--zero", "1"), 3, "fails", ["memory"]),
+        ((*FITS, "--max-step-time", "1s"), 3, "fails", ["step_time"]),
+        ((*FITS, "--max-step-time", "7s"), 0, "passes", ["step_time"]),
+        ((*FITS, "--max-step-time", "7s", "--strict"), 3, "fails", ["step_time"]),
+        ((*FITS, "--min-mfu", "60%"), 3, "fails", ["mfu"]),
+        ((*FITS, "--min-mfu", "0.2"), 0, "passes", []),
+        ((*FITS, "--tokens", "1T", "--deadline", "10d"), 3, "fails", ["deadline"]),
+        ((*FITS, "--tokens", "1T", "--max-cost", "1K", "--price", "2"), 3, "fails", ["cost"]),
+        ((*FITS, "--max-memory", "20GiB"), 3, "fails", ["memory"]),
+        (("llama-3.1-8b", *ONE, "--tp", "3"), 4, "illegal", ["not_divisible"]),
+        (
+            ("llama-3.1-8b", *ONE, "--pp", "2", "--zero", "2", "--framework", "deepspeed"),
+            4,
+            "illegal",
+            ["illegal_layout"],
+        ),
+        (("no-such-model", *ONE), 2, "unreadable", ["unknown_name"]),
+        ((*FITS, "--deadline", "10d"), 2, "unreadable", ["missing"]),
+    ],
+)
+def test_exit_code_status_and_findings(forescale, arguments, code, status, findings):
+    returned, body = document(forescale, *arguments)
+    assert (returned, body["status"]) == (code, status)
+    assert [finding["code"] for finding in body["checks"][0]["findings"]] == findings
+
+
+def test_of_several_the_gravest_status_decides(forescale, tmp_path):
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("nothing: here\n")
+    code, body = document(forescale, "llama-3.1-8b", "mixtral-8x7b", broken, *ONE, "--zero", "3")
+    assert code == 2
+    assert [check["status"] for check in body["checks"]] == ["passes", "fails", "unreadable"]
+    assert document(forescale, "llama-3.1-8b", "mixtral-8x7b", *ONE, "--zero", "3")[0] == 3
+
+
+def test_every_configuration_of_a_folder(forescale, tmp_path):
+    (tmp_path / "runs").mkdir()
+    script = "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 16 --hidden-size 2048 --ffn-hidden-size 8192 "
+    script += (
+        "--num-attention-heads 16 --seq-length 4096 --max-position-embeddings 4096 --micro-batch-size 1 "
+    )
+    script += "--global-batch-size 64 --vocab-size 32000 --swiglu --bf16 --use-distributed-optimizer\n"
+    (tmp_path / "runs" / "train.sh").write_text(script)
+    (tmp_path / "notes.yaml").write_text("a: 1\n")
+    code, body = document(forescale, "--all", tmp_path, "--cluster", "h100-sxm")
+    assert code == 0
+    assert [check["subject"] for check in body["checks"]] == [str(tmp_path / "runs" / "train.sh")]
+    assert body["skipped"] == [str(tmp_path / "notes.yaml")]
+
+
+def test_junit_and_annotations(forescale, tmp_path):
+    ran = forescale(
+        "check",
+        "mixtral-8x7b",
+        "llama-3.1-8b",
+        *ONE,
+        "--zero",
+        "3",
+        "--junit",
+        tmp_path / "out.xml",
+        "--github",
+    )
+    suite = ElementTree.parse(tmp_path / "out.xml").getroot()
+    assert suite.attrib["tests"] == "2"
+    assert [case.attrib["name"] for case in suite] == ["mixtral-8x7b", "llama-3.1-8b"]
+    assert [[item.attrib["type"] for item in case.findall("failure")] for case in suite] == [["memory"], []]
+    lines = ran.out.splitlines()
+    assert lines[0].startswith("::error file=mixtral-8x7b,title=forescale memory::")
+    assert lines[1].startswith("::notice ")
+    assert ran.code == 3
+
+
+@pytest.mark.parametrize("quantity", ["micro_batch_size", "seq_len", "devices"])
+def test_what_is_solved_passes_and_the_next_does_not(forescale, quantity):
+    ran = forescale("check", *FITS, "--max-memory", "75GiB", "--strict", "--solve", quantity, "--json")
+    body = json.loads(ran.out)
+    flag = f"--{quantity.replace('_', '-')}"
+    values = dict(zip(FITS[1::2], FITS[2::2], strict=True))
+    for value, status in ((body["value"], "passes"), (body["next"] and body["next"]["value"], "fails")):
+        if value is not None:
+            line = [item for pair in {**values, flag: str(value)}.items() for item in pair]
+            asked = ("llama-3.1-8b", *line, "--max-memory", "75GiB", "--strict")
+            assert document(forescale, *asked)[1]["status"] == status
+
+
+def test_in_python():
+    keywords = {"devices": 8, "seq_len": 8192, "global_batch_size": 64, "zero": 3}
+    result = fs.check("llama-3.1-8b", "h100-sxm", limits={"min_mfu": 0.9}, **keywords)
+    assert (result.status, [finding.code for finding in result.findings]) == ("fails", ["mfu"])
+    assert result.findings[0].value == result.projection.mfu
+    with raises(fs.ForescaleError, "unknown_key min_mfuu"):
+        fs.check("llama-3.1-8b", "h100-sxm", limits={"min_mfuu": 0.9}, **keywords)
+
+
+def test_no_value_passes(forescale):
+    ran = forescale("check", *FITS, "--max-memory", "1GiB", "--solve", "micro_batch_size")
+    assert ran.code == 2
+    assert ran.refused.startswith("no_value_passes micro_batch_size")
+    assert issubclass(SpecError, fs.ForescaleError)
+
+
+def test_the_action_and_the_hook_run_the_command(pytestconfig):
+    action = yaml.safe_load((pytestconfig.rootpath / "action.yml").read_text())
+    hook = yaml.safe_load((pytestconfig.rootpath / ".pre-commit-hooks.yaml").read_text())[0]
+    run = " ".join(step.get("run", "") for step in action["runs"]["steps"])
+    assert action["runs"]["using"] == "composite"
+    assert "forescale check" in run and "--github" in run
+    assert hook["entry"] == "forescale check"

@@ -1,0 +1,130 @@
+"""Faults with known causes: the groups of a changed question as the measurement, and what is named for them."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from msgspec.structs import replace
+from tests.errors import raises
+
+import forescale as fs
+from forescale.diagnose import CAUSES, Measured, diagnose, expected_groups
+from forescale.diagnose.diagnosis import Case
+from forescale.errors import SpecError
+from forescale.profiles import TraceSummary
+from forescale.project import project
+
+
+@cache
+def dense():
+    return fs.ask("llama-3.1-8b", "h100-sxm", devices=64, seq_len=4096, global_batch_size=256, zero=3, tp=2)
+
+
+@cache
+def experts():
+    return fs.ask("mixtral-8x7b", "h100-sxm", devices=64, seq_len=4096, global_batch_size=256, ep=8, tp=2)
+
+
+def trace(groups: dict[str, float], path: str = "rank0.json") -> TraceSummary:
+    """Return a trace in which work of each group takes what it takes, without any side by side."""
+    parts = {"attention": groups["attention"], "gemm": groups["gemm"], "elementwise": groups["other_compute"]}
+    parts |= {"optimizer": groups["optimizer"], "all_gather": groups["communication"]}
+    computing = sum(parts.values()) - groups["communication"]
+    idle = groups["waiting"] + groups["data"]
+    return TraceSummary(
+        path=path,
+        steps=1,
+        step_s=sum(groups.values()),
+        on_device=True,
+        computing_s=computing,
+        busy_s=computing + groups["communication"],
+        idle_s=idle,
+        parts_s=parts,
+        exposed_s={"all_gather": groups["communication"]},
+        data_s=groups["data"],
+        launches=1000,
+        kernels=(),
+    )
+
+
+def measured(*groups: dict[str, float]) -> Measured:
+    traces = tuple(trace(one, f"rank{n}.json") for n, one in enumerate(groups))
+    return Measured(step_s=max(one.step_s for one in traces), traces=traces)
+
+
+@cache
+def narrow():
+    """In fp8 with full recompute, communication of tensor parallelism hidden and an even micro-batch."""
+    words = {
+        "precision": "fp8",
+        "recompute": {"granularity": "full"},
+        "overlap": {"tensor": True},
+        "micro_batch_size": 2,
+    }
+    return fs.ask(
+        "llama-3.1-70b", "h100-sxm", devices=64, seq_len=4096, global_batch_size=256, zero=2, tp=8, **words
+    )
+
+
+@cache
+def small():
+    """Bound by the host."""
+    return fs.ask("llama-3.2-1b", "h100-sxm", devices=1, seq_len=512, global_batch_size=8)
+
+
+def at_work(cause, grade):
+    """Return the first question that a cause changes, with what it makes of the step."""
+    for question in (dense(), experts(), narrow(), small()):
+        changed = cause.change(question, grade)
+        if changed is not None:
+            groups = expected_groups(changed, project(changed))
+            expected = expected_groups(question, project(question))
+            if Case(question, project, expected, groups, sum(groups.values())).differs:
+                return question, groups
+    raise AssertionError(f"{cause.name} changes none of the questions")
+
+
+@pytest.mark.parametrize("grade", [1.5, 3.0])
+@pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.name)
+def test_every_cause_is_found_where_it_is_at_work(cause, grade):
+    question, groups = at_work(cause, grade)
+    result = diagnose(question, measured(groups), project)
+    assert result.explanations[0].explained == pytest.approx(1.0)
+    assert cause.name in [one.name for one in result.explanations if one.explained > 0.999]
+
+
+def test_nothing_is_named_for_the_expected_step():
+    groups = expected_groups(dense(), project(dense()))
+    result = diagnose(dense(), measured({name: 1.01 * value for name, value in groups.items()}), project)
+    assert (result.verdict, result.explanations) == ("as expected", ())
+
+
+@pytest.mark.parametrize(("group", "name"), [("data", "data_loading"), ("waiting", "host_gaps")])
+def test_what_a_trace_shows_directly(group, name):
+    groups = expected_groups(dense(), project(dense()))
+    result = diagnose(dense(), measured({**groups, group: groups[group] + 1.0}), project)
+    assert result.explanations[0].name == name
+    assert result.explanations[0].seconds == pytest.approx(1.0)
+
+
+def test_a_rank_that_others_wait_for():
+    groups = expected_groups(dense(), project(dense()))
+    slow = {**groups, "gemm": groups["gemm"] + 2.0}
+    waits = {**groups, "communication": groups["communication"] + 2.0}
+    result = diagnose(dense(), measured(waits, slow, waits, waits), project)
+    assert result.explanations[0].name == "slow_rank"
+    assert result.explanations[0].text.startswith("rank1.json ")
+
+
+def test_a_printed_rate_over_the_wrong_peak():
+    one = project(dense())
+    seconds = one.step_time_s
+    result = diagnose(dense(), Measured(step_s=seconds, mfu=one.mfu / 2), project)
+    assert next(item.name for item in result.conventions if "sparse" in item.name) == "causal:sparse"
+    assert not any(item.usual for item in result.conventions)
+
+
+def test_a_step_is_needed():
+    with raises(SpecError, "missing the time of a step"):
+        diagnose(dense(), replace(Measured(), peak_bytes=1e9), project)

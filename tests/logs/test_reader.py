@@ -1,0 +1,157 @@
+"""Lines as each framework prints them, and what they say."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+from tests.errors import raises
+
+from forescale.errors import ReaderError
+from forescale.logs import LogReader, read_log
+
+GIB = 2**30
+LINES = {
+    "megatron": (
+        " [2026-01-02 03:04:05] iteration       12/     100 | consumed samples:         3072 | elapsed time per iteration (ms): "
+        "5823.4/5901.2 | throughput per GPU (TFLOP/s/GPU): 431.7 | learning rate: 3.0E-05 | global batch size:   256 | "
+        "lm loss: 7.12E+00 | loss scale: 1.0 | grad norm: 1.234 |",
+        {"step": 12, "seconds": 5.8234, "tflops": 431.7, "global_batch_size": 256, "loss": 7.12},
+    ),
+    "megatron memory": (
+        "[Rank 0] (after 2 iterations) memory (MB) | allocated: 10240.5 | max allocated: 30720.0 | reserved: 40960.0 | "
+        "max reserved: 40960.0",
+        {"peak_bytes": 40960.0 * 2**20},
+    ),
+    "bridge": (
+        "Step Time : 12.34s GPU utilization: 512.3MODEL_TFLOP/s/GPU",
+        {"seconds": 12.34, "tflops": 512.3},
+    ),
+    "nemo": (
+        "Training epoch 0, iteration 5/99 | lr: 1e-05 | global_batch_size: 512 | global_step: 5 | reduced_train_loss: 10.5 "
+        "| train_step_timing in s: 6.123 | consumed_samples: 3072",
+        {"step": 5, "seconds": 6.123, "global_batch_size": 512, "loss": 10.5},
+    ),
+    "torchtitan": (
+        "[rank0]:\x1b[32m[titan] 2026-01-02 03:04:05,678 - root - INFO - step: 10  \x1b[31mloss:  7.1234  grad_norm:  1.2  "
+        "\x1b[34mmemory: 45.50GiB(57.45%)  tps: 5,678  tflops: 345.67  mfu: 34.95%",
+        {
+            "step": 10,
+            "tokens_per_s_per_device": 5678.0,
+            "tflops": 345.67,
+            "mfu": 0.3495,
+            "peak_bytes": 45.5 * GIB,
+            "loss": 7.1234,
+        },
+    ),
+    "nanotron": (
+        "01/02/2026 03:04:05 [INFO|DP=0|PP=0|TP=0|h100-1]: iteration: 5 / 100 | consumed_tokens: 5.24M | "
+        "elapsed_time_per_iteration_ms: 1.23K | tokens_per_sec: 852K | tokens_per_sec_per_gpu: 53.3K | "
+        "global_batch_size: 1.02K | lm_loss: 11.1 | lr: 3e-05 | model_tflops_per_gpu: 345 | hardware_tflops_per_gpu: 345",
+        {
+            "step": 5,
+            "seconds": 1.23,
+            "tokens_per_s": 852e3,
+            "tokens_per_s_per_device": 53.3e3,
+            "tflops": 345.0,
+            "global_batch_size": 1020,
+            "loss": 11.1,
+        },
+    ),
+    "maxtext": (
+        "completed step: 5, seconds: 3.456, TFLOP/s/device: 234.5, Tokens/s/device: 3456.7, total_weights: 65536, loss: 10.2",
+        {"step": 5, "seconds": 3.456, "tflops": 234.5, "tokens_per_s_per_device": 3456.7, "loss": 10.2},
+    ),
+    "deepspeed": (
+        "[2026-01-02 03:04:05,678] [INFO] [timer.py:260:stop] epoch=0/micro_step=80/global_step=10, RunningAvgSamplesPerSec="
+        "12.5, CurrSamplesPerSec=12.8, MemAllocated=18.25GB, MaxMemAllocated=61.5GB",
+        {"step": 10, "samples_per_s": 12.8, "peak_bytes": 61.5 * GIB},
+    ),
+    "deepspeed pipeline": (
+        "steps: 10 loss: 2.3456 iter time (s): 1.250 samples/sec: 25.600",
+        {"step": 10, "seconds": 1.25, "samples_per_s": 25.6, "loss": 2.3456},
+    ),
+    "trainer bar": (
+        "  5%|▌         | 50/1000 [01:19<25:00,  1.58s/it]",
+        {"step": 50, "elapsed_s": 79.0},
+    ),
+    "trainer end": (
+        "{'train_runtime': 123.45, 'train_samples_per_second': 12.3, 'train_steps_per_second': 0.512, 'train_loss': 1.5, "
+        "'epoch': 1.0}",
+        {"steps_per_s": 0.512, "samples_per_s": 12.3, "loss": 1.5},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_line_of_each_format(name):
+    line, values = LINES[name]
+    assert LogReader().feed(line).values() == pytest.approx(values)
+
+
+def test_every_format_has_a_line():
+    from forescale.logs import FORMATS
+
+    formats = set()
+    for line, _ in LINES.values():
+        reader = LogReader()
+        reader.feed(line)
+        formats.add(reader.format.name)
+    assert formats == {one.name for one in FORMATS}
+
+
+def megatron(step: int, milliseconds: float) -> str:
+    return f" iteration {step}/ 100 | elapsed time per iteration (ms): {milliseconds} | lm loss: 1.0E+00 |\n"
+
+
+def test_a_typical_step_leaves_out_warm_up(tmp_path: Path):
+    path = tmp_path / "train.log"
+    path.write_text(
+        "setting up\n"
+        + "".join(megatron(n, 9000 if n < 3 else 1000 + n) for n in range(1, 12))
+        + "garbage\x00\n"
+    )
+    log = read_log(path)
+    assert log.format == "megatron"
+    assert log.step_seconds(tokens=1, devices=1, sequences=1) == 1.0075
+    assert (log.restarts, log.out_of_memory) == (0, False)
+
+
+def test_restarts_and_the_end_of_memory(tmp_path: Path):
+    path = tmp_path / "train.log.gz"
+    text = (
+        "".join(megatron(n, 1000) for n in (1, 2, 3, 2, 3, 4))
+        + "torch.OutOfMemoryError: CUDA out of memory\n"
+    )
+    with gzip.open(path, "wt") as file:
+        file.write(text)
+    log = read_log(path)
+    assert (log.restarts, log.out_of_memory, len(log.records)) == (1, True, 6)
+
+
+@pytest.mark.parametrize(
+    ("line", "seconds"),
+    [
+        (
+            "step: {n}  loss: 7.1  memory: 45.50GiB(57.45%)  tps: 5,000  tflops: 345.67  mfu: 34.95%\n",
+            8192 * 8 / 8 / 5000,
+        ),
+        (
+            "global_step={n}, RunningAvgSamplesPerSec=12.5, CurrSamplesPerSec=16.0, MaxMemAllocated=61.5GB\n",
+            64 / 16,
+        ),
+        ("  5%|▌  | {n}/1000 [00:{n2:02d}<25:00,  1.58s/it]\r", 2.0),
+    ],
+)
+def test_steps_from_rates(tmp_path: Path, line, seconds):
+    path = tmp_path / "train.log"
+    path.write_text("".join(line.format(n=n, n2=2 * n) for n in range(1, 21)))
+    assert read_log(path).step_seconds(tokens=8192 * 8, devices=8, sequences=64) == pytest.approx(seconds)
+
+
+def test_a_file_that_is_no_log(tmp_path: Path):
+    path = tmp_path / "notes.txt"
+    path.write_text("nothing\n")
+    with raises(ReaderError, "no_records"):
+        read_log(path)
