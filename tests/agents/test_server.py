@@ -10,7 +10,13 @@ import pytest
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
-QUESTION = {"model": "llama-3.1-8b", "cluster": "h100-sxm", "devices": 8, "seq_len": "8192", "global_batch_size": 64}
+QUESTION = {
+    "model": "llama-3.1-8b",
+    "cluster": "h100-sxm",
+    "devices": 8,
+    "seq_len": "8192",
+    "global_batch_size": 64,
+}
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -51,7 +57,9 @@ def test_an_agent_plans_exports_and_checks_a_run(tmp_path):
         layout = {name: degrees[name] for name in ("tp", "cp", "pp", "zero", "micro_batch_size")}
         projected = json.loads((await call(client, "project", **QUESTION, **layout))[0])
         exported = json.loads((await call(client, "export", **QUESTION, **layout, to="torchtitan"))[0])
-        checked = json.loads((await call(client, "check", **{**QUESTION, "model": ["llama-3.1-8b"]}, **layout))[0])
+        checked = json.loads(
+            (await call(client, "check", **{**QUESTION, "model": ["llama-3.1-8b"]}, **layout))[0]
+        )
         local = json.loads((await call(client, "project", **{**QUESTION, "model": "config.json"}, zero=1))[0])
         return tools, found, projected, exported, checked, local
 

@@ -15,7 +15,7 @@ def code_of(script):
         [
             sys.executable,
             "-c",
-            f"import atexit, signal, sys\nfrom forescale.cli import app, console, main\n{script}",
+            f"import atexit, signal, sys\nfrom forescale.cli import app, console, main\nsys.argv[1:] = ['project']\n{script}",
         ],
         check=False,
         capture_output=True,

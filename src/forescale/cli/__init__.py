@@ -15,7 +15,19 @@ COLLECTED = (100_000, 50, 50)
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit: 0 for an answer, 2 for a question that has none, 130 after an interrupt."""
+    from forescale.cli.front import front
+
     gc.set_threshold(*COLLECTED)
+    os.environ.setdefault(
+        "OPENBLAS_NUM_THREADS", "1"
+    )  # its threads take a third of NumPy's start; products are small
+    if arguments is None and (text := front(sys.argv[1:])) is not None:
+        from contextlib import suppress
+
+        with suppress(BrokenPipeError):
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        sys.exit(0)
     local = arguments is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if local:  # an exception may be lost in the middle of an import
         signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import lru_cache
@@ -16,6 +16,7 @@ from typer.main import get_command
 
 from forescale.cli.codes import INTERRUPTED, USAGE_ERROR
 from forescale.cli.console import dropped, say
+from forescale.cli.front import COMMANDS, TEXT, front
 from forescale.cli.help import Commands
 from forescale.cli.reproduce import TYPED
 from forescale.errors import ForescaleError, InfeasibleError, nearest
@@ -33,49 +34,19 @@ LONGEST = 2_000
 _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[2])
 """Base of all errors in how a command was written, whichever click typer comes with."""
 
-COMMANDS: Mapping[str, tuple[str, str]] = {
-    "project": ("project", "project_command"),
-    "memory": ("memory", "memory_app"),
-    "search": ("search", "search_command"),
-    "export": ("export", "export_command"),
-    "advise": ("advise", "advise_command"),
-    "fit": ("advise", "fit_command"),
-    "check": ("check", "check_command"),
-    "diagnose": ("diagnose", "diagnose_command"),
-    "watch": ("watch", "watch_command"),
-    "run": ("run", "run_command"),
-    "sites": ("run", "sites_command"),
-    "sweep": ("sweep", "sweep_command"),
-    "compare": ("compare", "compare_command"),
-    "explain": ("explain", "explain_command"),
-    "report": ("report", "report_command"),
-    "study": ("study", "study_command"),
-    "bench": ("bench", "bench_command"),
-    "projection": ("projection", "projection_app"),
-    "validate": ("validate", "validate_command"),
-    "calibrate": ("calibrate", "calibrate_command"),
-    "catalogue": ("catalogue", "catalogue_app"),
-    "pipeline": ("pipeline", "app"),
-    "network": ("network", "network_command"),
-    "trace": ("trace", "trace_command"),
-    "serve": ("serve", "serve_command"),
-    "mcp": ("mcp", "mcp_command"),
-}
-"""Module and name of every command or group of commands, in the order of the help."""
-
 
 def application(names: Sequence[str] = tuple(COMMANDS)) -> typer.Typer:
     """Return the application with the named commands; modules of others are not loaded."""
     app = Commands(
         name="forescale",
-        help="Project memory and step time of a training run and find its best layout, before running it.",
+        help=TEXT,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
     for name in names:
-        module, attribute = COMMANDS[name]
+        module, attribute, _ = COMMANDS[name]
         command = getattr(import_module(f"forescale.cli.{module}"), attribute)
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)
@@ -121,6 +92,9 @@ def run(arguments: list[str] | None = None) -> int:
 
 
 def _run(names: Sequence[str]) -> int:
+    if (text := front(names)) is not None:
+        sys.stdout.write(text)
+        return 0
     TYPED.set(tuple(names))
     try:
         command = entry_point(_needed(names))

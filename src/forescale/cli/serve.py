@@ -22,7 +22,7 @@ def serve_command(
         "Another host name under which browsers may open the page. Repeatable.", "NAME", panel=PANEL
     ),
 ) -> None:
-    """Serve a page: one form, and at once the projection, pictures, the best layouts, explanations and launch files."""
+    """Serve a page: one form, and at once the projection, pictures, best layouts, explanations and launch files."""
     try:
         from forescale.web.workers import begin
 

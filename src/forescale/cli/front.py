@@ -1,0 +1,181 @@
+"""All commands, and what the program prints without one: its help, its version, how to start; it loads nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from forescale.version import __version__
+
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "project": ("project", "project_command", "Project step time and memory of one layout."),
+    "memory": ("memory", "memory_app", "Project the memory of one layout, or compare layouts."),
+    "search": ("search", "search_command", "Find the best layouts: the whole legal space, ranked."),
+    "export": (
+        "export",
+        "export_command",
+        "Write a layout as a framework's own configuration, and what it cannot say there.",
+    ),
+    "advise": (
+        "advise",
+        "advise_command",
+        "Find a layout step by step: what fits, then the batch, then throughput, with the numbers of each.",
+    ),
+    "fit": (
+        "advise",
+        "fit_command",
+        "Change a layout so that it fits or runs faster: single changes and pairs, ranked by the seconds they cost.",
+    ),
+    "check": (
+        "check",
+        "check_command",
+        "Check runs before they start; exit code 0 passes, 3 fails, 4 is illegal.",
+    ),
+    "diagnose": (
+        "diagnose",
+        "diagnose_command",
+        "Compare a measured run with what it should reach, and rank the causes of the difference.",
+    ),
+    "watch": (
+        "watch",
+        "watch_command",
+        "Follow the log of a running job: step time against the expected interval, drifts, restarts, days left.",
+    ),
+    "run": ("run", "run_command", "Project a whole run: days on the calendar, failures, money, energy."),
+    "sites": (
+        "run",
+        "sites_command",
+        "Train on sites with slow links between them: the bandwidth that each use of their devices needs.",
+    ),
+    "sweep": (
+        "sweep",
+        "sweep_command",
+        "Explore designs: a full search at every point of a grid or sample of cluster and workload parameters.",
+    ),
+    "compare": (
+        "compare",
+        "compare_command",
+        "Compare two plans or projections: time, memory and layout, term by term.",
+    ),
+    "explain": (
+        "explain",
+        "explain_command",
+        "Show how a number comes about: formula, inputs, units and source.",
+    ),
+    "report": (
+        "report",
+        "report_command",
+        "Search and write a report: headers, ranking with legend, details, slowest layouts, summary.",
+    ),
+    "study": (
+        "study",
+        "study_command",
+        "Compute a figure or table of a published analysis anew, and compare it with what the publication states.",
+    ),
+    "bench": (
+        "bench",
+        "bench_command",
+        "Measure on this machine what fits of a layout: its step, blocks, memory, kernels and messages.",
+    ),
+    "projection": (
+        "projection",
+        "projection_app",
+        "Primus' projection commands: memory or performance of an experiment, from --config alone.",
+    ),
+    "validate": (
+        "validate",
+        "validate_command",
+        "Project every run of a corpus and compare with what was measured.",
+    ),
+    "calibrate": (
+        "calibrate",
+        "calibrate_command",
+        "Calibrate to runs, kernels or collectives of your own; 3 to 5 runs are enough to start.",
+    ),
+    "catalogue": (
+        "catalogue",
+        "catalogue_app",
+        "List the models, devices, clusters and frameworks known by name.",
+    ),
+    "pipeline": ("pipeline", "app", "Pipeline schedules: build, check, time, draw and optimise."),
+    "network": (
+        "network",
+        "network_command",
+        "Price every collective of a cluster by size and ranks: time, bus bandwidth, algorithm.",
+    ),
+    "trace": (
+        "trace",
+        "trace_command",
+        "Record the operators of a model from its own code, without weights or a GPU.",
+    ),
+    "serve": (
+        "serve",
+        "serve_command",
+        "Serve a page: one form, and at once the projection, pictures, best layouts, explanations and launch files.",
+    ),
+    "mcp": (
+        "mcp",
+        "mcp_command",
+        "Serve commands as tools of the Model Context Protocol, on standard input and output; nothing is written.",
+    ),
+}
+"""Module, name and summary of every command or group of commands, in the order of the help."""
+TEXT = "Project memory and step time of a training run and find its best layout, before running it."
+OPTIONS = (
+    ("--version", "Print the version and exit."),
+    ("--install-completion", "Install completion for the current shell."),
+    ("--show-completion", "Show completion for the current shell, to copy it or customize the installation."),
+    ("-h, --help", "Show this message and exit."),
+)
+STARTS = (
+    (
+        "Does it fit, how fast is it?",
+        "project llama-3.1-8b --cluster h100 --devices 8 --seq-len 8192 --global-batch-size 64 --zero 3",
+    ),
+    (
+        "Which layout is best?",
+        "search llama-3.1-70b --cluster h100 --devices 64 --seq-len 8192 --global-batch-size 256",
+    ),
+    ("Does my file pass?", "check train.yaml --cluster h100"),
+)
+"""What a newcomer may ask first."""
+WIDTH = 78
+
+
+def front(arguments: Sequence[str]) -> str | None:
+    """Return what is printed for the program itself; None where a command is asked."""
+    if [*arguments] == ["--version"]:
+        return f"forescale {__version__}\n"
+    if [*arguments] in (["--help"], ["-h"]):
+        return _help()
+    return f"{_starts()}\n{_help()}" if not arguments else None
+
+
+def _starts() -> str:
+    lines = [f"{question}\n    forescale {command}\n" for question, command in STARTS]
+    return "Start with one of these:\n\n" + "\n".join(lines)
+
+
+def _help() -> str:
+    commands = [(name, summary) for name, (_, _, summary) in COMMANDS.items()]
+    head = ("Usage: forescale [OPTIONS] COMMAND [ARGS]...", "", _wrapped(TEXT, "  "), "")
+    return "\n".join((*head, *_section("Options", OPTIONS), "", *_section("Commands", commands), ""))
+
+
+def _section(title: str, rows: Sequence[tuple[str, str]]) -> list[str]:
+    width = max(len(name) for name, _ in rows)
+    return [
+        f"{title}:",
+        *(f"  {name:<{width}}  {_wrapped(text, ' ' * (width + 4)).lstrip()}" for name, text in rows),
+    ]
+
+
+def _wrapped(text: str, indent: str) -> str:
+    """Return a text in lines of WIDTH columns; textwrap takes longer to load than this takes."""
+    lines, line = [], ""
+    for word in text.split():
+        if line and len(indent) + len(line) + 1 + len(word) > WIDTH:
+            lines.append(indent + line)
+            line = word
+        else:
+            line = f"{line} {word}".strip()
+    return "\n".join([*lines, indent + line])
