@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import subprocess
 import sys
 
@@ -26,6 +27,13 @@ def test_the_program_without_a_command(forescale):
     assert forescale().out.endswith(text)
     assert all(command in forescale().out for _, command in STARTS)
     assert front(["project"]) is None
+
+
+def test_the_environment_for_reports(forescale):
+    values = json.loads(forescale("--version", "--json").out)
+    assert values["forescale"] == __version__
+    assert values["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert values["packages"]["numpy"].count(".") == 2
 
 
 def test_what_a_newcomer_is_told_to_ask_is_answered(forescale, tmp_path, monkeypatch):

@@ -139,15 +139,35 @@ STARTS = (
 )
 """What a newcomer may ask first."""
 WIDTH = 78
+PACKAGES = ("numpy", "msgspec", "typer", "rich", "pyyaml", "torch", "transformers", "fastapi", "mcp")
+"""Packages whose versions a report needs."""
 
 
 def front(arguments: Sequence[str]) -> str | None:
     """Return what is printed for the program itself; None where a command is asked."""
     if [*arguments] == ["--version"]:
         return f"forescale {__version__}\n"
+    if sorted(arguments) == ["--json", "--version"]:
+        return _environment()
     if [*arguments] in (["--help"], ["-h"]):
         return _help()
     return f"{_starts()}\n{_help()}" if not arguments else None
+
+
+def _environment() -> str:
+    """Return versions and platform as JSON, for reports."""
+    import json
+    import platform
+    from importlib.metadata import PackageNotFoundError, version
+
+    packages = {}
+    for name in PACKAGES:
+        try:
+            packages[name] = version(name)
+        except PackageNotFoundError:
+            packages[name] = None
+    values = {"forescale": __version__, "python": platform.python_version(), "platform": platform.platform()}
+    return json.dumps({**values, "packages": packages}, indent=2) + "\n"
 
 
 def _starts() -> str:
