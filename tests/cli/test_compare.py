@@ -136,3 +136,62 @@ def test_a_verdict_that_is_no_text_is_refused(forescale, tmp_path):
     ran = forescale("compare", path, path)
     assert (ran.code, ran.out) == (2, "")
     assert (ran.error.code, ran.error.key, ran.error.value) == ("wrong_type", "verdict", -1)
+
+
+MACHINES = ("llama-3.1-8b", "--seq-len", "4096", "--global-batch-size", "64")
+
+
+def test_the_best_layout_of_each_machine(forescale):
+    ran = forescale("compare", *MACHINES, "--cluster", "h100,mi300x", "--devices", "8", "--json")
+    body = json.loads(ran.out)
+    assert body["schema"] == "forescale.machines/1"
+    assert [(item["cluster"], item["chosen"]) for item in body["machines"]] == [
+        ("h100-sxm", "safe"),
+        ("mi300x", "safe"),
+    ]
+    for item in body["machines"]:
+        best = json.loads(
+            forescale(
+                "search",
+                *MACHINES,
+                "--cluster",
+                item["cluster"],
+                "--devices",
+                "8",
+                "--safe",
+                "--top",
+                1,
+                "--json",
+            ).out
+        )["best"][0]
+        assert item["step_time_s"] == best["step_time_s"]
+
+
+def test_one_layout_on_several_numbers_of_devices(forescale):
+    flags = ("--cluster", "h100", "--tp", "2", "--zero", "1")
+    body = json.loads(forescale("compare", *MACHINES, *flags, "--devices", "8,16", "--json").out)
+    for item in body["machines"]:
+        one = json.loads(forescale("project", *MACHINES, *flags, "--devices", item["devices"], "--json").out)
+        assert (item["chosen"], item["step_time_s"]) == ("given", one["step_time_s"])
+        assert item["tokens_per_s"] == pytest.approx(64 * 4096 / one["step_time_s"])
+
+
+def test_a_machine_that_nothing_fits_is_named(forescale):
+    flags = ("--cluster", "4090,h100", "--devices", "8", "--seq-len", "4096", "--global-batch-size", "64")
+    body = json.loads(forescale("compare", "llama-3.1-405b", *flags, "--json").out)
+    assert [bool(item["problem"]) for item in body["machines"]] == [True, True]
+    assert forescale("compare", "llama-3.1-405b", *flags).code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("llama-3.1-8b",), "missing machines to compare"),
+        ((), "missing A"),
+        (("a.toml", "b.toml", "--cluster", "h100"), "no_effect --cluster"),
+        ((*MACHINES, "--cluster", "h100", "--devices", "8,x"), "wrong_type --devices"),
+    ],
+)
+def test_machines_that_cannot_be_compared(forescale, arguments, error):
+    ran = forescale("compare", *arguments)
+    assert (ran.code, ran.refused.startswith(error)) == (2, True), ran.refused

@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
+from msgspec.structs import replace
 
 from forescale.cli.console import show
 from forescale.cli.formats import answer_of
 from forescale.cli.inputs import answered, read_question
-from forescale.cli.options import CostOptions, PlanOptions, Priced, grouped, option
+from forescale.cli.options import (
+    MACHINE,
+    Asked,
+    ClusterOptions,
+    CostOptions,
+    LaidOut,
+    PlanOptions,
+    Priced,
+    given,
+    grouped,
+    option,
+    refuse,
+)
 from forescale.cli.output import PageOptions
 from forescale.cli.scan import amount
-from forescale.errors import ReaderError
+from forescale.cli.space import SpaceOptions, asked_space
+from forescale.errors import ReaderError, missing, wrong_type
 from forescale.io.document import is_written, numbered, read_layout
+from forescale.limits import DEVICES, Interval, whole_of, within
 
 if TYPE_CHECKING:
     from forescale.projection.result import Projection
@@ -23,21 +40,48 @@ if TYPE_CHECKING:
 KINDS = "a plan (.toml, .yaml), or what project or search printed with --json (.json, FILE#2 is the second layout)"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeveralClusters(ClusterOptions):
+    """Machines that one question is asked of."""
+
+    cluster: str | None = option("Catalogue names or files, such as h100,b200.", "A,B", panel=MACHINE)
+    devices: str | None = option("Devices of each, such as 64,128.", "N,N", panel=MACHINE)  # type: ignore[assignment]
+
+
+class OnMachines(LaidOut, frozen=True, kw_only=True):
+    """One question of several machines; without a layout each has its best."""
+
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="A", help=f"{KINDS}; or a MODEL, with --cluster A,B.", show_default=False),
+    ] = None
+    cluster: SeveralClusters = msgspec.field(default_factory=SeveralClusters)
+
+
 @grouped
 def compare_command(
     *,
-    a: Annotated[str, typer.Argument(metavar="A", help=f"What it is compared with: {KINDS}.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="What is compared: the same kinds.")],
+    asked: OnMachines,
+    b: Annotated[
+        str | None,
+        typer.Argument(metavar="B", help="What A is compared with: the same kinds.", show_default=False),
+    ] = None,
     equal_budget: str | None = option(
         "Of two plans: the soonest run that each cluster gets for this money, such as 10M.", "AMOUNT"
     ),
     cost: CostOptions,
     output: PageOptions,
 ) -> None:
-    """Compare two plans or projections: time, memory and layout, term by term."""
+    """Compare two plans or projections term by term, or one model on several clusters or numbers of devices."""
     from forescale.search.compare import compare
 
-    budget = amount("--equal-budget", equal_budget)
+    if asked.model is None:
+        raise missing("A", "give two plans or projections, or a MODEL with --cluster A,B")
+    if b is None:
+        _compare_machines(asked, cost, output)
+        return
+    _refuse_machines(asked)
+    a, budget = asked.model, amount("--equal-budget", equal_budget)
     if budget is not None:
         from forescale.cli.render.run import equal_budget_view
         from forescale.whole_run.plans import at_equal_budget
@@ -49,6 +93,62 @@ def compare_command(
     from forescale.cli.render.compare import comparison_view
 
     show(answer_of(result, comparison_view), output)
+
+
+def _refuse_machines(asked: OnMachines) -> None:
+    """Refuse flags of a question next to two plans, which say everything."""
+    for group in (asked.cluster, asked.run, asked.layout):
+        refuse(group, "plans A and B have it", "leave B out to compare machines")
+
+
+def _compare_machines(asked: OnMachines, cost: CostOptions, output: PageOptions) -> None:
+    from forescale.cli.render.compare import machines_view
+    from forescale.search.machines import on_machines
+    from forescale.search.rank import search
+    from forescale.whole_run.plans import hourly_price
+
+    questions = [_on_machine(asked, cost, cluster) for cluster in _machines(asked.cluster)]
+    prices = {item.cluster.name: hourly_price(item.cluster) for item in questions}
+    result = on_machines(questions, lambda question: search(question, top=1).best[0], answered, prices)
+    show(answer_of(result, machines_view), output)
+
+
+def _machines(cluster: SeveralClusters) -> list[ClusterOptions]:
+    """Return every cluster with every number of devices."""
+    names = (cluster.cluster or "").split(",")
+    counts = [None] if cluster.devices is None else cluster.devices.split(",")
+    if len(names) * len(counts) < 2:
+        raise missing(
+            "machines to compare", "give several: --cluster h100,b200 or --devices 64,128; or plans A and B"
+        )
+    given = {item.name: getattr(cluster, item.name) for item in fields(ClusterOptions)}
+    return [
+        ClusterOptions(
+            **{
+                **given,
+                "cluster": name.strip() or None,
+                "devices": None if count is None else whole_in(count.strip(), DEVICES, "--devices"),
+            }
+        )
+        for name in names
+        for count in counts
+    ]
+
+
+def whole_in(text: str, allowed: Interval, flag: str) -> int:
+    """Return a whole number of a list on the command line."""
+    if (number := whole_of(text)) is None:
+        raise wrong_type(flag, text, "whole numbers, such as 64,128")
+    return int(within(number, allowed, flag))
+
+
+def _on_machine(asked: OnMachines, cost: CostOptions, cluster: ClusterOptions) -> Question:
+    values = {item: getattr(asked, item) for item in Asked.__struct_fields__}
+    one = Asked(**{**values, "cluster": cluster, "cost": cost})
+    if given(asked.layout):
+        return read_question(one)
+    question = read_question(replace(one, layout=None))
+    return asked_space(question, SpaceOptions(), sized=True, sets=asked.plan.sets)
 
 
 def _projection(text: str, cost: CostOptions) -> Projection | dict[str, Any]:

@@ -54,7 +54,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "compare": (
         "compare",
         "compare_command",
-        "Compare two plans or projections: time, memory and layout, term by term.",
+        "Compare two plans or projections term by term, or one model on several clusters or numbers of devices.",
     ),
     "explain": (
         "explain",
@@ -160,7 +160,7 @@ def _environment() -> str:
     import platform
     from importlib.metadata import PackageNotFoundError, version
 
-    packages = {}
+    packages: dict[str, str | None] = {}
     for name in PACKAGES:
         try:
             packages[name] = version(name)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from forescale.cli.render import words
-from forescale.report.document import Beside, Cell, TextLine, View, line, styled, table
+from forescale.report.document import Beside, Cell, Content, TextLine, View, line, styled, table
 from forescale.search.compare import Change, Comparison, Difference
+from forescale.search.machines import Machines
+from forescale.spec.phrases import layout
 from forescale.units import GIB, format_seconds
 
 SIDES = ("A", "B", "B − A")
@@ -90,3 +92,62 @@ def _outcome(result: Comparison) -> TextLine:
         f" by {format_seconds(abs(b - a))} ({share} of {slower}); the largest part of it is "
         f"{words.time_part(part.name)}: {most}",
     )
+
+
+def machines_view(result: Machines) -> View:
+    """Return one row per machine, and which is the fastest and the cheapest."""
+    contents: list[Content] = [
+        table(
+            "|cluster",
+            "devices",
+            "<layout",
+            "step",
+            "tok/s",
+            "MFU",
+            "GiB",
+            "|fit",
+            "per M tokens",
+            rows=_machines(result),
+        )
+    ]
+    best = result.fastest
+    if best is not None:
+        contents.append(
+            line(
+                ("fastest", "bold"), f": {best.devices:,} × {best.cluster}, {best.tokens_per_s:,.0f} tokens/s"
+            )
+        )
+    priced = {item.cost_per_million_tokens: item for item in result.machines if item.cost_per_million_tokens}
+    if priced:
+        cost, cheapest = min(priced.items())
+        text = f": {cheapest.devices:,} × {cheapest.cluster}, {cost:.3g} per million tokens (list prices)"
+        contents.append(line(("cheapest", "bold"), text))
+    contents += [line(f"{item.cluster}: {item.problem}") for item in result.machines if item.problem]
+    one = next((item.projection for item in result.machines if item.projection is not None), None)
+    return View(
+        title="machines" if one is None else one.model.name,
+        lead=""
+        if one is None
+        else f"seq_len {one.workload.seq_len:,} · global_batch_size {one.workload.global_batch_size:,}",
+        contents=tuple(contents),
+    )
+
+
+def _machines(result: Machines) -> Iterator[Sequence[Cell]]:
+    for item in result.machines:
+        one = item.projection
+        if one is None:
+            yield (item.cluster, f"{item.devices:,}", "none", *[""] * 6)
+            continue
+        cost = item.cost_per_million_tokens
+        yield (
+            item.cluster,
+            f"{item.devices:,}",
+            layout(one.strategy),
+            format_seconds(one.step_time_s),
+            f"{item.tokens_per_s:,.0f}",
+            words.percent(one.mfu),
+            f"{one.memory.peak_bytes / GIB:.1f}",
+            words.verdict(one.memory.verdict),
+            "" if cost is None else f"{cost:.3g}",
+        )

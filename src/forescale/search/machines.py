@@ -1,0 +1,129 @@
+"""One question on several machines: the layout that was given, or the best one of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from forescale.errors import InfeasibleError, SpecError
+from forescale.projection.result import Projection, cost_per_token
+from forescale.question import Question
+from forescale.results import Result
+from forescale.spec.phrases import layout
+from forescale.struct import Struct, attributes
+
+SCHEMA = "forescale.machines/1"
+
+
+class Machine(Struct, frozen=True, kw_only=True):
+    """One machine, and what it reaches."""
+
+    cluster: str
+    devices: int
+    projection: Projection | None = None
+    """None where no layout is legal, or none fits: `problem` says which."""
+    problem: str = ""
+    chosen: str = "given"
+    """How the layout was chosen: given; safe (fits at the upper end of its interval), or at risk."""
+    price_per_device_hour: float | None = None
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Of all devices; None without a projection."""
+        one = self.projection
+        return None if one is None else one.tokens_per_s_per_device * one.cluster.num_devices
+
+    @property
+    def cost_per_million_tokens(self) -> float | None:
+        """In the currency of the price; None where either is not known."""
+        one, price = self.projection, self.price_per_device_hour
+        if one is None or price is None:
+            return None
+        tokens = one.workload.tokens_per_step
+        step = one.step_time_s
+        used = {"num_devices": one.cluster.num_devices, "step_time": step, "tokens": tokens}
+        return float(cost_per_token(price_per_device_hour=price, **used)) * 1e6
+
+    def row(self) -> dict[str, Any]:
+        """Return the figures that machines are compared by."""
+        one = self.projection
+        known: dict[str, Any] = dict.fromkeys(("layout", "step_time_s", "mfu", "peak_bytes", "verdict"))
+        if one is not None:
+            known = {"layout": layout(one.strategy), **attributes(one, "step_time_s", "mfu")}
+            known |= attributes(one.memory, "peak_bytes", "verdict")
+        own = attributes(
+            self, "cluster", "devices", "chosen", "tokens_per_s", "cost_per_million_tokens", "problem"
+        )
+        return {**own, **known}
+
+
+class Machines(Result, Struct, frozen=True, kw_only=True):
+    """Several machines, in the order in which they were named."""
+
+    machines: tuple[Machine, ...]
+
+    @property
+    def fastest(self) -> Machine | None:
+        """The machine with the most tokens per second; None where no layout fits on any."""
+        able = [machine for machine in self.machines if machine.tokens_per_s is not None]
+        return max(able, key=lambda machine: machine.tokens_per_s or 0.0, default=None)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row per machine."""
+        return [machine.row() for machine in self.machines]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the `forescale.machines/1` document, with every projection."""
+        return {
+            "schema": SCHEMA,
+            "machines": [
+                {
+                    **machine.row(),
+                    "projection": None if machine.projection is None else machine.projection.to_json(),
+                }
+                for machine in self.machines
+            ],
+        }
+
+
+def on_machines(
+    questions: Sequence[Question],
+    search: Callable[[Question], Projection],
+    project: Callable[[Question], Projection],
+    prices: Mapping[str, float | None],
+) -> Machines:
+    """Return what each question reaches: its own layout, else the fastest that fits, with margin if there is one.
+
+    Parameters
+    ----------
+    questions
+        One per machine.
+    search, project
+        Return the best layout of a question without one, and the projection of one with.
+    prices
+        Per device and hour, by cluster.
+    """
+    return Machines(machines=tuple(_machine(question, search, project, prices) for question in questions))
+
+
+def _machine(
+    question: Question,
+    search: Callable[[Question], Projection],
+    project: Callable[[Question], Projection],
+    prices: Mapping[str, float | None],
+) -> Machine:
+    cluster = question.cluster
+    machine = Machine(
+        cluster=cluster.name, devices=cluster.num_devices, price_per_device_hour=prices.get(cluster.name)
+    )
+    try:
+        if question.strategy is not None:
+            return replace(machine, projection=project(question))
+        try:
+            return replace(machine, projection=search(replace(question, safe=True)), chosen="safe")
+        except InfeasibleError:
+            return replace(machine, projection=search(question), chosen="at risk")
+    except (SpecError, InfeasibleError) as error:
+        return replace(machine, problem=str(error))
