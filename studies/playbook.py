@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from charts import EQUAL, RATIO, Chart, cell_chart, degree_chart, stack_chart, titled
 from study import Output, Study, bounds
@@ -261,8 +261,12 @@ def measured_cells() -> tuple[Row, ...]:
 RUN: Row = {"cluster": "h100-sxm", "seq_len": 4096, "global_batch_size": 256, "framework": "nanotron"}
 
 
-def same_layout(cell: Row) -> float:
-    """Return the projected MFU of what was measured, in percent."""
+Cell: TypeAlias = tuple[str, str]
+"""Billions of parameters, and nodes."""
+
+
+def same_layout(cell: Row) -> Projection:
+    """Return the projection of what was measured."""
     degrees = {
         "tp": int(cell["tp"]),
         "pp": int(cell["pp"]),
@@ -270,8 +274,7 @@ def same_layout(cell: Row) -> float:
         "zero": int(cell["zero"]),
     }
     size = {"devices": 8 * int(cell["nodes"]), "micro_batch_size": int(cell["micro_batch"])}
-    result = project(ask(benchmark_model(cell["model_b"]), **{**RUN, **degrees, **size}))
-    return 100.0 * result.mfu_full_attention
+    return project(ask(benchmark_model(cell["model_b"]), **{**RUN, **degrees, **size}))
 
 
 def best_layout(cell: Row, winners: Winners) -> Projection:
@@ -317,23 +320,91 @@ def swept_chart(winners: Winners) -> Chart:
     return cell_chart(rows, x="billions of parameters", y="nodes", value="MFU", top=60.0)
 
 
-def projected_cells() -> dict[tuple[str, str], float]:
-    """Return the projected MFU of every measured layout, in percent, by size and nodes."""
+def projected_cells() -> dict[Cell, Projection]:
+    """Return the projection of every measured layout, by size and nodes."""
     return {(cell["model_b"], cell["nodes"]): same_layout(cell) for cell in measured_cells()}
 
 
-def benchmark_table(projected: Mapping[tuple[str, str], float]) -> str:
+def too_high(cell: Row, projected: Mapping[Cell, Projection]) -> float:
+    """Return by which share of the measured MFU the projected one is too high."""
+    mfu = projected[cell["model_b"], cell["nodes"]].mfu_full_attention
+    return 100.0 * mfu / float(cell["mfu_pct"]) - 1.0
+
+
+def benchmark_table(projected: Mapping[Cell, Projection]) -> str:
     """Return every cell: what was measured, what is projected of that layout."""
     lines = ["| billions | nodes | layout measured | MFU | projected | off by |", "|--:|--:|---|--:|--:|--:|"]
     for cell in measured_cells():
-        ours, theirs = projected[cell["model_b"], cell["nodes"]], float(cell["mfu_pct"])
+        ours = 100.0 * projected[cell["model_b"], cell["nodes"]].mfu_full_attention
         names = {"dp": "dp", "tp": "tp", "pp": "pp", "micro_batch": "micro-batch", "zero": "zero"}
         parts = ", ".join(f"{name} {cell[key]}" for key, name in names.items())
         lines.append(
-            f"| {cell['model_b']} | {cell['nodes']} | {parts} | {theirs:.1f} % | {ours:.1f} % "
-            f"| {ours / theirs - 1.0:+.0%} |"
+            f"| {cell['model_b']} | {cell['nodes']} | {parts} | {float(cell['mfu_pct']):.1f} % | {ours:.1f} % "
+            f"| {too_high(cell, projected):+.0%} |"
         )
     return "\n".join(lines)
+
+
+APART = ("data_comm", "tensor_comm", "bubble", "overhead")
+"""Parts of a step that are not a rank's own kernels, in the table of terms."""
+
+
+def missing(projected: Mapping[Cell, Projection]) -> dict[Cell, float]:
+    """Return the seconds by which each measured step is longer than its projection."""
+    steps = {name: result.step_time_s for name, result in projected.items()}
+    return {
+        (name := (cell["model_b"], cell["nodes"])): steps[name] * too_high(cell, projected)
+        for cell in measured_cells()
+    }
+
+
+def terms_table(projected: Mapping[Cell, Projection]) -> str:
+    """Return the terms of the cells of 64 and 32 nodes, and of those that are far off, in seconds per step."""
+    lines = [
+        f"| billions | nodes | measured | projected | kernels | {' | '.join(APART)} | missing |",
+        f"|--:|--:|{'--:|' * (len(APART) + 4)}",
+    ]
+    gaps = missing(projected)
+    for cell in measured_cells():
+        name = (cell["model_b"], cell["nodes"])
+        if name[1] not in ("64", "32") and too_high(cell, projected) < FAR:
+            continue
+        result, parts = projected[name], projected[name].time_s
+        kernels = sum(seconds for part, seconds in parts.items() if part not in (*APART, "pipeline_comm"))
+        numbers = (result.step_time_s + gaps[name], result.step_time_s, kernels)
+        columns = [*numbers, *(parts[part] for part in APART), gaps[name]]
+        lines.append(f"| {' | '.join(name)} | {' | '.join(f'{number:.3f}' for number in columns)} |")
+    return "\n".join(lines)
+
+
+FAR = 0.4
+"""Cells whose projection is too high by more than this share."""
+SMALL = ("1.34", "3.57", "8.86")
+"""Sizes whose layouts have one micro-batch per step on 64 nodes."""
+
+
+def term_figures(projected: Mapping[Cell, Projection]) -> Row:
+    """Return what the page says of the terms of the cells that are far off."""
+    gaps = missing(projected)
+    alone = [gaps[size, "64"] for size in SMALL]
+    wait = sum(alone) / len(alone)
+    measured = {name: result.step_time_s + gaps[name] for name, result in projected.items()}
+    tensor = {nodes: projected["80.0", nodes].time_s["tensor_comm"] for nodes in ("64", "4")}
+    return {
+        "wait": wait,
+        "waits": bounds(alone),
+        "waits_32": bounds(gaps[size, "32"] for size in SMALL),
+        "with_wait": max(
+            abs((projected[size, "64"].step_time_s + wait) / measured[size, "64"] - 1.0) for size in SMALL
+        ),
+        "network": bounds(
+            1.0 + gaps[size, "64"] / projected[size, "64"].time_s["data_comm"] for size in SMALL
+        ),
+        "tensor_64": 1.0 + (gaps["80.0", "64"] - wait) / tensor["64"],
+        "tensor_4": 1.0 + gaps["80.0", "4"] / tensor["4"],
+        "step_80": (measured["80.0", "4"], measured["80.0", "8"]),
+        "ratio_80": measured["80.0", "4"] / measured["80.0", "8"],
+    }
 
 
 def ratios(rows: Callable[[], Iterator[Row]], x: str, y: str = RATIO) -> Callable[[], Chart]:
@@ -439,10 +510,9 @@ def of_nodes(chart: Chart, nodes: str) -> tuple[float, float]:
     return bounds(row["MFU"] for row in values(chart) if row["nodes"] == nodes)
 
 
-def benchmark_figures(charts: Mapping[str, Chart], projected: Mapping[tuple[str, str], float]) -> Row:
+def benchmark_figures(charts: Mapping[str, Chart], projected: Mapping[Cell, Projection]) -> Row:
     """Return what the page says of the measured benchmark."""
-    measured = {(cell["model_b"], cell["nodes"]): float(cell["mfu_pct"]) for cell in measured_cells()}
-    off = {cell: projected[cell] / mfu - 1.0 for cell, mfu in measured.items()}
+    off = {(cell["model_b"], cell["nodes"]): too_high(cell, projected) for cell in measured_cells()}
     return {
         "measured_one": of_nodes(charts["measured"], "1"),
         "measured_64": of_nodes(charts["measured"], "64"),
@@ -509,6 +579,13 @@ def claims(charts: Mapping[str, Chart]) -> dict[str, bool]:
     }
 
 
+def term_claims(projected: Mapping[Cell, Projection]) -> dict[str, bool]:
+    """Return which statements about the terms hold."""
+    gaps = missing(projected)
+    alone = [gaps[size, "64"] for size in SMALL]
+    return {"whatever their size": max(alone) < 1.6 * min(alone)}
+
+
 def one_node(chart: Chart) -> str:
     """Return the layouts on one node by size of model."""
     rows = [row for row in values(chart) if row["nodes"] == "1"]
@@ -531,6 +608,7 @@ def output(winners: Winners) -> Output:
     cases = [advised(case, winners) for case in CASES]
     parts = ["# Tables of the study of the playbook", "Written by `studies/playbook.py`."]
     parts += ["## The measured benchmark, layout by layout", benchmark_table(projected)]
+    parts += ["## Terms of the step, in seconds", terms_table(projected)]
     parts += ["## Advice and exact search on H100 nodes", advice_table(cases)]
     return Output(
         tables={"tables.md": "\n\n".join(parts) + "\n"},
@@ -538,9 +616,10 @@ def output(winners: Winners) -> Output:
         figures={
             **picture_figures(charts),
             **benchmark_figures(charts, projected),
+            **term_figures(projected),
             **advice_figures(cases),
         },
-        claims=claims(charts),
+        claims={**claims(charts), **term_claims(projected)},
     )
 
 

@@ -7,6 +7,7 @@ import pytest
 from tests.errors import raises
 from tests.small import cluster, dense, moe, workload
 
+from forescale.catalogue.models import load_model
 from forescale.cost.measured import Measurements
 from forescale.cost.select import Costs
 from forescale.cost.timings import MeasuredCollective
@@ -398,3 +399,27 @@ def test_timed_messages_say_what_they_cover_and_what_not():
     )
     assert "looked up: reduce_scatter over dp_cp;" in two
     assert "looked up: nothing of this layout" in four
+
+
+def test_ranks_above_the_key_value_heads_are_noted_with_what_they_copy():
+    """Llama-3-8B has 8 key/value heads of 128: with tp 16, 2 · 4096 · 128 / 2 parameters more per layer and device."""
+    model = load_model("llama-3-8b")
+    texts = {
+        tp: [
+            note.text
+            for note in project(model, cluster(16), Layout(tp=tp, dp_shard=16 // tp), workload()).notes
+            if note.topic == "attention"
+        ]
+        for tp in (8, 16)
+    }
+    assert texts[8] == []
+    assert len(texts[16]) == 1 and "524,288 parameters" in texts[16][0]
+
+
+@pytest.mark.parametrize(
+    ("flash", "modules", "count"), [(True, "core_attn", 1), (True, "mlp", 0), (False, "core_attn", 0)]
+)
+def test_selective_recompute_under_flash_attention_is_noted(flash, modules, count):
+    layout = Layout(recompute=Recompute(granularity="selective", modules=(modules,)), flash_attention=flash)
+    notes = project(dense(), cluster(1), layout, workload()).notes
+    assert len([note for note in notes if note.topic == "recompute"]) == count

@@ -46,6 +46,7 @@ from forescale.projection.result import (
     utilisation,
 )
 from forescale.question import Note, Question, question_of
+from forescale.spec.attention import FullAttention
 from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import freezable
 from forescale.spec.layout import Layout, Routing
@@ -225,6 +226,10 @@ PRIORS = (
     "forescale bench and forescale calibrate measure yours"
 )
 """What is said of devices that nothing was measured of."""
+FLASH_RECOMPUTES = (
+    "flash attention keeps no scores and recomputes them in its own backward: selective recompute of core_attn frees "
+    "next to nothing and runs the forward kernel twice; give other modules (--recompute-modules) or full"
+)
 
 
 def _sourced(result: Projection, prepared: Prepared) -> Projection:
@@ -508,6 +513,9 @@ def _notes(model: Model, layout: Layout, workload: Workload) -> tuple[Note, ...]
         text = f"pp is 1, so there is no pipeline: schedule {layout.schedule} changes nothing"
         notes.append(Note(topic="schedule", text=text))
     notes += [Note(topic="model", text=text) for text in _without_effect(model, layout, workload)]
+    notes += _copied_heads(model, layout)
+    if layout.flash_attention and layout.recompute.modules == ("core_attn",):
+        notes.append(Note(topic="recompute", text=FLASH_RECOMPUTES))
     if workload.document_len is not None and workload.document_len > workload.seq_len:
         text = f"documents of {workload.document_len} tokens are cut at seq_len {workload.seq_len}"
         notes.append(Note(topic="sequence", text=f"{text}: document_len changes nothing"))
@@ -519,6 +527,21 @@ def _notes(model: Model, layout: Layout, workload: Workload) -> tuple[Note, ...]
             )
         )
     return tuple(notes)
+
+
+def _copied_heads(model: Model, layout: Layout) -> Iterator[Note]:
+    """Yield a note for the fewest key/value heads of full attention, if there are more tensor-parallel ranks."""
+    kinds = {kind.attention for kind in model.layer_kinds if isinstance(kind.attention, FullAttention)}
+    spec = min(kinds, key=lambda item: item.num_kv_heads, default=None)
+    if spec is None or layout.tp <= spec.num_kv_heads:
+        return
+    copies = layout.tp / spec.num_kv_heads
+    added = 2.0 * model.hidden_size * spec.head_dim * (1.0 - 1.0 / copies)
+    text = (
+        f"tp {layout.tp} is above the {spec.num_kv_heads} key/value heads of {model.name}: {copies:g} ranks each hold "
+        f"and compute the same head, which adds {added:,.0f} parameters of key and value projections to each layer"
+    )
+    yield Note(topic="attention", text=text)
 
 
 def _without_effect(model: Model, layout: Layout, workload: Workload) -> Iterator[str]:

@@ -72,6 +72,12 @@ def parse(text: str | float, dimension: str) -> float:
     return float(within(value, _ANY, shown(text)))
 
 
+def is_count(text: str) -> bool:
+    """Return whether a text is a number with or without K, M, B or T."""
+    match = _QUANTITY.match(text) if len(text) <= _LONGEST else None
+    return match is not None and (match[2] or "") in _SCALES["token"]
+
+
 def length_of(text: str) -> int | None:
     """Return the tokens of a sequence as people write them, None where it is not a number; k and M are of 1,024."""
     match = re.fullmatch(r"\s*(\d[\d_]*)([kKM]?)\s*", text, re.ASCII)

@@ -89,3 +89,12 @@ def test_arguments_are_a_model_and_a_quantity(arguments, model, quantity):
 
 def test_options_of_one_quantity_require_it(forescale):
     assert forescale("explain", DENSE[0], *MACHINE, *RUN, *LAYOUT, "--depth", 1).code == 2
+
+
+@pytest.mark.parametrize("quantity", ["step_time", "memory.activations", "params.per_device_max"])
+def test_arithmetic_is_named_by_its_operands(forescale, quantity):
+    out = forescale("explain", DENSE[0], quantity, *DENSE[1:], "--depth", 30).out
+    names = {row.partition(" = ")[0].lstrip("│├└─ ") for row in out.splitlines() if " = " in row}
+    assert not {"product", "quotient", "sum", "difference", "first", "second", "×", "+"} & names
+    assert any(" × " in name for name in names)
+    assert "(quotient)" not in out and "(sum)" not in out

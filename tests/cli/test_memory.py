@@ -226,3 +226,25 @@ def test_files_hold_the_first_of_many_microbatches(forescale, tmp_path):
     assert max(event["args"]["microbatch"] for event in events if event["ph"] == "X") == 63
     kept = [event["args"]["bytes"] for event in events if event["name"] == "allocated"]
     assert max(kept) == pytest.approx(whole["timeline"]["peak"]["allocated_bytes"])
+
+
+def test_states_by_number_of_parameters_and_types(forescale):
+    """The playbook's memory table, 16 and 20 bytes per parameter, and its table of FP8 recipes."""
+    printed = document(forescale("memory", "1B", "7B", "70B", "405B", "--json"))
+    table = {}
+    for row in printed["rows"]:
+        table.setdefault(row["types"], []).append(row["total_bytes"] / 1e9)
+    assert table["fp32"] == table["bf16"] == [16, 112, 1120, 6480]
+    assert table["bf16, fp32 gradients"] == [20, 140, 1400, 8100]
+    assert [table[f"fp8, {name}"][0] for name in ("Transformer Engine", "FP8-LM O3", "nanotron")] == [
+        16,
+        7,
+        6,
+    ]
+
+
+def test_states_of_a_model_are_those_of_its_parameters(forescale):
+    (row, *_) = document(forescale("memory", "states", "llama-3.1-8b", "--json"))["rows"]
+    assert row["total_bytes"] == 16 * row["parameters"] == 16 * 8_030_261_248
+    assert "out_of_range parameters" in forescale("memory", "states", "0").refused
+    assert "unknown_name" in forescale("memory", "states", "lama-3.1-8b").refused

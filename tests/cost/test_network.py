@@ -154,3 +154,15 @@ def test_usual_groups_are_those_of_a_node_and_of_the_cluster():
         price_network(H100, ranks=[65])
     with pytest.raises(SpecError, match=r"2 to 32 ranks that are 2 devices apart on 64"):
         price_network(H100, ranks=[33], stride=2)
+
+
+def test_rooted_collectives_take_what_the_links_of_the_root_take() -> None:
+    """Gather and scatter send (n - 1)/n of the buffer over the root's links; a barrier sends one number."""
+    prices = price_network(H100, ranks=[8], sizes=[1e6, 1e9], kinds=["gather", "scatter", "barrier"])
+    exchange = price_network(H100, ranks=[8], sizes=[1e6, 1e9], kinds=["all_to_all"])
+    number = price_network(H100, ranks=[8], sizes=[4.0], kinds=["all_reduce"])
+    seconds = [price.seconds for price in exchange.prices]
+    assert [price.seconds for price in prices.of("gather", 8)] == seconds
+    assert [price.seconds for price in prices.of("scatter", 8)] == seconds
+    assert [price.seconds for price in prices.of("barrier", 8)] == [number.prices[0].seconds] * 2
+    assert {price.bus_bandwidth for price in prices.of("barrier", 8)} == {0.0}

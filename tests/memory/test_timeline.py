@@ -444,3 +444,12 @@ def test_outputs_that_stages_keep_live_beside_what_they_saved():
         total_bytes(one.kept) - total_bytes(other.kept) for one, other in zip(more, plain, strict=True)
     ]
     assert differences == [2 * 4096 / 2 * 4096] * 3 + [0]
+
+
+def test_the_first_step_has_no_moments_before_its_update():
+    """AdamW in fp32 with an fp32 master copy: two thirds of its states come with the first update."""
+    timeline = memory_timeline(dense(), cluster(8), Layout(pp=4, dp_shard=2), workload())
+    for rank in timeline.ranks:
+        assert rank.standing.moments == pytest.approx(rank.standing.optimizer * 2 / 3)
+        assert rank.first_step[:-2] == pytest.approx(rank.allocated[:-2] - rank.standing.moments)
+        assert rank.first_step[-2:].tolist() == rank.allocated[-2:].tolist()

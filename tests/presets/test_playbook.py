@@ -10,8 +10,8 @@ from tests.small import asked
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
+from forescale.explain.explain import explain
 from forescale.presets import project_as
-from forescale.presets.playbook import PLAYBOOK_2025
 from forescale.presets.playbook.preset import (
     bytes_per_parameter,
     playbook_activation_bytes,
@@ -28,6 +28,7 @@ from forescale.presets.playbook.preset import (
 )
 from forescale.project import project
 from forescale.spec import Layout, Precision, Recompute, Workload
+from forescale.spec.layout import Kernels
 
 MIXED = Precision(gradients="bf16")
 ACCUMULATED = Precision(gradients="fp32")
@@ -51,11 +52,13 @@ def test_memory_table(billions, plain, accumulated):
         (Precision(compute="fp8", parameters="fp8", gradients="fp8", master="bf16", moments="fp8"), 1, 1, 2 + 1 + 1),
         (Precision(parameters="fp8", gradients="bf16", moments="bf16"), 1, 2, 4 + 2 + 2),
         (Precision(gradients="bf16", master="none"), 2, 2, 4 + 4),
+        (Precision(compute="fp8", parameters="fp8", gradients="fp8", master="fp16", moments="fp8", second_moments="fp16"),
+            1, 1, 2 + 1 + 2),
     ],
-    ids=["bf16", "transformer-engine", "nanotron", "deepseek-v3", "no-master"],
+    ids=["bf16", "transformer-engine", "nanotron", "deepseek-v3", "no-master", "fp8-lm"],
 )  # fmt: skip
 def test_states_follow_their_types(precision, weights, gradients, optimizer):
-    """The playbook's table of FP8 recipes: 16 bytes in bf16 and under Transformer Engine, 6 in nanotron's FP8."""
+    """The playbook's table of FP8 recipes: 16 bytes in bf16 and under Transformer Engine, 7 and 6."""
     item = bytes_per_parameter(precision)
     assert (item.weights, item.gradients, item.accumulated, item.optimizer) == (
         weights,
@@ -142,7 +145,37 @@ def test_projection_of_a_llama():
     assert stage.weights_bytes == pytest.approx(2 * result.params.total / 2)
     assert stage.optimizer_bytes == pytest.approx(12 * result.params.total / 2 / 4)
     assert stage.activations_bytes == pytest.approx(32 * 2 * 4096 * 4096 / 2)
-    assert {"parameters", "activations", "data_comm", "tensor_comm"} <= {note.topic for note in result.notes}
+    assert {"parameters", "activations"} <= {note.topic for note in result.notes}
+    assert [item.part for item in result.communication] == ["data_comm", "tensor_comm"]
+
+
+BLOCK = replace(small.dense(10), hidden_size=10_000, max_seq_len=None)
+"""The playbook's example: ten blocks of 16h² = 1.6 B parameters."""
+
+
+@pytest.mark.parametrize(
+    ("layout", "batch", "part", "payload", "volume"),
+    [
+        (Layout(dp_shard=8, zero=0), 8, "data_comm", 25e6, 32e9),
+        (Layout(dp_shard=8, zero=3), 8, "data_comm", 0.8e9, 24e9),
+        (Layout(tp=8, micro_batch_size=8), 8, "tensor_comm", 80e6, 6.4e9),
+        (Layout(pp=5), 8, "pipeline_comm", 80e6, 2.56e9),  # 40 M and 1.28 G elements there
+        (Layout(dp_shard=8, zero=0, kernels=Kernels(bucket_elements=50e6)), 8, "data_comm", 100e6, 32e9),
+    ],
+)
+def test_messages_and_volumes_of_the_formulas_for_compute_and_comms(layout, batch, part, payload, volume):
+    question = asked(
+        BLOCK,
+        small.cluster(layout.num_devices),
+        layout,
+        Workload(seq_len=4000, global_batch_size=batch),
+        preset="playbook",
+    )
+    sent = {item.part: item for item in project_as(question).communication}[part]
+    assert (sent.payload_bytes, sent.volume_bytes) == pytest.approx((payload, volume))
+    assert explain(question, f"volume.{part}").value == sent.volume_bytes
+    assert explain(question, f"ratio.{part}").value == sent.ratio
+    assert explain(question, "params.block").value == 1.6e9
 
 
 @pytest.mark.parametrize(("layers", "verdict"), [(8, "AT RISK"), (2000, "OOM")])
@@ -164,10 +197,11 @@ def test_no_layout_is_said_to_fit(layers, verdict):
 def test_pipelines_hold_p_micro_batches():
     workload = Workload(seq_len=1024, global_batch_size=16)
     one, four = (
-        PLAYBOOK_2025.account(small.dense(8), small.cluster(pp), Layout(pp=pp), workload) for pp in (1, 4)
+        project_as(asked(small.dense(8), small.cluster(pp), Layout(pp=pp), workload, preset="playbook"))
+        for pp in (1, 4)
     )
-    assert four.stages[0].activations == pytest.approx(one.stages[0].activations)
-    assert any(note.topic == "bubble" for note in four.notes)
+    assert four.memory.stages[0].activations_bytes == pytest.approx(one.memory.stages[0].activations_bytes)
+    assert [item.part for item in four.communication] == ["pipeline_comm", "bubble"]
 
 
 def test_ring_ratio_from_its_own_parts():

@@ -124,3 +124,13 @@ def test_they_are_those_of_all_scenarios():
         (step for item in found_of_each for step in item.scores.step_time[item.fits]), reverse=True
     )
     assert [item.step_time_s for item in slowest_of(question, 4)] == pytest.approx(every[:4], rel=0)
+
+
+def test_a_front_draws_a_sample_of_all_layouts_that_fit():
+    """Every point of the front is at the edge of them."""
+    result = pareto_search(dense(4), cluster(8), workload())
+    assert 0 < len(result.sample) <= min(result.num_feasible, 4096)
+    lowest, fastest = (min(values) for values in zip(*result.sample, strict=True))
+    assert min(one.step_time_s for one in result.front) <= fastest
+    assert min(one.memory.peak_bytes for one in result.front) <= lowest * 2**30 * (1 + 1e-12)
+    assert [line.name for line in result.pictures()[0].lines] == ["all that fit", "layouts"]

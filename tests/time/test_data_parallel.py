@@ -33,6 +33,7 @@ from forescale.time.data_parallel import (
     side_by_side,
     update_owners,
 )
+from forescale.time.overlap import gradient_buckets
 
 BARE = Overlap(grad_reduce=False, param_gather=False)
 
@@ -384,14 +385,17 @@ ONCE = DataTraffic(
 )
 
 
-def once(zero, *, whole=0.0, waits=(0.0, 0.0), reduces=True, gathers=True, contention=0.0, forward=50.0):
+def once(
+    zero, *, whole=0.0, waits=(0.0, 0.0), reduces=True, gathers=True, contention=0.0, forward=50.0, **more
+):
     return float(
         exposed_once(
-            ONCE,
+            replace(ONCE, buckets=more.get("buckets")),
             zero=float(zero),
             forward=forward,
             backward=90.0,
-            buckets=4.0,
+            layers=4.0,
+            reductions=more.get("reductions", 1.0),
             grad_reduce=reduces,
             param_gather=gathers,
             contention=contention,
@@ -413,6 +417,44 @@ def test_what_a_step_shows_of_its_traffic():
     # All but a last quarter slows what hides it by half its time.
     assert once(1, contention=0.5) == (130 / 4 + 0.5 * 130 * 3 / 4) + (80 / 4 + 0.5 * 80 * 3 / 4)
     assert once(3, contention=0.5) == 7.5 + 0.5 * 22.5
+
+
+def test_reduction_begins_when_the_first_bucket_is_full():
+    """Ultra-Scale Playbook: N - 1 buckets behind (N - 1)/N of backward; with long backwards the last one is left."""
+    assert once(0, buckets=3.0) == 180 + 30 - 90 * 2 / 3
+    assert once(1, buckets=3.0) == (130 - 90 * 2 / 3) + (80 - 50)  # gathers are not cut into buckets
+    assert once(3, buckets=6.0) == 30 / 6
+    assert once(0, buckets=1.0) == 210  # one bucket: nothing to hide behind
+
+
+def test_reductions_after_every_micro_batch():
+    """Without no_sync each of four micro-batches reduces behind its own backward; the gather comes once."""
+    assert once(0, reductions=4.0) == 4 * (180 + 30 - 90)
+    assert once(1, reductions=4.0) == 4 * (130 - 90) + (80 - 50)
+    assert once(1, reductions=4.0, waits=(8.0, 25.0)) == 4 * 40 - 25 + (30 - 8)
+    assert once(3, reductions=4.0) == 30 / 4
+
+
+@pytest.mark.parametrize(("elements", "count"), [(1e6, 1), (2.5e7, 2), (2.6e7, 3)])
+def test_buckets_of_gradients(elements, count):
+    assert gradient_buckets(elements=elements, bucket_elements=12.5e6) == count
+
+
+@pytest.mark.parametrize(
+    "degrees", [{"dp_shard": 8, "zero": 1}, {"dp_shard": 8, "zero": 0}, {"dp_replicate": 8, "zero": 0}]
+)
+def test_many_small_messages_take_longer_than_few_large_ones(degrees):
+    """A stage's gradients in buckets: each message pays its latency, the bytes are the same."""
+    whole, large, short = (
+        project(
+            dense(2),
+            cluster(8),
+            Layout(**degrees, overlap=Overlap(grad_reduce=False), kernels=Kernels(bucket_elements=size)),
+            workload(),
+        ).time_s["data_comm"]
+        for size in (0.0, 1e7, 1e4)
+    )
+    assert short > large > whole
 
 
 def test_stages_hide_traffic_while_they_wait():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from tests import toy
+from tests import small, toy
 
 from forescale.project import project
 from forescale.spec import DenseFfn, Layer, Layout, Model, Workload
@@ -157,3 +157,13 @@ def test_dispatch_runs_beside_the_first_product_of_shared_experts_and_combine_be
     for local in (hides, later, back):
         apart.add(alone, local, local.forward, apart.of_forward)
     assert alone == {"expert_comm": 30.0}
+
+
+def test_a_ring_that_does_not_overlap_sends_before_it_computes():
+    """Keys and values of 3 other ranks; overlapped, the attention hides all of them."""
+    shown = {}
+    for overlapped in (True, False):
+        layout = Layout(cp=4, cp_kind="ring", overlap=Overlap(context=overlapped))
+        result = project(small.dense(2), small.cluster(4), layout, small.workload())
+        shown[overlapped] = result.time_s["context_comm"]
+    assert shown[False] > shown[True]

@@ -61,6 +61,9 @@ def of_document(document, message):
             else max(stages, key=lambda item: item["peak_bytes"])
         )
         return stage[f"{part}_bytes"]
+    if family in ("ratio", "payload", "volume"):
+        sent = next(item for item in document["communication"] if item["part"] == part)
+        return sent[family if family == "ratio" else f"{family}_bytes"]
     if family == "params":
         return document["params"][part]
     if part:

@@ -95,6 +95,7 @@ def _check_types(types: Precision, optimizer: str) -> None:
         "gradients": (types.gradients, (runs, "fp32")),
         "master": (types.master, ("none", runs, "fp32")),
         "moments": (types.moments, (types.moments,) if optimizer in FREE_MOMENTS else (updated,)),
+        "second_moments": (types.second_moments or types.moments, (types.moments,)),
     }
     for key, (value, kept) in allowed.items():
         if value not in kept:

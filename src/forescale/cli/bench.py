@@ -50,7 +50,7 @@ class BenchRunOptions:
         check=bounded(DEVICES),
     )
     seconds: float = _bench(
-        "Most time to measure, after start-up.",
+        "Time limit after start-up.",
         "S",
         default=SECONDS,
         check=bounded(TIME, whole=False),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
 
+import typer
 from msgspec.structs import replace as replace_struct
 
 from forescale.atomic_write import writable
@@ -13,11 +14,20 @@ from forescale.cli.console import say, show
 from forescale.cli.formats import Answer, answer_of, extended
 from forescale.cli.help import CommandGroup, Commands
 from forescale.cli.inputs import answered, read_question, refuse_presets
-from forescale.cli.options import BenchOptions, LaidOut, LayoutOptions, grouped, option, output_option
+from forescale.cli.options import (
+    BenchOptions,
+    LaidOut,
+    LayoutOptions,
+    complete_models,
+    grouped,
+    option,
+    output_option,
+)
 from forescale.cli.output import PageOptions
 from forescale.errors import SpecError, empty, not_measured, wrong_suffix, wrong_type
-from forescale.limits import whole_of
+from forescale.limits import AMOUNT, whole_of, within
 from forescale.spec.layout import RematPolicy
+from forescale.units import is_count, parse
 from forescale.view.page import SUFFIXES
 
 if TYPE_CHECKING:
@@ -31,7 +41,8 @@ if TYPE_CHECKING:
     from forescale.report.memory_compare import MemoryComparison
 
 
-DEFAULT = "layout"
+DEFAULT, STATES = "layout", "states"
+STATE_PARTS = ("weights", "gradients", "accumulated", "optimizer", "total")
 EXPORTED, SHORTEST = 64, 4
 """Micro-batches that a file holds, at least so many per pipeline rank, or groups of them; (interleaved) 1F1B repeats
 itself."""
@@ -41,9 +52,9 @@ class DefaultGroup(CommandGroup):
     """Commands of which one runs where none is named, so that `forescale memory MODEL` needs no more words."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  (whichever click typer has)
-        """Put the default command before arguments that name none."""
+        """Put the default command before arguments that name none, that of states before a number of parameters."""
         if not args or args[0] not in self.commands:
-            args = [DEFAULT, *args]
+            args = [STATES if args and args[0][:1].isdigit() and is_count(args[0]) else DEFAULT, *args]
         return super().parse_args(ctx, args)
 
 
@@ -167,6 +178,57 @@ def _timeline(question: Question, options: TimelineOptions) -> MemoryTimeline:
             written = memory_timeline(question, most_microbatches=enough)
         write_timeline(written, options.export)
     return timeline
+
+
+@memory_app.command(STATES)
+@grouped
+def states_command(
+    *,
+    sizes: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="COUNT|MODEL...",
+            help="Parameters, such as 7B, or catalogue names or files of models.",
+            autocompletion=complete_models,
+            show_default=False,
+        ),
+    ],
+    output: PageOptions,
+) -> None:
+    """Print the bytes of weights, gradients and optimizer states of models by data types, before any sharding."""
+    from forescale.cli.render.memory import states_view
+    from forescale.presets.playbook.preset import RECIPES, bytes_per_parameter
+
+    counts = {size: _parameters(size) for size in sizes}
+    rows = [
+        {
+            "types": name,
+            "model": size,
+            "parameters": count,
+            **{f"{part}_bytes": getattr(item, part) * count for part in STATE_PARTS},
+            "bytes_per_parameter": item.total,
+        }
+        for name, item in ((name, bytes_per_parameter(types)) for name, types in RECIPES.items())
+        for size, count in counts.items()
+    ]
+    show(
+        Answer(
+            view=lambda: states_view(counts),
+            document=lambda: {"schema": "forescale.states/1", "rows": rows},
+            rows=lambda: rows,
+        ),
+        output,
+    )
+
+
+def _parameters(text: str) -> float:
+    """Return a number of parameters, or those of a model."""
+    from forescale.graph.counts import count_parameters
+    from forescale.io.named import model_of
+
+    if text[:1].isdigit() and is_count(text):
+        return float(within(parse(text, "token"), AMOUNT, "parameters"))
+    return float(count_parameters(model_of(text)).total)
 
 
 Across: TypeAlias = Literal["recompute", "seq-len", "zero", "tp", "micro-batch-size"]

@@ -26,6 +26,8 @@ PANEL = "Collectives"
 WHERE = "the command line"
 MOST = 64
 """Values of a list."""
+OTHERS = ("gather", "scatter", "barrier")
+"""Collectives that no layout sends."""
 NODES = 16
 """Of a cluster whose size nothing says."""
 
@@ -35,7 +37,9 @@ def network_command(
     *,
     cluster: ClusterOptions,
     collectives: str | None = option(
-        f"Which ones: {', '.join(get_args(CollectiveKind))}; the usual five by default.", "A,B", panel=PANEL
+        f"Which ones: {', '.join((*get_args(CollectiveKind), *OTHERS))}; the usual five by default.",
+        "A,B",
+        panel=PANEL,
     ),
     ranks: str | None = option(
         "Ranks of each group; by default those of a node and those of the cluster.", "N,N", panel=PANEL
@@ -93,15 +97,18 @@ def _with_published(network: NetworkPrices, preset: str) -> NetworkPrices:
     """Return the prices with what the formula of a published analysis gives."""
     from msgspec.structs import replace
 
+    from forescale.cost.network import PRICED_AS
     from forescale.presets import capable
 
     account = capable(preset, "collective")
     prices = tuple(
         replace(
             price,
-            published_s=account.collective(
+            published_s=None
+            if PRICED_AS[price.kind] != price.kind
+            else account.collective(
                 network.cluster,
-                kind=price.kind,
+                kind=PRICED_AS[price.kind],
                 num_bytes=price.num_bytes,
                 num_ranks=price.num_ranks,
                 near=network.shared[price.num_ranks][0],
@@ -156,10 +163,10 @@ def _size(name: str, text: str) -> float:
         raise error.at(name) from error
 
 
-def _kind(name: str, text: str) -> Any:  # noqa: ANN401 (a CollectiveKind)
+def _kind(name: str, text: str) -> Any:  # noqa: ANN401 (a NetworkKind)
     from forescale.cost.timings import kind_of
 
-    kind = kind_of(text.replace("-", "_")) or text
-    if kind not in get_args(CollectiveKind):
-        raise UnknownNameError(f"collective in {name}", text, get_args(CollectiveKind))
+    kind, known = kind_of(text.replace("-", "_")) or text, (*get_args(CollectiveKind), *OTHERS)
+    if kind not in known:
+        raise UnknownNameError(f"collective in {name}", text, known)
     return kind

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias, get_args
 
 from forescale.cost.collectives.algorithms import bus_bytes, passes
 from forescale.cost.collectives.alpha_beta import AlphaBeta
@@ -24,14 +24,24 @@ KINDS: tuple[CollectiveKind, ...] = ("all_reduce", "all_gather", "reduce_scatter
 """What training sends most."""
 SIZES = tuple(KIB * 4.0**power for power in range(1, 12))
 """4 KiB to 4 GiB."""
-WHOLE: tuple[CollectiveKind, ...] = ("broadcast", "reduce", "p2p")
+NetworkKind: TypeAlias = CollectiveKind | Literal["gather", "scatter", "barrier"]
+PRICED_AS: Mapping[NetworkKind, CollectiveKind] = {
+    **{kind: kind for kind in get_args(CollectiveKind)},
+    "gather": "all_to_all",
+    "scatter": "all_to_all",
+    "barrier": "all_reduce",
+}
+"""NCCL's gather and scatter are messages between one rank and all others, whose links carry what they carry of an
+exchange of all ranks; a barrier of torch.distributed is an all-reduce of one number."""
+BARRIER_BYTES = 4.0
+WHOLE: tuple[NetworkKind, ...] = ("broadcast", "reduce", "p2p", "barrier")
 """What moves the message itself over a link: its bus bandwidth is that of the algorithm."""
 
 
 class CollectivePrice(Struct, frozen=True, kw_only=True):
     """One collective of one size in one group."""
 
-    kind: CollectiveKind
+    kind: NetworkKind
     num_ranks: int
     num_bytes: float
     """As in `graph.ops.Collective`, which is what nccl-tests call the size."""
@@ -43,8 +53,8 @@ class CollectivePrice(Struct, frozen=True, kw_only=True):
 
     @property
     def algorithm_bandwidth(self) -> float:
-        """byte/s of the message."""
-        return self.num_bytes / self.seconds
+        """byte/s of the message; 0 for a barrier, which has none."""
+        return 0.0 if self.kind == "barrier" else self.num_bytes / self.seconds
 
     @property
     def bus_bandwidth(self) -> float:
@@ -52,7 +62,7 @@ class CollectivePrice(Struct, frozen=True, kw_only=True):
         if self.kind in WHOLE:
             return self.algorithm_bandwidth
         ranks = float(self.num_ranks)
-        sent = bus_bytes(num_bytes=self.num_bytes, num_ranks=ranks, passes=passes(self.kind))
+        sent = bus_bytes(num_bytes=self.num_bytes, num_ranks=ranks, passes=passes(PRICED_AS[self.kind]))
         return float(sent) / self.seconds
 
 
@@ -89,7 +99,8 @@ class NetworkPrices(Result, Struct, frozen=True, kw_only=True):
 
     def pictures(self) -> list[LineChart]:
         """Return time and bus bandwidth over size of every collective, for each group."""
-        return [self._chart(ranks, name) for ranks in self.shared for name in ("time", "bus bandwidth")]
+        names = ("time", "bus bandwidth") if any(price.bus_bandwidth for price in self.prices) else ("time",)
+        return [self._chart(ranks, name) for ranks in self.shared for name in names]
 
     def _chart(self, ranks: int, name: str) -> LineChart:
         """Return the time [ms], or the bus bandwidth [GB/s], of all collectives of one group."""
@@ -102,8 +113,10 @@ class NetworkPrices(Result, Struct, frozen=True, kw_only=True):
                     remark=item.way,
                 )
                 for item in self.of(kind, ranks)
+                if name == "time" or item.bus_bandwidth
             )
-            drawn.setdefault(dots, []).append(kind)
+            if dots:
+                drawn.setdefault(dots, []).append(kind)
         lines = tuple(
             Line(name=", ".join(kinds), colour=place, dots=dots)
             for place, (dots, kinds) in enumerate(drawn.items())
@@ -121,7 +134,7 @@ class NetworkPrices(Result, Struct, frozen=True, kw_only=True):
     def _apart(self) -> str:
         return "ranks side by side" if self.stride == 1 else f"{self.stride} devices from rank to rank"
 
-    def of(self, kind: CollectiveKind, num_ranks: int) -> list[CollectivePrice]:
+    def of(self, kind: NetworkKind, num_ranks: int) -> list[CollectivePrice]:
         """Return the prices of one collective in one group, by size."""
         return [price for price in self.prices if (price.kind, price.num_ranks) == (kind, num_ranks)]
 
@@ -131,7 +144,7 @@ def price_network(
     *,
     ranks: Sequence[int] = (),
     sizes: Sequence[float] = SIZES,
-    kinds: Sequence[CollectiveKind] = KINDS,
+    kinds: Sequence[NetworkKind] = KINDS,
     stride: int = 1,
     costs: Costs | None = None,
 ) -> NetworkPrices:
@@ -142,8 +155,8 @@ def price_network(
     ranks
         Ranks of each group; by default those of a node and those of the cluster.
     sizes
-        Bytes: of the whole tensor for all-reduce, all-gather and reduce-scatter, of a rank's send buffer for
-        all-to-all, of the message for the others.
+        Bytes: of the whole tensor for all-reduce, all-gather, reduce-scatter, gather and scatter, of a rank's send
+        buffer for all-to-all, of the message for the others; a barrier takes the same time for all.
 
     Raises
     ------
@@ -165,17 +178,21 @@ def price_network(
     model = base.collective_model(cluster)
     lines = AlphaBeta.from_cluster(cluster, own=base.links)
 
-    def price(kind: CollectiveKind, count: int, num_bytes: float) -> CollectivePrice:
-        group = groups[count]
-        timed = isinstance(model, MeasuredMessages) and model.covers(
-            kind=kind, group=group, num_bytes=num_bytes
+    def price(name: NetworkKind, count: int, num_bytes: float) -> CollectivePrice:
+        group, kind = groups[count], PRICED_AS[name]
+        sent = BARRIER_BYTES if name == "barrier" else num_bytes
+        timed = (
+            name == kind
+            and isinstance(model, MeasuredMessages)
+            and model.covers(kind=kind, group=group, num_bytes=num_bytes)
         )
+        priced = model if name == kind else lines
         return CollectivePrice(
-            kind=kind,
+            kind=name,
             num_ranks=count,
             num_bytes=num_bytes,
-            seconds=float(model.seconds(kind=kind, num_bytes=num_bytes, group=group)),
-            way="timed" if timed else lines.lines(kind=kind, route=lines.route(group)).way(num_bytes),
+            seconds=float(priced.seconds(kind=kind, num_bytes=sent, group=group)),
+            way="timed" if timed else lines.lines(kind=kind, route=lines.route(group)).way(sent),
         )
 
     return NetworkPrices(

@@ -201,7 +201,13 @@ def _account(question: Question, stage: int | None) -> dict[str, Term]:
     rank = _rank(explicit, stage)
     memory = _memory(rank, account.stages(question)[rank.stage], account.source)
     made = account.seconds(question) if account.defines("seconds") else {}
-    return {**memory, **_time(explicit, {**explicit.time_s, **made}, account.source), **_counts(explicit)}
+    others = account.quantities(question) if account.defines("quantities") else {}
+    return {
+        **memory,
+        **_time(explicit, {**explicit.time_s, **made}, account.source),
+        **_counts(explicit),
+        **{name: as_term(value, source=account.source) for name, value in others.items()},
+    }
 
 
 def _rank(projection: Projection, stage: int | None) -> StageMemory:

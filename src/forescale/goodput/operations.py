@@ -15,7 +15,7 @@ from forescale.numeric import Array, Numeric
 from forescale.projection.result import SECONDS_PER_DAY, SECONDS_PER_HOUR, Calendar, Interval
 from forescale.spec import Cluster, Workload
 from forescale.spec.operations import FailureCounts, Failures, Operations
-from forescale.spec.workload import STORAGE_BYTES, Precision
+from forescale.spec.workload import STORAGE_BYTES, Precision, moment_bytes
 from forescale.struct import Struct
 
 STEP, RATE = "step time", "rate of failures"
@@ -222,7 +222,7 @@ def saving(operations: Operations, parameters: float, precision: Precision, clus
             parameters=parameters,
             weight_bytes=STORAGE_BYTES[precision.parameters],
             master_bytes=master,
-            moment_bytes=STORAGE_BYTES[precision.moments],
+            moment_bytes=moment_bytes(precision) / 2.0,
         )
     )
     checkpointing = operations.checkpointing

@@ -21,7 +21,7 @@ from forescale.spec.cluster import Device
 from forescale.spec.layout import Kernels, Offload, state_shards
 from forescale.spec.model import Model
 from forescale.spec.optimizers import OPTIMIZERS, OptimizerName
-from forescale.spec.workload import STORAGE_BYTES, Precision, Trainable, narrow_bytes
+from forescale.spec.workload import STORAGE_BYTES, Precision, Trainable, moment_bytes, narrow_bytes
 from forescale.struct import Struct
 
 ZERO = "Rajbhandari et al. 2020, ZeRO, arXiv:1910.02054, section 5"
@@ -239,7 +239,7 @@ def update_element_bytes(precision: Precision) -> float:
 def optimizer_element_bytes(precision: Precision, moments: float = 2.0) -> float:
     """Return bytes per parameter of master copy and moments; AdamW has two moments per parameter."""
     master = 0.0 if precision.master == "none" else STORAGE_BYTES[precision.master]
-    return master + moments * STORAGE_BYTES[precision.moments]
+    return master + moment_bytes(precision, moments)
 
 
 def narrow_weight_bytes(device: Device, precision: Precision, kernels: Kernels) -> float:

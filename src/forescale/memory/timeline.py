@@ -37,7 +37,7 @@ from forescale.schedule.program import Flat
 from forescale.spec.groups import group_of
 from forescale.spec.layout import Layout, Recompute
 from forescale.spec.model import Model
-from forescale.spec.workload import Workload, num_microbatches
+from forescale.spec.workload import STORAGE_BYTES, Workload, num_microbatches
 from forescale.struct import Struct, attributes
 from forescale.units import GIB
 from forescale.view.axes import SERIES, value_axis
@@ -248,6 +248,7 @@ def _fullest(
 SCHEMA = "forescale.memory_timeline/1"
 DRAWN = 400
 """Points of a rank's memory that a picture has."""
+CURVES = ("allocated_bytes=allocated", "first_step_bytes=first_step")
 UPDATE = "update"
 """Name of the moment at which the optimizer runs."""
 STATES = ("weights", "gradients", "optimizer")
@@ -267,6 +268,8 @@ class Standing(Struct, frozen=True, kw_only=True):
     """During the update, instead of activations and buffers."""
     graphs: float
     """Of that, what captured graphs do not hand over: their second pool, or all activations where all is captured."""
+    moments: float = 0.0
+    """Of the optimizer's states, those that its first update creates."""
 
     @property
     def states(self) -> float:
@@ -317,9 +320,16 @@ class RankTimeline(Struct, frozen=True, kw_only=True, eq=False):
         everything: Array = self.activations + self.update + self.standing.states + self.standing.buffers
         return everything
 
-    def outline(self) -> tuple[Dot, ...]:
+    @property
+    def first_step(self) -> Array:
+        """(points,) bytes of everything in the first step of a run: its update creates the moments."""
+        created = np.where(np.arange(len(self.time_s)) < len(self.time_s) - 2, self.standing.moments, 0.0)
+        without: Array = self.allocated - created
+        return without
+
+    def outline(self, *, first: bool = False) -> tuple[Dot, ...]:
         """Return GiB over seconds for a picture: of stretches of equally many points the largest."""
-        kept, count = self.allocated / GIB, len(self.time_s)
+        kept, count = (self.first_step if first else self.allocated) / GIB, len(self.time_s)
         starts = np.unique(np.linspace(0, count, min(count, DRAWN) + 1).astype(int)[:-1])
         tops = np.maximum.reduceat(kept, starts)
         return tuple(Dot(x=float(x), y=float(y)) for x, y in zip(self.time_s[starts], tops, strict=True))
@@ -360,6 +370,8 @@ class MemoryTimeline(Result, Struct, frozen=True, kw_only=True, eq=False):
             Line(name=f"rank {rank.rank}", dots=rank.outline(), colour=place, marked=False)
             for place, rank in enumerate(shown)
         )
+        dots, name = shown[0].outline(first=True), f"rank {shown[0].rank}, first step"
+        lines = (*lines, replace(lines[0], name=name, dots=dots, colour=len(lines)))
         heights = [dot.y for line in lines for dot in line.dots]
         peaks = tuple(Bar(label=f"rank {rank.rank}", values=rank.peak.kinds) for rank in self.ranks)
         return (
@@ -379,9 +391,7 @@ class MemoryTimeline(Result, Struct, frozen=True, kw_only=True, eq=False):
             "schema": SCHEMA,
             **attributes(self.schedule, "schedule=name", "num_microbatches"),
             **attributes(self, "step_time_s", "peak"),
-            "ranks": [
-                attributes(rank, "rank", "peak", "time_s", "allocated_bytes=allocated") for rank in self.ranks
-            ],
+            "ranks": [attributes(rank, "rank", "peak", "time_s", *CURVES) for rank in self.ranks],
         }
 
 
@@ -399,16 +409,8 @@ def build_timeline(
 ) -> MemoryTimeline:
     """Return memory over one step of a projected layout.
 
-    Parameters
-    ----------
-    result
-        The projection; its stage times say when things happen.
-    schedule
-        What every rank does in which order.
-    loads
-        Of every virtual stage.
-    standing
-        Of every rank.
+    Ranks follow the schedule with the projected times of their stages; `loads` are of virtual stages, `standing` of
+    ranks.
     """
     if result.strategy.offload.activations:
         raise unsupported_by(
@@ -431,9 +433,10 @@ def standing_of_ranks(result: Projection, setting: EvalContext, inputs: MemoryIn
     """Return what every rank of a projected layout holds besides activations."""
     stages, states = result.memory.stages, inputs.states
     standing = states.buffers + message_buffers(setting, inputs) + working_bytes(setting, inputs).gathered
-    kept = (standing, states.lasting, states.update, pool_bytes(setting, inputs))
+    kept = (standing, states.lasting, states.update, pool_bytes(setting, inputs), states.updated)
     rows = np.hstack([np.broadcast_to(np.asarray(item), (len(stages), 1)) for item in kept]).tolist()
-    whole = setting.choices.graphs == "full"
+    whole, master = setting.choices.graphs == "full", setting.workload.precision.master
+    master_bytes = 0.0 if master == "none" else STORAGE_BYTES[master]
     return tuple(
         Standing(
             weights=stage.weights_bytes,
@@ -443,8 +446,9 @@ def standing_of_ranks(result: Projection, setting: EvalContext, inputs: MemoryIn
             lasting=stays,
             update=max(local, stays + copies) + (stage.activations_bytes if whole else second),
             graphs=stage.activations_bytes if whole else second,
+            moments=max(stage.optimizer_bytes - master_bytes * updated, 0.0),
         )
-        for stage, (local, stays, copies, second) in zip(stages, rows, strict=True)
+        for stage, (local, stays, copies, second, updated) in zip(stages, rows, strict=True)
     )
 
 

@@ -66,6 +66,10 @@ class Preset(Struct, frozen=True, kw_only=True):
         """Return seconds of a step by part, as terms where the analysis has a formula."""
         raise NotImplementedError
 
+    def quantities(self, question: Question) -> Mapping[str, Numeric]:
+        """Return other quantities of a layout by name, as terms where the analysis has a formula."""
+        raise NotImplementedError
+
     def scores(self, question: Question) -> PresetScores:
         """Return all layouts of the analysis's own search that fit, with step time and memory.
 

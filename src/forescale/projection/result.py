@@ -74,12 +74,16 @@ def memory_and_time(
     note: str,
     chosen: Projection | None = None,
     link: Callable[[Projection], str] | None = None,
+    others: Sequence[tuple[float, float]] = (),
 ) -> LineChart:
-    """Return memory of the fullest device against step time, with one `chosen`; `link` is where a point leads."""
+    """Return memory of the fullest device against step time, with one `chosen`; `link` is where a point leads.
+
+    `others` are GiB and seconds of layouts that are drawn without a name.
+    """
     several = projections if chosen is None else (*projections, chosen)
     points = [(one, one.memory.peak_bytes / GIB, one.step_time_s) for one in several]
     axes = ("GiB on the fullest device", "seconds per step")
-    return scatter("Memory and step time", note, axes, points, chosen, link)
+    return scatter("Memory and step time", note, axes, points, chosen, link, others)
 
 
 def days_and_money(
@@ -104,11 +108,13 @@ def scatter(
     points: Sequence[tuple[Projection, float, float]],
     projection: Projection | None = None,
     link: Callable[[Projection], str] | None = None,
+    others: Sequence[tuple[float, float]] = (),
 ) -> LineChart:
     """Return each projection as a point, with the one that is `projection` marked; `link` is where a point leads."""
+    places = [*((x, y) for _, x, y in points), *others]
     x, y = (
         value_axis(name, values, log=max(values) > WIDE * min(values) > 0, say=_amount)
-        for name, values in zip(axes, ([x for _, x, _ in points], [y for *_, y in points]), strict=True)
+        for name, values in zip(axes, zip(*places, strict=True), strict=True)
     )
     sides = {"layouts": [point for point in points if point[0] is not projection]}
     sides |= {} if projection is None else {"this one": [point for point in points if point[0] is projection]}
@@ -119,6 +125,9 @@ def scatter(
             for one, across, up in several
         )
         lines.append(Line(name=name, joined=False, colour=colour, dots=tuple(dots)))
+    if others:
+        dots = (Dot(x=across, y=up) for across, up in others)
+        lines.insert(0, Line(name="all that fit", joined=False, colour=len(lines), dots=tuple(dots)))
     return LineChart(title=title, note=note, x=x, y=y, lines=tuple(lines))
 
 
@@ -337,6 +346,21 @@ class CostSummary(Struct, frozen=True, kw_only=True):
     """What follows from measured blocks; everything else is modelled."""
 
 
+class Communication(Struct, frozen=True):
+    """What one kind of parallelism sends, against the compute that hides it."""
+
+    part: str
+    """Part of the step, such as "tensor_comm"."""
+    name: str
+    """What is compared with what."""
+    ratio: float
+    """Seconds of the message over those of the compute: below 1 it can hide."""
+    payload_bytes: float | None
+    """Bytes of one message of a rank."""
+    volume_bytes: float | None
+    """Bytes that a rank sends in a step."""
+
+
 class Projection(Result, Struct, frozen=True, kw_only=True):
     """Memory and time of one layout."""
 
@@ -373,6 +397,8 @@ class Projection(Result, Struct, frozen=True, kw_only=True):
     """None of models without one, and where it is left out."""
     costs: CostSummary | None = None
     """None under other presets, which price by their own account."""
+    communication: tuple[Communication, ...] = ()
+    """Ratios of communication to compute by formulas of a preset that has them (`playbook`)."""
 
     def essentials(self) -> dict[str, Any]:
         """Return the question, step time, utilisation and memory."""

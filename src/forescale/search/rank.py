@@ -41,10 +41,15 @@ from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.workload import Workload
 from forescale.struct import Struct, attributes
+from forescale.units import GIB
 from forescale.view.bars import Bar, BarChart
 from forescale.view.page import Chart
 
 FRONT_SCHEMA = "forescale.pareto/1"
+
+
+DRAWN = 4_096
+"""Layouts that a picture of all has at most."""
 
 
 class ParetoResult(Result, Struct, frozen=True, kw_only=True):
@@ -55,6 +60,8 @@ class ParetoResult(Result, Struct, frozen=True, kw_only=True):
     num_legal: int
     num_feasible: int
     elapsed_s: float
+    sample: tuple[tuple[float, float], ...] = ()
+    """GiB and seconds of layouts that fit: all, or equally spaced ones of them."""
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per layout of the front, fastest first."""
@@ -66,7 +73,8 @@ class ParetoResult(Result, Struct, frozen=True, kw_only=True):
     def pictures(self) -> Sequence[Chart]:
         """Return memory against step time, and days against money where tokens and a price are known."""
         note = "layouts none of which is beaten"
-        return (memory_and_time(self.front, note=note), *days_and_money(self.front, note=note))
+        points = memory_and_time(self.front, note=note, others=self.sample)
+        return (points, *days_and_money(self.front, note=note))
 
     def to_json(self) -> dict[str, Any]:
         """Return the `forescale.pareto/1` document."""
@@ -122,6 +130,7 @@ def pareto_search(
         num_legal=sum(item.num_legal for item in scored),
         num_feasible=sum(item.num_feasible for item in scored),
         elapsed_s=time.perf_counter() - started,
+        sample=tuple(place for item in scored for place in item.sample),
     )
 
 
@@ -166,6 +175,7 @@ class Front(Struct, frozen=True, kw_only=True):
     """Step time, peak, devices, and what projects the layout."""
     num_legal: int
     num_feasible: int
+    sample: tuple[tuple[float, float], ...]
 
     @classmethod
     def from_scores(
@@ -183,7 +193,14 @@ class Front(Struct, frozen=True, kw_only=True):
             (step_of_all(question, times[at]), peaks[at], devices, partial(projected, int(at)))
             for at in pareto_front(times, peaks)
         )
-        return cls(points=tuple(points), num_legal=num_legal, num_feasible=len(times))
+        some = slice(None, None, -(-len(times) // DRAWN))
+        steps = [step_of_all(question, step) for step in times[some].tolist()]
+        return cls(
+            points=tuple(points),
+            num_legal=num_legal,
+            num_feasible=len(times),
+            sample=tuple(zip((peaks[some] / GIB).tolist(), steps, strict=True)),
+        )
 
 
 class Scored(Struct, frozen=True, kw_only=True):

@@ -98,9 +98,17 @@ class Kernels(SpecStruct, frozen=True, kw_only=True):
     fused_update: bool = True
     """The update is one kernel that reads and writes each state once; False is a kernel for each of its steps
     (PyTorch's foreach implementation, Composer's optimizers)."""
-    bucket_elements: Measure = 0.0
-    """Elements of reduction buckets from stage 1 on, in the type of gradients (DeepSpeed's reduce_bucket_size), and of
-    updated parameters received at once (allgather_bucket_size)."""
+    bucket_elements: Annotated[Measure, Option("Elements of a bucket of gradients, below zero 3; by default a layer's.",
+        "N", flag="bucket-elements", group="Ranks and overlap")] = 0.0  # fmt: skip
+    """Elements of the buckets in which gradients are reduced below stage 3 (PyTorch's bucket_cap_mb over the bytes of
+    an element, DeepSpeed's reduce_bucket_size): one message each, and the first begins when its bucket is full. 0
+    prices the gradients of a stage as one message whose last layer hides behind nothing. From stage 1 on there are
+    buffers of that size in the type of gradients, and so many updated parameters are received at once
+    (allgather_bucket_size)."""
+    reduces_every_microbatch: Annotated[bool, Option("Reduce gradients after every micro-batch, without no_sync.",
+        flag="reduce-every-microbatch", group="Ranks and overlap")] = False  # fmt: skip
+    """Gradients are reduced after every micro-batch below stage 3 (PyTorch's DistributedDataParallel without no_sync),
+    each time behind its backward only; False adds them up and reduces them once per step."""
     receives_copies: bool = False
     """Under zero 1 and 2 updated parameters are received in flat tensors, for which there is no room, and copied out
     (DeepSpeed before 2023-12, nanotron); False receives them where they are."""

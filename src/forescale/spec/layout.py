@@ -165,6 +165,8 @@ class Overlap(SpecStruct, frozen=True, kw_only=True):
     bubbles: bool = False
     """Once-per-step data-parallel traffic also behind the pipeline's own waiting (1F1B): a stage that is done
     reduces while the earlier ones finish, and gathers before its first micro-batch arrives."""
+    context: bool = True
+    """Keys and values that ring attention sends, behind the attention of those at hand; false sends them first."""
 
 
 class Routing(SpecStruct, frozen=True, kw_only=True):
@@ -365,13 +367,13 @@ class Layout(SpecStruct, frozen=True, kw_only=True):
     order tp, cp, dp, pp."""
     overlap: Annotated[Overlap,
         _ranks("What runs beside compute: grad_reduce, param_gather, tensor, pipeline, expert, shared_experts, "
-        "bubbles; or none.", "A,B")] = field(default_factory=Overlap)  # fmt: skip
+        "bubbles, context; or none.", "A,B")] = field(default_factory=Overlap)  # fmt: skip
     """Communication that overlaps with compute: grad_reduce, param_gather, tensor, pipeline, expert (dispatch and
     combine behind another micro-batch), shared_experts (dispatch and combine behind those of the layer), bubbles
-    (reductions and gathers also while the pipeline fills and drains)."""
+    (reductions and gathers also while the pipeline fills and drains), context (messages of ring attention)."""
     flash_attention: Annotated[bool, _host("Fused attention.")] = True
     """Fused attention; if false, attention scores are materialised in memory."""
-    kernels: Kernels = field(default_factory=Kernels)
+    kernels: Annotated[Kernels, Option()] = field(default_factory=Kernels)
     """Kernels of the framework."""
     reshard: Annotated[Reshard,
         _ranks("Under zero 3: whether weights are sharded again after forward, or over how many neighbours.",

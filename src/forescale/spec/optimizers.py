@@ -117,3 +117,5 @@ _KINDS = (
     ),
 )
 OPTIMIZERS: Mapping[OptimizerName, Optimizer] = {kind.name: kind for kind in _KINDS}
+TWO_MOMENTS: tuple[OptimizerName, ...] = ("adamw", "muon")
+"""Optimizers that keep a second moment, of all parameters or of some."""

@@ -12,7 +12,7 @@ from forescale.formula import formula
 from forescale.limits import Amount, Count, Interval, OptionalExtent
 from forescale.numeric import Numeric
 from forescale.spec.model import Images
-from forescale.spec.optimizers import OptimizerName
+from forescale.spec.optimizers import TWO_MOMENTS, OptimizerName
 from forescale.spec.option import Option
 from forescale.struct import SpecStruct
 
@@ -97,6 +97,10 @@ class Precision(SpecStruct, frozen=True, kw_only=True):
     """Type in which gradients are accumulated and reduced."""
     master: Annotated[MasterType, _types("Type of the master copy.", flag="master-dtype")] = "fp32"
     moments: Annotated[StorageType, _types("Type of the optimizer's moments.", flag="moment-dtype")] = "fp32"
+    second_moments: Annotated[StorageType | None, _types("Type of second moments, if not that of the first.",
+        flag="second-moment-dtype")] = None  # fmt: skip
+    """Type of the second moments of optimizers that keep two; by default that of `moments`, which then is the type of
+    the first (FP8-LM: fp8 and fp16)."""
     activations: Annotated[StorageType, _types("Type of activations.", flag="activation-dtype")] = "bf16"
     frozen: Annotated[FrozenType | None, _types("Type of frozen weights; nf4_double is QLoRA's.",
         flag="frozen-dtype")] = None  # fmt: skip
@@ -126,6 +130,15 @@ class Precision(SpecStruct, frozen=True, kw_only=True):
     def is_narrow(self) -> bool:
         """Whether linear layers multiply in 8 or 4 bits."""
         return self.compute in NARROW
+
+
+def moment_bytes(precision: Precision, moments: float = 2.0) -> float:
+    """Return the bytes of so many moments per parameter on average; those beyond the first are second moments."""
+    if precision.second_moments is None:
+        return moments * STORAGE_BYTES[precision.moments]
+    first = min(moments, 1.0)
+    second = moments - first
+    return first * STORAGE_BYTES[precision.moments] + second * STORAGE_BYTES[precision.second_moments]
 
 
 def narrow_bytes(precision: Precision) -> float:
@@ -260,7 +273,9 @@ class Workload(SpecStruct, frozen=True, kw_only=True):
     gradients reduced over all of them in every step."""
 
     def __post_init__(self) -> None:
-        """Refuse a type of frozen weights where none are."""
+        """Refuse a type of frozen weights where none are, and one of second moments that the optimizer lacks."""
+        if self.precision.second_moments is not None and self.optimizer not in TWO_MOMENTS:
+            raise no_effect("precision.second_moments", f"{self.optimizer} keeps one moment per parameter")
         if self.precision.frozen is not None and self.trainable.is_all:
             raise required_with(
                 "frozen weights",

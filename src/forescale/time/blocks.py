@@ -133,7 +133,14 @@ def _covers(priced: PricedBlock, overlap: Overlap, *, split: bool) -> Covers:
     """Return what hides communication of a block within its own passes."""
     shared = overlap.shared_experts and not overlap.expert
     elsewhere = EXCHANGES if overlap.expert else ()
-    return Covers(priced, asynchronous=overlap.tensor, split=split, shared=shared, elsewhere=elsewhere)
+    return Covers(
+        priced,
+        asynchronous=overlap.tensor,
+        split=split,
+        shared=shared,
+        elsewhere=elsewhere,
+        rings=overlap.context,
+    )
 
 
 def _interval(priced: PricedBlock, overlap: Overlap) -> Numeric:

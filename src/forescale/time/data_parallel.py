@@ -13,14 +13,20 @@ from forescale.graph.ops import Collective, CollectiveKind, MeshAxis
 from forescale.graph.per_block import PerBlock
 from forescale.graph.stages import over_stages
 from forescale.memory.inputs import EvalContext
-from forescale.memory.parameters import BlockParameters, Sharded, gathered_bytes
+from forescale.memory.parameters import BlockParameters, Elements, Sharded, gathered_bytes
 from forescale.memory.states import at_stage_3
 from forescale.numeric import Numeric, any_true, maximum, minimum, summed, where
 from forescale.spec.layout import state_shards
 from forescale.spec.model import Model
 from forescale.spec.workload import STORAGE_BYTES, Precision
 from forescale.struct import Struct
-from forescale.time.overlap import beyond_wait, exposed_gather, exposed_reduction
+from forescale.time.overlap import (
+    beyond_wait,
+    covering_backward,
+    exposed_gather,
+    exposed_reduction,
+    gradient_buckets,
+)
 from forescale.time.price import Pricing
 
 
@@ -55,6 +61,8 @@ class DataTraffic(Struct, frozen=True, kw_only=True):
     blocks: PerBlock[ShardTraffic]
     tensors: Numeric
     """Tensors of a stage, those of experts apart, that one rank's share of the flat gradients reaches into."""
+    buckets: Numeric | None = None
+    """Messages in which gradients are reduced; None prices one, whose last layer hides behind nothing."""
 
 
 Passes: TypeAlias = tuple[Numeric, Numeric, Numeric]
@@ -84,28 +92,18 @@ def data_traffic(setting: EvalContext, sharded: Sharded, pricing: Pricing) -> Da
     """Price the data-parallel collectives of every stage and block."""
     choices, kept = setting.choices, sharded.block_parameters
     dense, expert = sharded.trained.dense, sharded.trained.expert
-    precision = setting.workload.precision
-    gradient = STORAGE_BYTES[precision.gradients]
+    gradient = STORAGE_BYTES[setting.workload.precision.gradients]
     both = functools.partial(_both_groups, pricing)
-    gathers, again = _gathers(setting, pricing)
-
-    def block_traffic(block: BlockParameters) -> ShardTraffic:
-        if sharded.degrees.keeps_parameters:
-            return NO_TRAFFIC
-        weights, gradients = stage_3_bytes(block, precision)
-        gather = gathers("all_gather", *weights)
-        return ShardTraffic(
-            gather=gather,
-            regather=gather if again is gathers else again("all_gather", *weights),
-            reduce=both("reduce_scatter", *gradients),  # one stream adds up what comes (Megatron-LM's FSDP)
-        )
-
     in_groups, sums = _in_groups(setting, sharded, pricing), (dense * gradient, expert * gradient)
-    scattered, whole = (in_groups(kind, *sums) for kind in ("reduce_scatter", "all_reduce"))
+    buckets = buckets_of(setting, sharded.trained)
+    reduced = in_groups if buckets is None else _in_parts(in_groups, buckets)
+    scattered, whole = (reduced(kind, *sums) for kind in ("reduce_scatter", "all_reduce"))
     if choices.kernels.keeps_product_gradients:
         scattered = from_stage_2(zero=sharded.degrees.zero, sharded=scattered, otherwise=whole)
     shard = sums[0] / state_shards(sharded.degrees, choices.tp_kind)
-    replicas = pricing.seconds(Collective(kind="all_reduce", axis="dp_replicate", num_bytes=shard))
+    parts: Numeric = 1.0 if buckets is None else buckets
+    message = Collective(kind="all_reduce", axis="dp_replicate", num_bytes=shard / parts)
+    replicas = parts * pricing.seconds(message)
     if choices.kernels.broadcasts_updates:  # once over all ranks, however few of them share the states
         scattered, replicas = both("all_reduce", *sums, axis="data"), 0.0 * replicas
     if choices.tp_kind == "summa":
@@ -119,8 +117,25 @@ def data_traffic(setting: EvalContext, sharded: Sharded, pricing: Pricing) -> Da
         all_gather=_updated(setting, sharded, pricing, in_groups),
         ties=_ties(setting.model, kept, pricing, gradient),
         statistics=_statistics(setting, sharded, pricing),
-        blocks=kept.map(block_traffic),
+        blocks=kept.map(functools.partial(_block_traffic, setting, sharded, pricing)),
         tensors=_shared_tensors(setting, sharded),
+        buckets=buckets,
+    )
+
+
+def _block_traffic(
+    setting: EvalContext, sharded: Sharded, pricing: Pricing, block: BlockParameters
+) -> ShardTraffic:
+    """Price what stage 3 sends of a block; one stream adds up gradients that come (Megatron-LM's FSDP)."""
+    if sharded.degrees.keeps_parameters:
+        return NO_TRAFFIC
+    gathers, again = _gathers(setting, pricing)
+    weights, gradients = stage_3_bytes(block, setting.workload.precision)
+    gather = gathers("all_gather", *weights)
+    return ShardTraffic(
+        gather=gather,
+        regather=gather if again is gathers else again("all_gather", *weights),
+        reduce=_both_groups(pricing, "reduce_scatter", *gradients),
     )
 
 
@@ -225,12 +240,22 @@ def _in_groups(setting: EvalContext, sharded: Sharded, pricing: Pricing) -> Exch
     """Return what prices collectives of a whole stage: one message, or one for each layer (FSDP)."""
     if not setting.choices.kernels.flat_parameters:
         return _exchange(setting, pricing)
-    layers = maximum(sharded.stages.num_layers, 1.0)
+    return _in_parts(functools.partial(_both_groups, pricing), maximum(sharded.stages.num_layers, 1.0))
 
-    def of_layers(kind: CollectiveKind, dense_bytes: Numeric, expert_bytes: Numeric) -> Numeric:
-        return layers * _both_groups(pricing, kind, dense_bytes / layers, expert_bytes / layers)
 
-    return of_layers
+def _in_parts(exchange: Exchange, parts: Numeric) -> Exchange:
+    """Return what prices a collective in so many equal messages."""
+
+    def of_parts(kind: CollectiveKind, dense_bytes: Numeric, expert_bytes: Numeric) -> Numeric:
+        return parts * exchange(kind, dense_bytes / parts, expert_bytes / parts)
+
+    return of_parts
+
+
+def buckets_of(setting: EvalContext, trained: Elements) -> Numeric | None:
+    """Return the buckets of gradients on every stage; None where no size is given."""
+    size = setting.choices.kernels.bucket_elements
+    return gradient_buckets(elements=trained.dense + trained.expert, bucket_elements=size) if size else None
 
 
 def _gathers(setting: EvalContext, pricing: Pricing) -> tuple[Exchange, Exchange]:
@@ -320,27 +345,35 @@ def exposed_once(
     zero: Numeric,
     forward: Numeric,
     backward: Numeric,
-    buckets: Numeric,
+    layers: Numeric,
     grad_reduce: bool,
     param_gather: bool,
+    reductions: Numeric = 1.0,
     contention: Numeric = 0.0,
     whole: Numeric = 0.0,
     waits: tuple[Numeric, Numeric] = (0.0, 0.0),
 ) -> Numeric:
     """Return what each stage shows of its once-per-step traffic behind one micro-batch's passes.
 
-    `waits` are the seconds that a stage waits before its first forward and after its last backward.
+    `waits` are the seconds that a stage waits before its first forward and after its last backward. The last of the
+    `reductions` of a step ends in that wait, the others do not.
 
     At stage 3 this is the exchange among replicas, and all of it where parameters stay `whole` through the step.
     """
     reduction = from_stage_1(zero=zero, sharded=traffic.reduce_scatter, otherwise=traffic.all_reduce)
     gather = from_stage_1(zero=zero, sharded=traffic.all_gather, otherwise=0.0 * traffic.all_gather)
-    shown = functools.partial(exposed_reduction, buckets=buckets, contention=contention)
-    reduced = shown(reduction=reduction + traffic.replicas, cover=backward, overlapped=grad_reduce)
+    shown = functools.partial(exposed_reduction, buckets=layers, contention=contention)
     gathered = shown(reduction=gather, cover=forward, overlapped=param_gather)
+    cover = backward
+    if traffic.buckets is not None:
+        cover = covering_backward(backward=backward, buckets=traffic.buckets)
+        shown = functools.partial(exposed_reduction, buckets=traffic.buckets, contention=contention)
+    reduced = shown(reduction=reduction + traffic.replicas, cover=cover, overlapped=grad_reduce)
     below = beyond_wait(exposed=gathered, wait=waits[0]) + beyond_wait(exposed=reduced, wait=waits[1])
+    if not isinstance(reductions, float) or reductions > 1.0:
+        below = below + (reductions - 1.0) * reduced
     replicas = beyond_wait(
-        exposed=shown(reduction=traffic.replicas, cover=backward, overlapped=grad_reduce), wait=waits[1]
+        exposed=shown(reduction=traffic.replicas, cover=cover, overlapped=grad_reduce), wait=waits[1]
     )
     return at_stage_3(zero=zero * (1.0 - whole), sharded=replicas, otherwise=below)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+import numpy as np
+
 from forescale.files import packaged
 from forescale.formula import formula
 from forescale.numeric import Numeric, maximum, summed
@@ -47,6 +49,22 @@ def exposed_reduction(
         return reduction
     last = reduction / maximum(buckets, 1.0)
     return maximum(reduction - cover, last + contention * (reduction - last))
+
+
+@formula(unit="1", source="Li et al. 2020, PyTorch Distributed, arXiv:2006.15704, section 3.2.2")
+def gradient_buckets(*, elements: Numeric, bucket_elements: float) -> Numeric:
+    """ceil(elements / bucket_elements), 1 at least."""
+    return maximum(np.ceil(elements / bucket_elements), 1.0)
+
+
+@formula(
+    unit="s",
+    source="Ultra-Scale Playbook (Hugging Face, 2025), Formulas for compute / comms, DDP: (N - 1) buckets are reduced "
+    "behind the part of backward that is left when the first one is full",
+)
+def covering_backward(*, backward: Numeric, buckets: Numeric) -> Numeric:
+    """(1 - 1/N)·backward."""
+    return (1.0 - 1.0 / buckets) * backward
 
 
 @formula(
@@ -131,7 +149,7 @@ class Covers:
     """What compute each operator's communication may hide behind, and what shows of it.
 
     `shared` is whether shared experts run beside dispatch and combine; `elsewhere` names operators whose messages
-    are accounted for elsewhere.
+    are accounted for elsewhere; `rings` is whether ring attention computes while it sends.
     """
 
     def __init__(
@@ -142,6 +160,7 @@ class Covers:
         split: bool = False,
         shared: bool = False,
         elsewhere: tuple[str, ...] = (),
+        rings: bool = True,
     ) -> None:
         self.operators, self.contention, self.split = (
             priced.operators,
@@ -159,6 +178,7 @@ class Covers:
         }
         self.beside = BESIDE_SHARED if shared else {}
         self.elsewhere = elsewhere
+        self.rings = rings
 
     def _beside(self, priced_operator: PricedOperator) -> list[PricedOperator]:
         """Return what of the shared experts runs beside this exchange."""
@@ -226,7 +246,8 @@ class Covers:
             into["tensor_comm"] = into.get("tensor_comm", 0.0) + shown
             return
         whole, chunked = cover(priced_operator)
-        hides = operator.overlaps_itself or operator.hidden_behind is not None or operator.name in self.beside
+        rings = operator.overlaps_itself and self.rings
+        hides = rings or operator.hidden_behind is not None or operator.name in self.beside
         for name, duration in communication.items():
             shown = duration
             if hides:

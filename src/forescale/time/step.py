@@ -289,7 +289,10 @@ def _exposed_once(setting: EvalContext, inputs: Inputs, passes: Passes) -> Numer
         zero=inputs.degrees.zero,
         forward=forward,
         backward=backward,
-        buckets=inputs.stages.num_layers,
+        layers=inputs.stages.num_layers,
+        reductions=setting.num_microbatches(inputs.degrees)
+        if setting.choices.kernels.reduces_every_microbatch
+        else 1.0,
         grad_reduce=overlap.grad_reduce,
         param_gather=ahead,
         contention=setting.run.data_contention,

@@ -188,6 +188,8 @@ def test_types(read):
     assert read().workload_fields["precision"] == {"compute": "bf16"}
     narrow = read({"weight_dtype": "bfloat16"}).workload_fields["precision"]
     assert narrow == {"compute": "bf16", "parameters": "bf16", "master": "none", "moments": "bf16"}
+    two = read({"weight_dtype": "float32", "mu_dtype": "bfloat16"}).workload_fields["precision"]
+    assert two == {"compute": "bf16", "moments": "bf16", "second_moments": "fp32"}
     assert read({"quantization": "fp8"}).workload_fields["precision"]["recipe"] == "delayed"
     integers = read({"quantization": "int8"})
     assert integers.workload_fields["precision"] == {"compute": "fp8", "recipe": "none"}

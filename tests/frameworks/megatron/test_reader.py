@@ -667,6 +667,10 @@ def test_batch_and_tokens():
             "--bf16 --use-precision-aware-optimizer --main-grads-dtype bf16 --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16",
             Precision(gradients="bf16", moments="bf16"),
         ),
+        (
+            "--bf16 --use-precision-aware-optimizer --exp-avg-dtype fp8 --exp-avg-sq-dtype fp16",
+            Precision(moments="fp8", second_moments="fp16"),
+        ),
     ],
 )
 def test_precision(more, precision):

@@ -14,7 +14,9 @@ from forescale.report.document import Bullets, Column, Content, TextLine, TreeNo
 SCREEN_LINES = 22
 SMALL = 0.005
 """Summands below this share of a sum of many are shown together."""
-MANY = 8
+MANY, LONG = 8, 40
+POSITIONS = ("first", "second")
+"""Labels of inputs that only say where they stand."""
 
 
 def explanation_view(node: TermNode, *, depth: int | None, cite: bool, notes: Sequence[Note] = ()) -> View:
@@ -147,9 +149,10 @@ def _shown(node: TermNode) -> tuple[Inputs, Inputs]:
 
 def _line(node: TermNode, label: str, parent: TermNode | None) -> TextLine:
     stage = node.stage is not None and (parent is None or parent.stage != node.stage)
-    text = _expression(node)
+    name, text = title(node, label), _expression(node)
+    text = "" if text == name else text
     return line(
-        (title(node, label), "bold"),
+        (name, "bold"),
         " = ",
         (_value(node), "cyan"),
         *([(f"  on stage {node.stage}", "magenta")] if stage else []),
@@ -159,11 +162,14 @@ def _line(node: TermNode, label: str, parent: TermNode | None) -> TextLine:
 
 def title(node: TermNode, label: str) -> str:
     """Return what a node is called: its place in a formula, its name, or its arithmetic."""
-    if label and not label.isdigit():
+    if label and not label.isdigit() and label not in POSITIONS:
         return label
-    if is_operation(node):
-        return node.text or node.name
-    return node.name or "constant"
+    if not is_operation(node):
+        return node.name or "constant"
+    if operation_of(node) == "+":
+        names = " + ".join(title(part, name) for name, part in node.inputs)
+        return names if len(names) <= LONG else f"sum of {len(node.inputs)}"
+    return _arithmetic(node) or "constant"
 
 
 def _value(node: TermNode) -> str:
@@ -179,14 +185,15 @@ def _expression(node: TermNode) -> str:
     operation = operation_of(node)
     if not operation:
         return node.text
-    if operation == "+":
-        return ""
+    return "" if operation == "+" else _arithmetic(node)
+
+
+def _arithmetic(node: TermNode) -> str:
+    """Return arithmetic over the names of its operands; long operands are left to the lines below."""
+    names = [_value(part) if is_constant(part) else title(part, label) for label, part in node.inputs]
+    inner = [is_operation(part) for _, part in node.inputs]
     names = [
-        _value(part)
-        if is_constant(part)
-        else title(part, label)
-        if not is_operation(part)
-        else f"({title(part, label)})"
-        for label, part in node.inputs
+        f"({name})" if nested and len(name) <= LONG else "(…)" if nested else name
+        for name, nested in zip(names, inner, strict=True)
     ]
-    return f" {operation} ".join(names) if len(names) > 1 else ""
+    return f" {operation_of(node)} ".join(names) if len(names) > 1 else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -10,10 +10,11 @@ from forescale.cli.render import words
 from forescale.cli.render.projection import SIDES, STATE_COLUMNS, headed, side
 from forescale.memory.anchored import AnchoredMemory
 from forescale.memory.timeline import UPDATE, MemoryTimeline, PeakMoment, RankTimeline
+from forescale.presets.playbook.preset import RECIPES, bytes_per_parameter
 from forescale.projection.result import MEMORY_PARTS, Projection
 from forescale.report.document import Cell, Column, Sketch, Table, TextLine, View, line, listed, styled, table
 from forescale.report.memory_compare import ComparedValue, MemoryComparison
-from forescale.units import GIB, counted, format_seconds
+from forescale.units import GB, GIB, counted, format_seconds
 
 LEVELS = "▁▂▃▄▅▆▇█"
 MOST_RANKS, MOST_TENSORS = 8, 10
@@ -119,7 +120,7 @@ def _verdict(anchored: AnchoredMemory) -> TextLine:
 def timeline_view(result: Projection, timeline: MemoryTimeline) -> View:
     """Return every rank's memory over one step as a curve, and what lives at the highest peak."""
     peak, shown = timeline.peak, _shown(timeline)
-    low, high = min(float(rank.allocated.min()) for rank in timeline.ranks), peak.allocated_bytes
+    low, high = min(float(rank.first_step.min()) for rank in timeline.ranks), peak.allocated_bytes
 
     def curves(width: int) -> Sequence[TextLine]:
         columns = max(20, width - LABEL)
@@ -130,6 +131,17 @@ def timeline_view(result: Projection, timeline: MemoryTimeline) -> View:
                 f" {rank.peak.allocated_bytes / GIB:6.1f} GiB at {rank.peak.action}",
             )
             for rank in shown
+        ] + [
+            line(
+                "step 1   ",
+                (
+                    curve(shown[0], timeline.step_time_s, columns, low, high, first_step=True)
+                    if width
+                    else "",
+                    "cyan",
+                ),
+                f" {float(shown[0].first_step.max()) / GIB:6.1f} GiB, moments come last",
+            )
         ]
 
     hidden = len(timeline.ranks) - len(shown)
@@ -142,9 +154,11 @@ def timeline_view(result: Projection, timeline: MemoryTimeline) -> View:
     return headed(result, [title, Sketch(curves), *more, _named(peak, result), _tensors(peak)])
 
 
-def curve(rank: RankTimeline, step_time_s: float, columns: int, low: float, high: float) -> str:
+def curve(
+    rank: RankTimeline, step_time_s: float, columns: int, low: float, high: float, *, first_step: bool = False
+) -> str:
     """Return the largest allocation in each of `columns` slices of the step, as blocks from `low` to `high`."""
-    allocated = rank.allocated
+    allocated = rank.first_step if first_step else rank.allocated
     slices = np.clip((rank.time_s / step_time_s * columns).astype(int), 0, columns - 1)
     first = np.searchsorted(slices, np.arange(columns), side="left")
     carried = allocated[np.maximum(first - 1, 0)]  # what a slice begins with
@@ -189,6 +203,23 @@ def _tensors(peak: PeakMoment) -> Table:
     return table("<what lives there", "GiB", "share", rows=rows)
 
 
+def states_view(counts: Mapping[str, float]) -> View:
+    """Return bytes per parameter of every combination of data types, and GB of every number of parameters."""
+    rows = []
+    for name, types in RECIPES.items():
+        item = bytes_per_parameter(types)
+        parts = (item.weights, item.gradients + item.accumulated, item.optimizer, item.total)
+        sizes = (f"{item.total * count / GB:,.4g}" for count in counts.values())
+        rows.append((name, *(f"{part:g}" for part in parts), *sizes))
+    columns = (f"{name}, GB" for name in counts)
+    shown = table("<bytes per parameter", "weights", "grads", "optim", "total", *columns, rows=rows)
+    return View(
+        title="Weights, gradients and optimizer states",
+        lead="AdamW, whole on each device · types and count of the Ultra-Scale Playbook",
+        contents=(shown,),
+    )
+
+
 def comparison_view(comparison: MemoryComparison) -> View:
     """Return one row per value: the parts of the fullest rank, verdict and step time."""
     first = comparison.rows[0].projection
@@ -201,7 +232,7 @@ def comparison_view(comparison: MemoryComparison) -> View:
             line(capacity, style="dim"),
             *(line(f"{value}: {reason}", style="yellow") for value, reason in comparison.refused.items()),
         ),
-        notes=first.notes,
+        notes=tuple(dict.fromkeys(note for row in comparison.rows for note in row.projection.notes)),
     )
 
 

@@ -63,7 +63,7 @@ def _cells(price: CollectivePrice, preset: str) -> list[str]:
     published = "–" if price.published_s is None else format_seconds(price.published_s)
     return [
         format_seconds(price.seconds),
-        f"{price.bus_bandwidth / GB:.3g}",
+        f"{price.bus_bandwidth / GB:.3g}" if price.bus_bandwidth else "–",
         *([published] if preset else []),
     ]
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from msgspec.structs import replace
+
 from forescale.cli.render import words
 from forescale.projection.result import MemorySummary, Projection, StageMemory
 from forescale.report.document import Beside, Cell, Content, Table, TextLine, View, facts, line, styled, table
 from forescale.spec import phrases
-from forescale.units import GIB, counted, format_bytes, format_count, format_seconds
+from forescale.units import GB, GIB, counted, format_bytes, format_count, format_seconds
 
 MAX_PARTS = 9
 MAX_STAGES = 4
@@ -32,9 +34,25 @@ CALIBRATED = 0.2
 def projection_view(result: Projection) -> View:
     """Return assumptions, time by part, key figures and memory by stage."""
     if not result.step_time_s:  # an account of memory only
-        return memory_view(result)
+        view = memory_view(result)
+        return replace(view, contents=(*view.contents, *_communication(result)))
     tables = Beside((_times(result), facts(_figures(result))))
     return headed(result, [tables, *restored_table(result), *_memory_table(result.memory)])
+
+
+def _communication(result: Projection) -> tuple[Table, ...]:
+    """Return the ratios of an account, with what a rank sends."""
+    if not result.communication:
+        return ()
+    rows = [
+        (item.part, item.name, f"{item.ratio:.3g}", *map(_size, (item.payload_bytes, item.volume_bytes)))
+        for item in result.communication
+    ]
+    return (table("<communication", "<to compute", "ratio", "one message", "rank and step", rows=rows),)
+
+
+def _size(value: float | None) -> str:
+    return "–" if value is None else f"{value / GB:.3g} GB"
 
 
 def headed(result: Projection, contents: Iterable[Content]) -> View:

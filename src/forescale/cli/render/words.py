@@ -96,8 +96,16 @@ def precision(value: Precision) -> str:
     """Return the compute type, with the recipe and state types that are not the usual ones."""
     usual = Precision()
     changed = [
-        f"{name} {getattr(value, name)}"
-        for name in ("parameters", "gradients", "master", "moments", "activations", "frozen")
+        f"{name.replace('_', ' ')} {getattr(value, name)}"
+        for name in (
+            "parameters",
+            "gradients",
+            "master",
+            "moments",
+            "second_moments",
+            "activations",
+            "frozen",
+        )
         if getattr(value, name) != getattr(usual, name)
     ]
     recipe = [] if value.recipe in ("none", value.compute) else [value.recipe]

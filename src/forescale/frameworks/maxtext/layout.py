@@ -497,7 +497,7 @@ def _types(settings: Settings) -> dict[str, Any]:
         values |= {"parameters": weights, "master": "none", "moments": weights}
     first = settings.text("mu_dtype")
     if first in STORAGE and STORAGE[first] != weights:
-        settings.note(f"the moments are kept in {STORAGE[first]} and {weights}; both are taken as the second")
+        values |= {"moments": STORAGE[first], "second_moments": weights}
     if settings.get("grad_dtype") not in ("float32", None):
         values["gradients"] = settings.choice("grad_dtype", "float32", STORAGE)
     return values

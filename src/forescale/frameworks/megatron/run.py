@@ -209,7 +209,6 @@ RECIPES: dict[str, Recipe] = {
 }
 FP8_FORMATS = ("e4m3", "hybrid", "True", "true")
 STORAGE: dict[str, StorageType] = {"fp32": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8"}
-_WIDTH = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 
 
 def read_workload(settings: Settings, layout: Layout) -> Workload:
@@ -296,8 +295,8 @@ def read_precision(settings: Settings) -> Precision:
         parameters="fp8" if compute in ("fp8", "mxfp8") and settings.flag("fp8_param_gather") else base,
         gradients=_gradients(settings, base),
         master=_master(settings, base),
-        moments=_moments(settings),
         activations=base,
+        **_moments(settings),
     )
 
 
@@ -334,11 +333,10 @@ def _master(settings: Settings, base: StorageType) -> StorageType | Literal["non
     return "none" if base == "fp32" else main
 
 
-def _moments(settings: Settings) -> StorageType:
+def _moments(settings: Settings) -> dict[str, Any]:
+    """Return the types of both moments; the second only where it differs."""
     first, second = _main(settings, "exp_avg_dtype"), _main(settings, "exp_avg_sq_dtype")
-    if first != second:
-        settings.note(f"the moments are kept in {first} and {second}; both are taken as the wider")
-    return max(first, second, key=lambda kind: _WIDTH[kind])
+    return {"moments": first} if first == second else {"moments": first, "second_moments": second}
 
 
 def _main(settings: Settings, key: str) -> StorageType:

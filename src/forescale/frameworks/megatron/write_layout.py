@@ -280,12 +280,14 @@ def _gradients(precision: Precision) -> Settings:
 
 def _states(precision: Precision) -> Settings:
     """Return the types of the optimizer's states, which only its precision-aware kind lets choose."""
-    types = {"main_params_dtype": precision.master, "exp_avg_dtype": precision.moments}
+    types = {
+        "main_params_dtype": precision.master,
+        "exp_avg_dtype": precision.moments,
+        "exp_avg_sq_dtype": precision.second_moments or precision.moments,
+    }
     selected = {key: kind for key, kind in types.items() if kind not in ("fp32", "none")}
     if not selected:
         return {}
-    if "exp_avg_dtype" in selected:
-        selected["exp_avg_sq_dtype"] = precision.moments
     return {"use_precision_aware_optimizer": True, **selected}
 
 

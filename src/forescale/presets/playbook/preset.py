@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
 
 from forescale.cost.collectives.alpha_beta import AlphaBeta
 from forescale.cost.mesh import Group, groups, order_of
-from forescale.formula import formula, number_of
+from forescale.files import packaged
+from forescale.formula import as_term, formula, number_of
 from forescale.graph.counts import count_parameters
 from forescale.graph.sharding import split_layout
 from forescale.numeric import Numeric
@@ -21,18 +25,20 @@ from forescale.presets.preset import (
     recorded,
     replayed_layers,
 )
-from forescale.projection.result import Projection
+from forescale.projection.result import Communication, Projection
 from forescale.question import Note, Question
 from forescale.spec.attention import FullAttention
 from forescale.spec.cluster import Cluster
 from forescale.spec.layout import Layout
 from forescale.spec.model import Model
-from forescale.spec.workload import STORAGE_BYTES, Precision, Workload
+from forescale.spec.workload import STORAGE_BYTES, Precision, Workload, moment_bytes
 from forescale.struct import Struct
 
 PLAYBOOK = "Ultra-Scale Playbook (Hugging Face, 2025)"
 BF16 = 2.0
 """Bytes of an element."""
+BUCKET_BYTES = 25e6
+"""Bytes of a bucket of gradients where a layout has no size: PyTorch's bucket_cap_mb, as the playbook quotes it."""
 _RATIOS = f"{PLAYBOOK}, Formulas for compute / comms"
 _STATES = f"{PLAYBOOK}, Weights/grads/optimizer states memory"
 _ZERO = f"{PLAYBOOK}, ZeRO, Memory usage revisited"
@@ -126,6 +132,70 @@ def playbook_cp_ratio(
     return cp * peak * kv_width / (4.0 * seq_len * hidden_size * bandwidth)
 
 
+@formula(unit="parameter", source=f"{_RATIOS}: transformer block, 16h² with a gate, else 12h²")
+def playbook_block_parameters(*, hidden_size: Numeric, squares: Numeric) -> Numeric:
+    """squares·h²: 4 of attention, 12 of a gated feed-forward, 8 without a gate."""
+    return squares * hidden_size * hidden_size
+
+
+@formula(unit="byte", source=f"{_RATIOS}: DDP, total_comms_in_rank_per_step")
+def playbook_ddp_volume(
+    *, block: Numeric, num_layers: Numeric, model_ranks: Numeric, element_bytes: Numeric
+) -> Numeric:
+    """Block·layers·bytes, over the ranks that split a block."""
+    return block * num_layers * element_bytes / model_ranks
+
+
+@formula(unit="byte", source=f"{_RATIOS}: FSDP, payload of a gather or a reduction of one block")
+def playbook_fsdp_payload(
+    *, block: Numeric, dp: Numeric, model_ranks: Numeric, element_bytes: Numeric
+) -> Numeric:
+    """Block·bytes/DP, over the ranks that split a block."""
+    return block * element_bytes / (model_ranks * dp)
+
+
+@formula(unit="byte", source=f"{_RATIOS}: TP, payload: activations of a rank")
+def playbook_tp_payload(
+    *, seq_len: Numeric, batch: Numeric, hidden_size: Numeric, tp: Numeric, element_bytes: Numeric
+) -> Numeric:
+    """seq·mbs·h·bytes/TP; with TP 1, what a pipeline stage sends to the next."""
+    return seq_len * batch * hidden_size * element_bytes / tp
+
+
+@formula(unit="byte", source=f"{_RATIOS}: FSDP 3 a layer, TP 8 a layer, PP 4, in each of gas micro-batches")
+def playbook_volume(
+    *, payload: Numeric, messages: Numeric, layers: Numeric, num_microbatches: Numeric
+) -> Numeric:
+    """Messages·layers·micro-batches·payload of a rank and step."""
+    return messages * layers * num_microbatches * payload
+
+
+class Traffic(Struct, frozen=True, kw_only=True):
+    """What one kind of parallelism sends, as terms of the playbook's formulas."""
+
+    part: str
+    """Part of the step that it is about, such as "tensor_comm"."""
+    name: str
+    """What is compared with what."""
+    ratio: Numeric
+    payload: Numeric | None = None
+    """Bytes of one message of a rank; None where the playbook has no formula."""
+    volume: Numeric | None = None
+    """Bytes that a rank sends in a step."""
+
+    @property
+    def quantities(self) -> dict[str, Numeric]:
+        """Terms by the names that `explain` takes."""
+        values = {"ratio": self.ratio, "payload": self.payload, "volume": self.volume}
+        return {f"{name}.{self.part}": value for name, value in values.items() if value is not None}
+
+    @property
+    def row(self) -> Communication:
+        """Plain numbers."""
+        sizes = (None if value is None else number_of(value) for value in (self.payload, self.volume))
+        return Communication(self.part, self.name, number_of(self.ratio), *sizes)
+
+
 class Ratio(Struct, frozen=True, kw_only=True):
     """One ratio of a layout."""
 
@@ -144,59 +214,114 @@ def playbook_ratios(
     Collectives take the links of all ranks of a group that share a tier, so that groups of whole nodes use all ports
     of these; a message from one rank to the next takes those of one.
     """
+    items = playbook_traffic(model, cluster, layout, workload, num_layers=num_layers)
+    return tuple(Ratio(part=item.part, name=item.name, value=number_of(item.ratio)) for item in items)
+
+
+def playbook_traffic(
+    model: Model, cluster: Cluster, layout: Layout, workload: Workload, *, num_layers: int
+) -> tuple[Traffic, ...]:
+    """Return the ratios, messages and volumes of a layout, `num_layers` on a stage."""
     peak = cluster.device.matrix_flops.bf16 or cluster.device.matrix_flops.fp16
     if peak is None:
         return ()
-    compared = _compared(model, cluster, layout, workload, num_layers, peak)
-    return tuple(Ratio(part=part, name=name, value=float(value)) for part, name, value in compared)
-
-
-def _compared(
-    model: Model, cluster: Cluster, layout: Layout, workload: Workload, num_layers: int, peak: float
-) -> Iterator[tuple[str, str, Numeric]]:
-    hidden = float(model.hidden_size)
+    base = recorded(hidden_size=model.hidden_size)
+    base["peak"] = as_term(peak, name="peak", unit="FLOP/s")
     placed = groups(split_layout(layout)[0], order_of(layout))
+    result: list[Traffic] = []
     if layout.dp > 1:
-        yield _of_data(layout, workload, peak, ring_bandwidth(cluster, placed["dp"]))
+        fast = ring_bandwidth(cluster, placed["dp"])
+        result.append(_of_data(model, layout, workload, num_layers, base | _rate(fast)))
     if layout.tp > 1:
         fast = ring_bandwidth(cluster, placed["tp"])
-        ratio = playbook_tp_ratio(tp=float(layout.tp), peak=peak, hidden_size=hidden, bandwidth=fast)
-        yield "tensor_comm", "gather to feed-forward", ratio
+        result.append(_of_tensors(layout, workload, num_layers, base | _rate(fast)))
     width = _kv_width(model)
     if layout.cp > 1 and width is not None:
-        ratio = playbook_cp_ratio(
-            cp=float(layout.cp),
-            peak=peak,
-            hidden_size=hidden,
-            kv_width=width,
-            seq_len=float(workload.seq_len),
-            bandwidth=_port_bandwidth(cluster, layout.tp * layout.cp),
-        )
-        yield "context_comm", "keys and values to a step of the ring", ratio
+        port = _port_bandwidth(cluster, layout.tp * layout.cp)
+        numbers = recorded(cp=layout.cp, kv_width=width, seq_len=workload.seq_len) | _rate(port)
+        ratio = playbook_cp_ratio(**base, **numbers)
+        result.append(Traffic(part="context_comm", name="keys and values to a step of the ring", ratio=ratio))
     if layout.pp > 1:
-        slow = _port_bandwidth(cluster, layout.num_devices)
-        ratio = playbook_pp_ratio(num_layers=float(num_layers), peak=peak, hidden_size=hidden, bandwidth=slow)
-        yield "pipeline_comm", "send to the next stage's forward", ratio
-        share = playbook_bubble_ratio(
-            pp=float(layout.pp),
-            vpp=float(layout.vpp),
-            num_microbatches=float(microbatches_of(layout, workload)),
-        )
-        yield "bubble", "bubble to ideal time", share
+        port = _port_bandwidth(cluster, layout.num_devices)
+        result += _of_stages(layout, workload, num_layers, base | _rate(port))
+    return tuple(result)
 
 
-def _of_data(layout: Layout, workload: Workload, peak: float, bandwidth: float) -> tuple[str, str, Numeric]:
-    """Compare what data parallelism sends with the pass it hides behind."""
-    data = {"dp": float(layout.dp), "peak": peak, "bandwidth": bandwidth}
-    tokens = float(layout.micro_batch_size * workload.seq_len)
+def _rate(bandwidth: float) -> dict[str, Any]:
+    """Return a bandwidth in bf16 elements."""
+    return {"bandwidth": as_term(bandwidth, name="bandwidth", unit="element/s")}
+
+
+def _activation_bytes(layout: Layout, workload: Workload, hidden_size: Numeric, tp: int) -> Numeric:
+    """Return the bytes of what a rank sends of a layer's activations."""
+    sizes = recorded(seq_len=workload.seq_len, batch=layout.micro_batch_size, tp=tp, element_bytes=BF16)
+    return playbook_tp_payload(hidden_size=hidden_size, **sizes)
+
+
+def _of_tensors(layout: Layout, workload: Workload, num_layers: int, base: dict[str, Numeric]) -> Traffic:
+    """Return what tensor parallelism sends of one layer before, or after, each of its products."""
+    payload = _activation_bytes(layout, workload, base["hidden_size"], layout.tp)
+    counts = recorded(messages=8, layers=num_layers, num_microbatches=microbatches_of(layout, workload))
+    return Traffic(
+        part="tensor_comm",
+        name="gather to feed-forward",
+        ratio=playbook_tp_ratio(**recorded(tp=layout.tp), **base),
+        payload=payload,
+        volume=playbook_volume(payload=payload, **counts),
+    )
+
+
+def _of_stages(
+    layout: Layout, workload: Workload, num_layers: int, base: dict[str, Numeric]
+) -> tuple[Traffic, Traffic]:
+    """Return what a pipeline stage sends to the next, and the bubble."""
+    payload = _activation_bytes(layout, workload, base["hidden_size"], 1)
+    count = recorded(num_microbatches=microbatches_of(layout, workload))
+    sent = Traffic(
+        part="pipeline_comm",
+        name="send to the next stage's forward",
+        ratio=playbook_pp_ratio(**recorded(num_layers=num_layers), **base),
+        payload=payload,
+        volume=playbook_volume(payload=payload, **recorded(messages=4, layers=1), **count),
+    )
+    share = playbook_bubble_ratio(**recorded(pp=layout.pp, vpp=layout.vpp), **count)
+    return sent, Traffic(part="bubble", name="bubble to ideal time", ratio=share)
+
+
+def _of_data(
+    model: Model, layout: Layout, workload: Workload, num_layers: int, base: dict[str, Numeric]
+) -> Traffic:
+    """Return what data parallelism sends, and the pass that hides it."""
+    rates = {name: base[name] for name in ("peak", "bandwidth")} | recorded(dp=layout.dp)
+    tokens, count = float(layout.micro_batch_size * workload.seq_len), microbatches_of(layout, workload)
+    block = block_parameters(model, base["hidden_size"])
     if layout.zero == 3:
-        return (
-            "data_comm",
-            "ZeRO-3 gather to forward",
-            playbook_fsdp_ratio(tokens=tokens * layout.dp, **data),
+        sizes = recorded(dp=layout.dp, model_ranks=layout.tp, element_bytes=STORAGE_BYTES["fp32"])
+        payload = playbook_fsdp_payload(block=block, **sizes)
+        counts = recorded(messages=3, layers=num_layers, num_microbatches=count)
+        return Traffic(
+            part="data_comm",
+            name="ZeRO-3 gather to forward",
+            ratio=playbook_fsdp_ratio(**recorded(tokens=tokens * layout.dp), **rates),
+            payload=payload,
+            volume=playbook_volume(payload=payload, **counts),
         )
-    whole = tokens * microbatches_of(layout, workload)
-    return "data_comm", "gradient all-reduce to backward", playbook_ddp_ratio(tokens=whole, **data)
+    size = layout.kernels.bucket_elements * BF16 or BUCKET_BYTES
+    bucket: Any = as_term(size, name="bucket", unit="byte")
+    sizes = recorded(num_layers=num_layers, model_ranks=layout.tp, element_bytes=BF16)
+    return Traffic(
+        part="data_comm",
+        name="gradient all-reduce to backward",
+        ratio=playbook_ddp_ratio(**recorded(tokens=tokens * count), **rates),
+        payload=bucket,
+        volume=playbook_ddp_volume(block=block, **sizes),
+    )
+
+
+def block_parameters(model: Model, hidden_size: Numeric) -> Numeric:
+    """Return the parameters of a block: 16h² where feed-forwards have a gate."""
+    gated = any(getattr(kind.ffn, "gated", False) for kind in model.layer_kinds)
+    return playbook_block_parameters(hidden_size=hidden_size, **recorded(squares=16 if gated else 12))
 
 
 def ring_bandwidth(cluster: Cluster, group: Group) -> float:
@@ -243,7 +368,7 @@ def bytes_per_parameter(precision: Precision) -> BytesPerParameter:
     master weights and moments in their types, in bf16 2 + 2 + (4 + 8); fp32 gradients are a second copy, 4 more, in
     addition to those in the type of the weights. The FP8 recipes follow from their types (table "FP8 pretraining").
     """
-    moments = 2.0 * STORAGE_BYTES[precision.moments]
+    moments = moment_bytes(precision)
     gradients = STORAGE_BYTES[precision.gradients]
     if _is_full(precision):
         return BytesPerParameter(weights=4.0, gradients=gradients, accumulated=0.0, optimizer=moments)
@@ -255,6 +380,12 @@ def bytes_per_parameter(precision: Precision) -> BytesPerParameter:
         accumulated=gradients if twice else 0.0,
         optimizer=master + moments,
     )
+
+
+RECIPES: Mapping[str, Precision] = {
+    name: Precision(**types) for name, types in packaged("states")["types"].items()
+}
+"""Data types of the playbook's memory tables."""
 
 
 def _is_full(precision: Precision) -> bool:
@@ -269,15 +400,30 @@ class Playbook(Preset, frozen=True, kw_only=True):
     source: str = PLAYBOOK
 
     def project(self, question: Question) -> Projection:
-        """Project memory; notes hold the playbook's ratios of communication to compute."""
-        return memory_projection(self.account(*question.parts), question, preset=self.name)
+        """Project memory, and what each kind of parallelism sends against the compute that hides it."""
+        projection = memory_projection(self.account(question), question, preset=self.name)
+        return replace(projection, communication=tuple(item.row for item in self._traffic(question)))
+
+    def quantities(self, question: Question) -> Mapping[str, Numeric]:
+        """Return ratios, messages and volumes, and the parameters of a block."""
+        result: dict[str, Numeric] = {}
+        for item in self._traffic(question):
+            result |= item.quantities
+        hidden = recorded(hidden_size=question.model.hidden_size)["hidden_size"]
+        return result | {"params.block": block_parameters(question.model, hidden)}
+
+    def _traffic(self, question: Question) -> tuple[Traffic, ...]:
+        model, cluster, layout, workload = question.parts
+        least = min(layers_of(model, layout))
+        return playbook_traffic(model, cluster, layout, workload, num_layers=least)
 
     def stages(self, question: Question) -> Sequence[StageBytes]:
         """Return bytes by stage."""
-        return self.account(*question.parts).stages
+        return self.account(question).stages
 
-    def account(self, model: Model, cluster: Cluster, layout: Layout, workload: Workload) -> Account:
+    def account(self, question: Question) -> Account:
         """Return bytes by stage: N / (tp·pp) parameters each, sharded by ZeRO, and activations."""
+        model, _, layout, workload = question.parts
         sizes = recorded(
             hidden_size=model.hidden_size, vocab_size=model.vocab_size, num_layers=model.num_layers
         )
@@ -302,15 +448,6 @@ class Playbook(Preset, frozen=True, kw_only=True):
                 _parameter_note(model, total),
                 _LEFT_OUT,
                 *gpt_note(model),
-                *(
-                    Note(
-                        topic=playbook_ratio.part,
-                        text=f"{playbook_ratio.name}: ratio {playbook_ratio.value:.3g}",
-                    )
-                    for playbook_ratio in playbook_ratios(
-                        model, cluster, layout, workload, num_layers=min(layers)
-                    )
-                ),
             ),
         )
 
