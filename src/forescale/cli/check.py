@@ -34,7 +34,7 @@ from forescale.limits import PRICE
 if TYPE_CHECKING:
     from forescale.question import Question
 
-PANEL, REPORTS, WHOLE_RUN = "Limits", Rare("Reports"), Rare("Whole run")
+PANEL, REPORTS, WHOLE_RUN = "Limits", Rare("Solve, reports"), Rare("Whole run")
 CODES = {"passes": 0, "fails": FAILED, "illegal": ILLEGAL, "unreadable": USAGE_ERROR}
 CONFIGURATIONS = (".yaml", ".yml", ".json", ".sh", ".slurm", ".sbatch", ".toml")
 """Endings of the files of a folder that are looked at."""
@@ -72,7 +72,7 @@ class LimitOptions:
     )
     strict: bool = option("Fail where an interval ends beyond a limit.", default=False, panel=REPORTS)
     solve: Literal["micro_batch_size", "devices", "seq_len"] | None = option(
-        "Find the largest that passes (fewest devices).", panel=PANEL
+        "Find the largest that passes (fewest devices).", panel=REPORTS
     )
 
 
