@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
 from forescale.synonyms import meant
 from forescale.violation import ForescaleError, Location, SpecError
@@ -56,12 +57,47 @@ class UnknownKeyError(SpecError):
         super().__init__(unknown_key(key, where, allowed, fix))
 
 
-class MissingError(SpecError):
-    """Parts of a question that are not given."""
+class MissingFact(NamedTuple):
+    """A fact that a file leaves open, and the option that gives it."""
 
-    def __init__(self, missing: Sequence[str], text: str) -> None:
+    what: str
+    """The fact, such as "the number of devices"."""
+    flag: str
+    """The option that gives it, such as "--devices N"."""
+    example: str
+    """The option with a value that would work, such as "--devices 8"."""
+    part: str = ""
+    """Key of the question that the option sets, such as "workload.seq_len"; empty of shell variables."""
+    reason: str = ""
+    """Why the file does not hold it."""
+
+
+class MissingError(SpecError):
+    """Parts of a question that are not given.
+
+    Attributes
+    ----------
+    missing
+        Options, or the names of the parts.
+    facts
+        What a file leaves open, if that is why.
+    """
+
+    def __init__(self, missing: Sequence[str], text: str, facts: Sequence[MissingFact] = ()) -> None:
         super().__init__(text, code="missing", key=", ".join(missing))
-        self.missing = tuple(missing)
+        self.missing, self.facts = tuple(missing), tuple(facts)
+
+    @classmethod
+    def of(cls, where: object, facts: Sequence[MissingFact], command: str = "") -> MissingError:
+        """Return the error of all facts that a file (`where`) leaves open, with an example that continues `command`."""
+        unique = list({fact.flag: fact for fact in facts}.values())
+        texts = [f"{fact.what} ({f'{fact.reason}; ' if fact.reason else ''}{fact.flag})" for fact in unique]
+        fix = " ".join([command, *(fact.example for fact in unique)]).strip()
+        named = "1 fact is" if len(unique) == 1 else f"{len(unique)} facts are"
+        text = f"{where}: {named} missing: {'; '.join(texts)}. For example: {fix}"
+        error = cls([fact.flag.partition(" ")[0] for fact in unique], text, unique)
+        error.fix, error.location = fix, Location.of(where)
+        return error
 
 
 class ScheduleError(SpecError):

@@ -130,10 +130,16 @@ def recorded_blocks(question: Question, layout: Layout) -> Question:
 
 
 def _is_whole(layout: Layout) -> bool:
-    """Return whether a layout leaves blocks whole and replays none of them or all."""
+    """Return whether a layout leaves blocks whole, with the model's own loss, and replays none of them or all."""
     degrees = (layout.tp, layout.cp, layout.ep, layout.etp)
     replays = layout.recompute.granularity in ("none", "full")
-    return all(degree in (None, 1) for degree in degrees) and replays and not layout.offload.activations
+    plain_loss = layout.kernels.cross_entropy != "fused_linear"
+    return (
+        all(degree in (None, 1) for degree in degrees)
+        and replays
+        and plain_loss
+        and not layout.offload.activations
+    )
 
 
 def _is_plain(workload: Workload) -> bool:

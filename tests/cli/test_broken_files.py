@@ -406,8 +406,8 @@ def test_a_layout_alone_is_no_model(ask, forescale):
     for kind in ("DeepSpeed", "Accelerate"):
         ask(kind, KINDS[kind][2])
         ran = forescale("project", KINDS[kind][1], *DENSE[1:])
-        assert "incomplete model" in ran.refused
-        assert f"--config {KINDS[kind][1]}" in ran.error.fix
+        assert "missing --model" in ran.refused
+        assert ran.error.fix.endswith("--model llama-3.1-8b")
 
 
 def test_images_of_a_text_model_are_refused(forescale):

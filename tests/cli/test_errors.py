@@ -142,7 +142,7 @@ BAD = {
     "nothing among several": (("project", *DENSE, "--set", " "), "no_value --set"),
     "a schedule that stands alone": (("pipeline", "draw", "zb-h1"), "not_found file zb-h1"),
     "a number that stands alone": (("project", *DENSE, "3"), "unexpected argument '3' (see forescale project --help)"),
-    "a model after an option": (("project", "--model", MODEL), "No such option: --model; it stands without one: forescale project MODEL (see"),
+    "a model as an option": (("project", "--model", MODEL), "missing --cluster, --seq-len, --global-batch-size"),
     "a degree as frameworks call it": (("project", *DENSE, "--tensor-model-parallel-size", 8), "did you mean --tp? (see"),
     "a number format as an option": (("search", *SEARCH, "--fp8"), "did you mean --precision? (see"),
     "data parallel": (("project", *DENSE, "--dp", 8), "did you mean --dp-shard? (see"),

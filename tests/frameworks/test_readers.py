@@ -156,6 +156,50 @@ remat_policy: minimal
     options=Options(num_devices=8),
     environment={"M_BASE_EMB_DIM": "128"},
 )
+AXOLOTL = Sample(
+    text="""base_model: org/model
+sequence_len: 4096
+sample_packing: true
+micro_batch_size: 2
+gradient_accumulation_steps: 4
+adapter: qlora
+load_in_4bit: true
+lora_r: 16
+lora_target_linear: true
+optimizer: paged_adamw_8bit
+gradient_checkpointing: true
+wandb_project: x
+""",
+    suffix=".yaml",
+    with_key=lambda text, key: f"{text}{key}: 3\n",
+    keys=frozenset(
+        {"base_model", "sequence_len", "sample_packing", "micro_batch_size", "optimizer", "wandb_project"}
+    ),
+    options=Options(num_devices=4),
+)
+LLAMAFACTORY = Sample(
+    text="""model_name_or_path: org/model
+stage: sft
+finetuning_type: full
+cutoff_len: 2048
+template: llama3
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 8
+bf16: true
+deepspeed: configs/ds_z3_config.json
+""",
+    suffix=".yaml",
+    with_key=lambda text, key: f"{text}{key}: 3\n",
+    keys=frozenset({"model_name_or_path", "finetuning_type", "cutoff_len", "template", "bf16", "deepspeed"}),
+    options=Options(num_devices=8),
+)
+LAUNCH = Sample(
+    text="NPROC_PER_NODE=2 CUDA_VISIBLE_DEVICES=0,1 swift sft --model org/model --tuner_type lora --torch_dtype bfloat16 "
+    "--max_length 2048 --per_device_train_batch_size 1 --gradient_accumulation_steps $(expr 16 / 2) --deepspeed zero2",
+    suffix=".sh",
+    with_key=lambda text, key: f"{text} --{key} 3",
+    environment={"NPROC_PER_NODE": "7"},
+)
 TRAINER = Sample(
     text=json.dumps(
         {
@@ -236,6 +280,9 @@ SAMPLES = {
     "bridge": [BRIDGE],
     "accelerate": [ACCELERATE],
     "trainer": [TRAINER],
+    "axolotl": [AXOLOTL],
+    "llamafactory": [LLAMAFACTORY],
+    "launch": [LAUNCH],
     "deepspeed": [DEEPSPEED],
     "huggingface": [HUGGINGFACE],
     "maxtext": [MAXTEXT],
@@ -322,9 +369,8 @@ def test_reinforcement_learning_is_out_of_scope(text, name):
     [
         (
             "variables:\n  max_seq_len: 2048\nmodel:\n  d_model: 768\n",
-            "llm-foundry .its line 2: max_seq_len:",
+            "llm-foundry .its line 2: variables.max_seq_len:",
         ),
-        ("base_model: NousResearch/x\nsequence_len: 8192\n", "Axolotl .its line 1"),
         ("model:\n  _component_: torchtune.models.llama3\n", "torchtune .its line 2: _component_:"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, product
 from typing import Any
@@ -155,6 +156,7 @@ def fit(
     keep: Sequence[str] = (),
     pairs: bool = True,
     accepts: Callable[[Question], bool] = lambda _: True,
+    text_of: Callable[[Change], str | None] = lambda change: change.text,
 ) -> Fit:
     """Try every single change of a layout, and pairs of them, and say which make it fit at what price.
 
@@ -169,6 +171,8 @@ def fit(
     accepts
         Whether a layout can be run beyond what the record of the framework says, such as that its configuration can be
         written. It does not count where it refuses the layout as it is.
+    text_of
+        Text of a change, such as the key of a configuration that makes it; None for a change that is not made.
 
     Raises
     ------
@@ -182,7 +186,8 @@ def fit(
             what = "change"
             raise UnknownNameError(what, kind, KINDS)
     now = project(question)
-    every = tuple(change for change in changes(question) if change.kind not in keep)
+    texts = ((change, text_of(change)) for change in changes(question) if change.kind not in keep)
+    every = tuple(dataclasses.replace(change, text=text) for change, text in texts if text is not None)
     accepted = accepts if accepts(question) else (lambda _: True)
     tried = _tried(question, [(item,) for item in every], accepted)
     if pairs:

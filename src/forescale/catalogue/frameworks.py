@@ -58,7 +58,7 @@ def _loaded(name: str) -> Framework:
     content = _files()[framework_name]
     if at and not release:
         raise UnknownNameError(f"release of {framework_name}", release, release_names(framework_name))
-    release = release or content["default"]
+    release = release or (framework if framework in content["releases"] else content["default"])
     for line in release.split("+"):
         if line not in content["releases"]:
             raise UnknownNameError(f"release of {framework_name}", line, release_names(framework_name))

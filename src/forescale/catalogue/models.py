@@ -29,6 +29,10 @@ _ADDRESS = re.compile(
     r"(?P<organisation>[\w.-]+)(?:/(?P<name>[\w.-]+))?(?:[/?#].*)?$",
     re.IGNORECASE,
 )
+_TYPED = re.compile(
+    r"-(?:unsloth-bnb-4bit|bnb-\w+|awq|gptq|gptq-int\d|aqlm-\S+|fp8|fp16|bf16|nvfp4|int[48]|4bit|8bit)$"
+)
+"""Ends of names that state the type of the weights, not another architecture."""
 _NO_MODELS = frozenset({"datasets", "spaces", "docs", "blog", "papers", "collections"})
 
 
@@ -59,7 +63,8 @@ def resolve_model_name(name: str) -> str:
     plain = (hub or name).strip().lower().rpartition("/")[2].replace("_", "-").replace(" ", "-")
     if plain not in model_names():
         aliases = _aliases()
-        plain = aliases.get(plain, plain)
+        bare = _TYPED.sub("", plain)
+        plain = aliases.get(plain, aliases.get(bare, bare if bare in model_names() else plain))
         if plain not in model_names():
             fix = f"download {HUB}/{hub}/resolve/main/config.json and give that file" if hub else ""
             raise UnknownNameError("model", hub or name, [*model_names(), *aliases], fix)

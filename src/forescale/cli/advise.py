@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec.structs import replace
 
+from forescale.atomic_write import write_text
 from forescale.cli.console import show
 from forescale.cli.formats import answer_of
 from forescale.cli.inputs import limited, read_question, refuse_presets
 from forescale.cli.options import Asked, CostOptions, OperationsOptions, Priced, bounded, grouped, option
 from forescale.cli.output import OutputOptions
 from forescale.cli.space import SpaceOptions, spaced
+from forescale.errors import ForescaleError, no_effect, not_one_of, required_with
+from forescale.files import is_file, place_of, read_text
 from forescale.limits import SHOWN
+
+if TYPE_CHECKING:
+    from forescale.advise.changes import Change
+    from forescale.advise.fit import Fit
+    from forescale.question import Question
+
+Remedies: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 
 @grouped
@@ -51,6 +64,12 @@ class ChangeOptions:
     )
     pairs: bool = option("Make changes also two at a time.", default=True, panel=PANEL)
     top: int = option("Changes to show.", "N", check=bounded(SHOWN), default=10, panel=PANEL)
+    patch: bool = option(
+        "Write the framework's file with the first change made to --output.",
+        default=False,
+        panel=PANEL,
+    )
+    output_file: Path | None = option("File of the changed copy.", "FILE", flag="--output", panel=PANEL)
 
 
 @grouped
@@ -68,5 +87,71 @@ def fit_command(
     question = read_question(asked)
     refuse_presets(question, "fit")
     question = limited(question, change.max_memory)
-    result = fit(question, keep=tuple(change.keep or ()), pairs=change.pairs, accepts=is_writable)
+    keep, remedies = tuple(change.keep or ()), _remedies(asked)
+    if remedies:
+        text = partial(_text_of, remedies=remedies, question=question)
+        result = fit(question, keep=keep, pairs=change.pairs, text_of=text)
+    else:
+        result = fit(question, keep=keep, pairs=change.pairs, accepts=is_writable)
+    if change.patch or change.output_file is not None:
+        _write_patched(asked, result, remedies, change)
     show(answer_of(result, partial(fit_view, most=change.top), question=question), output)
+
+
+def _file_of(asked: Asked) -> Path | None:
+    """Return the framework's file that is asked about, if there is one."""
+    from forescale.frameworks.readers import is_bare_model
+
+    file = asked.plan.config or (None if asked.model is None else place_of(asked.model))
+    return (
+        file
+        if file is not None and is_file(file) and file.suffix != ".toml" and not is_bare_model(file)
+        else None
+    )
+
+
+def _remedies(asked: Asked) -> Remedies:
+    """Return the keys of a file by the change of the layout that they make; none if the file's format has none."""
+    from forescale.catalogue.models import load_model
+    from forescale.frameworks.readers import read_file
+    from forescale.frameworks.reading import Options
+
+    try:
+        options = Options(model_of=load_model, num_devices=asked.cluster.devices, strict=False)
+        file = _file_of(asked)
+        return {} if file is None else read_file(file, options).remedies
+    except ForescaleError:  # such as a plan
+        return {}
+
+
+def _text_of(change: Change, *, remedies: Remedies, question: Question) -> str | None:
+    from forescale.frameworks.trainers.patch import edits, text_of
+
+    keys = edits(change, remedies, question.layout, question.workload)
+    return None if keys is None else text_of(keys)
+
+
+def _write_patched(asked: Asked, result: Fit, remedies: Remedies, change: ChangeOptions) -> None:
+    """Write a copy of the file with the first changes made."""
+    from forescale.frameworks.trainers.patch import edits, patched
+
+    if change.output_file is None or not change.patch:
+        raise required_with("--patch and --output FILE", "--patch" if change.patch else "--output")
+    file = _file_of(asked)
+    if file is None or not remedies:
+        raise no_effect(
+            "--patch", "its keys are not known for this file", "give a file of a Hugging Face trainer"
+        )
+    if change.output_file.exists():
+        raise not_one_of(
+            "--output", str(change.output_file), "a file that does not exist: nothing is changed in place"
+        )
+    if not result.fixes:
+        raise no_effect("--patch", "no change that was tried helps")
+    first, keys = result.fixes[0], dict[str, Any]()
+    for item in first.changes:
+        keys |= edits(item, remedies, first.projection.strategy, result.question.workload) or {}
+    text = read_text(file)
+    if (copy := patched(text, file.suffix, keys)) == text:
+        raise no_effect("--patch", "the file does not hold the keys", "give the file that its command names")
+    write_text(change.output_file, copy)

@@ -96,6 +96,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "catalogue_app",
         "List the models, devices, clusters and frameworks known by name.",
     ),
+    "formats": (
+        "recognise",
+        "formats_command",
+        "List the formats that can be read, or explain which of them a file is in and what is read of it.",
+    ),
     "pipeline": ("pipeline", "app", "Pipeline schedules: build, check, time, draw and optimise."),
     "network": (
         "network",

@@ -21,7 +21,8 @@ from forescale.cli.options import (
     memory_limit,
     refuse,
 )
-from forescale.errors import MissingError, ReaderError
+from forescale.cli.required import located_facts, require
+from forescale.errors import MissingFact, ReaderError
 from forescale.files import exists, is_file, is_folder, place_of
 from forescale.limits import whole_of
 from forescale.positions import COMMAND_LINE, located, said_by
@@ -99,7 +100,7 @@ def read_question(
     from forescale.io.merge import PartialQuestion, merge
     from forescale.io.question import read_plan
 
-    request = _with_numbered_layout(request)
+    request = _with_numbered_layout(_with_model(request))
     plan, layout = request.plan, request.layout
     folder = None if plan.plan is None else plan.plan.parent
     flags = PartialQuestion(values=_flag_values(request, operated))
@@ -107,14 +108,18 @@ def read_question(
     kept = _derived(written, request, phased=phased)
     sets = plan.sets or ()
     requested = merge(kept, flags, overrides=sets)
-    parsed, notes = _parsed_files(requested.values, folder, plan, layout=layout is not None)
+    parsed, notes, facts = _parsed_files(requested.values, folder, plan, layout=layout is not None)
     with located(plan.plan if requested.sources.get("preset") == written.source else None):
         usual = _usual_values(requested.values, planned=plan.plan is not None)
     default = PartialQuestion(values=usual if framework is None else {**usual, "framework": framework})
     merged = merge(default, *parsed.values(), kept, flags, overrides=sets)
     values = {**merged.values, **_file_model(requested.values, folder, parsed)}
+    values = {name: value for name, value in values.items() if value is not None}
+    if plan.file_model is not None:
+        values["model"] = _apart(plan.file_model, plan)
     laid = layout is not None and not (searched and _left_to_search(values))
-    _counted(values, folder, plan, laid=laid)
+    if plan.plan is None:
+        require(values, folder, facts, file=next(iter(parsed), None), laid=laid)
     with said_by([*parsed], requested.sources):
         question = _built(values, written, merged, plan.plan, laid=laid)
     if request.run.images and question.model.vision is None:
@@ -189,6 +194,16 @@ def _with_numbered_layout(question: Asked) -> Asked:
     if plan is not None:
         raise wording.conflicts([model, f"--plan {plan}"], reason="both are whole questions")
     return replace(question, model=None, plan=replace(question.plan, plan=place_of(model)))
+
+
+def _with_model(question: Asked) -> Asked:
+    """Return a question in which the model of --model is MODEL, where no file is."""
+    model, file_model = question.model, question.plan.file_model
+    if file_model is None:
+        return question
+    if model is not None and not exists(place_of(model)):
+        raise wording.conflicts([model, f"--model {file_model}"], fix="give one of them")
+    return question if model is not None else replace(question, model=file_model)
 
 
 def _derived(plan: PartialQuestion, question: Asked, *, phased: bool) -> PartialQuestion:
@@ -275,8 +290,8 @@ def _sites(text: str) -> dict[str, Any]:
 
 def _parsed_files(
     requested: dict[str, Any], folder: Path | None, plan: PlanOptions, *, layout: bool
-) -> tuple[dict[Path, PartialQuestion], tuple[Note, ...]]:
-    """Return what the model's file and --config set, and notes about these files.
+) -> tuple[dict[Path, PartialQuestion], tuple[Note, ...], tuple[MissingFact, ...]]:
+    """Return what the model's file and --config set, notes about these files, and the facts that they leave open.
 
     Without `layout`, as for a search, dimensions that are searched are left out; overlap and kernels stay.
     """
@@ -286,16 +301,19 @@ def _parsed_files(
         for option, values in (("--var", plan.variables), ("--primus-presets-dir", plan.presets)):
             if values:
                 raise wording.required_with("a framework's file as MODEL or --config", option)
-        return {}, ()
-    from forescale.frameworks.readers import is_bare_model, refuse_layout_alone, refuse_unread
+        return {}, (), ()
+    from forescale.frameworks.readers import is_bare_model, read_file, refuse_unread, starts_trainer
     from forescale.io.merge import partial_question
 
-    if path is not None:
-        refuse_layout_alone(path)
     options = _reading_options(requested, folder, plan, layout=layout)
-    pairs = [
-        _read(file, requested, folder, options, bare=file == path and is_bare_model(file)) for file in files
-    ]
+    if path is not None and plan.config is not None and starts_trainer(path, plan.config):
+        files = [path]
+        options = replace(options, launch=read_file(plan.config, options))
+    with located_facts(files[-1], requested):
+        pairs = [
+            _read(file, requested, folder, options, bare=file == path and is_bare_model(file))
+            for file in files
+        ]
     refuse_unread(options.variables, files)
     counted = "nodes" in requested or "devices" in requested
     parts = {
@@ -304,7 +322,8 @@ def _parsed_files(
     }
     notes = [note for file, (parsed, _) in zip(files, pairs, strict=True) for note in _notes(file, parsed)]
     origins = [note for _, note in pairs if note is not None and not counted]
-    return parts, (*origins[-1:], *_environment_notes(options.variables), *notes)
+    facts = tuple(fact for parsed, _ in pairs for fact in parsed.missing)
+    return parts, (*origins[-1:], *_environment_notes(options.variables), *notes), facts
 
 
 def _environment_notes(variables: Variables) -> tuple[Note, ...]:
@@ -322,12 +341,8 @@ def _file_model(
     """Return the model of the file that MODEL names, or that a table of its fields is based on."""
     if (path := _model_file(values, folder)) is None:
         return {}
-    if (model := parsed[path].values.get("model")) is None:
-        raise ReaderError(
-            path, wording.incomplete("model", fix=f"give a MODEL, and this file with --config {path}")
-        )
-    table = values["model"]
-    return {"model": {**table, "base": model} if isinstance(table, dict) else model}
+    model, table = parsed[path].values.get("model"), values["model"]
+    return {"model": {**table, "base": model} if isinstance(table, dict) and model else model}
 
 
 def _reading_options(
@@ -358,6 +373,7 @@ def _reading_options(
         model_of=load_model,
         variables=Variables({name: value for name, _, value in variables}, primus_environment()),
         folders=tuple(plan.presets or ()),
+        strict=plan.strict,
     )
 
 
@@ -387,7 +403,8 @@ def _read(
         return reading, None
     if reading.num_devices is not None:
         return reading, size_note(reading.num_devices, file.name)
-    if not options.layout or reading.strategy is None:
+    asked = any(fact.part == "devices" for fact in reading.missing)
+    if not options.layout or reading.strategy is None or asked:
         return reading, None
     devices, origin = _least_nodes(reading, values, folder)
     return read_file(file, replace(options, num_devices=devices)), size_note(
@@ -445,12 +462,18 @@ def _known_devices(values: dict[str, Any], folder: Path | None) -> int | None:
 def _notes(path: Path, reading: ParsedFile) -> tuple[Note, ...]:
     from forescale.question import Note
 
+    warnings = [Note(topic="left out", text=f"{path.name}: {text}") for text in reading.warnings]
     texts = [f"{path.name}: {note}" for note in reading.notes]
+    if reading.unknown:
+        texts.append(f"{path.name}: keys that are not known, without effect here: {_listed(reading.unknown)}")
     if reading.ignored:
-        shown = ", ".join(reading.ignored[:NAMED_KEYS])
-        more = f" and {len(reading.ignored) - NAMED_KEYS} more" if len(reading.ignored) > NAMED_KEYS else ""
-        texts.append(f"{path.name}: keys that do not change the projection: {shown}{more}")
-    return tuple(Note(topic="reader", text=text) for text in texts)
+        texts.append(f"{path.name}: keys that do not change the projection: {_listed(reading.ignored)}")
+    return (*warnings, *(Note(topic="reader", text=text) for text in texts))
+
+
+def _listed(keys: Sequence[str]) -> str:
+    more = f" and {len(keys) - NAMED_KEYS} more" if len(keys) > NAMED_KEYS else ""
+    return f"{', '.join(keys[:NAMED_KEYS])}{more}"
 
 
 def _apart(text: str | None, plan: PlanOptions) -> str | None:
@@ -509,34 +532,3 @@ def _amount(text: str) -> float | str:
         return float(text) if number is None else number
     except ValueError:
         return text
-
-
-def _require(values: dict[str, Any], *, uncounted: bool) -> None:
-    """Refuse a question without its main parts, in the words of the command line."""
-    from forescale.presets import load_preset
-
-    explicit = values["workload"]
-    workload = explicit if isinstance(explicit, dict) else {"seq_len": 1, "global_batch_size": 1}
-    missing = [
-        *(["MODEL"] if "model" not in values else []),
-        *(["--cluster"] if "cluster" not in values else []),
-        *(["--devices (or --nodes)"] if uncounted else []),
-        *(["--seq-len"] if "seq_len" not in workload else []),
-        *(["--global-batch-size"] if "global_batch_size" not in workload else []),
-    ]
-    if missing:
-        if isinstance(preset := values.get("preset"), str):  # it may be why so little was given
-            load_preset(preset)
-        raise MissingError(
-            missing,
-            f"{', '.join(missing)} {'are' if missing[1:] else 'is'} required, here or in a plan file (--plan)",
-        )
-
-
-def _counted(values: dict[str, Any], folder: Path | None, plan: PlanOptions, *, laid: bool) -> None:
-    """Refuse a question whose main parts no plan and no flag gives."""
-    from forescale.io.named import devices_told
-
-    if plan.plan is None:
-        uncounted = values.get("nodes") is None and devices_told(values, folder) is None
-        _require(values, uncounted=uncounted and not laid)

@@ -158,7 +158,7 @@ complete_models = completing("catalogue.models", "model_names")
 complete_clusters = completing("catalogue.clusters", "cluster_names")
 complete_frameworks = completing("catalogue.frameworks", "framework_names")
 complete_presets = completing("presets", "preset_names")
-MODEL_HELP = "Catalogue name, Hugging Face config.json or folder, or a framework's own config file."
+MODEL_HELP = "Catalogue name, config.json or its folder, or a framework's own file."
 ModelArgument: TypeAlias = Annotated[
     str | None,
     typer.Argument(metavar="MODEL", help=MODEL_HELP, autocompletion=complete_models, show_default=False),
@@ -215,6 +215,18 @@ class PlanOptions:
 
     plan: Path | None = option("Plan file (TOML or YAML); flags override it.", "FILE")
     config: Path | None = option("A framework's own file, such as DeepSpeed's.", "FILE")
+    file_model: str | None = option(
+        "Model of a framework's file that names none, or over the one that it names.",
+        "NAME|FILE",
+        flag="--model",
+        panel=FILES,
+        complete=complete_models,
+    )
+    strict: bool = option(
+        "Refuse keys of a framework's file that are not known, or not modelled and not without effect.",
+        default=False,
+        panel=FILES,
+    )
     sets: list[str] | None = option("One value, such as layout.tp=4. Repeatable.", "A.B=C", flag="--set")
     variables: list[str] | None = option(
         "Value of a variable that the file leaves open, such as TP=8. Repeatable.",

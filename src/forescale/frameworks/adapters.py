@@ -8,6 +8,7 @@ from typing import Any, Final, NoReturn
 
 from forescale.errors import not_expressed, shown
 from forescale.files import parse_json, read_text
+from forescale.frameworks.detect import Signed
 from forescale.frameworks.reading import Options, ParsedFile, packaged
 from forescale.frameworks.settings import known_settings
 from forescale.positions import key_lines
@@ -68,15 +69,11 @@ KEYS: Final[list[str]] = PEFT["keys"]
 """Keys of LoraConfig (peft 0.18 and main, tuners/lora/config.py and config.py)."""
 
 
-class AdapterReader:
+class AdapterReader(Signed):
     """Adapters of low rank, and the catalogue's model by the name that they were made for."""
 
     name: Final = "peft"
     title: Final = "PEFT adapter_config.json"
-
-    def recognises(self, text: str) -> bool:
-        """Whether `text` is JSON that names a kind of adapter."""
-        return text.lstrip().startswith("{") and '"peft_type"' in text
 
     def read(self, path: Path, options: Options) -> ParsedFile:
         """Return what is trained, and of which model."""

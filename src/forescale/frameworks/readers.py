@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
+
+from msgspec.structs import replace
 
 from forescale import wording
-from forescale.errors import ReaderError, UnknownNameError, removed
+from forescale.errors import ReaderError, SpecError, UnknownNameError, removed
 from forescale.files import is_file, is_folder, read_text
 from forescale.frameworks.adapters import AdapterReader
 from forescale.frameworks.bridge.reader import BridgeReader
 from forescale.frameworks.deepspeed.reader import DeepSpeedReader
-from forescale.frameworks.deepspeed.trainer import AccelerateReader, TrainerReader
+from forescale.frameworks.deepspeed.trainer import AccelerateReader
+from forescale.frameworks.detect import Detection, Signed, detect, signatures
 from forescale.frameworks.huggingface import load_huggingface
 from forescale.frameworks.maxtext.reader import MaxTextReader
 from forescale.frameworks.megatron import MegatronReader
@@ -23,18 +26,20 @@ from forescale.frameworks.primus.reader import PrimusReader
 from forescale.frameworks.reading import Options, ParsedFile, Reader, Variables
 from forescale.frameworks.torchtitan.reader import TorchtitanJobReader
 from forescale.frameworks.traces import TraceReader
+from forescale.frameworks.trainers.readers import (
+    AxolotlReader,
+    LaunchReader,
+    LlamaFactoryReader,
+    TrainerReader,
+)
 from forescale.positions import says_lines
 
 
-class HuggingFaceReader:
+class HuggingFaceReader(Signed):
     """The `config.json` of a Hugging Face model: a model, no layout."""
 
     name: Final = "huggingface"
     title: Final = "Hugging Face config.json"
-
-    def recognises(self, text: str) -> bool:
-        """Whether `text` is JSON with an architecture's key."""
-        return text.lstrip().startswith("{") and ('"model_type"' in text or '"architectures"' in text)
 
     def read(self, path: Path, options: Options) -> ParsedFile:  # noqa: ARG002  (nothing is left open)
         """Return the model at `path`."""
@@ -48,6 +53,9 @@ READERS: tuple[Reader, ...] = (
     PrimusReader(),
     DeepSpeedReader(),
     TrainerReader(),
+    AxolotlReader(),
+    LlamaFactoryReader(),
+    LaunchReader(),
     AccelerateReader(),
     NanotronReader(),
     TorchtitanJobReader(),
@@ -80,9 +88,19 @@ def read_file(path: str | Path, options: Options | None = None) -> ParsedFile:
     if is_folder(file):
         return HuggingFaceReader().read(file, options or Options())
     try:
-        return reader_of(read_text(file, most=LARGEST), file).read(file, options or Options())
+        return _read(reader_of(read_text(file, most=LARGEST), file), file, options or Options())
     except RecursionError as error:
         raise ReaderError(file, wording.too_deep()) from error
+
+
+def _read(reader: Reader, file: Path, options: Options) -> ParsedFile:
+    """Return what a file says; readers that do not classify unknown keys refuse them, whatever `options` say."""
+    classifies = getattr(reader, "classifies", False)
+    parsed = reader.read(file, options if classifies else replace(options, strict=True))
+    if options.strict and parsed.warnings:
+        text, fix = "; ".join(parsed.warnings), "leave out --strict"
+        raise ReaderError(file, SpecError(f"{text}; {fix}", code="not_expressed", key=text, fix=fix))
+    return parsed
 
 
 def is_bare_model(path: Path) -> bool:
@@ -90,9 +108,17 @@ def is_bare_model(path: Path) -> bool:
     if path.suffix != ".json" or not is_file(path):
         return path.suffix == ".json" or is_folder(path)
     text = read_text(path)
-    if TraceReader().recognises(text):
-        return False
-    return HuggingFaceReader().recognises(text) or not any(reader.recognises(text) for reader in READERS)
+    detection = detect(text)
+    return detection is None or detection.name == HuggingFaceReader.name
+
+
+def starts_trainer(file: Path, config: Path) -> bool:
+    """Return whether `config`, of Accelerate or DeepSpeed, starts the trainer that `file` configures."""
+    kinds = [detection.name if (detection := detect(_text_of(path))) else "" for path in (file, config)]
+    return kinds[0] in TRAINERS and kinds[1] in (AccelerateReader.name, DeepSpeedReader.name)
+
+
+TRAINERS: Final = ("trainer", "axolotl", "llamafactory", "launch")
 
 
 def training_file(folder: Path) -> Path | None:
@@ -104,7 +130,11 @@ def training_file(folder: Path) -> Path | None:
         If there are several.
     """
     paths = [path for path in sorted(folder.iterdir()) if path.suffix in (".json", ".yaml", ".yml")]
-    files = [path for path in paths if TrainerReader().recognises(_text_of(path))]
+    files = [
+        path
+        for path in paths
+        if (kind := detect(_text_of(path))) is not None and kind.name == TrainerReader.name
+    ]
     if len(files) > 1:
         named = ", ".join(path.name for path in files)
         raise ReaderError(
@@ -131,21 +161,6 @@ def _text_of(path: Path) -> str:
         return ""
 
 
-def refuse_layout_alone(path: Path) -> None:
-    """Refuse, where a model is wanted, a file that has a layout and no model.
-
-    Raises
-    ------
-    ReaderError
-        If it is DeepSpeed's or Accelerate's.
-    """
-    text = "" if is_folder(path) else read_text(path)
-    for reader in (DeepSpeedReader(), AccelerateReader()):
-        if reader.recognises(text):
-            fix = f"give a MODEL, and this file with --config {path}"
-            raise ReaderError(path, wording.incomplete("model", reader.title, fix))
-
-
 def refuse_unread(variables: Variables, files: Sequence[Path]) -> None:
     """Refuse a variable that no reader of some files asked for, with the nearest that they name.
 
@@ -161,42 +176,38 @@ def refuse_unread(variables: Variables, files: Sequence[Path]) -> None:
         raise UnknownNameError(kind, unread[0], dict.fromkeys(named))
 
 
-LEARNERS: Mapping[str, re.Pattern[str]] = {
-    "verl": re.compile(r"^[ \t]*actor_rollout_ref[.:]|\bverl\.trainer\.", re.MULTILINE),
-    "OpenRLHF": re.compile(r"\bopenrlhf\.(?:cli|trainer)\b"),
-    "NeMo RL": re.compile(r"\A(?=[^\0]*^grpo:)[^\0]*^policy:|\bnemo_rl\.", re.MULTILINE),
-    "slime": re.compile(r"--rollout-num-gpus\b|--actor-num-gpus-per-node\b"),
-}
-"""What configurations of reinforcement learning hold, by framework."""
-
-
 def reader_of(text: str, where: object) -> Reader:
-    """Return the reader that recognises `text`."""
-    for name, hallmark in LEARNERS.items():
-        if hallmark.search(text):
-            raise ReaderError(
-                where,
-                wording.not_expressed(
-                    f"reinforcement learning with {name}, whose steps train and sample in turn,",
-                    "",
-                    "give MODEL and the layout of its training step alone",
-                ),
-            )
+    """Return the reader of the format that `text` is in.
+
+    Raises
+    ------
+    ReaderError
+        If it is in none, or in one that is not read.
+    """
+    detection = detect(text)
+    if detection is None:
+        _refuse_unknown(text, where)
     for reader in READERS:
-        if reader.recognises(text):
+        if reader.name == detection.name:
             return reader
-    refuse_torchtitan_toml(text, where)
-    for name, hallmark in FOREIGN.items():
-        if result := hallmark.search(text):
-            line = text.count("\n", 0, result.end()) + 1
-            raise ReaderError(
-                where,
-                wording.not_expressed(
-                    f"a file of {name} (its line {line}: {result[0].strip()})",
-                    "",
-                    "give MODEL (a name or a config.json), with the layout in --plan or as flags",
-                ),
-            )
+    raise _unread(detection, where)
+
+
+def _unread(detection: Detection, where: object) -> ReaderError:
+    """Return the error of a format that is known and not read."""
+    title, (marker, line) = detection.signature.title, detection.markers[-1]
+    if detection.name == TITAN:
+        return ReaderError(f"{where}, line {line}", removed(marker.strip(" \t="), TITAN_FIX))
+    what = f"a file of {title} (its line {line}: {marker})"
+    fix = "give MODEL (a name or a config.json), with the layout in --plan or as flags"
+    if detection.signature.learns:
+        what = f"reinforcement learning with {title}, whose steps train and sample in turn,"
+        fix = "give MODEL and the layout of its training step alone"
+    return ReaderError(where, wording.not_expressed(what, "", fix))
+
+
+def _refuse_unknown(text: str, where: object) -> NoReturn:
+    """Refuse a file in no known format: name the line of a misspelt key, or the formats that can be read."""
     for line, row in enumerate(text.splitlines()[:LINES], 1):
         word = re.match(r"""[\s\["'{]*([A-Za-z_]\w{3,})["'\]\s]*(?:[:=]|$)""", row)
         near = get_close_matches(word[1], HALLMARKS, 1, 0.8) if word else []
@@ -208,20 +219,7 @@ def reader_of(text: str, where: object) -> Reader:
     raise ReaderError(where, wording.unknown_format(titles))
 
 
-TITAN: Final = "torchtitan 0.2 or earlier"
-"""Releases whose job configurations are TOML."""
-FOREIGN: Mapping[str, re.Pattern[str]] = {
-    name: re.compile(rf"^[ \t]*(?:- )?(?:{item})\S*", re.MULTILINE)
-    for name, item in {
-        "Axolotl": "base_model:|sequence_len:|sample_packing:",
-        "llm-foundry": "device_train_microbatch_size:|global_train_batch_size:|fsdp_config:|max_seq_len:",
-        "torchtune": "_component_:",
-        "LLaMA-Factory": "finetuning_type:|cutoff_len:",
-        "NeMo 1": "megatron_amp_O2:",
-        TITAN: r"(?:flavor|hf_assets_path|local_batch_size|tensor_parallel_degree|data_parallel_shard_degree)\s*=",
-    }.items()
-}
-"""Keys of configurations that are not read, by framework."""
+TITAN: Final = "torchtitan-toml"
 TITAN_FIX: Final = (
     "TOML files of torchtitan 0.2 and earlier are not read; give the Python job configuration of torchtitan 0.3, or "
     "MODEL with --framework torchtitan@0.2 and the layout in flags or --plan"
@@ -230,7 +228,7 @@ TITAN_FIX: Final = (
 
 def is_torchtitan_toml(text: str) -> bool:
     """Whether `text` is a job configuration in TOML of torchtitan 0.2 or earlier."""
-    return FOREIGN[TITAN].search(text) is not None
+    return detect(text, [row for row in signatures() if row.name == TITAN]) is not None
 
 
 def refuse_torchtitan_toml(text: str, where: object) -> None:
@@ -241,9 +239,8 @@ def refuse_torchtitan_toml(text: str, where: object) -> None:
     ReaderError
         With its line, and what to give instead.
     """
-    if result := FOREIGN[TITAN].search(text):
-        line, key = text.count("\n", 0, result.end()) + 1, result[0].strip(" \t=")
-        raise ReaderError(f"{where}, line {line}", removed(key, TITAN_FIX))
+    if detection := detect(text, [row for row in signatures() if row.name == TITAN]):
+        raise _unread(detection, where)
 
 
 HALLMARKS = (

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from msgspec import field
 
-from forescale.errors import UnknownKeyError
+from forescale.errors import MissingFact, UnknownKeyError
 from forescale.spec import Layout, Model, Workload
 from forescale.spec.framework import Words, merged
 from forescale.struct import Struct, asdict
@@ -71,8 +71,14 @@ class ParsedFile(Struct, frozen=True, kw_only=True):
     """Known keys that do not change what is projected (learning rate, paths, logging)."""
     unknown: tuple[str, ...] = ()
     """Keys that the framework does not have; empty unless `Options.strict` is off."""
+    remedies: Words = field(default_factory=lambda: MappingProxyType({}))
+    """Keys that make a change of the layout, by its kind and value ("recompute:full") or kind."""
     notes: tuple[str, ...] = ()
     """How something was understood, or what could not be expressed, one sentence each."""
+    warnings: tuple[str, ...] = ()
+    """What may change the projection and is not expressed, one sentence each; `--strict` refuses these."""
+    missing: tuple[MissingFact, ...] = ()
+    """What the configuration leaves open and the question needs, where it can be read without."""
 
     @property
     def strategy(self) -> Layout | None:
@@ -169,6 +175,8 @@ class Options(Struct, frozen=True, kw_only=True):
     """Values of `${NAME}` placeholders, over their defaults."""
     folders: tuple[Path, ...] = ()
     """Where presets are looked for, besides the file's own folder."""
+    launch: ParsedFile | None = None
+    """Configuration of Accelerate or DeepSpeed that starts a trainer whose file names none."""
     strict: bool = True
     """Refuse keys that the framework does not have."""
 

@@ -22,6 +22,7 @@ from forescale.errors import (
     wrong_format,
 )
 from forescale.files import parse_json, read_text
+from forescale.frameworks.detect import Signed
 from forescale.frameworks.reading import Options, ParsedFile
 from forescale.graph.recorded import traced_model
 from forescale.spec.model import Model
@@ -37,15 +38,11 @@ MOST_KERNELS: Final = 1_000_000
 """Kernels alike."""
 
 
-class TraceReader:
+class TraceReader(Signed):
     """A model whose operators were recorded by `forescale trace`."""
 
     name: Final = "trace"
     title: Final = "Forescale trace"
-
-    def recognises(self, text: str) -> bool:
-        """Whether `text` is JSON with the schema of a trace."""
-        return text.lstrip().startswith("{") and f'"{FAMILY}' in text[:200]
 
     def read(self, path: Path, options: Options) -> ParsedFile:  # noqa: ARG002  (nothing is left open)
         """Return the model at `path`."""

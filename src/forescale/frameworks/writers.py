@@ -10,6 +10,7 @@ from forescale.frameworks.megatron.writer import MegatronWriter
 from forescale.frameworks.nanotron.writer import NanotronWriter
 from forescale.frameworks.primus.writer import PrimusWriter
 from forescale.frameworks.torchtitan.writer import TorchtitanWriter
+from forescale.frameworks.trainers.writer import TrainersWriter
 from forescale.frameworks.writing import Writer
 from forescale.spec.framework import Framework
 
@@ -21,6 +22,7 @@ WRITERS: tuple[Writer, ...] = (
     DeepSpeedWriter(),
     NanotronWriter(),
     MaxTextWriter(),
+    TrainersWriter(),
 )
 """All writers; a new one is added here."""
 

@@ -62,7 +62,7 @@ def is_document(text: str | Path) -> bool:
     path, place = numbered(text)
     if not is_file(path):
         return place is not None and path.suffix.lower() == ".json"
-    content = parse_json(read_text(path), path) if path.suffix.lower() == ".json" else None
+    content = parse_json(read_text(path), path, infinite=True) if path.suffix.lower() == ".json" else None
     schema = str(content.get("schema", "")) if isinstance(content, dict) else ""
     startswith = schema.startswith("forescale.") and not schema.startswith(FAMILY)
     if place is not None and not startswith:

@@ -134,7 +134,7 @@ def model_of(text: str, *, folder: Path | None = None) -> Model:
         return checked_model(load_huggingface(file).model, where=str(file))
     from forescale.frameworks.reading import Options
 
-    reading = read_file(file, Options(vocabulary_of=vocabulary_of, model_of=load_model))
+    reading = read_file(file, Options(vocabulary_of=vocabulary_of, model_of=load_model, strict=False))
     if reading.model is None:
         raise ReaderError(file, wording.incomplete("model"))
     return checked_model(reading.model, where=str(file))

@@ -18,6 +18,7 @@ from forescale.frameworks.adapters import PLACES, lora_words, targets_of
 from forescale.frameworks.bridge.fields import ContainerSettings
 from forescale.frameworks.bridge.model import named_model
 from forescale.frameworks.bridge.recipe import FACTS, run, unread_of
+from forescale.frameworks.detect import Signed
 from forescale.frameworks.megatron.reader import read_settings
 from forescale.frameworks.reading import Options, ParsedFile
 from forescale.frameworks.settings import Settings
@@ -94,15 +95,11 @@ def fields(*, latent: bool) -> tuple[Mapping[str, str], Mapping[str, str]]:
     return FACTS["keys"] | (FACTS["latent"] if latent else {}), FACTS["inverted"]
 
 
-class BridgeReader:
+class BridgeReader(Signed):
     """Recipes that are written out, or over others of the checkout that they lie in."""
 
     name: Final = "bridge"
     title: Final = "Megatron-Bridge recipe in Python"
-
-    def recognises(self, text: str) -> bool:
-        """Whether `text` imports Megatron-Bridge."""
-        return "megatron.bridge" in text and "import" in text
 
     def read(self, path: Path, options: Options) -> ParsedFile:
         """Return what the recipe at `path` sets."""

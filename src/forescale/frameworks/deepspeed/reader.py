@@ -13,6 +13,7 @@ from typing import Any, Final
 from forescale import wording
 from forescale.errors import ReaderError, UnknownKeyError
 from forescale.files import parse_json, read_text
+from forescale.frameworks.detect import Signed
 from forescale.frameworks.reading import Options, ParsedFile, explicit_fields, flat, packaged, unknown_of
 from forescale.frameworks.settings import Settings
 from forescale.positions import located
@@ -47,16 +48,11 @@ OPTIMIZER_NAMES: Mapping[str, OptimizerName] = {
 }
 
 
-class DeepSpeedReader:
+class DeepSpeedReader(Signed):
     """The JSON configuration of DeepSpeed: a layout without a model."""
 
     name: Final = "deepspeed"
     title: Final = "DeepSpeed configuration in JSON (beside a model)"
-
-    def recognises(self, text: str) -> bool:
-        """Whether `text` is JSON with a key that only DeepSpeed has."""
-        local = ("zero_optimization", *_BATCH[:2])
-        return text.lstrip().startswith("{") and any(f'"{key}"' in text for key in local)
 
     def read(self, path: Path, options: Options) -> ParsedFile:
         """Return what the configuration at `path` says of layout and batch."""

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from math import prod
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final
 
 from msgspec.structs import replace
 
 from forescale import wording
 from forescale.errors import ReaderError, UnknownKeyError
-from forescale.files import is_file, parse_json, read_text
-from forescale.frameworks.adapters import lora_words, parts_of, targets_of
-from forescale.frameworks.deepspeed.reader import BUCKET, HALF, LEFT, read_config
-from forescale.frameworks.huggingface import load_huggingface
+from forescale.files import parse_json, read_text
+from forescale.frameworks.deepspeed.reader import HALF, LEFT, read_config
+from forescale.frameworks.detect import Signed
 from forescale.frameworks.reading import Options, ParsedFile, explicit_fields, packaged
-from forescale.frameworks.settings import Settings, known_settings
+from forescale.frameworks.settings import Settings
 from forescale.positions import key_lines
 from forescale.spec.context import CONTEXT_KINDS, ContextKind
 from forescale.spec.kinds import framework_names
 from forescale.spec.layout import Layout, Offload, Recompute
-from forescale.spec.model import Model
 from forescale.syntax import parse_mapping, parse_yaml
 
 SHARDING: Final = {
@@ -35,19 +33,18 @@ SHARDING: Final = {
 """fsdp_sharding_strategy by our stage, and whether nodes hold whole states."""
 TABLES: Final[Mapping[str, list[str]]] = packaged("deepspeed", "accelerate")["tables"]
 """Keys of Accelerate's launch files, and of the tables in them by their names."""
+NEAR: Final = 0.9
+"""How alike an unknown key is to a known one that is meant, which is refused."""
 DEGREES: Final = "parallelism_config_"
 CP_KINDS: Final[dict[str, ContextKind]] = framework_names(CONTEXT_KINDS.values(), "accelerate")
 
 
-class AccelerateReader:
+class AccelerateReader(Signed):
     """Launch configurations of Accelerate in YAML, with FSDP or DeepSpeed: a layout without a model."""
 
     name: Final = "accelerate"
     title: Final = "Accelerate configuration in YAML (FSDP or DeepSpeed, beside a model)"
-
-    def recognises(self, text: str) -> bool:
-        """Whether `text` has Accelerate's keys."""
-        return re.search(r"^(?:compute_environment|distributed_type)\s*:", text, re.MULTILINE) is not None
+    classifies: ClassVar[bool] = True
 
     def read(self, path: Path, options: Options) -> ParsedFile:
         """Return what the configuration at `path` says of layout and devices."""
@@ -127,7 +124,7 @@ def _accelerate(path: Path, options: Options) -> tuple[Settings, tuple[str, ...]
             if key in keys:
                 if key not in TABLES:
                     values[key], places[key] = value, line
-            elif options.strict:
+            elif options.strict or get_close_matches(key, keys, 1, NEAR):
                 raise UnknownKeyError(key, f"{path}, line {line}" + (f", {table}" if table else ""), keys)
             else:
                 unknown.append(key)
@@ -253,177 +250,3 @@ def _stage(settings: Settings) -> tuple[int, bool]:
     numbers = {str(number): kind for number, kind in enumerate(SHARDING.values(), start=1)}
     key = "fsdp_sharding_strategy" if "fsdp_sharding_strategy" in settings else "fsdp_reshard_after_forward"
     return settings.choice(key, "FULL_SHARD", SHARDING | numbers)
-
-
-MICRO: Final = "per_device_train_batch_size"
-_TRAINER = re.compile(rf"[\"']?(?:{MICRO}|output_dir)[\"']?\s*:")
-_LENGTHS: Final = ("block_size", "max_length", "max_seq_length")
-"""What programs around the Trainer call the length of sequences."""
-
-
-class TrainerReader:
-    """Arguments of Hugging Face's Trainer, in JSON or YAML, that name a DeepSpeed configuration or FSDP."""
-
-    name: Final = "trainer"
-    title: Final = "Hugging Face TrainingArguments in JSON or YAML (with DeepSpeed or FSDP)"
-
-    def recognises(self, text: str) -> bool:
-        """Whether `text` has the Trainer's batch size."""
-        return _TRAINER.search(text) is not None
-
-    def read(self, path: Path, options: Options) -> ParsedFile:
-        """Return what the arguments, the DeepSpeed configuration and the model that they name say."""
-        settings, unknown = _settings(path, options)
-        model = _model(settings, options)
-        values = _filled(settings, model)
-        named = settings.get("deepspeed")
-        if isinstance(named, str):
-            place = path.parent / named
-            content: Mapping[str, Any] = parse_mapping(read_text(place), place, parse_json)
-        elif isinstance(named, Mapping):
-            place, content = path, named
-        elif settings.get("fsdp") not in (None, "", [], False):
-            return _with_fsdp(settings, options, unknown)
-        else:
-            settings.refuse(
-                wording.missing("deepspeed or fsdp", "plain data parallelism has no layout to read")
-            )
-        whole = {**dict.fromkeys(("train_batch_size", *OWN), "auto"), **content}
-        inner = read_config(whole, place, options, values)
-        types = inner.workload_fields["precision"]
-        if types["compute"] == "tf32" and "tf32" in settings and not settings.flag("tf32"):
-            types["compute"] = "fp32"
-        kind: Literal["full", "none"] = "full" if settings.flag("gradient_checkpointing") else "none"
-        return replace(
-            inner,
-            format=self.name,
-            model=model,
-            layout_fields={**inner.layout_fields, "recompute": {"granularity": kind}},
-            workload_fields=_joined(inner.workload_fields, settings),
-            used=(*settings.used(), *(f"deepspeed.{key}" for key in inner.used)),
-            ignored=(*settings.unread(), *(f"deepspeed.{key}" for key in inner.ignored)),
-            unknown=(*unknown, *inner.unknown),
-            notes=(*settings.notes, *inner.notes),
-        )
-
-
-OWN: Final = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-
-
-def _settings(path: Path, options: Options) -> tuple[Settings, tuple[str, ...]]:
-    text = read_text(path)
-    content = parse_mapping(text, path, parse_yaml)
-    lines, known = key_lines(text, path.suffix), packaged("deepspeed", "trainer")["keys"]
-    return known_settings(content, known, path, lines, strict=options.strict)
-
-
-def _filled(settings: Settings, model: Model | None) -> dict[str, Any]:
-    """Return what the Trainer fills in where DeepSpeed's configuration says "auto".
-
-    A bucket has as many elements as the model's width squared (transformers, integrations/deepspeed.py).
-    """
-    return {
-        **({} if model is None else {BUCKET: model.hidden_size**2}),
-        "train_micro_batch_size_per_gpu": settings.size(MICRO, 8),
-        "gradient_accumulation_steps": settings.size("gradient_accumulation_steps", 1),
-        "bf16.enabled": settings.flag("bf16"),
-        "fp16.enabled": settings.flag("fp16"),
-        "train_batch_size": None,
-    }
-
-
-def _model(settings: Settings, options: Options) -> Model | None:
-    """Return the model: a folder or file beside, or a catalogue model by its name."""
-    named = settings.get("config_name") or settings.get("model_name_or_path")
-    if not isinstance(named, str):
-        return None
-    place = Path(settings.where).parent / named
-    if is_file(place) or is_file(place / "config.json"):
-        return load_huggingface(place).model
-    return options.model_of(named) if options.model_of is not None else None
-
-
-def _workload(settings: Settings, batch: int | None) -> dict[str, Any]:
-    """Return the length of sequences, the tokens of all steps of a `batch`, and what is trained."""
-    name = next((key for key in _LENGTHS if key in settings), None)
-    length = None if name is None else settings.size(name)
-    values: dict[str, Any] = {} if length is None else {"seq_len": length}
-    steps = settings.get("max_steps")
-    if isinstance(steps, int) and steps > 0 and length and batch:  # -1 counts epochs
-        values["tokens"] = float(steps * batch * length)
-    if settings.flag("use_peft"):
-        values["trainable"] = _adapters(settings)
-    return values
-
-
-def _joined(values: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
-    types = {**values.get("precision", {}), **_frozen_type(settings)}
-    workload = _workload(settings, values.get("global_batch_size"))
-    return {**values, **({"precision": types} if types else {}), **workload}
-
-
-def _adapters(settings: Settings) -> dict[str, Any]:
-    """Return the adapters that TRL's ModelConfig asks for; without targets those of PEFT for a Llama."""
-    dropout = settings.number("lora_dropout")
-    return lora_words(
-        settings.size("lora_r", 16),
-        targets_of(settings.words("lora_target_modules") or ("q_proj", "v_proj"), settings.refuse),
-        dropout=0.05 if dropout is None else dropout,
-        whole=parts_of(settings.words("lora_modules_to_save"), settings.refuse),
-    )
-
-
-def _frozen_type(settings: Settings) -> dict[str, str]:
-    """Return the type that TRL's ModelConfig loads weights in, where that is less than 16 bits."""
-    if settings.flag("load_in_8bit"):
-        return {"frozen": "int8"}
-    if not settings.flag("load_in_4bit"):
-        return {}
-    kind = settings.choice("bnb_4bit_quant_type", "nf4", {"nf4": "nf4", "fp4": "nf4"})
-    return {"frozen": f"{kind}_double" if settings.flag("use_bnb_nested_quant") else kind}
-
-
-FSDP_WORDS = (
-    *("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"),
-    *("offload", "auto_wrap"),
-)
-"""Words of `fsdp` (transformers, trainer_utils.FSDPOption)."""
-
-
-def _with_fsdp(settings: Settings, options: Options, unknown: tuple[str, ...]) -> ParsedFile:
-    """Return what the arguments say of FSDP: how states are sharded, over all devices unless hybrid."""
-    parts = set(settings.words("fsdp"))
-    for word in sorted(parts - {*FSDP_WORDS, "True"}):
-        settings.refuse(wording.not_one_of("fsdp", word, FSDP_WORDS))
-    inner = settings.get("fsdp_config")
-    if isinstance(inner, str):
-        settings.note(f"fsdp_config is the file {inner}, which is not read: give its table in its place")
-    table = inner if isinstance(inner, Mapping) else {}
-    zero = 2 if "shard_grad_op" in parts or "hybrid_shard_zero2" in parts else 0 if "no_shard" in parts else 3
-    devices = options.num_devices or 1
-    full = settings.flag("gradient_checkpointing") or table.get("activation_checkpointing") is True
-    micro, steps = settings.size(MICRO, 8), settings.size("gradient_accumulation_steps", 1)
-    layout = Layout(
-        sp=False,
-        dp_replicate=1 if zero else devices,
-        dp_shard=devices if zero else 1,
-        zero=zero,
-        micro_batch_size=micro,
-        recompute=Recompute(granularity="full" if full else "none"),
-        offload=Offload(parameters="offload" in parts),
-    )
-    if settings.flag("bf16") and settings.flag("fp16"):
-        settings.refuse(wording.conflicts(["bf16", "fp16"]))
-    compute = "bf16" if settings.flag("bf16") else "fp16" if settings.flag("fp16") else "tf32"
-    left = (*(name for name in LEFT if name != "recompute"), "overlap")
-    return ParsedFile(
-        format=TrainerReader.name,
-        model=_model(settings, options),
-        framework="torch-fsdp",
-        layout_fields=explicit_fields(layout, left=left),
-        workload_fields=_joined(
-            {"global_batch_size": micro * steps * devices, "precision": {"compute": compute}}, settings
-        ),
-        num_devices=options.num_devices,
-        **settings.accounted(unknown),
-    )

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from forescale import wording
 from forescale.errors import ReaderError, UnknownNameError, shown
 from forescale.files import is_file, read_text
+from forescale.frameworks.detect import Signed
 from forescale.frameworks.maxtext.command import HALLMARK, base_values, known_keys, parse_command, presets
 from forescale.frameworks.maxtext.layout import WORDS, Mesh, read_mesh, read_strategy, read_workload, told
 from forescale.frameworks.maxtext.model import read_model, same
@@ -51,15 +52,11 @@ class MaxTextValues(Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-class MaxTextReader:
+class MaxTextReader(Signed):
     """The YAML configuration of MaxText, or a command line that starts it."""
 
     name: Final = "maxtext"
     title: Final = "MaxText configuration in YAML, or its command line"
-
-    def recognises(self, text: str) -> bool:
-        """Whether `text` is YAML with keys that only MaxText has, or starts it with a YAML file."""
-        return _OWN_LINE.search(text) is not None or HALLMARK.search(text.replace("\\\n", " ")) is not None
 
     def read(self, path: Path, options: Options) -> ParsedFile:
         """Return what the file at `path` says; `options.variables` with MaxText's names go over it."""

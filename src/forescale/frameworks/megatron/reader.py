@@ -10,6 +10,7 @@ from typing import Any, Final
 from forescale import wording
 from forescale.errors import ForescaleError, ReaderError, UnknownKeyError
 from forescale.files import is_file, parse_json, read_text
+from forescale.frameworks.detect import Signed
 from forescale.frameworks.megatron.arguments import ALLOCATOR, parse_arguments, yaml_keys
 from forescale.frameworks.megatron.laws import ParsedConfig, check_settings
 from forescale.frameworks.megatron.layout import KERNELS, check_param_gather, read_strategy
@@ -48,16 +49,11 @@ _NESTED = re.compile(rf"^(?:{'|'.join(_SECTIONS)}):", re.MULTILINE)
 _REMARK = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 
 
-class MegatronReader:
+class MegatronReader(Signed):
     """Launch scripts and argument lists of Megatron-LM, its --yaml-cfg, and tables of its flags in JSON or YAML."""
 
     name: Final = "megatron"
     title: Final = "Megatron-LM command line, launch script, --yaml-cfg or table of flags"
-
-    def recognises(self, text: str) -> bool:
-        """Whether `text` holds flags that only Megatron-LM has, remarks apart: they may quote other commands."""
-        plain = _REMARK.sub("", text)
-        return _HALLMARK.search(plain) is not None or _NESTED.search(plain) is not None
 
     def read(self, path: Path, options: Options) -> ParsedFile:
         """Return what the file at `path` says."""

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 from forescale import wording
 from forescale.errors import ReaderError, UnknownKeyError
 from forescale.files import read_text
+from forescale.frameworks.detect import Signed
 from forescale.frameworks.nanotron.model import CONFIG, family_of, read_model
 from forescale.frameworks.reading import Options, ParsedFile, explicit_fields, flat, packaged, unknown_of
 from forescale.frameworks.settings import Settings, errors_of
@@ -71,16 +72,11 @@ def known_keys() -> Keys:
     return MappingProxyType(packaged("nanotron"))
 
 
-class NanotronReader:
+class NanotronReader(Signed):
     """The YAML configuration of nanotron."""
 
     name: Final = "nanotron"
     title: Final = "nanotron configuration in YAML"
-
-    def recognises(self, text: str) -> bool:
-        """Whether `text` is YAML with nanotron's sections."""
-        lines = ("\n" + text).replace("\r", "")
-        return all(f"\n{section}:" in lines for section in ("parallelism", "model", "tokens"))
 
     def read(self, path: Path, options: Options) -> ParsedFile:
         """Return what the configuration at `path` says."""

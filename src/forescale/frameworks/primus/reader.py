@@ -21,6 +21,7 @@ from forescale.errors import ReaderError, UnknownKeyError
 from forescale.files import is_file, read_text
 from forescale.frameworks.adapters import PLACES, lora_words, targets_of
 from forescale.frameworks.bridge.reader import RANK, USUAL
+from forescale.frameworks.detect import Signed
 from forescale.frameworks.maxtext.reader import MaxTextValues, read_given
 from forescale.frameworks.megatron.arguments import known_flags, known_keys
 from forescale.frameworks.megatron.model import read_model
@@ -149,15 +150,11 @@ SCHEDULES: Mapping[str, str] = {
 """Primus's `pp_algorithm` by our schedule's name (Primus-pipeline documentation)."""
 
 
-class PrimusReader:
+class PrimusReader(Signed):
     """Experiments of Primus, and model presets for its Megatron backend."""
 
     name: Final = "primus"
     title: Final = "Primus experiment or model preset in YAML (Megatron, Bridge, torchtitan or MaxText)"
-
-    def recognises(self, text: str) -> bool:
-        """Whether `text` is YAML with Primus's modules, or with Megatron's keys or extends at the top."""
-        return bool(_FLAT_LINE.search(text) or (_MODULES_LINE.search(text) and "framework:" in text))
 
     def read(self, path: Path, options: Options) -> ParsedFile:
         """Return what the experiment or preset at `path` says; a preset alone has a model only."""

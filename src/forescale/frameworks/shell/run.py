@@ -222,6 +222,9 @@ class _Walk:
         if names[0] in ("echo", "printf", "pwd", "dirname"):
             self.output.append(" ".join(names[1:]) if names[0] in ("echo", "printf") else ".")
             return True
+        if names[0] == "expr":
+            self.output.append(str(self._sum(" ".join(names[1:]))))
+            return True
         if names[0] == "unset":
             for name in names[1:]:
                 self.known.pop(name, None)

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from forescale import wording
 from forescale.errors import ReaderError, UnknownNameError
 from forescale.files import is_file
+from forescale.frameworks.detect import Signed
 from forescale.frameworks.huggingface import load_huggingface, read_huggingface
 from forescale.frameworks.python.values import Call
 from forescale.frameworks.reading import Options, ParsedFile, flat
@@ -66,15 +67,11 @@ def read_sections(
     return _reading("torchtitan", settings, options, None, unknown=unknown, python=False)
 
 
-class TorchtitanJobReader:
+class TorchtitanJobReader(Signed):
     """Python files with torchtitan's job configurations, 0.3 and later."""
 
     name: Final = "torchtitan"
     title: Final = "torchtitan job configuration in Python (0.3)"
-
-    def recognises(self, text: str) -> bool:
-        """Whether `text` defines functions that return a configuration, with torchtitan's imports."""
-        return "torchtitan" in text and _JOB.search(text) is not None
 
     def read(self, path: Path, options: Options) -> ParsedFile:
         """Return what a job configuration at `path` says: the one that the variable `config` names, or the only one."""

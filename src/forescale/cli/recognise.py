@@ -1,0 +1,90 @@
+"""`forescale formats`: the formats that can be read, and which of them a file is in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from forescale.cli.console import show
+from forescale.cli.formats import Answer
+from forescale.cli.options import grouped
+from forescale.cli.output import OutputOptions
+from forescale.errors import ForescaleError, not_found
+from forescale.files import is_file, read_text
+
+if TYPE_CHECKING:
+    from forescale.report.document import View
+
+SCHEMA = "forescale.formats/1"
+
+
+@grouped
+def formats_command(
+    *,
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="FILE", help="A framework's file; without it, all formats.", show_default=False
+        ),
+    ] = None,
+    output: OutputOptions,
+) -> None:
+    """List the formats that can be read, or explain which of them a file is in and what is read of it."""
+    rows = _formats() if file is None else _explained(file)
+    answer = Answer(
+        view=lambda: _view(rows, file),
+        document=lambda: {"schema": SCHEMA, "formats": rows},
+        rows=lambda: rows,
+    )
+    show(answer, output)
+
+
+def _formats() -> list[dict[str, Any]]:
+    from forescale.frameworks.readers import READERS
+
+    return [{"format": reader.name, "reads": reader.title} for reader in READERS]
+
+
+def _explained(file: Path) -> list[dict[str, Any]]:
+    from forescale.catalogue.models import load_model
+    from forescale.frameworks.detect import detect
+    from forescale.frameworks.readers import read_file, reader_of
+    from forescale.frameworks.reading import Options
+
+    if not is_file(file):
+        raise not_found().at(file)
+    text = read_text(file)
+    reader, detection = reader_of(text, file), detect(text)
+    assert detection is not None
+    facts: dict[str, Any] = {
+        "format": reader.name,
+        "is": reader.title,
+        "because of": detection.reason,
+        "rejected": ", ".join(detection.others),
+    }
+    try:
+        parsed = read_file(file, Options(strict=False, model_of=load_model))
+    except ForescaleError as error:
+        facts["cannot be read"] = str(error)
+    else:
+        facts |= {
+            "framework": parsed.framework or "",
+            "read": ", ".join(parsed.used),
+            "without effect": ", ".join(parsed.ignored),
+            "unknown": ", ".join(parsed.unknown),
+            "missing": ", ".join(fact.flag for fact in parsed.missing),
+        }
+    return [{"fact": name, "value": value} for name, value in facts.items() if value]
+
+
+def _view(rows: list[dict[str, Any]], file: Path | None) -> View:
+    from forescale.report.document import Column, View, listed
+
+    first, second = ("format", "reads") if file is None else ("fact", "value")
+    columns: tuple[Column[dict[str, Any]], ...] = (
+        Column(f"|{first}", lambda row: str(row[first])),
+        Column(f"<{second}", lambda row: str(row[second])),
+    )
+    return View(contents=(listed(columns, rows),))

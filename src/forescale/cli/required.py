@@ -1,0 +1,104 @@
+"""The main parts of a question, and one error for all that neither the command line nor a file gives."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from forescale.errors import MissingError, MissingFact
+
+PARTS: Final[Mapping[str, MissingFact]] = {
+    part: MissingFact(what, f"{flag} {value}", f"{flag} {example}", part)
+    for part, what, flag, value, example in (
+        ("model", "the model", "--model", "NAME|config.json", "llama-3.1-8b"),
+        ("cluster", "the cluster", "--cluster", "NAME", "h100-sxm"),
+        ("devices", "the number of devices", "--devices", "N", "8"),
+        ("workload.seq_len", "the sequence length", "--seq-len", "N", "4096"),
+        ("workload.global_batch_size", "the global batch size", "--global-batch-size", "N", "64"),
+    )
+}
+"""Facts that every question needs, by the key of the question."""
+
+
+def require(
+    values: Mapping[str, Any],
+    folder: Path | None,
+    facts: Sequence[MissingFact],
+    *,
+    file: Path | None,
+    laid: bool,
+) -> None:
+    """Refuse a question without its main parts, in the words of the command line.
+
+    Parameters
+    ----------
+    values
+        The sections of the question.
+    folder
+        Folder of its cluster's file.
+    facts
+        Facts that `file` leaves open; those that the command line gives do not count.
+    laid
+        Whether a layout is given, whose degrees count the devices if no file leaves them open.
+
+    Raises
+    ------
+    MissingError
+        With all that is missing.
+    """
+    from forescale.io.named import devices_told
+    from forescale.presets import load_preset
+
+    asked = {fact.part: fact for fact in facts}
+    uncounted = values.get("nodes") is None and devices_told(dict(values), folder) is None
+    explicit = values["workload"]
+    workload = explicit if isinstance(explicit, dict) else {"seq_len": 1, "global_batch_size": 1}
+    absent = {
+        "model": "model" not in values,
+        "cluster": "cluster" not in values,
+        "devices": uncounted and (not laid or "devices" in asked),
+        "workload.seq_len": "seq_len" not in workload,
+        "workload.global_batch_size": "global_batch_size" not in workload,
+    }
+    missing = [asked.get(part, PARTS[part]) for part, is_absent in absent.items() if is_absent]
+    missing += [fact for fact in facts if fact.part not in absent and not _is_set(values, fact.part)]
+    if not missing:
+        return
+    if isinstance(preset := values.get("preset"), str):  # it may be why so little was given
+        load_preset(preset)
+    if file is not None:
+        raise MissingError.of(file, missing, _command())
+    names = [NAMES.get(fact.part) or fact.flag.partition(" ")[0] for fact in missing]
+    verb = "are" if names[1:] else "is"
+    raise MissingError(names, f"{', '.join(names)} {verb} required, here or in a plan file (--plan)")
+
+
+def _is_set(values: Mapping[str, Any], part: str) -> bool:
+    """Return whether a question has the key of a fact."""
+    section, _, key = part.partition(".")
+    return key in (values.get(section) or {})
+
+
+NAMES: Final = {"model": "MODEL", "devices": "--devices (or --nodes)"}
+"""Parts that a command without a file gives otherwise than by the option of their fact."""
+
+
+@contextmanager
+def located_facts(file: Path, requested: Mapping[str, Any]) -> Iterator[None]:
+    """Complete a reader's error of missing facts with the cluster, if that is missing too, and an example."""
+    try:
+        yield
+    except MissingError as error:
+        if not error.facts:
+            raise
+        cluster = () if "cluster" in requested else (PARTS["cluster"],)
+        raise MissingError.of(file, (*error.facts, *cluster), _command()) from error
+
+
+def _command() -> str:
+    from forescale.cli.reproduce import TYPED
+
+    return shlex.join(["forescale", *TYPED.get()])

@@ -1,0 +1,107 @@
+"""Changes of a layout in the keys of a trainer's file, and copies of the file with them made."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from forescale.advise.changes import INSIDE, Change
+from forescale.files import parse_json
+from forescale.spec.layout import Layout, Recompute
+from forescale.spec.workload import Workload
+
+VARIABLE = "$"
+"""Start of a key that is a variable of the environment."""
+
+
+def edits(
+    change: Change, remedies: Mapping[str, Mapping[str, Any]], layout: Layout, workload: Workload
+) -> dict[str, Any] | None:
+    """Return the keys and values that make a change; None if the file has none for it.
+
+    Parameters
+    ----------
+    change
+        The change.
+    remedies
+        Keys by kind and value, of a `ParsedFile`.
+    layout, workload
+        The layout after it, which the accumulated steps follow from.
+    """
+    value = change.overrides.get(change.kind)
+    if change.kind in INSIDE:
+        table, name = INSIDE[change.kind]
+        value = change.overrides[table][name]
+    if isinstance(value, Recompute):
+        value = value.granularity if value.num_layers is None and not value.modules else "partial"
+    keys = remedies.get(f"{change.kind}:{value}", remedies.get(change.kind))
+    micro = int(change.overrides.get("micro_batch_size", layout.micro_batch_size))
+    if keys is None or (micro % 2 and "{half}" in keys.values()):
+        return None
+    steps = workload.global_batch_size // (layout.dp * micro)
+    words = {"{value}": value, "{half}": micro // 2, "{steps}": max(1, steps)}
+    return {key: words.get(item, item) if isinstance(item, str) else item for key, item in keys.items()}
+
+
+def text_of(keys: Mapping[str, Any]) -> str:
+    """Return what to set, in the words of the file."""
+    parts = [
+        f"{key[1:]}={value}" if key.startswith(VARIABLE) else f"{key}: {_value(value)}"
+        for key, value in keys.items()
+    ]
+    return f"set {' and '.join(f'`{part}`' for part in parts)}"
+
+
+def _value(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def patched(text: str, suffix: str, keys: Mapping[str, Any]) -> str:
+    """Return a file with keys set; comments and the order of lines stay.
+
+    Parameters
+    ----------
+    text
+        YAML, JSON or a script of the shell.
+    suffix
+        The ending of its name.
+    keys
+        New values; variables of the environment begin with `$`.
+    """
+    for key, value in keys.items():
+        if suffix == ".json":
+            table = parse_json(text, Path("the file"))
+            text = json.dumps({**table, key: value}, indent=2) + "\n"
+        elif key.startswith(VARIABLE):
+            first, _, rest = text.partition("\n") if text.startswith("#!") else ("", "", text)
+            line = f"export {key[1:]}={value}" if suffix == ".sh" else f"# run with {key[1:]}={value}"
+            text = "\n".join([*filter(None, [first]), line, rest])
+        else:
+            text = _in_script(text, key, value) if suffix == ".sh" else _in_yaml(text, key, value)
+    return text
+
+
+def _in_yaml(text: str, key: str, value: object) -> str:
+    """Return YAML with a key of the outermost table set: on its line, or on one more at the end."""
+    line = f"{key}: {_value(value)}"
+    place = re.compile(
+        rf"^{re.escape(key)}[ \t]*:[^\n#]*?(?P<remark>[ \t]*#[^\n]*)?$(?:\n[ \t]+\S[^\n]*|\n- [^\n]*)*", re.M
+    )
+    if (result := place.search(text)) is None:
+        return f"{text.rstrip()}\n{line}\n"
+    return f"{text[: result.start()]}{line}{result['remark'] or ''}{text[result.end() :]}"
+
+
+def _in_script(text: str, key: str, value: object) -> str:
+    """Return a script with an option of its program set: where it is, or before the first option."""
+    option = f"--{key} {shlex.quote(_value(value))}"
+    argument = r"""(?:[ \t=]+(?:"[^"\n]*"|'[^'\n]*'|(?!-)[^\s\\]+))?"""
+    place = re.compile(rf"(?<!\S)--{re.escape(key)}{argument}(?!\S)")
+    if place.search(text):
+        return place.sub(lambda _: option, text, count=1)
+    first = re.search(r"^(?![ \t]*#)(?P<before>[^\n]*?\s)(?=--\w+_\w+)", text, re.MULTILINE)
+    return text if first is None else f"{text[: first.end()]}{option} {text[first.end() :]}"

@@ -1,0 +1,91 @@
+"""Keys of a trainer with their effect, as data: what each means in TrainingArguments, or why it does not matter.
+
+A record (`NAME.json` in this folder) has `keys` (theirs to those of TrainingArguments and TRL, which `training` reads),
+`values` (of such a key, theirs to ours), `defaults`, `ignored` (patterns of keys without effect) and `matters`
+(patterns of keys that may change memory or time, and what they do). `unknown.json` sorts the keys that no record has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import field
+
+from forescale.frameworks.reading import packaged, unknown_of
+from forescale.frameworks.settings import Settings
+from forescale.struct import Struct
+
+OFF: Final = ("", "none", "false", "no", "0", "[]", "{}", "0.0")
+"""Values under which a key does nothing."""
+
+
+class Record(Struct, frozen=True, kw_only=True):
+    """The keys of one trainer."""
+
+    source: str
+    keys: Mapping[str, str]
+    values: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+    matters: Mapping[str, str] = field(default_factory=dict)
+    remedies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Keys that make a change of the layout, by kind and value; `{value}` is the value, `{steps}` the accumulation."""
+
+
+class ClassifiedKeys(Struct, frozen=True):
+    """The settings of a file by the keys of TrainingArguments, and what became of its other keys."""
+
+    settings: Settings
+    unknown: tuple[str, ...]
+    warnings: tuple[str, ...]
+    ignored: tuple[str, ...]
+
+
+def record_of(name: str) -> Record:
+    """Return the record of a trainer; keys that it does not rename are those of TrainingArguments and TRL."""
+    content = packaged("trainers", name)
+    return Record(**{**content, "ignored": tuple(content.get("ignored", ()))})
+
+
+def classified(
+    content: Mapping[str, Any], record: Record, path: Path, lines: Mapping[str, int], *, strict: bool
+) -> ClassifiedKeys:
+    """Return the settings of a file and its other keys by their effect.
+
+    Raises
+    ------
+    UnknownKeyError
+        If a key is not known, under `strict`.
+    """
+    base, rules = packaged("deepspeed", "trainer")["keys"], packaged("trainers", "unknown")
+    values, spelling, unknown, warnings, ignored = dict(record.defaults), {}, [], [], []
+    for name, value in content.items():
+        key = record.keys.get(name) or (name if name in base else None)
+        if key is not None:
+            if value is not None:
+                values[key] = record.values.get(key, {}).get(str(value).lower(), value)
+                spelling[key] = name
+            continue
+        effect = _matching(name, record.matters)
+        known = effect or _matching(name, record.ignored) or _matching(name, rules["ignored"])
+        if known is None:
+            effect = _matching(name, rules["matters"])
+            unknown.append(name)
+        if effect is not None and str(value).lower() not in OFF:
+            warnings.append(f"{name}: {value} is not modelled ({effect})")
+        elif name not in unknown:
+            ignored.append(name)
+    unknown_of(unknown, (), path, lines, strict=strict)
+    places = {key: lines.get(name, 0) for key, name in spelling.items()}
+    return ClassifiedKeys(
+        Settings(values, str(path), spelling, places), tuple(unknown), tuple(warnings), tuple(ignored)
+    )
+
+
+def _matching(name: str, patterns: Mapping[str, str] | tuple[str, ...] | list[str]) -> str | None:
+    """Return what the first pattern that a key matches says of it, or the pattern; None if it matches none."""
+    pattern = next((item for item in patterns if fnmatchcase(name, item)), None)
+    return patterns.get(pattern) if pattern and isinstance(patterns, Mapping) else pattern

@@ -1,0 +1,508 @@
+"""What the settings of a trainer mean, by the keys of TrainingArguments and TRL: layout, workload, missing facts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import field
+from msgspec.structs import replace
+
+from forescale import wording
+from forescale.errors import MissingFact, UnknownNameError
+from forescale.files import is_file, parse_json, read_text
+from forescale.frameworks.adapters import PLACES, WHOLE, lora_words, parts_of, targets_of
+from forescale.frameworks.deepspeed.reader import BUCKET, LEFT, read_config
+from forescale.frameworks.huggingface import load_huggingface
+from forescale.frameworks.reading import Options, ParsedFile, explicit_fields, packaged
+from forescale.frameworks.settings import Settings
+from forescale.spec.layout import Layout, Offload
+from forescale.spec.model import Model
+from forescale.struct import Struct
+from forescale.syntax import parse_mapping
+
+MICRO: Final = "per_device_train_batch_size"
+STEPS: Final = "gradient_accumulation_steps"
+DEVICES: Final = MissingFact("the number of devices", "--devices N", "--devices 8", "devices")
+IMAGES: Final = MissingFact(
+    "images of a sequence",
+    "--images N (0 is text alone), with --image-size PIXELS",
+    "--images 0",
+    "workload.images",
+)
+CONFIGURATION: Final = MissingFact(
+    "DeepSpeed's configuration", "--config FILE.json", "--config ds_config.json"
+)
+NO_SHARDING: Final = (
+    "neither deepspeed nor fsdp is given: plain data parallelism; --config FILE gives accelerate's file"
+)
+PAIRED: Final = ("dpo", "orpo", "simpo", "cpo", "rm", "reward", "mpo")
+"""Stages whose examples are pairs of a chosen and a rejected sequence."""
+SAMPLED: Final = ("grpo", "ppo", "gkd", "rloo", "online_dpo")
+"""Stages that sample sequences and then train on them."""
+REFERENCED: Final = ("dpo", "kto", "grpo", "ppo", "mpo")
+"""Stages with a reference model."""
+
+
+class Training(Struct, frozen=True, kw_only=True):
+    """The settings of one run, and what starts it."""
+
+    settings: Settings
+    form: str
+    """Name of the reader."""
+    folder: Path
+    """Folder of the file, in which and above which others are looked for."""
+    launch: ParsedFile | None = None
+    """Accelerate's configuration that the command names."""
+    num_devices: int | None = None
+    """Devices that the command starts."""
+    warnings: list[str] = field(default_factory=list)
+    missing: list[MissingFact] = field(default_factory=list)
+
+
+def beside(folder: Path, name: str) -> Path | None:
+    """Return a file by the name that another one, or a command, has for it: in its folder, or in one above that."""
+    return next((place / name for place in (folder, *folder.parents[:6]) if is_file(place / name)), None)
+
+
+def required(folder: Path, settings: Settings, key: str, name: str) -> Path:
+    """Return a file that a key names, which must be there."""
+    if (file := beside(folder, name) or beside(folder, Path(name).name)) is None:
+        settings.refuse(wording.not_found(f"file {name} ({settings.spell(key)})", "put it next to this one"))
+    return file
+
+
+def read_training(run: Training, options: Options) -> ParsedFile:
+    """Return what a run trains, and how."""
+    settings = run.settings
+    if (whole := settings.count("batch_size", least=1)) and STEPS not in settings:
+        settings.set(STEPS, max(1, whole // settings.size(MICRO, 1)))
+    model = model_of(run, options)
+    launched = run.launch.num_devices if run.launch is not None else None
+    devices = options.num_devices or run.num_devices or launched or _degrees(settings)
+    if devices is None:
+        run.missing.append(DEVICES)
+    base = _sharding(run, replace(options, num_devices=devices), model)
+    dp = _dp(base)
+    pairs = 2 if stage_of(settings) in PAIRED else 1
+    micro = settings.size(MICRO, 8)
+    batch = micro * settings.size(STEPS, 1) * dp
+    if run.launch is None:
+        micro = base.layout_fields.get("micro_batch_size", micro)
+        batch = base.workload_fields.get("global_batch_size", batch)
+    layout = {**base.layout_fields, "micro_batch_size": pairs * micro}
+    for name, value in _activations(settings).items():
+        layout[name] = {**layout.get(name, {}), **value} if isinstance(value, dict) else value
+    workload = {**base.workload_fields, "global_batch_size": batch * pairs}
+    workload |= _workload(
+        run, workload, model, is_sharded=base.framework != "transformers" or layout["zero"] > 0
+    )
+    _note_stage(run, workload)
+    return replace(
+        base,
+        format=run.form,
+        model=model,
+        layout_fields=layout,
+        workload_fields=workload,
+        num_devices=devices,
+        warnings=tuple(run.warnings),
+        missing=tuple(run.missing),
+        used=(*settings.used(), *base.used),
+        ignored=(*settings.unread(), *base.ignored),
+        notes=tuple(dict.fromkeys((*settings.notes, *base.notes))),
+    )
+
+
+DEGREES: Final = ("dp_shard_size", "dp_replicate_size", "tensor_parallel_size", "context_parallel_size")
+
+
+def _degrees(settings: Settings) -> int | None:
+    """Return the devices that degrees amount to, if that of FSDP is among them."""
+    if "dp_shard_size" not in settings:
+        return None
+    settings.note_devices(
+        devices := prod(settings.degree(key) for key in DEGREES), *filter(settings.get, DEGREES)
+    )
+    return devices
+
+
+def _dp(base: ParsedFile) -> int:
+    fields = base.layout_fields
+    return int(fields.get("dp_replicate", 1) * fields.get("dp_shard", 1))
+
+
+def stage_of(settings: Settings) -> str:
+    """Return the stage in TRL's terms: sft, or that of reinforcement learning or preferences."""
+    if settings.get("reward_funcs") or settings.get("num_generations"):
+        return "grpo"
+    if settings.get("reward_model") or "center_rewards_coefficient" in settings:
+        return "rm"
+    explicit = settings.text("stage") or str(settings.get("rlhf_type") or "")
+    return explicit.lower() or ("dpo" if "beta" in settings else "sft")
+
+
+def model_of(run: Training, options: Options) -> Model | None:
+    """Return the model: a folder or a file beside, or a catalogue model by its name; it is missing otherwise."""
+    settings = run.settings
+    named = settings.get("config_name") or settings.get("model_name_or_path")
+    reason = "the file names none"
+    if isinstance(named, str):
+        place = beside(run.folder, named) or beside(run.folder, f"{named}/config.json")
+        if place is not None:
+            return _with_images(run, load_huggingface(place).model)
+        try:
+            if options.model_of is not None:
+                return _with_images(run, options.model_of(named))
+        except UnknownNameError:
+            reason = f"{settings.spell('model_name_or_path')}: {named} is not in the catalogue"
+    run.missing.append(
+        MissingFact("the model", "--model NAME|config.json", "--model llama-3.1-8b", "model", reason)
+    )
+    return None
+
+
+def _with_images(run: Training, model: Model) -> Model:
+    """Return a model; if it has a vision tower, the images of a sequence are missing."""
+    if model.vision is not None:
+        run.missing.append(IMAGES)
+    return model
+
+
+def _sharding(run: Training, options: Options, model: Model | None) -> ParsedFile:
+    """Return how states are dealt to devices, with the batch and the types where DeepSpeed's file has them."""
+    settings = run.settings
+    if run.launch is not None:
+        fields = dict(run.launch.layout_fields)
+        dp = max(1, (options.num_devices or 1) // (fields.get("tp", 1) * fields.get("cp", 1)))
+        replicas = fields.get("dp_replicate", 1) if fields.get("zero") else dp
+        fields |= {"dp_replicate": replicas, "dp_shard": max(1, dp // replicas)}
+        return replace(run.launch, layout_fields=fields, framework=_record(run, run.launch.framework))
+    named = settings.get("deepspeed")
+    if isinstance(named, str | Mapping) and named:
+        return _deepspeed(run, named, options, model)
+    words, table = _fsdp(run)
+    is_sharded = bool(words or table or "fsdp_version" in settings or settings.degree("dp_shard_size") > 1)
+    zero, hybrid = _stage(settings, words, table) if is_sharded else (0, False)
+    if not is_sharded and run.form == "trainer":
+        settings.note(NO_SHARDING)
+    return _data_parallel(run, options, zero, table, hybrid=hybrid, offloads="offload" in words)
+
+
+def _fsdp(run: Training) -> tuple[set[str], dict[str, Any]]:
+    """Return the words of `fsdp` and the table of `fsdp_config`, its keys without "fsdp_"; either may be a file."""
+    settings = run.settings
+    words, inner = set(settings.words("fsdp")) - {"True", "False"}, settings.get("fsdp_config")
+    named = next((str(name) for name in (*words, inner) if str(name).endswith(".json")), None)
+    if named is not None:
+        file = required(run.folder, settings, "fsdp", named)
+        content = parse_mapping(read_text(file), file, parse_json)
+        words = {*words - {named}, *str(content.get("fsdp", "full_shard")).split()}
+        inner = content.get("fsdp_config", content)
+    if settings.get("fsdp") is True:
+        words |= {"full_shard"}
+    table = inner if isinstance(inner, Mapping) else {}
+    return words, {str(key).removeprefix("fsdp_"): value for key, value in table.items()}
+
+
+def _data_parallel(
+    run: Training, options: Options, zero: int, table: Mapping[str, Any], *, hybrid: bool, offloads: bool
+) -> ParsedFile:
+    """Return the layout of FSDP or of plain data parallelism on the devices."""
+    settings = run.settings
+    tp, cp = settings.degree("tensor_parallel_size"), settings.degree("context_parallel_size")
+    devices = options.num_devices or tp * cp
+    if devices % (tp * cp):
+        settings.refuse(
+            wording.not_divisible("the number of devices", devices, tp * cp, "tensor × context parallelism")
+        )
+    dp = devices // (tp * cp)
+    replicas = (
+        settings.degree("dp_replicate_size")
+        if "dp_replicate_size" in settings or not hybrid
+        else -(-devices // 8)
+    )
+    if (shard := settings.count("dp_shard_size")) and options.num_devices and shard * replicas != dp:
+        settings.refuse(
+            wording.differs("dp_shard_size × dp_replicate_size", shard * replicas, "devices / (tp × cp)", dp)
+        )
+    if dp % replicas:
+        settings.refuse(wording.not_a_factor(settings.spell("dp_replicate_size"), replicas, dp))
+    layout = Layout(
+        tp=tp,
+        sp=False,
+        cp=cp,
+        cp_kind=settings.text("cp_kind", "ring"),  # type: ignore[arg-type]
+        dp_replicate=replicas if zero else dp,
+        dp_shard=dp // replicas if zero else 1,
+        zero=zero,
+        micro_batch_size=settings.size(MICRO, 8),
+        offload=Offload(parameters=zero == 3 and bool(offloads or table.get("offload_params"))),
+    )
+    if table.get("activation_checkpointing"):
+        settings.set("gradient_checkpointing", value=True)
+    left = (*LEFT, "overlap")
+    return ParsedFile(
+        format=run.form, framework="transformers", layout_fields=explicit_fields(layout, left=left)
+    )
+
+
+def _record(run: Training, framework: str | None) -> str:
+    """Return the record with the kernels of transformers' classes; the Trainer's own files keep DeepSpeed's."""
+    if framework == "deepspeed-zero":
+        return framework if run.form == "trainer" else f"{framework}@transformers"
+    return "transformers" if framework in (None, "torch-fsdp") else str(framework)
+
+
+def _stage(settings: Settings, words: set[str], table: Mapping[str, Any]) -> tuple[int, bool]:
+    """Return the ZeRO stage that FSDP 1 or 2 amounts to, and whether nodes hold whole states."""
+    known = (
+        "full_shard",
+        "shard_grad_op",
+        "no_shard",
+        "hybrid_shard",
+        "hybrid_shard_zero2",
+        "offload",
+        "auto_wrap",
+    )
+    for word in sorted(words - {*known, "fsdp", "fsdp2"}):
+        settings.refuse(wording.not_one_of("fsdp", word, known))
+    strategy = str(table.get("sharding_strategy", "")).lower()
+    if strategy.isdigit():
+        strategy = known[{1: 0, 2: 1, 3: 2, 4: 3, 5: 4}.get(int(strategy), 0)]
+    kinds = words | {strategy}
+    if table.get("reshard_after_forward") is False or {"shard_grad_op", "hybrid_shard_zero2"} & kinds:
+        return 2, "hybrid_shard_zero2" in kinds
+    return (0, False) if "no_shard" in kinds else (3, "hybrid_shard" in kinds)
+
+
+def _deepspeed(
+    run: Training, named: str | Mapping[str, Any], options: Options, model: Model | None
+) -> ParsedFile:
+    """Return what DeepSpeed's configuration says, with what the trainer fills in."""
+    settings = run.settings
+    content, place = (named, Path(settings.where)) if isinstance(named, Mapping) else _by_name(run, named)
+    batch = dict.fromkeys(("train_batch_size", "train_micro_batch_size_per_gpu", STEPS), "auto")
+    whole: dict[str, Any] = {**batch, **content}
+    if (cp := settings.degree("context_parallel_size")) > 1:
+        whole.setdefault("sequence_parallel_size", cp)
+    if (tp := settings.degree("tensor_parallel_size")) > 1:
+        whole.setdefault("tensor_parallel", {"autotp_size": tp})
+    inner = read_config(whole, place, options, _filled(settings, model))
+    types = inner.workload_fields["precision"]
+    if types["compute"] == "tf32" and "tf32" in settings and not settings.flag("tf32"):
+        types["compute"] = "fp32"
+    return replace(
+        inner,
+        framework=_record(run, inner.framework),
+        used=tuple(f"deepspeed.{key}" for key in inner.used),
+        ignored=tuple(f"deepspeed.{key}" for key in inner.ignored),
+    )
+
+
+def _by_name(run: Training, name: str) -> tuple[Mapping[str, Any], Path]:
+    """Return the content of a DeepSpeed configuration: a file, or the stage in its name; else it is missing."""
+    settings, place = run.settings, Path(run.settings.where)
+    if (file := beside(run.folder, name)) is not None:
+        return parse_mapping(read_text(file), file, parse_json), file
+    if (stage := re.search(r"(?:z|zero|stage)[-_]?([0-3])", name)) is None:
+        reason = f"there is no such file {name} ({settings.spell('deepspeed')})"
+        run.missing.append(CONFIGURATION._replace(reason=reason))
+        return {"zero_optimization": {"stage": 0}}, place
+    offloads = ("optimizer", "param")[: 1 + (stage[1] == "3")] if "offload" in name else ()
+    settings.note(f"{name} is ZeRO stage {stage[1]} by its name{' with offload' if offloads else ''}")
+    zero = {"stage": int(stage[1]), **{f"offload_{part}": {"device": "cpu"} for part in offloads}}
+    return {"zero_optimization": zero, "bf16": {"enabled": "auto"}}, place
+
+
+def _filled(settings: Settings, model: Model | None) -> dict[str, Any]:
+    """Return what the Trainer fills in where DeepSpeed's configuration says "auto".
+
+    A bucket has as many elements as the model's width squared (transformers, integrations/deepspeed.py).
+    """
+    return {
+        **({} if model is None else {BUCKET: model.hidden_size**2}),
+        "train_micro_batch_size_per_gpu": settings.size(MICRO, 8),
+        STEPS: settings.size(STEPS, 1),
+        "bf16.enabled": compute_of(settings) == "bf16",
+        "fp16.enabled": compute_of(settings) == "fp16",
+        "train_batch_size": None,
+    }
+
+
+def compute_of(settings: Settings) -> str:
+    """Return the type that the trainer computes in."""
+    flags = {kind: settings.flag(kind) for kind in ("fp16", "bf16")}
+    loaded = str(settings.get("dtype") or "").rpartition(".")[2]
+    if all(flags.values()):
+        if settings.spell("bf16") != "bf16":
+            settings.refuse(wording.conflicts(["bf16", "fp16"]))
+        flags["bf16"] = False
+    for kind, names in (("fp16", ("float16", "fp16")), ("bf16", ("bfloat16", "bf16"))):
+        whole = f"{'b' * (kind == 'bf16')}float16"
+        if flags[kind] or settings.flag(whole) or (loaded in names and not any(flags.values())):
+            return kind
+    return "tf32"
+
+
+def _activations(settings: Settings) -> dict[str, Any]:
+    """Return what of the layout the activations follow from: recomputation, attention and the loss."""
+    kind = settings.get("gradient_checkpointing")
+    full = kind == "offload" or (
+        settings.flag("gradient_checkpointing") and not settings.flag("no_gradient_checkpointing")
+    )
+    fields: dict[str, Any] = {"recompute": {"granularity": "full" if full else "none"}}
+    if full and (kind == "offload" or settings.get("activation_offloading") in (True, "legacy", "disk")):
+        fields["offload"] = {"modules": ("decoder_layer_input",)}
+    if settings.text("attn_implementation") == "eager" or settings.flag("eager_attention"):
+        fields["flash_attention"] = False
+    if settings.flag("use_liger_kernel") or settings.flag("liger_loss"):
+        fields["kernels"] = {"cross_entropy": "fused_linear", "fused": settings.flag("use_liger_kernel")}
+    return fields
+
+
+def _workload(
+    run: Training, base: Mapping[str, Any], model: Model | None, *, is_sharded: bool
+) -> dict[str, Any]:
+    """Return the length, the tokens of all steps, what is trained, the optimizer, and types."""
+    settings, values = run.settings, dict[str, Any]()
+    length = settings.count("max_length", least=1)
+    parts = [settings.count(key) for key in ("max_prompt_length", "max_completion_length")]
+    if stage_of(settings) in SAMPLED and parts[1]:
+        length = (parts[0] or length or 512) + parts[1]
+    if length is not None:
+        split = 2 * settings.degree("context_parallel_size")
+        length = values["seq_len"] = length if split == 2 else -(-length // split) * split
+    steps = settings.get("max_steps")
+    if isinstance(steps, int) and steps > 0 and length:  # -1 counts epochs
+        values["tokens"] = float(steps * base["global_batch_size"] * length)
+    if "packing" in settings and not settings.flag("packing") and not settings.flag("pad_to_max"):
+        values["varied_lengths"] = True
+    if length and not settings.flag("packing"):
+        settings.note(
+            f"without packing, all sequences are projected with {length:,} tokens; --seq-len sets another length"
+        )
+    trainable = trainable_of(run, model)
+    if trainable:
+        values["trainable"] = trainable
+    optimizer, moments = _optimizer(run)
+    if optimizer != "adamw" or "optimizer" not in base:
+        values["optimizer"] = optimizer
+    types = {**base.get("precision", {}), **_types(settings, bool(trainable.get("lora_rank")), is_sharded)}
+    types |= {"moments": moments} if moments else {}
+    return {**values, "precision": types | (_frozen_type(settings) if trainable else {})}
+
+
+def _types(settings: Settings, adapters: bool, is_sharded: bool) -> dict[str, str]:
+    """Return the types of weights and states: where states are sharded, those of FSDP or DeepSpeed."""
+    compute = compute_of(settings)
+    if compute == "tf32" and "tf32" in settings and not settings.flag("tf32"):
+        compute = "fp32"
+    if settings.flag("fp8"):
+        compute = "fp8"
+    types = {"compute": compute}
+    if is_sharded or compute in ("tf32", "fp32"):
+        return types if compute != "tf32" or not is_sharded else {}
+    usual = settings.text("adapter_dtype" if adapters else "full_dtype", "bfloat16")
+    whole = (
+        "bfloat16" if settings.flag("pure_bf16") else str(settings.get("dtype") or usual).rpartition(".")[2]
+    )
+    is_half = whole not in ("float32", "fp32")
+    if adapters:
+        return types if is_half else {**types, "frozen": "fp32"}
+    storage = ("fp16" if compute == "fp16" else "bf16") if is_half and compute != "fp16" else "fp32"
+    return {**types, **dict.fromkeys(("parameters", "gradients", "moments"), storage), "master": "none"}
+
+
+def trainable_of(run: Training, model: Model | None) -> dict[str, Any]:
+    """Return adapters, or the parts that are frozen."""
+    settings = run.settings
+    kind = settings.text("adapter", "lora" if settings.flag("use_peft") else "full").lower()
+    if kind in ("lora", "qlora", "oft", "adalora", "longlora", "lora+"):
+        return _adapters(run, model)
+    if kind not in ("full", ""):
+        run.warnings.append(f"{settings.spell('adapter')}: {kind} is projected as training of all parameters")
+    parts = [
+        part
+        for part, key in (("vision", "freeze_vision"), ("projector", "freeze_projector"))
+        if settings.flag(key)
+    ]
+    return {"frozen": tuple(parts)} if parts and model is not None and model.vision is not None else {}
+
+
+def _adapters(run: Training, model: Model | None) -> dict[str, Any]:
+    """Return the adapters; without targets those of PEFT for a Llama."""
+    settings, dropout = run.settings, run.settings.number("lora_dropout")
+    names = ("all-linear",) if settings.flag("lora_target_linear") else settings.words("lora_target_modules")
+    names = tuple("all-linear" if name.lower() in ("all", "all_linear") else name for name in names)
+    modules = settings.words("lora_modules_to_save")
+    last = [name.rpartition(".")[2] for name in names]
+    other = [name for name, end in zip(names, last, strict=True) if end not in PLACES]
+    other += [name for name in modules if name not in WHOLE]
+    if other:
+        run.warnings.append(f"adapters at {', '.join(other)} are not modelled")
+    if settings.flag("use_dora"):
+        run.warnings.append(
+            f"{settings.spell('use_dora')} is projected as LoRA: norms of whole weights are not modelled"
+        )
+    recurrent = model is None or any(attention.recurrent for attention in model.attentions)
+    last = [end if recurrent or end != "out_proj" else "o_proj" for end in last]
+    names = tuple(
+        name if recurrent or end != "o_proj" else "o_proj" for name, end in zip(names, last, strict=True)
+    )
+    known = [name for name, end in zip(names, last, strict=True) if end in PLACES]
+    usual = (
+        ("all-linear",)
+        if names
+        else ("q_proj", "v_proj")
+        if run.form in ("trainer", "trl")
+        else ("all-linear",)
+    )
+    return lora_words(
+        settings.size("lora_r", 16),
+        targets_of(known or usual, settings.refuse),
+        dropout=0.05 if dropout is None else dropout,
+        whole=parts_of([name for name in modules if name in WHOLE], settings.refuse),
+    )
+
+
+def _frozen_type(settings: Settings) -> dict[str, str]:
+    """Return the type of frozen weights, where that is less than 16 bits."""
+    bits = settings.count("quantization_bit")
+    if settings.flag("load_in_8bit") or bits == 8:
+        return {"frozen": "int8"}
+    if not settings.flag("load_in_4bit") and bits != 4 and settings.text("adapter") != "qlora":
+        return {}
+    double = settings.flag("use_bnb_nested_quant", default=settings.flag("load_double"))
+    return {"frozen": "nf4_double" if double else "nf4"}
+
+
+def _optimizer(run: Training) -> tuple[str, str | None]:
+    """Return the optimizer, and the type of its states where that is not the usual one."""
+    table = packaged("trainers", "optimizers")
+    name = run.settings.text("optim", "adamw_torch")
+    if name not in table["names"]:
+        run.warnings.append(f"{run.settings.spell('optim')}: the states of {name} are projected as AdamW's")
+    for word, text in table["note"].items():
+        if word in name:
+            run.settings.note(text)
+    kind, moments = table["names"].get(name, ("adamw", None))
+    return kind, moments
+
+
+def _note_stage(run: Training, workload: Mapping[str, Any]) -> None:
+    """Note what of a stage is projected, and what is not."""
+    settings, stage = run.settings, stage_of(run.settings)
+    if stage in SAMPLED:
+        settings.note(f"{stage}: the training phase is projected; sampling (rollout) is not")
+    if stage in PAIRED:
+        settings.note(f"{stage}: each example is two sequences, chosen and rejected")
+    if (
+        stage in REFERENCED
+        and not settings.flag("precompute_ref_log_probs")
+        and settings.get("beta") not in (0, 0.0)
+    ):
+        weights = "" if "lora_rank" in workload.get("trainable", {}) else "its weights and "
+        run.warnings.append(f"{stage}: the reference model is not in the figures ({weights}a forward pass)")

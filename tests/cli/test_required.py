@@ -1,0 +1,78 @@
+import json
+
+from forescale.errors import MissingError, MissingFact
+
+FSDP = "output_dir: out\nmodel_name_or_path: llama-3.1-8b\nper_device_train_batch_size: 2\nfsdp: full_shard\nbf16: true\n"
+
+
+def test_all_missing_facts_are_in_one_error_with_a_command(forescale, tmp_path):
+    file = tmp_path / "train.yaml"
+    file.write_text(FSDP)
+    error = forescale("project", file).error
+    assert isinstance(error, MissingError)
+    assert {"--cluster", "--seq-len"} <= set(error.missing)
+    assert error.fix.startswith(f"forescale project {file} --")
+    assert all(fact.example in error.fix for fact in error.facts)
+
+
+def test_a_file_takes_its_model_from_an_option(forescale, tmp_path):
+    file = tmp_path / "ds.json"
+    file.write_text(
+        '{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, "zero_optimization": {"stage": 3}}'
+    )
+    options = ("--cluster", "h100-sxm", "--devices", 8, "--seq-len", 4096, "--global-batch-size", 8, "--json")
+    by_option = forescale("project", file, "--model", "llama-3.1-8b", *options)
+    by_config = forescale("project", "llama-3.1-8b", "--config", file, *options)
+    assert by_option.code == 0
+    assert json.loads(by_option.out)["memory"] == json.loads(by_config.out)["memory"]
+
+
+def test_facts_are_named_once():
+    fact = MissingFact("the number of devices", "--devices N", "--devices 8", "devices")
+    error = MissingError.of("run.sh", [fact, fact], "forescale project run.sh")
+    assert error.missing == ("--devices",)
+    assert error.fix == "forescale project run.sh --devices 8"
+    assert error.location is not None
+    assert error.location.file == "run.sh"
+
+
+def test_a_number_without_bound_in_a_config_changes_nothing(forescale, tmp_path):
+    file = tmp_path / "config.json"
+    sizes = '"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100'
+    file.write_text(f'{{"model_type": "llama", {sizes}, "time_step_limit": [0.0, Infinity]}}')
+    options = ("--cluster", "h100-sxm", "--devices", 1, "--seq-len", 128, "--global-batch-size", 1)
+    assert forescale("project", file, *options).code == 0
+
+
+def test_accelerate_starts_the_recipe_beside_it(forescale, tmp_path):
+    recipe, launch = tmp_path / "recipe.yaml", tmp_path / "fsdp.yaml"
+    recipe.write_text(FSDP.replace("fsdp: full_shard\n", "max_length: 512\ngradient_accumulation_steps: 4\n"))
+    launch.write_text(
+        "distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 4\nfsdp_config:\n  fsdp_version: 2\n"
+    )
+    ran = forescale("project", recipe, "--config", launch, "--cluster", "h100-sxm", "--json")
+    assert ran.code == 0, ran.err
+    read = json.loads(ran.out)
+    assert (read["strategy"]["zero"], read["strategy"]["dp_shard"], read["strategy"]["micro_batch_size"]) == (
+        3,
+        4,
+        2,
+    )
+    assert read["workload"]["global_batch_size"] == 32
+
+
+def test_fit_writes_a_copy_in_the_words_of_the_file(forescale, tmp_path):
+    file, copy = tmp_path / "axolotl.yaml", tmp_path / "copy.yaml"
+    file.write_text(
+        "base_model: Qwen/Qwen2.5-0.5B  # small\nsequence_len: 4096\nsample_packing: true\nmicro_batch_size: 64\n"
+        "gradient_accumulation_steps: 1\nadapter: lora\n"
+    )
+    options = ("--cluster", "h100-sxm", "--devices", 1)
+    ran = forescale("fit", file, *options, "--no-pairs", "--patch", "--output", copy, "--json")
+    assert ran.code == 0, ran.err
+    fixes = json.loads(ran.out)["fixes"]
+    assert fixes
+    assert all(fix["change"].startswith("set `") for fix in fixes)
+    assert "base_model: Qwen/Qwen2.5-0.5B  # small" in copy.read_text()
+    assert copy.read_text() != file.read_text()
+    assert forescale("fit", file, *options, "--patch", "--output", copy).code == 2
