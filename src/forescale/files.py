@@ -164,22 +164,22 @@ def _repeated(names: Iterable[str]) -> str | None:
 
 def check_plain(content: object, where: object, *, infinite: bool = False) -> None:
     """Refuse content that is nested deeper than `DEPTH`, has keys that are no text, or numbers beyond all use."""
-    level, depth = [content], 0
+    level: list[tuple[str, Any]] = [("a list", content)]
+    depth = 0
     while level:
         if depth > DEPTH:
             raise ReaderError(where, _too_deep())
-        inside: list[Any] = []
-        for value in level:
+        inside: list[tuple[str, Any]] = []
+        for name, value in level:
             if isinstance(value, dict):
-                for key, item in value.items():
+                for key in value:
                     _check_key(key, where)
-                    _check_item(item, where, key, infinite=infinite)
-                inside += value.values()
+                inside += value.items()
             elif isinstance(value, list):
-                for item in value:
-                    _check_item(item, where, "a list", infinite=infinite)
-                inside += value
-        level, depth = [value for value in inside if isinstance(value, dict | list)], depth + 1
+                inside += [(name, item) for item in value]
+        for key, item in inside:
+            _check_item(item, where, key, infinite=infinite)
+        level, depth = [pair for pair in inside if isinstance(pair[1], dict | list)], depth + 1
 
 
 def _too_deep() -> str:

@@ -76,3 +76,36 @@ def test_fit_writes_a_copy_in_the_words_of_the_file(forescale, tmp_path):
     assert "base_model: Qwen/Qwen2.5-0.5B  # small" in copy.read_text()
     assert copy.read_text() != file.read_text()
     assert forescale("fit", file, *options, "--patch", "--output", copy).code == 2
+
+
+SCRIPT = (
+    "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers $1 --hidden-size 64 --num-attention-heads 4 "
+    "--seq-length 32 --max-position-embeddings 32 --micro-batch-size $2 --global-batch-size 16 --vocab-size 100 "
+    "--bf16 --reuse-fp32-param --log-everything --prompt-type x"
+)
+
+
+def test_the_example_of_an_error_works_and_warnings_come_first(forescale, tmp_path):
+    file = tmp_path / "train.sh"
+    file.write_text(SCRIPT)
+    error = forescale("project", file, "--cluster", "h100-sxm").error
+    assert isinstance(error, MissingError)
+    assert error.fix.endswith('--args "32 1"')
+    answer = forescale("project", file, "--cluster", "h100-sxm", "--args", "32 1", "--json")
+    assert answer.code == 0
+    notes = json.loads(answer.out)["notes"]
+    assert any("--reuse-fp32-param" in str(note) for note in notes)
+
+
+def test_arguments_that_a_script_does_not_take_are_refused(forescale, tmp_path):
+    file = tmp_path / "train.sh"
+    file.write_text(SCRIPT.replace("$1", "4").replace("$2", "1"))
+    assert forescale("project", file, "--cluster", "h100-sxm", "--args", "1").error.code == "no_effect"
+
+
+def test_strict_refuses_what_is_not_modelled(forescale, tmp_path):
+    file = tmp_path / "train.sh"
+    file.write_text(SCRIPT.replace("$1", "4").replace("$2", "1"))
+    refused = forescale("project", file, "--cluster", "h100-sxm", "--strict")
+    assert refused.error.code == "not_expressed"
+    assert "--reuse-fp32-param" in str(refused.error)

@@ -5,6 +5,7 @@ from importlib import import_module
 import pytest
 from tests.conformance.readers import Sample, check_reader
 from tests.errors import raises
+from tests.frameworks.recipes.samples import SAMPLES as RECIPES
 
 from forescale.errors import ReaderError
 from forescale.frameworks.readers import READERS, HuggingFaceReader, read_file, reader_of
@@ -295,8 +296,12 @@ SAMPLES = {
 
 
 def samples_of(name):
-    """Samples of a reader: those above, or `SAMPLES` of tests/frameworks/NAME/test_reader.py."""
-    return SAMPLES.get(name) or import_module(f"tests.frameworks.{name}.test_reader").SAMPLES
+    """Samples of a reader: those above, those of recipes, or `SAMPLES` of tests/frameworks/NAME/test_reader.py."""
+    return (
+        SAMPLES.get(name)
+        or RECIPES.get(name)
+        or import_module(f"tests.frameworks.{name}.test_reader").SAMPLES
+    )
 
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
@@ -364,22 +369,6 @@ def test_reinforcement_learning_is_out_of_scope(text, name):
     assert name in refused.value.key
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (
-            "variables:\n  max_seq_len: 2048\nmodel:\n  d_model: 768\n",
-            "llm-foundry .its line 2: variables.max_seq_len:",
-        ),
-        ("model:\n  _component_: torchtune.models.llama3\n", "torchtune .its line 2: _component_:"),
-    ],
-)
-def test_a_framework_that_is_not_read_is_named(text, said):
-    with raises(ReaderError, "not_expressed") as refused:
-        reader_of(text, "train.yaml")
-    assert re.search(said, refused.value.key)
-
-
 def test_a_toml_file_of_torchtitan_names_the_releases_that_have_it_and_what_is_read():
     text = '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\n'
     with raises(ReaderError, "removed flavor (line 3)") as refused:
@@ -395,3 +384,22 @@ def test_a_hugging_face_model_has_no_layout(tmp_path):
     reading = HuggingFaceReader().read(path, Options())
     assert (reading.strategy, reading.workload) == (None, None)
     assert "bos_token_id" in reading.ignored
+
+
+INNER = (
+    "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 "
+    "--seq-length 16 --vocab-size 100 --micro-batch-size $1"
+)
+
+
+def test_a_script_that_only_starts_another_is_read_as_that_one(tmp_path):
+    (tmp_path / "inner.sh").write_text(INNER)
+    (tmp_path / "run.sh").write_text("set -e\nbash scripts/inner.sh 2\n")
+    parsed = read_file(tmp_path / "run.sh")
+    assert (parsed.format, parsed.strategy.micro_batch_size, parsed.num_devices) == ("megatron", 2, 8)
+
+
+def test_a_script_that_starts_one_which_is_not_there_names_it(tmp_path):
+    (tmp_path / "run.sh").write_text("set -e\nbash inner.sh 2\n")
+    with raises(ReaderError, "not_found script inner.sh"):
+        read_file(tmp_path / "run.sh")

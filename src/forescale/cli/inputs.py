@@ -298,11 +298,18 @@ def _parsed_files(
     path = _model_file(requested, folder)
     files = [file for file in (path, plan.config) if file is not None]
     if not files:
-        for option, values in (("--var", plan.variables), ("--primus-presets-dir", plan.presets)):
+        flags = ("--var", plan.variables), ("--args", plan.passed), ("--primus-presets-dir", plan.presets)
+        for option, values in flags:
             if values:
                 raise wording.required_with("a framework's file as MODEL or --config", option)
         return {}, (), ()
-    from forescale.frameworks.readers import is_bare_model, read_file, refuse_unread, starts_trainer
+    from forescale.frameworks.readers import (
+        is_bare_model,
+        read_file,
+        refuse_unread,
+        starts_trainer,
+        takes_arguments,
+    )
     from forescale.io.merge import partial_question
 
     options = _reading_options(requested, folder, plan, layout=layout)
@@ -315,6 +322,8 @@ def _parsed_files(
             for file in files
         ]
     refuse_unread(options.variables, files)
+    if plan.passed is not None and not any(takes_arguments(file) for file in files):
+        raise wording.no_effect("--args", f"{' or '.join(file.name for file in files)} takes no arguments")
     counted = "nodes" in requested or "devices" in requested
     parts = {
         file: partial_question(parsed, file, layout=layout)
@@ -374,6 +383,7 @@ def _reading_options(
         variables=Variables({name: value for name, _, value in variables}, primus_environment()),
         folders=tuple(plan.presets or ()),
         strict=plan.strict,
+        arguments=None if plan.passed is None else tuple(plan.passed.split()),
     )
 
 
@@ -464,8 +474,9 @@ def _notes(path: Path, reading: ParsedFile) -> tuple[Note, ...]:
 
     warnings = [Note(topic="left out", text=f"{path.name}: {text}") for text in reading.warnings]
     texts = [f"{path.name}: {note}" for note in reading.notes]
-    if reading.unknown:
-        texts.append(f"{path.name}: keys that are not known, without effect here: {_listed(reading.unknown)}")
+    warned = " ".join(reading.warnings)
+    if unknown := [key for key in reading.unknown if key not in warned]:
+        texts.append(f"{path.name}: keys that are not known, without effect here: {_listed(unknown)}")
     if reading.ignored:
         texts.append(f"{path.name}: keys that do not change the projection: {_listed(reading.ignored)}")
     return (*warnings, *(Note(topic="reader", text=text) for text in texts))

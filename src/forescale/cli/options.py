@@ -234,6 +234,12 @@ class PlanOptions:
         flag="--var",
         panel=FILES,
     )
+    passed: str | None = option(
+        "Arguments of a launch script, its $1, $2 and so on, in one pair of quotes.",
+        '"A B …"',
+        flag="--args",
+        panel=FILES,
+    )
     presets: list[Path] | None = option(
         "Folder of the presets that a Primus or Megatron-Bridge file names. Repeatable.",
         "DIR",

@@ -24,6 +24,9 @@ from forescale.frameworks.megatron import MegatronReader
 from forescale.frameworks.nanotron.reader import NanotronReader
 from forescale.frameworks.primus.reader import PrimusReader
 from forescale.frameworks.reading import Options, ParsedFile, Reader, Variables
+from forescale.frameworks.recipes.reader import readers as recipe_readers
+from forescale.frameworks.shell import follow
+from forescale.frameworks.shell.near import near
 from forescale.frameworks.torchtitan.reader import TorchtitanJobReader
 from forescale.frameworks.traces import TraceReader
 from forescale.frameworks.trainers.readers import (
@@ -63,6 +66,7 @@ READERS: tuple[Reader, ...] = (
     BridgeReader(),
     AdapterReader(),
     TraceReader(),
+    *recipe_readers(),
 )
 """All readers; a new one is added here and must pass `check_reader` (tests/conformance)."""
 
@@ -176,6 +180,11 @@ def refuse_unread(variables: Variables, files: Sequence[Path]) -> None:
         raise UnknownNameError(kind, unread[0], dict.fromkeys(named))
 
 
+def takes_arguments(file: Path) -> bool:
+    """Return whether a file is a script that uses its arguments, or passes them on."""
+    return is_file(file) and re.search(r"\$\{?[1-9@*#]", read_text(file)) is not None
+
+
 def reader_of(text: str, where: object) -> Reader:
     """Return the reader of the format that `text` is in.
 
@@ -184,13 +193,42 @@ def reader_of(text: str, where: object) -> Reader:
     ReaderError
         If it is in none, or in one that is not read.
     """
-    detection = detect(text)
+    detection = detect(text) or _started(text, where)
     if detection is None:
         _refuse_unknown(text, where)
     for reader in READERS:
         if reader.name == detection.name:
             return reader
     raise _unread(detection, where)
+
+
+def _started(text: str, where: object) -> Detection | None:
+    """Return the format of the script that a script only starts; None if it starts none.
+
+    Raises
+    ------
+    ReaderError
+        If that script is not there.
+    """
+    if not isinstance(where, Path) or not _STARTS.search(text):
+        return None
+    text_of, texts = near(where), list[str]()
+
+    def noted(name: str) -> str | None:
+        content = text_of(name)
+        texts.extend([content] if content else [])
+        return content
+
+    script = follow(text, {}, str(where), noted)
+    if not texts and script.missing:
+        names = ", ".join(dict.fromkeys(script.missing))
+        raise ReaderError(where, wording.not_found(f"script {names}", "copy it next to this file"))
+    return next(filter(None, map(detect, texts)), None)
+
+
+_STARTS: Final = re.compile(
+    r"^\s*(?:(?:bash|sh|source|sbatch|srun)\s|\.{1,2}[\s/])[^\n]*\.(?:sh|slurm|sbatch)\b", re.M
+)
 
 
 def _unread(detection: Detection, where: object) -> ReaderError:

@@ -173,6 +173,8 @@ class Options(Struct, frozen=True, kw_only=True):
     """Words of a plan's layout and workload that go over what the configuration says of them."""
     variables: Variables = field(default_factory=lambda: Variables({}))
     """Values of `${NAME}` placeholders, over their defaults."""
+    arguments: tuple[str, ...] | None = None
+    """Arguments of a script, `$1` and so on; None if they are not known."""
     folders: tuple[Path, ...] = ()
     """Where presets are looked for, besides the file's own folder."""
     launch: ParsedFile | None = None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, overload
 
 from forescale import wording
-from forescale.errors import ForescaleError, ReaderError, UnknownKeyError, UnknownNameError
+from forescale.errors import ForescaleError, MissingError, ReaderError, UnknownKeyError, UnknownNameError
 from forescale.frameworks.getters import Getters
 from forescale.frameworks.reading import unknown_of
 from forescale.frameworks.shell import is_unset
@@ -64,6 +64,7 @@ class Settings(Getters):
     ) -> None:
         self.where = where
         self.notes: list[str] = []
+        self.warnings: list[str] = []
         self._values = dict(values)
         self._spelling = dict(spelling or {})
         self._lines = dict(lines or {})
@@ -86,6 +87,10 @@ class Settings(Getters):
         if isinstance(value, Unread):
             raise ReaderError(value.where, value.problem)
         return value
+
+    def raw(self, key: str) -> object:
+        """Return the value as written, or None, without a note of its use."""
+        return self._values.get(key)
 
     def override(self, fields: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Any]:
         """Set keys to the fields of a plan that they mean, and return the keys and their values."""
@@ -248,7 +253,8 @@ class Settings(Getters):
     def accounted(self, unknown: Iterable[str]) -> dict[str, Any]:
         """Return what became of every key, as the fields of a `ParsedFile` that say it."""
         kept = {"used": self.used(), "ignored": self.unread()}
-        return {**kept, "unknown": tuple(unknown), "notes": tuple(self.notes)}
+        texts = {"notes": tuple(self.notes), "warnings": tuple(self.warnings)}
+        return {**kept, "unknown": tuple(unknown), **texts}
 
 
 def known_settings(
@@ -264,7 +270,7 @@ def errors_of(where: object) -> Iterator[None]:
     """Name the file in errors about a configuration that do not name it."""
     try:
         yield
-    except (ReaderError, UnknownKeyError, UnknownNameError):
+    except (MissingError, ReaderError, UnknownKeyError, UnknownNameError):
         raise
     except ForescaleError as error:
         raise ReaderError(where, error) from error

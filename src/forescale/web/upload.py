@@ -48,9 +48,10 @@ def uploaded(name: str, text: str, form: Mapping[str, str]) -> dict[str, Any]:
     if len(text) > MOST_CHARACTERS:
         raise too_large("the file", f"{len(text):,} characters", MOST_CHARACTERS).at(name)
     plain = re.sub(r"[^\w.-]", "_", Path(name).name)[-80:].lstrip(".") or "file"
-    options = Options(vocabulary_of=vocabulary_of, model_of=load_model)
+    options = Options(vocabulary_of=vocabulary_of, model_of=load_model, strict=False)
     with TemporaryDirectory() as folder:
-        file = Path(folder) / plain
+        file = Path(folder) / "script" / "above" / plain  # what a script names is looked for in folders above
+        file.parent.mkdir(parents=True)
         file.write_text(text, encoding="utf-8", newline="")
         try:
             reading = read_file(file, options)
@@ -59,8 +60,8 @@ def uploaded(name: str, text: str, form: Mapping[str, str]) -> dict[str, Any]:
             if open_ended and devices.isdecimal() and len(devices) < 9:
                 reading = read_file(file, replace(options, num_devices=int(devices)))
         except ForescaleError as error:
-            raise error.worded(str(error).replace(f"{folder}/", "").replace(folder, plain)) from None
-    notes = list(reading.notes)
+            raise error.worded(str(error).replace(f"{file.parent}/", "").replace(folder, plain)) from None
+    notes = [*reading.warnings, *reading.notes]
     if reading.ignored:
         more = ", …" if len(reading.ignored) > NAMED else ""
         notes.append(f"without effect here: {', '.join(reading.ignored[:NAMED])}{more}")
@@ -73,7 +74,7 @@ def uploaded(name: str, text: str, form: Mapping[str, str]) -> dict[str, Any]:
     return {
         "format": reading.format,
         "fields": fields,
-        "notes": [note.replace(f"{folder}/", "") for note in notes],
+        "notes": [note.replace(f"{file.parent}/", "") for note in notes],
     }
 
 

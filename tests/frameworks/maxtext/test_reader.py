@@ -9,10 +9,10 @@ import yaml
 from tests.errors import raises
 
 from forescale.catalogue.models import load_model
-from forescale.errors import ForescaleError
+from forescale.errors import ForescaleError, ReaderError
 from forescale.frameworks.maxtext.command import presets
 from forescale.frameworks.maxtext.reader import MaxTextReader
-from forescale.frameworks.readers import READERS
+from forescale.frameworks.readers import READERS, read_file
 from forescale.frameworks.reading import Options
 from forescale.graph.counts import count_parameters
 
@@ -362,3 +362,31 @@ def test_images_bring_the_tower_of_the_model_frozen_unless_told_otherwise(read):
     assert "trainable" not in trained.workload_fields
     other = read({"model_name": "qwen3-omni-30b-a3b", "use_multimodal": True}).model
     assert (other.vision, other.left_out) == (None, "encoders of images and sound")
+
+
+XPK = """
+ARGS="model_name=llama3.1-8b per_device_batch_size=2 max_target_length=2048 ici_fsdp_parallelism=-1 steps=30 \\
+  remat_policy=full key_of_another_release=True"
+xpk workload create --cluster=$CLUSTER --{option} --num-slices=2 \\
+  --command="set -e && export FLAGS='--a=1' && python3 -m MaxText.train MaxText/configs/base.yml ${{ARGS}}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("option", "devices"),
+    [("device-type=tpu7x-4x4x4", 256), ("tpu-type=v6e-256", 512), ("device-type=v5p-128", 128)],
+)
+def test_a_workload_of_xpk_is_read_with_its_devices(tmp_path, option, devices):
+    path = tmp_path / "run_recipe.sh"
+    path.write_text(XPK.format(option=option))
+    parsed = read_file(path, Options(strict=False))
+    assert (parsed.num_devices, parsed.workload_fields["global_batch_size"]) == (devices, 2 * devices)
+    assert parsed.unknown == ("key_of_another_release",)
+    assert "key_of_another_release" in parsed.warnings[0]
+
+
+def test_a_configuration_of_the_benchmark_runner_is_refused_by_its_name(tmp_path):
+    path = tmp_path / "run.sh"
+    path.write_text("python3 -m benchmarks.benchmark_runner xpk --device_type=v6e-8 --model_name=own_8b\n")
+    with raises(ReaderError, "not_expressed the configuration own_8b of MaxText's benchmark_runner"):
+        read_file(path)

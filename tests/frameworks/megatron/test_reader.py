@@ -9,7 +9,7 @@ import pytest
 from tests.errors import raises
 
 from forescale.catalogue.models import load_model, vocabulary_of
-from forescale.errors import ReaderError, UnknownKeyError
+from forescale.errors import MissingError, ReaderError, UnknownKeyError
 from forescale.frameworks.megatron import MegatronReader, read_arguments
 from forescale.frameworks.readers import read_file
 from forescale.frameworks.reading import Options
@@ -155,8 +155,14 @@ def test_vocabulary_from_the_tokenizer():
     assert any("Qwen/Qwen2.5-72B" in note for note in arguments.notes)
     assert read_arguments(bare, options=Options(vocab_size=77)).model.vocab_size == 77
     assert read_arguments(bare + "--padded-vocab-size 128").model.vocab_multiple == 1
-    with raises(ReaderError, "incomplete vocabulary size (it names the tokenizer x)"):
+    patched = read_arguments(bare + "--patch-tokenizer-type Qwen2Tokenizer --extra-vocab-size 293").model
+    assert (patched.vocab_size, patched.vocab_multiple) == (151936, 1)
+    assert (
+        read_arguments(bare + "--tokenizer-model /data/llama-2-7b/tokenizer.model").model.vocab_size == 32000
+    )
+    with raises(MissingError, "missing --set", fix="--set model.vocab_size=32000") as refused:
         read_arguments(bare + "--tokenizer-type x")
+    assert refused.value.facts[0].reason == "the tokenizer x is not known"
 
 
 @pytest.mark.parametrize(
@@ -821,7 +827,8 @@ def test_flags_on_lines_of_their_own_are_one_list():
 
 def test_variables_that_nothing_sets_are_asked_for_at_once():
     text = "--num-layers $NL --hidden-size $HS --num-attention-heads 4"
-    with raises(ReaderError, "missing the variable of --num-layers, the variable of --hidden-size"):
+    fix = "--var NL=32 --var HS=4096 --set model.vocab_size=32000"
+    with raises(MissingError, "missing --var, --var, --set", fix=fix):
         read_arguments(text)
 
 

@@ -69,3 +69,10 @@ def test_variables_of_slurm_follow_from_its_options():
     ]
     assert follow(text, {"SLURM_NNODES": "2"}, "run.sh").commands[0][-8] == "2"
     assert follow(f"{text}; X=$SLURM_NNODES", {}, "run.sh").variables == {"X": ["4"]}
+
+
+def test_a_launcher_that_asks_for_more_than_the_scheduler_gives():
+    words = "--nodes=2 --gres=gpu:8 srun torchrun --nnodes 4 --nproc_per_node 8"
+    devices = devices_of(launch_of(words.split()))
+    assert devices.conflict == ("--nnodes 4", "--nodes 2")
+    assert devices_of(launch_of(words.replace("4", "1").split())).conflict is None

@@ -34,6 +34,12 @@ SAID = [
     ("A=1; { say $A; } || say no", ["1"]),
     ("say ${NOT:=5} $(echo `echo x`)", ["5", "x"]),
     ('eval "say a b"', ["a", "b"]),
+    ("T=4; say $(( T > 1 ? 2 : 0 )) $(( ($T == 4) && 0 )) $((3 % 2))", ["2", "0", "1"]),
+    ("say $(echo 6 | sed 's/6/7/') $(basename a/b.sh .sh)", ["7", "b"]),
+    ("A=2; B=1; if (( A > 1 )); then say a; fi; if ((B > 1)) || (( B*2 == 3 )); then say b; else say c; fi", ["a", "c"]),
+    ("A=3; (( A == 3 )) && say yes; ((A==2)) && say no", ["yes"]),
+    ("(say a; (say b))", ["a", "b"]),
+    ("A=(x y z); say ${#A[@]} ${A[1]}", ["3", "y"]),
     ("A=1; B=2; C=3; unset A; unset -v B; say ${A:-none} ${B:-none} $C", ["none", "none", "3"]),
 ]  # fmt: skip
 
@@ -152,3 +158,49 @@ def test_circles_and_depth_end(text):
 def test_nothing_else_is_raised(parts):
     with contextlib.suppress(ReaderError):
         follow("".join(parts), {"A": "x y"}, "run.sh")
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "said"),
+    [
+        ("say $1 ${2} $# $@", "a b", ["a", "b", "2", "a", "b"]),
+        ("shift; say $1", "a b", ["b"]),
+        ("f() { say $1 $#; }; f x; say $1", "a", ["x", "1", "a"]),
+        ("bash inner.sh 2", "a", ["2"]),
+        ("source inner.sh", "a", ["a"]),
+        ("say ${1:-d} ${3:-d}", "a", ["a", "d"]),
+        (
+            "while [[ $# -gt 0 ]]; do case $1 in --x) X=$2; shift 2;; *) shift;; esac; done; say $X",
+            "--y --x 3",
+            ["3"],
+        ),
+        ('while [ "$1" != "" ]; do A="$A $1"; shift; done; say $A', "1 2", ["1", "2"]),
+        ("while [ $# -gt 0 ]; do say once; done", "a", ["once"]),
+        ("while true; do say no; done; say yes", "a", ["yes"]),
+    ],
+)
+def test_arguments_of_a_script(text, arguments, said):
+    script = follow(text, {}, "run.sh", {"inner.sh": "say $1"}.get, arguments.split())
+    assert [word for command in script.commands for word in command[command.index("say") + 1 :]] == said
+
+
+def test_a_script_that_is_not_there_is_named():
+    assert follow("bash train.sh 2", {}, "run.sh").missing == ["train.sh"]
+
+
+def test_files_that_a_script_writes():
+    script = follow('A=3\ncat <<E > $A.json\n{"a": $A}\nE\necho b >> 3.json', {}, "run.sh")
+    assert script.files == {"3.json": '{"a": 3}\nb'}
+
+
+def test_a_script_that_is_written_is_read():
+    text = "cat > job.sh <<E\n#!/bin/bash\nsay written\nE\nsbatch job.sh"
+    assert any("written" in command for command in follow(text, {}, "run.sh").commands)
+
+
+def test_uses_of_variables_that_nothing_sets():
+    unset = follow(
+        "T=$1; if [ $T = a ] || [ $T == b ]; then say; fi; case $U in x|y) say;; *) say;; esac", {}, "x"
+    ).unset
+    assert (unset["1"].names, unset["1"].choices) == (["T"], ["a", "b"])
+    assert unset["U"].choices == ["x", "y"]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
-from forescale.errors import ReaderError, unset_variable, wrong_format
-from forescale.files import is_file
+from forescale.errors import ReaderError, not_expressed, unset_variable, wrong_format
 from forescale.frameworks.reading import packaged
 from forescale.frameworks.shell import follow
+from forescale.frameworks.shell.near import near
+from forescale.limits import whole_of
 from forescale.struct import Struct
 from forescale.units import counted
 
@@ -57,12 +59,19 @@ def parse_command(text: str, variables: Mapping[str, str], path: Path) -> Comman
     ReaderError
         If there is none, or a key that figures follow from holds a variable that nothing sets.
     """
-
-    def beside(name: str) -> str | None:
-        file = path.parent / Path(name).name
-        return file.read_text("utf-8") if is_file(file) else None
-
-    runs = [command for command in follow(text, variables, str(path), beside).commands if _trains(command)]
+    commands = follow(text, variables, str(path), near(path)).commands
+    runs = [(command, dict[str, str]()) for command in commands if _trains(command)]
+    runs += _workloads(commands, path)
+    if named := next(
+        (words for words in commands if RUNNER in words or RUNNER_FILE in " ".join(words)), None
+    ):
+        model = next(
+            (word.partition("=")[2] for word in named if word.startswith("--model_name=")), "of its own"
+        )
+        fix = "give MODEL and the layout as options, or the command that it starts"
+        raise ReaderError(
+            path, not_expressed(f"the configuration {model} of MaxText's benchmark_runner", "", fix)
+        )
     if not runs:
         raise ReaderError(
             path,
@@ -71,17 +80,48 @@ def parse_command(text: str, variables: Mapping[str, str], path: Path) -> Comman
                 "it has no python3 -m maxtext.trainers.pre_train.train FILE.yml …",
             ),
         )
-    parts = runs[0]
+    parts, outer = runs[0]
     program = next(index for index, word in enumerate(parts) if _TRAINS.search(word))
     config = next((word for word in parts[program + 1 :] if word.endswith(_FILE)), "base.yml")
     after = [word for word in parts[program + 1 :] if "=" in word and not word.startswith("-")]
-    overrides = dict(word.split("=", 1) for word in after)
+    overrides = {**outer, **dict(word.split("=", 1) for word in after)}
     for key, value in overrides.items():
         unset = re.search(r"\$\{(\w+)\}", value)
         if unset and (key in base_values() or key == "model_name"):
             raise ReaderError(path, unset_variable(key, value, f"--var {unset[1]}=VALUE"))
     several = f"it starts {counted(len(runs), 'training')}; the first is read"
     return Command(config, overrides, (several,) if len(runs) > 1 else ())
+
+
+RUNNER: Final = "benchmarks.benchmark_runner"
+RUNNER_FILE: Final = "benchmark_runner.py"
+"""MaxText's program that starts configurations by name, which are Python."""
+
+
+def _workloads(commands: Iterable[Sequence[str]], path: Path) -> list[tuple[list[str], dict[str, str]]]:
+    """Return the trainings that `xpk workload create --command=…` starts, each with the devices that xpk takes."""
+    runs = []
+    for words in commands:
+        options = dict(word.lstrip("-").partition("=")[::2] for word in words if word.startswith("--"))
+        inner = follow(options["command"], {}, str(path)).commands if "command" in options else []
+        kind = options.get("device-type", options.get("tpu-type", ""))
+        name = _topology(kind)
+        devices = {"compile_topology": name, "compile_topology_num_slices": options.get("num-slices", "1")}
+        runs += [(command, devices if name else {}) for command in inner if _trains(command)]
+    return runs
+
+
+def _topology(kind: str) -> str:
+    """Return MaxText's name of a slice; one by its shape in chips (tpu7x-4x4x8) by its devices, two of each chip."""
+    family, _, shape = kind.partition("-")
+    if kind in topologies():
+        return kind
+    sizes = [whole_of(part) or 0 for part in shape.split("x")]
+    devices = prod(sizes) * (2 if family == "tpu7x" else 1)
+    names = (
+        name for name, count in topologies().items() if name.startswith(f"{family}-") and count == devices
+    )
+    return next(names, "")
 
 
 def _trains(names: Sequence[str]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from msgspec import field
 from msgspec.structs import replace
@@ -18,9 +18,10 @@ from forescale import wording
 from forescale.errors import ReaderError, UnknownNameError, shown
 from forescale.files import is_file, read_text
 from forescale.frameworks.detect import Signed
-from forescale.frameworks.maxtext.command import HALLMARK, base_values, known_keys, parse_command, presets
+from forescale.frameworks.maxtext.command import base_values, known_keys, parse_command, presets
 from forescale.frameworks.maxtext.layout import WORDS, Mesh, read_mesh, read_strategy, read_workload, told
 from forescale.frameworks.maxtext.model import read_model, same
+from forescale.frameworks.megatron.forks import misspelt
 from forescale.frameworks.reading import Options, ParsedFile, unknown_of
 from forescale.frameworks.settings import Settings, errors_of
 from forescale.positions import keys_of_yaml
@@ -57,11 +58,12 @@ class MaxTextReader(Signed):
 
     name: Final = "maxtext"
     title: Final = "MaxText configuration in YAML, or its command line"
+    classifies: ClassVar[bool] = True
 
     def read(self, path: Path, options: Options) -> ParsedFile:
         """Return what the file at `path` says; `options.variables` with MaxText's names go over it."""
         text = read_text(path)
-        if _OWN_LINE.search(text) is None and HALLMARK.search(text.replace("\\\n", " ")) is not None:
+        if _OWN_LINE.search(text) is None and path.suffix not in (".yml", ".yaml"):
             return _read_command(text, path, options)
         content = parse_mapping(text, path, parse_yaml)
         lines = dict(keys_of_yaml(text))
@@ -125,6 +127,7 @@ def read_given(config: MaxTextValues, path: Path, options: Options) -> ParsedFil
         ignored=tuple(sorted(written.difference(used))),
         unknown=unknown,
         notes=tuple(settings.notes),
+        warnings=((f"not known, may change memory or step time: {', '.join(unknown)}",) if unknown else ()),
     )
 
 
@@ -185,7 +188,10 @@ def _unknown(
 ) -> tuple[str, ...]:
     """Return the keys that MaxText does not have; those of a table such as lora count as `lora.NAME`."""
     known = {*known_keys(), BASE_CONFIG}
-    return unknown_of(_names(values), known, path, lines, strict=strict)
+    unknown = unknown_of(_names(values), known, path, lines, strict=strict)
+    wrong = [key for key in unknown if misspelt(key, known)]
+    unknown_of(wrong, known, path, lines, strict=True)
+    return unknown
 
 
 def _names(values: Mapping[str, Any]) -> Iterator[str]:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
+from msgspec import field
 from msgspec.structs import replace
 
-from forescale.errors import ReaderError, UnknownKeyError, incomplete, wrong_type
+from forescale.errors import ReaderError, UnknownKeyError, incomplete, not_found, wrong_format, wrong_type
+from forescale.frameworks.megatron.forks import Effects, Fork, fork_of, idle_program, misspelt, translate
 from forescale.frameworks.reading import packaged
 from forescale.frameworks.settings import MISSING, Settings
-from forescale.frameworks.shell import HEADERS, Devices, devices_of, follow, is_unset, launch_of
+from forescale.frameworks.shell import HEADERS, Devices, Use, devices_of, follow, is_unset, launch_of
 from forescale.struct import Struct
 from forescale.units import counted
 
@@ -34,6 +35,16 @@ class CommandLine(Struct, frozen=True, kw_only=True):
     """Those that the launcher's options ask for, if they stand before the training script."""
     places: tuple[str, ...] = ()
     """The options that say so, each with its line."""
+    fork: Fork | None = None
+    """The fork whose flags it has."""
+    warnings: tuple[str, ...] = ()
+    """What flags of forks change that is not modelled."""
+    unset: Mapping[str, Use] = field(default_factory=dict)
+    """Variables that nothing sets, `1` for `$1`, and what the script does with them."""
+    text: str = ""
+    """The script."""
+    config: str | None = None
+    """Text of the configuration of DeepSpeed that it names."""
 
     @property
     def num_devices(self) -> int | None:
@@ -88,6 +99,7 @@ def parse_arguments(
     variables: Mapping[str, str] | None = None,
     strict: bool = True,
     beside: Callable[[str], str | None] = lambda _: None,
+    passed: Sequence[str] | None = None,
 ) -> CommandLine:
     """Return the settings that a command line makes; of a flag given twice the last counts.
 
@@ -100,19 +112,23 @@ def parse_arguments(
     variables
         Values of shell variables, over what the text sets.
     strict
-        Whether to refuse flags that neither Megatron-LM nor the program it starts has.
+        Whether to refuse flags that neither Megatron-LM, its forks nor the program it starts has.
     beside
         The text of a script that the text runs, by its name; None where there is none.
+    passed
+        Arguments of the script, `$1` and so on; None if they are not known.
     """
     if isinstance(arguments, Mapping):
         run = _Run([(flag, value) for flag, value in arguments.items() if value is not None])
     elif isinstance(arguments, str):
-        run = _chosen(arguments, variables or {}, where, beside)
+        run = _chosen(arguments, variables or {}, where, beside, passed)
     else:
         run = _run_of(list(arguments))
+    _refuse_idle(run, where)
     if not run.pairs:
         raise ReaderError(where, incomplete("Megatron-LM flags (words such as --num-layers)"))
-    return _command_line(run, where, arguments if isinstance(arguments, str) else "", strict=strict)
+    text = arguments if isinstance(arguments, str) else ""
+    return _command_line(run, where, text, strict=strict, beside=beside)
 
 
 ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
@@ -129,17 +145,29 @@ class _Run(Struct, frozen=True):
     """What the script tells PyTorch's allocator."""
     others: int = 0
     """Programs that the script starts with other flags of Megatron-LM."""
+    unset: Mapping[str, Use] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Texts of the files that the script writes."""
+    missing: tuple[str, ...] = ()
+    """Scripts that it starts and that are not there."""
 
 
-def _chosen(text: str, variables: Mapping[str, str], where: str, beside: Callable[[str], str | None]) -> _Run:
+def _chosen(
+    text: str,
+    variables: Mapping[str, str],
+    where: str,
+    beside: Callable[[str], str | None],
+    passed: Sequence[str] | None,
+) -> _Run:
     """Return, of the programs that a script starts, the one with the most of Megatron's flags.
 
     A script that starts none, as those that only set variables for another, has the flags of its variables. Flags on
     lines of their own are one list.
     """
-    script = follow(text, variables, where, beside)
+    script = follow(text, variables, where, beside, passed)
     hosts = cache(beside)
-    bare = [word for command in script.commands if command[0].startswith("--") for word in command]
+    lists = (names for names in script.commands if names[0].startswith("--") and _program(names) is None)
+    bare = [word for names in lists for word in names]
     runs = [
         _run_of(command, hosts)
         for command in (*script.commands, bare)
@@ -147,53 +175,106 @@ def _chosen(text: str, variables: Mapping[str, str], where: str, beside: Callabl
     ]
     kept = [word for variable in script.variables.values() for word in variable]
     flags = [word for value in kept if re.search(r"(?:^|\s)--[A-Za-z]", value) for word in _parted(value)]
-    run = max((*runs, _run_of([])), key=_known)
+    run = max((*runs, _run_of([])), key=lambda run: (not _idle(run), _known(run)) if _known(run) else ())
     others = sum(_known(item) > 1 and item.pairs != run.pairs for item in runs)
     run = run if _known(run) > 1 or not _known(_run_of(flags)) else _run_of(flags)
     explicit = (" ".join(variable) for name, variable in script.variables.items() if name in ALLOCATOR)
-    return replace(run, allocator=next(explicit, None), others=others)
+    return replace(
+        run,
+        allocator=next(explicit, None),
+        others=others,
+        unset=script.unset,
+        files=script.files,
+        missing=tuple(script.missing),
+    )
+
+
+def _idle(run: _Run) -> str | None:
+    """Return what a program does instead of training; None if it may train."""
+    return None if run.program is None else idle_program(run.program)
+
+
+def _refuse_idle(run: _Run, where: str) -> None:
+    """Refuse a script that trains nothing, or that only starts another one that is not there."""
+    if what := _idle(run):
+        raise ReaderError(
+            where, wrong_format("a script that trains", f"it starts {run.program}, which {what}")
+        )
+    if skips := next((flag for flag, _ in run.pairs if flag in SKIPS), None):
+        raise ReaderError(where, wrong_format("a script that trains", f"{skips} leaves training out"))
+    if run.missing and not _known(run):
+        names = ", ".join(dict.fromkeys(run.missing))
+        raise ReaderError(where, not_found(f"script {names}", "copy it next to this file"))
+
+
+SKIPS = ("--skip-train", "--no-train", "--eval-only")
+"""Flags that leave out training."""
 
 
 def _known(run: _Run) -> int:
     return sum(flag in known_flags() for flag, _ in run.pairs)
 
 
-def _command_line(run: _Run, where: str, text: str, *, strict: bool) -> CommandLine:
-    values: dict[str, object] = {}
+def _command_line(
+    run: _Run, where: str, text: str, *, strict: bool, beside: Callable[[str], str | None]
+) -> CommandLine:
+    values: dict[str, Any] = {}
     spelling = dict(_flag_of_key())
-    unknown: list[str] = []
+    pairs: list[Pair] = []
     names: list[str] = []
-    for flag, value in run.pairs:
+    for flag, words in run.pairs:
+        value = _set_words(words)
         if flag in known_flags():
             key, kind = known_flags()[flag]
             values[key] = _value(flag, kind, value, f"{where}{_line(text, flag)}")
             spelling[key] = flag
         elif flag in _program_flags():
             names.append(flag)
-        elif strict and (_of_megatron(run.program) or get_close_matches(flag, known_flags(), 1, 0.9)):
-            raise UnknownKeyError(flag, f"{where}{_line(text, flag)}", known_flags())
         else:
-            unknown.append(flag)
+            pairs.append((flag, value))
+    fork = fork_of(flag for flag, _ in run.pairs)
+    effects, made = translate(fork, pairs, values, where)
+    _refuse_unknown(run, effects, where, text, strict=strict)
     if run.allocator is not None:
         values[ALLOCATOR[0]] = run.allocator
-    settings = Settings(values, where, spelling)
-    if run.others:
-        starts = counted(run.others + 1, "run")
-        settings.note(
-            f"the script starts {starts} with different flags; the fullest, of those the first, is read"
-        )
-    if unknown:
-        named = ", ".join(dict.fromkeys(unknown))
-        settings.note(f"not understood, perhaps of {run.program or 'another release'} alone: {named}")
-    if names:
-        settings.note(f"of the program, not of the model or its layout: {', '.join(dict.fromkeys(names))}")
+    settings = Settings(values, where, {**made, **spelling})
+    for note in (*_run_notes(run, names), *effects.notes(fork)):
+        settings.note(note)
     options = () if run.devices is None else run.devices.options
+    config = next((value for flag, value in pairs if flag.replace("_", "-") == "--deepspeed-config"), None)
+    name = str(config[0]) if isinstance(config, list) and config else None
     return CommandLine(
         settings=settings,
-        unknown=tuple(dict.fromkeys(unknown)),
+        unknown=tuple(dict.fromkeys(effects.unknown)),
         devices=run.devices,
         places=tuple(_placed(option, text) for option in options),
+        fork=fork,
+        warnings=tuple(effects.warnings()),
+        unset=run.unset,
+        text=text,
+        config=None if name is None else run.files.get(name, beside(name)),
     )
+
+
+def _run_notes(run: _Run, names: Sequence[str]) -> Iterator[str]:
+    if run.others:
+        starts = counted(run.others + 1, "run")
+        yield f"the script starts {starts} with different flags; the fullest, of those the first, is read"
+    if names:
+        yield f"of the program, not of the model or its layout: {', '.join(dict.fromkeys(names))}"
+
+
+def _refuse_unknown(run: _Run, effects: Effects, where: str, text: str, *, strict: bool) -> None:
+    """Refuse flags that are misspelt, and if `strict` all that are not known; the error names all of them."""
+    wrong = [
+        flag
+        for flag in dict.fromkeys(effects.unknown)
+        if (strict and _of_megatron(run.program)) or misspelt(flag, known_flags())
+    ]
+    if wrong:
+        error = UnknownKeyError(wrong[0], f"{where}{_line(text, wrong[0])}", known_flags())
+        others = f"; not known either: {', '.join(wrong[1:])}" if wrong[1:] else ""
+        raise error.worded(f"{error}{others}")
 
 
 def _of_megatron(program: str | None) -> bool:
@@ -216,6 +297,13 @@ def _placed(option: str, text: str) -> str:
     """Return an option of a launcher with its line."""
     line = _line(text, option.split(maxsplit=1)[0]).removeprefix(", ")
     return f"{option} ({line})" if line else option
+
+
+def _set_words(value: object) -> object:
+    """Return the words of a value without those of variables that nothing sets, unless they are all there is."""
+    if isinstance(value, list) and len(value) > 1 and "$((" not in value:
+        return [word for word in value if not is_unset(str(word))] or value[:1]
+    return value
 
 
 def _value(flag: str, kind: str, value: object, where: str) -> object:

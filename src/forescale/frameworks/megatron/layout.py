@@ -105,7 +105,7 @@ def _allocator(settings: Settings) -> Allocator:
 def _routed(settings: Settings, tp: int) -> bool:
     """Return whether there are experts; refuses them under tensor parallelism without sequence parallelism."""
     routed = bool(settings.count("num_experts"))
-    if routed and tp > 1 and not settings.flag("sequence_parallel"):
+    if routed and tp > 1 and not settings.flag("sequence_parallel") and "zero_stage" not in settings:
         name = settings.spell("sequence_parallel")
         settings.refuse(required_with(name, f"experts under tensor parallelism {tp}", fix="give it, or --sp"))
     return routed
@@ -234,6 +234,8 @@ def _note_unexpressed(settings: Settings, replicate: int) -> None:
 
 def _sharding(settings: Settings, dp: int, pp: int, ep: int) -> tuple[int, int]:
     """Return the ZeRO level and how many data-parallel replicas hold whole states."""
+    if (stage := settings.count("zero_stage")) is not None:
+        return stage, 1
     distributed = settings.flag("use_distributed_optimizer")
     instances = settings.degree("num_distributed_optimizer_instances")
     replicas = settings.degree("data_parallel_replicate_degree")

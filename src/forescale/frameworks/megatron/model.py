@@ -10,15 +10,16 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import replace
 
 from forescale import wording
+from forescale.errors import MissingError, MissingFact
 from forescale.frameworks.megatron.rope import read_rope
 from forescale.frameworks.megatron.run import read_tower
 from forescale.frameworks.reading import Options, packaged
-from forescale.frameworks.settings import Settings
+from forescale.frameworks.settings import MISSING, Settings
 from forescale.limits import whole_of
 from forescale.spec.attention import (
     Attention,
@@ -44,6 +45,7 @@ def read_model(settings: Settings, *, name: str, options: Options | None = None)
     layers = _layers(settings, hidden, hybrid_segments(settings))
     ahead = hybrid_ahead(settings)
     padded = settings.count("padded_vocab_size")
+    exact = padded or _patched_vocabulary(settings)
     depth = len(ahead) or settings.count("mtp_num_layers", 0)
     predicting = joined(_layers(settings, hidden, ahead[:1])) if ahead else predicting_layer(layers)
     text = Model(
@@ -51,10 +53,11 @@ def read_model(settings: Settings, *, name: str, options: Options | None = None)
         hidden_size=hidden,
         layers=layers,
         vocab_size=padded or _vocabulary(settings, options or Options()),
-        vocab_multiple=(1 if padded else settings.size("make_vocab_size_divisible_by", 128)),
+        vocab_multiple=(1 if exact else settings.size("make_vocab_size_divisible_by", 128)),
         tied_embeddings=not settings.flag("untie_embeddings_and_output_weights"),
         norm="rms" if settings.choice("normalization", "LayerNorm", NORMS) == "rms" else "layer",
         norm_eps=settings.number("layernorm_epsilon") or USUAL_EPS,
+        embedding_norm=settings.flag("embed_layernorm"),
         learned_positions=_learned_positions(settings),
         num_mtp_layers=depth,
         mtp_layer=predicting if depth else None,
@@ -334,27 +337,70 @@ def _tokenizers() -> dict[str, int]:
     return {name.lower(): size for name, size in sizes.items()}
 
 
-def _vocabulary(settings: Settings, options: Options) -> int:
-    """Return the vocabulary: stated, told by the caller, or that of the tokenizer."""
-    stated = settings.count("vocab_size")
+def _patched_vocabulary(settings: Settings) -> int | None:
+    """Return the vocabulary of Pai-Megatron-Patch's tokenizers; None where none is named."""
+    table, kind = packaged("megatron", "forks"), settings.text("patch_tokenizer_type")
+    extra = settings.count("extra_vocab_size", 0)
+    size = table["fixed_tokenizers"].get(kind) or (table["tokenizers"].get(kind, 0) + extra)
+    if kind not in {*table["fixed_tokenizers"], *table["tokenizers"]}:
+        return None
+    settings.note(f"the vocabulary of {size} entries is that of {kind}, {extra} added ones included")
+    return int(size)
+
+
+def _size_of_tokenizer(name: str) -> int | None:
+    """Return the vocabulary of a tokenizer by its name, or by a name in its path."""
+    if size := _tokenizers().get(name.rpartition("/")[2].lower()):
+        return size
+    rows: Mapping[str, int] = packaged("megatron", "tokenizers")["paths"]
+    return next((size for pattern, size in rows.items() if re.search(pattern, name.lower())), None)
+
+
+def stated_vocabulary(settings: Settings, options: Options) -> int | None:
+    """Return the vocabulary: stated, told by the caller, or that of the tokenizer; None if it is not known."""
+    stated, padded = settings.raw("vocab_size"), settings.raw("padded_vocab_size")
     extra = settings.count("vocab_extra_ids", 0)
-    if stated:
-        return stated + extra
+    if stated or padded:
+        return settings.size("vocab_size" if stated else "padded_vocab_size") + (extra if stated else 0)
+    if patched := _patched_vocabulary(settings):
+        return patched
     if options.vocab_size:
         return options.vocab_size
-    model, kind = settings.text("tokenizer_model"), settings.text("tokenizer_type")
-    if not kind and "vocab_file" in settings:
-        kind = "GPT2BPETokenizer" if "merge_file" in settings else "BertWordPieceLowerCase"
+    model, kind = _tokenizer(settings)
     for name in (model, kind, Path(settings.where).stem):
-        if size := options.vocabulary_of(name) or _tokenizers().get(name.rpartition("/")[2].lower()):
+        if size := options.vocabulary_of(name) or _size_of_tokenizer(name):
             settings.note(f"the vocabulary of {size} entries is that of {name}")
-            break
-    else:
-        named = f" (it names the tokenizer {model or kind})" if model or kind else ""
-        settings.refuse(
-            wording.incomplete(f"vocabulary size{named}", fix="give it with --set model.vocab_size=N")
-        )
-    return size + extra
+            return size + extra
+    return None
+
+
+def _tokenizer(settings: Settings) -> tuple[str, str]:
+    """Return the model and the kind of the tokenizer that the settings name."""
+    files = ("tokenizer_model", "tokenizer_name_or_path", "vocab_file")
+    named = [settings.raw(key) for key in files if settings.raw(key) not in (None, MISSING)]
+    kind = settings.text("tokenizer_type")
+    if not kind and settings.written("vocab_file"):
+        kind = "GPT2BPETokenizer" if settings.written("merge_file") else "BertWordPieceLowerCase"
+    first = named[0] if named else ""
+    return " ".join(map(str, first)) if isinstance(first, list) else str(first), kind
+
+
+VOCABULARY: Final = MissingFact(
+    "the size of the vocabulary",
+    "--set model.vocab_size=N",
+    "--set model.vocab_size=32000",
+    "model.vocab_size",
+)
+
+
+def _vocabulary(settings: Settings, options: Options) -> int:
+    """Return the vocabulary, which must be known."""
+    size = stated_vocabulary(settings, options)
+    if size is None:
+        named = next(filter(None, _tokenizer(settings)), "")
+        reason = f"the tokenizer {named} is not known" if named else ""
+        raise MissingError.of(settings.where, [VOCABULARY._replace(reason=reason)])
+    return size
 
 
 KEYS = ("hybrid_layer_pattern", "hybrid_override_pattern")

@@ -5,19 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
+
+from msgspec.structs import replace
 
 from forescale import wording
 from forescale.errors import ForescaleError, ReaderError, UnknownKeyError
-from forescale.files import is_file, parse_json, read_text
+from forescale.files import parse_json, read_text
 from forescale.frameworks.detect import Signed
 from forescale.frameworks.megatron.arguments import ALLOCATOR, parse_arguments, yaml_keys
+from forescale.frameworks.megatron.ask import ask
+from forescale.frameworks.megatron.engine import lay_engine, lay_recompute, parse_config, read_engine
+from forescale.frameworks.megatron.forks import DEEPSPEED, misspelt
 from forescale.frameworks.megatron.laws import ParsedConfig, check_settings
 from forescale.frameworks.megatron.layout import KERNELS, check_param_gather, read_strategy
 from forescale.frameworks.megatron.model import read_model
 from forescale.frameworks.megatron.run import has_tower, lay_program, read_workload
 from forescale.frameworks.reading import Options, ParsedFile, explicit_fields, unknown_of
 from forescale.frameworks.settings import Settings, errors_of
+from forescale.frameworks.shell.near import near
 from forescale.positions import keys_of_yaml
 from forescale.spec.model import Model
 from forescale.struct import asdict
@@ -54,6 +60,7 @@ class MegatronReader(Signed):
 
     name: Final = "megatron"
     title: Final = "Megatron-LM command line, launch script, --yaml-cfg or table of flags"
+    classifies: ClassVar[bool] = True
 
     def read(self, path: Path, options: Options) -> ParsedFile:
         """Return what the file at `path` says."""
@@ -63,16 +70,12 @@ class MegatronReader(Signed):
             return read_settings(settings, name=path.stem, options=options, unknown=unknown)
         table, beside_it = _table(text, path) if path.suffix in (".json", ".yaml", ".yml") else (None, {})
 
-        def beside(name: str) -> str | None:
-            other = path.parent / name
-            return read_text(other) if is_file(other) else None
-
         return read_arguments(
             text if table is None else table,
             where=str(path),
             name=path.stem,
             options=options,
-            beside=beside,
+            beside=near(path),
             case=beside_it,
         )
 
@@ -112,8 +115,28 @@ def read_arguments(
     """
     explicit = options or Options()
     line = parse_arguments(
-        arguments, where=where, variables=explicit.variables, strict=explicit.strict, beside=beside
+        arguments,
+        where=where,
+        variables=explicit.variables,
+        strict=explicit.strict,
+        beside=beside,
+        passed=explicit.arguments,
     )
+    settings = line.settings
+    settings.override(explicit.over, OVER)
+    ask(settings, line, explicit)
+    sharded: Mapping[str, Any] = {}
+    if line.fork is not None:
+        lay_recompute(settings)
+    if line.fork is not None and line.fork.name in OLD:
+        lay_engine(settings)
+    if line.fork is not None and line.fork.name == DEEPSPEED:
+        sharded = read_engine(settings, parse_config(line.config, where), explicit)
+    settings.warnings += line.warnings
+    conflict = None if line.devices is None else line.devices.conflict
+    if conflict is not None and explicit.num_devices is None and explicit.layout:
+        names = ("the launcher's option", conflict[0], "the scheduler's", conflict[1])
+        settings.refuse(wording.differs(*names, "give --devices N"))
     if line.num_devices is not None and explicit.num_devices is None and explicit.layout:
         line.settings.note(f"{counted(line.num_devices, 'device')}, from {' x '.join(line.places)}")
     lay_program(line.settings)
@@ -121,13 +144,15 @@ def read_arguments(
         _lay_case(line.settings, case)
     if "create_attention_mask_in_dataloader" not in line.settings and not has_tower(line.settings):
         line.settings.set("create_attention_mask_in_dataloader", value=True)
-    return read_settings(
+    parsed = read_settings(
         line.settings,
         name=name,
         num_devices=explicit.num_devices or line.num_devices,
         options=explicit,
         unknown=line.unknown,
+        framework="megatron-core" if line.fork is None else line.fork.framework,
     )
+    return replace(parsed, layout_fields={**parsed.layout_fields, **sharded}) if sharded else parsed
 
 
 def read_settings(
@@ -186,6 +211,8 @@ def read_settings(
     )
 
 
+OLD: Final = (DEEPSPEED, "megatron-lm-2022")
+"""Forks that take flags which Megatron-LM no longer has."""
 AWARE = "use_precision_aware_optimizer"
 GOES_WITH = {
     "fp8_recipe": ("fp8", "delayed"),
@@ -244,7 +271,9 @@ def _nested(text: str, path: Path, *, strict: bool) -> tuple[Settings, tuple[str
             if values.setdefault(key, value) != value:
                 raise ReaderError(path, wording.given_twice(key, values[key], value))
     lines = {key.rpartition(".")[2]: line for key, line in keys_of_yaml(text)}
-    unknown = unknown_of(values, (*yaml_keys(), *_SECTIONS), path, lines, strict=strict)
+    known = (*yaml_keys(), *_SECTIONS)
+    unknown = unknown_of(values, known, path, lines, strict=strict)
+    unknown_of([key for key in unknown if misspelt(key, known)], known, path, lines, strict=True)
     local = {yaml_keys()[key]: key for key in values if key in yaml_keys()}
     result = {key: values[name] for key, name in local.items()}
     activation = Settings(values, str(path)).text("activation_func", "gelu")
@@ -252,7 +281,11 @@ def _nested(text: str, path: Path, *, strict: bool) -> tuple[Settings, tuple[str
         raise ReaderError(path, wording.not_one_of("activation_func", activation, _ACTIVATIONS))
     result |= {key: activation == name for name, key in _ACTIVATIONS.items() if key}
     result["group_query_attention"] = values.get("num_query_groups") is not None
-    return Settings(result, str(path), local, {key: lines[name] for key, name in local.items()}), unknown
+    settings = Settings(result, str(path), local, {key: lines[name] for key, name in local.items()})
+    settings.warnings += (
+        [f"not known, may change memory or step time: {', '.join(unknown)}"] if unknown else []
+    )
+    return settings, unknown
 
 
 _ACTIVATIONS = {"swiglu": "swiglu", "squaredrelu": "squared_relu", "gelu": ""}

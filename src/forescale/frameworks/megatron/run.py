@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, TypeAlias
 from msgspec.structs import replace
 
 from forescale.errors import conflicts, incomplete, not_divisible, not_one_of, out_of_range, required_with
+from forescale.frameworks.adapters import targets_of
 from forescale.frameworks.reading import packaged
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.shell import is_unset
@@ -191,7 +192,10 @@ def read_images(settings: Settings) -> Images:
 
 
 def read_trainable(settings: Settings) -> Trainable:
-    """Return what is frozen of a model with a tower; the projector never is."""
+    """Return what is trained: adapters, or what is not frozen of a model with a tower; the projector never is."""
+    if rank := settings.count("lora_r", 0):
+        named = settings.words("lora_target_modules") or ("linear_qkv", "linear_proj")
+        return Trainable(lora_rank=rank, lora_targets=targets_of(named, settings.refuse))
     towers: tuple[FrozenPart, ...] = ("vision", "projector")
     text = [part for part in FROZEN_PARTS if part not in towers]
     frozen = [*(text if settings.flag("freeze_LM") else ()), *["vision"] * settings.flag("freeze_ViT")]

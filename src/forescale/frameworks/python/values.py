@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from forescale.frameworks.shell.expressions import ORDER
+
 LARGEST: Final = 2**63
 """Numbers that arithmetic goes on with."""
 LONGEST: Final = 20_000
@@ -90,12 +92,7 @@ _BINARY: Mapping[type, Callable[[Any, Any], Any]] = {
     ast.BitOr: operator.or_,
 }
 _COMPARED: Mapping[type, Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
+    **ORDER,
     ast.In: lambda left, right: left in right,
     ast.NotIn: lambda left, right: left not in right,
     ast.Is: lambda left, right: left is right or same(left, right),

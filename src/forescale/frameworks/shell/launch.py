@@ -31,6 +31,7 @@ SHORT: Final[Mapping[str, Mapping[str, str]]] = {
     "deepspeed": {"-H": HOSTFILE, "--num-gpus": PER_NODE, "--num-nodes": NODES},
     "accelerate": {"--num-processes": "--np", "--num-machines": NODES},
     "torch": {},
+    "mindspore": {"--worker-num": "--np"},
 }
 """Options by the name that they have here, of each kind of launcher."""
 
@@ -58,6 +59,8 @@ class Devices(Struct, frozen=True):
 
     count: int
     options: tuple[str, ...]
+    conflict: tuple[str, str] | None = None
+    """An option of the launcher that asks for more than one of the scheduler gives, and that one."""
 
 
 def launch_of(names: Sequence[str]) -> Launch:
@@ -88,7 +91,8 @@ def _kind(word: str) -> str | None:
     """Return the kind of launcher that a word starts; None where it starts none."""
     bare = word.rsplit("/", 1)[-1]
     table = {**dict.fromkeys(SLURM, "slurm"), **dict.fromkeys(MPI, "mpi"), **dict.fromkeys(TORCH, "torch")}
-    return {**table, "deepspeed": "deepspeed", "accelerate": "accelerate"}.get(bare)
+    others = {"deepspeed": "deepspeed", "accelerate": "accelerate", "msrun": "mindspore"}
+    return {**table, **others}.get(bare)
 
 
 def _of_pbs(options: Mapping[str, str], spelling: dict[str, str]) -> dict[str, str]:
@@ -117,7 +121,18 @@ def devices_of(launch: Launch, beside: Callable[[str], str | None] = lambda _: N
         nodes = nodes or (1, "")
     if per_node is None or nodes is None:
         return None
-    return Devices(per_node[0] * nodes[0], tuple(_spelt(launch, (nodes[1], per_node[1]))))
+    named = tuple(_spelt(launch, (nodes[1], per_node[1])))
+    return Devices(per_node[0] * nodes[0], named, _conflict(launch))
+
+
+def _conflict(launch: Launch) -> tuple[str, str] | None:
+    """Return options of torchrun and the scheduler of which the first asks for more nodes or devices."""
+    for inner, outer in ((NODES, ("--nodes",)), (PER_NODE, (GPUS_PER_NODE, GRES))):
+        asked, granted = launch.count(inner), launch.count(*outer)
+        if asked is not None and granted is not None and asked[0] > granted[0]:
+            first, second = _spelt(launch, (asked[1], granted[1]))
+            return first, second
+    return None
 
 
 def _processes(launch: Launch, beside: Callable[[str], str | None]) -> Devices | None:

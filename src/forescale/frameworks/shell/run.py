@@ -6,10 +6,7 @@ other scripts beside it are followed; nothing is executed. A variable that nothi
 
 from __future__ import annotations
 
-import ast
 import fnmatch
-import math
-import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +14,9 @@ from typing import Final
 
 from forescale.errors import ReaderError, SpecError, too_deep, too_large
 from forescale.frameworks.budget import Budget
+from forescale.frameworks.shell.expressions import holds, integer_of, is_unset
 from forescale.frameworks.shell.launch import header_words, slurm_variables
+from forescale.frameworks.shell.output import printed
 from forescale.frameworks.shell.syntax import ASSIGNS, Commands, Token, parsed, past
 
 LONGEST: Final = 2**20
@@ -30,11 +29,20 @@ _DEEPEST: Final = 24
 _TESTED: Final = 1_000
 """Words of one test."""
 
-_UNSET = re.compile(r"\$\{\w+\}")
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
 _SHELLS = ("bash", "sh", "zsh")
 _DOUBTED = ("false", "command", "which", "grep")
 """Commands that may well fail where the script is read."""
+
+
+@dataclass(slots=True)
+class Use:
+    """What a script does with a variable that nothing sets."""
+
+    names: list[str] = field(default_factory=list)
+    """Variables that take its value."""
+    choices: list[str] = field(default_factory=list)
+    """Values that it is compared with."""
 
 
 @dataclass(slots=True)
@@ -45,11 +53,12 @@ class Script:
     """Words of each command in the order in which they run."""
     variables: dict[str, list[str]] = field(default_factory=dict)
     """Words of each variable that it sets, in the order in which they were first set."""
-
-
-def is_unset(word: str) -> bool:
-    """Whether `word` is nothing but a variable that has no value."""
-    return _UNSET.fullmatch(word) is not None
+    files: dict[str, str] = field(default_factory=dict)
+    """Text of each file that it writes."""
+    unset: dict[str, Use] = field(default_factory=dict)
+    """Variables that nothing sets, `1` for `$1`."""
+    missing: list[str] = field(default_factory=list)
+    """Names of the scripts that it starts and that are not there."""
 
 
 def _names(name: str, text: str) -> bool:
@@ -58,7 +67,11 @@ def _names(name: str, text: str) -> bool:
 
 
 def follow(
-    text: str, variables: Mapping[str, str], where: str, beside: Callable[[str], str | None] = lambda _: None
+    text: str,
+    variables: Mapping[str, str],
+    where: str,
+    beside: Callable[[str], str | None] = lambda _: None,
+    arguments: Sequence[str] | None = None,
 ) -> Script:
     """Return what the script `text` runs.
 
@@ -75,6 +88,8 @@ def follow(
         Its origin, for messages.
     beside
         The text of another script by its name; None where there is none.
+    arguments
+        Values of `$1`, `$2`, …; None if they are not known.
 
     Raises
     ------
@@ -85,7 +100,9 @@ def follow(
         raise ReaderError(where, too_large("it", "", f"{LONGEST / 2**20:g} MiB for a script"))
     walk = _Walk(variables, beside)
     try:
+        walk.pass_on(arguments)
         walk.read(text)
+        walk.read_written()
     except SpecError as error:
         raise ReaderError(where, error) from error
     except RecursionError:
@@ -93,19 +110,15 @@ def follow(
     known = {
         name: item for name, item in walk.known.items() if name not in (*variables, *_OWN, *walk.scheduled)
     }
-    return Script(commands=walk.commands, variables=known)
+    return Script(walk.commands, known, walk.files, walk.unset, walk.missing)
 
 
 _OWN: Mapping[str, str] = {"0": "./script", "BASH_SOURCE": "./script", "PWD": "."}
 """Variables that the shell sets; every path lies beside the script."""
-_COMPARE: Mapping[str, Callable[[float, float], bool]] = {
-    "-eq": operator.eq,
-    "-ne": operator.ne,
-    "-gt": operator.gt,
-    "-ge": operator.ge,
-    "-lt": operator.lt,
-    "-le": operator.le,
-}
+_ARGUMENT = re.compile(r"\$\{?[1@#*]")
+"""A use of the arguments of a script."""
+_SCRIPTS: Final = (".sh", ".slurm", ".sbatch", ".bash")
+"""Endings of the names of scripts."""
 
 
 class _Walk:
@@ -120,6 +133,12 @@ class _Walk:
         self.commands: list[list[str]] = []
         self.functions: dict[str, Commands] = {}
         self.output: list[str] = []
+        self.piped = ""
+        self.arguments: list[str] = []
+        self.files: dict[str, str] = {}
+        self.read_files: set[str] = set()
+        self.unset: dict[str, Use] = {}
+        self.missing: list[str] = []
         self.depth = 0
         self.commands_left, self.text_left = Budget(_MOST, "commands"), Budget(_TEXT, "characters")
 
@@ -129,7 +148,26 @@ class _Walk:
         self.text_left.spend(len(self.known))
         walk.known, walk.functions, walk.depth = dict(self.known), self.functions, self.depth + 1
         walk.commands_left, walk.text_left = self.commands_left, self.text_left
+        walk.arguments, walk.files, walk.unset = self.arguments, self.files, self.unset
         return walk
+
+    def pass_on(self, arguments: Sequence[str] | None) -> None:
+        """Set `$1`, `$2` and so on; None leaves them unset."""
+        self.arguments = list(arguments or ())
+        self.known = {name: value for name, value in self.known.items() if not name.isdigit() or name == "0"}
+        self.known |= {str(at): [word] for at, word in enumerate(self.arguments, 1)}
+
+    def read_written(self) -> None:
+        """Read the scripts that the script writes and starts in no way that is followed."""
+        for name, text in list(self.files.items()):
+            script = name.endswith(_SCRIPTS) or text.startswith("#!")
+            if script and name not in self.read_files:
+                self.read(text)
+
+    def text_of(self, name: str) -> str | None:
+        """Return the text of a file that the script writes, or that is beside it."""
+        text = self.files.get(name)
+        return self.beside(name) if text is None else text
 
     def read(self, text: str, started: Sequence[str] = ()) -> bool:
         """Run a script that the words `started` started."""
@@ -150,9 +188,13 @@ class _Walk:
         return worked
 
     def run(self, commands: Commands) -> bool:
-        worked = True
+        worked, before = True, len(self.output)
         for joined, (kind, parts) in commands:
             self.commands_left.spend()
+            self.piped = "\n".join(self.output[before:]) if joined == "|" else ""
+            if joined == "|":
+                del self.output[before:]
+            before = len(self.output)
             if (joined == "&&" and not worked) or (joined == "||" and worked):
                 continue
             worked = getattr(self, f"_{kind}")(parts)
@@ -161,7 +203,15 @@ class _Walk:
     def _group(self, body: Commands) -> bool:
         return self.run(body)
 
-    def _skip(self, _: None) -> bool:
+    def _while(self, parts: tuple[Commands, Commands]) -> bool:
+        """Run a loop that takes the arguments of the script one after the other; others are passed over."""
+        question, body = parts
+        if not _ARGUMENT.search(str(question)):
+            return True
+        left = None
+        while self.arguments and self.arguments != left and self.run(question):
+            left = self.arguments
+            self.run(body)
         return True
 
     def _def(self, parts: tuple[str, Commands]) -> bool:
@@ -184,6 +234,10 @@ class _Walk:
 
     def _case(self, parts: tuple[str, list[tuple[list[str], Commands]]]) -> bool:
         subject = " ".join(self.fields(parts[0]))
+        if is_unset(subject):
+            self._use(subject).choices += [
+                item for patterns, _ in parts[1] for item in patterns if item != "*"
+            ]
         for patterns, body in parts[1]:
             self.text_left.spend(len(subject) * len(patterns))
             if any(fnmatch.fnmatchcase(subject, " ".join(self.fields(pattern))) for pattern in patterns):
@@ -192,6 +246,10 @@ class _Walk:
 
     def _simple(self, parts: list[Token]) -> bool:
         start = 0
+        targets = [token for token in parts if token.kind == "file"]
+        parts = [token for token in parts if token.kind != "file"]
+        if not parts:
+            return True
         if parts[0].text in _DECLARES:
             start = next(
                 (at for at, token in enumerate(parts) if at and not token.text.startswith("-")), len(parts)
@@ -206,21 +264,54 @@ class _Walk:
         ]
         if not overrides or parts[0].text in _DECLARES:
             return True
-        bodies = [token.text for token in parts if token.kind == "text"]
-        return self._called(overrides, bodies)
+        bodies = [
+            "".join(self.fields(f'"{_escaped(token.text)}"')) for token in parts if token.kind == "text"
+        ]
+        text = printed(overrides, "".join(bodies) or self.piped, self.text_of)
+        if text is None or overrides[0] in self.functions:
+            return self._called(overrides, bodies)
+        self._print(text, overrides, targets)
+        return True
+
+    def _print(self, text: str, names: Sequence[str], targets: Sequence[Token]) -> None:
+        """Write what a command prints to a file, or keep it as output."""
+        self.text_left.spend(len(text))
+        files = ["".join(self.fields(token.text)) for token in targets]
+        appends = any(token.words == (">>",) for token in targets)
+        if names[0] == "tee":
+            files += [name for name in names[1:] if not name.startswith("-")]
+        for name in files:
+            self.files[name] = f"{self.files.get(name, '')}{text}" if appends else text
+        if not files:
+            self.output.append(text)
+
+    def _use(self, word: str) -> Use:
+        """Return what is known of a variable that nothing sets, written as `${NAME}`."""
+        return self.unset.setdefault(word[2:-1], Use())
+
+    def _note_choices(self, names: Sequence[str]) -> None:
+        for left, compare, right in zip(names, names[1:], names[2:], strict=False):
+            if compare in ("=", "==", "!=") and is_unset(left) and right and not is_unset(right):
+                self._use(left).choices.append(right)
 
     def _called(self, names: list[str], bodies: list[str]) -> bool:
+        if names[0].startswith("(("):
+            return self._sum(names[0][2:-2]) not in (0, f"$({names[0]})")
         if names[0] in ("[", "[[", "test", "!"):
             if len(names) > _TESTED:
                 raise too_large("a test", f"{len(names):,} words", _TESTED)
-            return _holds([word for word in names if word not in ("[", "]", "[[", "]]", "test")])
+            self._note_choices(names)
+            return holds([word for word in names if word not in ("[", "]", "[[", "]]", "test")])
         if names[0] in self.functions and self.depth < _DEEPEST:
             self.depth += 1
+            outside = self.arguments
+            self.pass_on(names[1:])
             worked = self.run(self.functions[names[0]])
+            self.pass_on(outside)
             self.depth -= 1
             return worked
-        if names[0] in ("echo", "printf", "pwd", "dirname"):
-            self.output.append(" ".join(names[1:]) if names[0] in ("echo", "printf") else ".")
+        if names[0] == "shift" and self.arguments:
+            self.pass_on(self.arguments[int(names[1]) if names[1:] and names[1].isdigit() else 1 :])
             return True
         if names[0] == "expr":
             self.output.append(str(self._sum(" ".join(names[1:]))))
@@ -229,26 +320,33 @@ class _Walk:
             for name in names[1:]:
                 self.known.pop(name, None)
             return True
-        inner = [("".join(self.fields(f'"{_escaped(body)}"')), names) for body in bodies] + self._inner(names)
-        for text, started in inner:
+        inner = [(body, names, ()) for body in bodies] + self._inner(names)
+        for text, started, arguments in inner:
+            outside = self.arguments
+            if arguments:
+                self.pass_on(arguments)
             self.read(text, started)
+            self.pass_on(outside)
         if not inner:
             self.commands.append([*self.started, *names])
         return names[0] not in _DOUBTED
 
-    def _inner(self, names: list[str]) -> list[tuple[str, list[str]]]:
-        """Return the scripts inside a command, and the words that start them."""
+    def _inner(self, names: list[str]) -> list[tuple[str, list[str], Sequence[str]]]:
+        """Return the scripts inside a command, the words that start them, and their arguments."""
         if names[0] == "eval":
-            return [(" ".join(names[1:]), [])]
+            return [(" ".join(names[1:]), [], ())]
         of_shell = False
         for at, word in enumerate(names):
             if word == "-c" and of_shell and at + 1 < len(names):
-                return [(names[at + 1], names[:at])]
+                return [(names[at + 1], names[:at], ())]
             of_shell = of_shell or word.rpartition("/")[2] in _SHELLS
             starts = at == 0 or names[0] in (".", "source", "sbatch", "srun", *_SHELLS)
-            text = self.beside(word) if starts and word.endswith(".sh") else None
-            if text is not None:
-                return [(text, names[:at])]
+            if not starts or not word.endswith(_SCRIPTS):
+                continue
+            if (text := self.text_of(word)) is not None:
+                self.read_files.add(word)
+                return [(text, names[:at], names[at + 1 :])]
+            self.missing.append(word)
         return []
 
     def _assigned(self, token: Token) -> bool:
@@ -260,6 +358,8 @@ class _Walk:
             parts = [item for raw in token.words for item in self.fields(raw)]
         else:
             word = "".join(self.fields(token.text[name.end() :], split=False))
+            if is_unset(word) and word[2:-1] != name[1]:
+                self._use(word).names.append(name[1])
             local = "${" + name[1] + "}"
             parts = [word if word == local else word.replace(local, "")]
             if name[2] and name[1] in self.known:
@@ -345,16 +445,22 @@ class _Walk:
         if piece.startswith("$'"):
             return [piece[2:-1]]
         inside = piece[2:-1] if piece.startswith("${") else piece[1:]
-        special = {"@": [], "*": [], "#": ["0"], "?": ["0"]}.get(inside)
+        passed = self.arguments
+        special = {"@": passed, "*": passed, "#": [str(len(passed))], "?": ["0"]}.get(inside)
         return self._parameter(inside, piece) if special is None else special
 
     def _parameter(self, inside: str, piece: str) -> list[str]:
         """Return the words of a variable, or of what stands for it where it is not set."""
+        if counted := re.fullmatch(r"#(\w+)\[[@*]\]", inside):
+            return [str(len(self.known[counted[1]]))] if counted[1] in self.known else [piece]
         name = re.match(r"[A-Za-z_]\w*|\d+", inside)
         if name is None:
             return [piece]
+        at = re.match(r"\[(\d{1,6})\]", inside[name.end() :])
         rest = re.sub(r"^\[[^\]]*\]", "", inside[name.end() :])
         value = self.known.get(name[0])
+        if at and value is not None:
+            value = value[int(at[1]) : int(at[1]) + 1]
         missing = value is None or (rest[:1] == ":" and not "".join(value))
         form = re.match(r":?([-=+])(.*)$", rest, re.DOTALL)
         if form and form[1] in "-=":
@@ -385,7 +491,7 @@ class _Walk:
         """Return the value of arithmetic; the text itself where it is none."""
         named = re.sub(r"\$\{?(\w+)\}?|\b([A-Za-z_]\w*)", lambda m: self._number(m[1] or m[2]), text)
         try:
-            return int(_arithmetic(ast.parse(named.strip(), mode="eval").body))
+            return integer_of(named)
         except (ValueError, SyntaxError, ZeroDivisionError, OverflowError, RecursionError, MemoryError):
             return f"$(({text}))"
 
@@ -397,60 +503,7 @@ class _Walk:
 
 _ALL = re.compile(r'"?\$(?:\{\w+\[[@*]\]\}|[@*])"?')
 """All words of an array, or of the script."""
-_BINARY: Mapping[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: lambda left, right: (
-        int(math.copysign(1, left) * math.copysign(1, right)) * (abs(left) // abs(right))
-    ),
-    ast.Mod: lambda left, right: int(math.copysign(1, left)) * (abs(left) % abs(right)),
-}
-"""Operators of the shell's arithmetic; division rounds towards zero."""
-_LARGEST: Final = 2**63
-
-
-def _arithmetic(node: ast.expr) -> int:
-    match node:
-        case ast.Constant(value=int() as value):
-            result = value
-        case ast.UnaryOp(op=ast.USub(), operand=inner):
-            result = -_arithmetic(inner)
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-            result = _BINARY[type(op)](_arithmetic(left), _arithmetic(right))
-        case _:
-            raise ValueError(ast.dump(node))
-    if not -_LARGEST <= result < _LARGEST:
-        raise OverflowError(result.bit_length())
-    return result
 
 
 def _escaped(text: str) -> str:
     return text.replace('"', '\\"')
-
-
-def _holds(names: Sequence[str]) -> bool:
-    """Say whether a test holds; what cannot be known (files) does not, and what nothing sets is empty."""
-    names = ["" if is_unset(word) else word for word in names]
-    for joint, combine in (("||", any), ("-o", any), ("&&", all), ("-a", all)):
-        if joint in names:
-            at = names.index(joint)
-            return combine((_holds(names[:at]), _holds(names[at + 1 :])))
-    match names:
-        case ["!", *rest]:
-            return not _holds(rest)
-        case ["-z", text]:
-            return not text
-        case ["-n", text] | [text]:
-            return bool(text)
-        case [left, ("=" | "=="), right]:
-            return fnmatch.fnmatchcase(left, right)
-        case [left, "!=", right]:
-            return not fnmatch.fnmatchcase(left, right)
-        case [left, compare, right] if compare in _COMPARE:
-            return _COMPARE[compare](_integer(left), _integer(right))
-    return False
-
-
-def _integer(text: str) -> float:
-    return float(text) if re.fullmatch(r"-?\d{1,18}", text) else 0.0

@@ -10,11 +10,14 @@ from forescale.errors import SpecError
 from forescale.struct import Struct
 
 Node: TypeAlias = tuple[str, object]
-"""A command (`simple`, `if`, `for`, `case`, `skip`, `def`, `group`) and its parts."""
+"""A command (`simple`, `if`, `for`, `case`, `while`, `def`, `group`) and its parts."""
 Commands: TypeAlias = list[tuple[str, Node]]
-"""Commands, each with what joins it to the one before it: `;`, `&&` or `||`."""
+"""Commands, each with what joins it to the one before it: `;`, `&&`, `||` or `|`."""
 
 ASSIGNS = re.compile(r"([A-Za-z_]\w*)(\+?)=", re.DOTALL)
+_STARTS = ("if", "elif", "while", "until", "then", "do", "else", "!")
+"""Words that a command follows."""
+_WRITES = (">", ">|", ">>")
 _OPERATORS = ("&&", "||", ";;", ";", "&", "|", "(", ")", "\n")
 
 
@@ -22,17 +25,20 @@ class Token(Struct, frozen=True):
     """A piece of shell text."""
 
     kind: str
-    """`op`, `word` (raw text, quotes included), `array` (NAME=(…)) or `text` (a here-document)."""
+    """`op`, `word` (raw text, quotes included), `array` (NAME=(…)), `text` (a here-document) or `file` (of output)."""
     text: str
     words: tuple[str, ...] = ()
-    """Raw words of an array."""
+    """Raw words of an array; the operator before a file."""
 
 
 def _tokens(text: str) -> list[Token]:
-    """Cut shell text into raw words, operators, arrays and here-documents; comments and redirections go."""
+    """Cut shell text into raw words, operators, arrays, here-documents and files that output goes to.
+
+    Comments and other redirections go.
+    """
     tokens: list[Token] = []
     ends: list[str] = []
-    at, dropped = 0, False
+    at, dropped, written = 0, False, ""
     while at < len(text):
         if text[at] in " \t\r" or text.startswith("\\\n", at) or text.startswith("\\\r\n", at):
             at += 1 if text[at] in " \t\r" else text.index("\n", at) - at + 1
@@ -42,11 +48,15 @@ def _tokens(text: str) -> list[Token]:
             continue
         redirected = re.compile(r"\d*(?:<<<|<<-?|>>|>&|<&|&>>?|>\||[<>])(?!\()").match(text, at)
         if redirected:
-            at, dropped = redirected.end(), True
+            at, dropped, written = redirected.end(), True, redirected[0].removeprefix("1")
             if redirected[0].lstrip("0123456789") in ("<<", "<<-"):
                 raw, at = _raw_word(text, _past_blanks(text, at))
                 ends.append(raw.strip("'\"\\"))
                 dropped = False
+            continue
+        if (after := _past_arithmetic(text, at, tokens)) is not None:
+            tokens.append(Token("word", text[at:after]))
+            at = after
             continue
         operator_ = next((item for item in _OPERATORS if text.startswith(item, at)), None)
         if operator_:
@@ -57,16 +67,31 @@ def _tokens(text: str) -> list[Token]:
                 body, at = _here(text, at, ends.pop(0))
                 tokens.insert(-1, Token("text", body))
             continue
-        raw, after = _raw_word(text, at)
-        name = ASSIGNS.fullmatch(raw)
-        if name and text.startswith("(", after):
-            inside, after = _balanced(text, after, "(", ")")
-            texts = tuple(token.text for token in _tokens(inside) if token.kind == "word")
-            tokens.append(Token("array", raw, texts))
-        elif not dropped:
-            tokens.append(Token("word", raw))
-        at, dropped = after, False
+        token, at = _word(text, at, dropped=dropped, written=written)
+        tokens += [] if token is None else [token]
+        dropped = False
     return tokens
+
+
+def _word(text: str, at: int, *, dropped: bool, written: str) -> tuple[Token | None, int]:
+    """Return a word, an array or a file of output, and the place after it; None if it is redirected otherwise."""
+    raw, after = _raw_word(text, at)
+    if ASSIGNS.fullmatch(raw) and text.startswith("(", after):
+        inside, after = _balanced(text, after, "(", ")")
+        texts = tuple(token.text for token in _tokens(inside) if token.kind == "word")
+        return Token("array", raw, texts), after
+    if dropped:
+        return (Token("file", raw, (written,)) if written in _WRITES else None), after
+    return Token("word", raw), after
+
+
+def _past_arithmetic(text: str, at: int, tokens: Sequence[Token]) -> int | None:
+    """Return the place after `((…))` where a command starts; None if none starts there."""
+    starts = not tokens or tokens[-1].kind == "op" or tokens[-1].text in _STARTS
+    if not starts or not text.startswith("((", at):
+        return None
+    inside, after = _balanced(text, at, "(", ")")
+    return after if inside.endswith(")") else None
 
 
 def _line_end(text: str, at: int) -> int:
@@ -178,7 +203,8 @@ class _Parser:
         joined = ";"
         while (token := self._peek()) is not None and token.text not in (*ends, ")", ";;"):
             if token.kind == "op" and token.text != "(":
-                joined = token.text if token.text in ("&&", "||") else ";" if token.text != "\n" else joined
+                joins = token.text in ("&&", "||", "|")
+                joined = token.text if joins else ";" if token.text != "\n" else joined
                 self.at += 1
                 continue
             commands.append((joined, self._command()))
@@ -199,8 +225,8 @@ class _Parser:
             "if": self._if,
             "for": self._for,
             "case": self._case,
-            "while": self._skip,
-            "until": self._skip,
+            "while": self._while,
+            "until": self._while,
             "{": lambda: self._group("}"),
             "(": lambda: self._group(")"),
             "function": self._function,
@@ -250,12 +276,12 @@ class _Parser:
         self._next()
         return "for", (name, parts, body)
 
-    def _skip(self) -> Node:
-        self.commands(("do",))
+    def _while(self) -> Node:
+        question = self.commands(("do",))
         self._next()
-        self.commands(("done",))
+        body = self.commands(("done",))
         self._next()
-        return "skip", None
+        return "while", (question, body)
 
     def _case(self) -> Node:
         subject, arms = self._next(), []

@@ -1,0 +1,255 @@
+"""Recipes of trainers in YAML, read by their tables of keys.
+
+The table of a trainer (`NAME.json` beside this module) has the settings that each of its keys sets. A row is the name
+of a setting; or settings by name, in which `$` is the value; or rows by value (`$VALUE`); or `["memory" | "time", why]`
+for what is not modelled. A key that no table has is looked at by the words in its name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from math import prod
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from msgspec.structs import replace
+
+from forescale.errors import MissingError, MissingFact, UnknownKeyError, not_expressed
+from forescale.files import read_text
+from forescale.frameworks.detect import Signed
+from forescale.frameworks.megatron.arguments import known_flags
+from forescale.frameworks.megatron.forks import translate
+from forescale.frameworks.megatron.model import VOCABULARY, stated_vocabulary
+from forescale.frameworks.megatron.reader import OVER, read_settings
+from forescale.frameworks.reading import Options, ParsedFile, flat, packaged
+from forescale.frameworks.recipes.rules import RULES
+from forescale.frameworks.recipes.sharded import DEVICES, read_sharded
+from forescale.frameworks.settings import Settings, errors_of
+from forescale.positions import key_lines
+from forescale.syntax import parse_mapping, parse_yaml
+
+_REFERENCE = re.compile(r"\$\{\.*([\w.]+)\}")
+_MATTERS = re.compile(
+    r"parallel|offload|checkpointing|recompute|shard|precision|dtype|quant|lora|fp8|fp16|bf16|batch|seq_?len"
+    r"|hidden|layers|_dim$|heads|experts|zero|compile|optimizer$"
+)
+"""Words in the names of keys that may change memory or time."""
+_OFF: Final[tuple[object, ...]] = (None, False, "", "none", "None", "null", "no", "off", 0, [], {})
+
+
+class RecipeReader(Signed):
+    """Recipes of one trainer."""
+
+    name: ClassVar[str] = ""
+    classifies: ClassVar[bool] = True
+
+    @property
+    def title(self) -> str:
+        """What is read."""
+        return str(packaged("recipes", self.name)["title"])
+
+    def read(self, path: Path, options: Options) -> ParsedFile:
+        """Return what the recipe at `path` says."""
+        text = read_text(path)
+        content = parse_mapping(text, path, parse_yaml)
+        return read_recipe(self.name, content, path, options, key_lines(text, path.suffix))
+
+
+def readers() -> tuple[RecipeReader, ...]:
+    """Return one reader for each trainer."""
+    names = packaged("recipes", "common")["trainers"]
+    return tuple(type(f"{name}Reader", (RecipeReader,), {"name": name})() for name in names)
+
+
+def read_recipe(
+    name: str, content: Mapping[str, Any], path: Path, options: Options, lines: Mapping[str, int]
+) -> ParsedFile:
+    """Return what the keys of a recipe say."""
+    table = packaged("recipes", name)
+    root = table.get("root", "")
+    inside = content.get(root) if root and isinstance(content.get(root), dict) else content
+    before = f"{root}." if inside is not content else ""
+    values = _resolved(dict(flat(inside))) if isinstance(inside, dict) else {}
+    if before:
+        values |= {key: value for key, value in flat(content) if not key.startswith(before)}
+    with errors_of(path):
+        result = _flags(values) if table.get("flags") else _translated(table, values)
+    if result.unknown and options.strict:
+        where = f"{path}, line {lines.get(before + result.unknown[0], 1)}"
+        raise UnknownKeyError(result.unknown[0], where, sorted(table["keys"]))
+    places = {
+        key: lines[before + origin] for key, origin in result.spelling.items() if before + origin in lines
+    }
+    settings = Settings({**table.get("defaults", {}), **result.values}, str(path), result.spelling, places)
+    settings.warnings += result.warnings
+    with errors_of(path):
+        if name in RULES:
+            RULES[name](settings, values, path)
+        if table.get("engine") == "megatron":
+            parsed = _megatron(settings, name, table["framework"], path, options)
+        else:
+            parsed = read_sharded(settings, name, table["framework"], path, options)
+    origins = set(result.spelling.values())
+    return replace(
+        parsed,
+        used=tuple(sorted({key for key in parsed.used if key in origins})),
+        ignored=tuple(sorted({*result.ignored, *(origins - set(parsed.used))})),
+        unknown=result.unknown,
+    )
+
+
+def _megatron(settings: Settings, form: str, framework: str, path: Path, options: Options) -> ParsedFile:
+    """Return what Megatron-LM trains with settings that a recipe makes.
+
+    Raises
+    ------
+    MissingError
+        If the recipe leaves sizes open.
+    """
+    settings.override(options.over, OVER)
+    devices = options.num_devices or _stated_devices(settings)
+    missing = (DEVICES,) if devices is None and options.layout else ()
+    facts = [fact for key, fact in SIZES.items() if key not in settings]
+    steps = settings.count("accumulation")
+    if "global_batch_size" not in settings and "micro_batch_size" in settings and steps:
+        keys = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+        ranks = prod(settings.degree(key) for key in keys)
+        dp = (devices or ranks) // ranks
+        settings.set("global_batch_size", settings.size("micro_batch_size") * steps * dp)
+    if stated_vocabulary(settings, options) is None:
+        facts.append(VOCABULARY)
+    if facts:
+        raise MissingError.of(path, (*facts, *missing))
+    parsed = read_settings(
+        settings, name=path.stem, options=options, num_devices=devices, form=form, framework=framework
+    )
+    return replace(parsed, missing=missing)
+
+
+SIZES: Final = {
+    "micro_batch_size": MissingFact(
+        "the micro-batch size", "--micro-batch-size N", "--micro-batch-size 1", "strategy.micro_batch_size"
+    ),
+    "seq_length": MissingFact("the sequence length", "--seq-len N", "--seq-len 2048", "workload.seq_len"),
+}
+"""Sizes of Megatron-LM that a recipe must hold, or an option give."""
+
+
+def _stated_devices(settings: Settings) -> int | None:
+    nodes, per_node = settings.count("num_nodes"), settings.count("devices_per_node")
+    return (nodes or 1) * per_node if per_node else None
+
+
+def _resolved(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with references to other keys (`${max_seq_len}`) put in."""
+
+    def value(item: object) -> object:
+        for _ in range(4):
+            match = _REFERENCE.fullmatch(item) if isinstance(item, str) else None
+            if match is None or match[1] not in values:
+                return item
+            item = values[match[1]]
+        return item
+
+    return {key: value(item) for key, item in values.items()}
+
+
+class _Translated:
+    """Settings that keys set, and what became of the other keys."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.spelling: dict[str, str] = {}
+        self.warnings: list[str] = []
+        self.ignored: list[str] = []
+        self.unknown: tuple[str, ...] = ()
+
+
+def _translated(table: Mapping[str, Any], values: Mapping[str, Any]) -> _Translated:
+    result, unknown = _Translated(), list[str]()
+    matters: dict[str, list[str]] = {"memory": [], "time": [], "off": []}
+    for key, value in values.items():
+        row = _row(table, key)
+        if isinstance(row, dict) and next(iter(row), "").startswith("$"):
+            chosen = row.get(f"${value}", row.get("$*"))
+            row = ["memory", str(value)] if chosen is None and value not in _OFF else chosen or {}
+        if row is None:
+            unknown.append(key)
+        elif isinstance(row, list):
+            result.ignored.append(key)
+            matters[_kind(row, key, value)].append(f"{key} ({row[1]})")
+        else:
+            _take(result, {} if row == "none" else {row: "$"} if isinstance(row, str) else row, key, value)
+    for what, keys in (("memory", matters["memory"]), ("step time", matters["time"])):
+        if keys:
+            result.warnings.append(f"not modelled, may change {what}: {'; '.join(keys)}")
+    if matter := [key for key in unknown if _may_matter(key, values[key])]:
+        result.warnings.append(f"not known, may change memory or step time: {', '.join(matter)}")
+    result.unknown = tuple(unknown)
+    return result
+
+
+def _kind(row: list[str], key: str, value: object) -> str:
+    """Return what a key changes: memory, time, or nothing where it is off."""
+    if value in _OFF:
+        return "off"
+    if row[0] == "refuse":
+        raise not_expressed(key, f"({row[1]})")
+    return row[0]
+
+
+def _take(result: _Translated, rows: Mapping[str, Any], key: str, value: object) -> None:
+    """Set what a key sets."""
+    if not rows:
+        result.ignored.append(key)
+    for name, item in rows.items():
+        setting = value if item == "$" else item
+        if setting is not None:
+            result.values[name], result.spelling[name] = setting, key
+
+
+def _flags(values: Mapping[str, Any]) -> _Translated:
+    """Return keys that are flags of Megatron-LM, with underscores, in tables of any name."""
+    result, pairs = _Translated(), list[tuple[str, object]]()
+    for key, value in values.items():
+        flag = _flag(key)
+        if flag not in known_flags() or value is None:
+            pairs += [] if value is None or flag in HOUSEKEEPING else [(flag, value)]
+            result.ignored.append(key)
+            continue
+        setting, kind = known_flags()[flag]
+        result.values[setting] = value if kind == "value" else (kind == "true") is (value is not False)
+        result.spelling[setting] = key
+    effects, made = translate(None, pairs, result.values, "")
+    result.spelling |= {setting: setting for setting in made if setting not in result.spelling}
+    result.unknown = tuple(key for key in result.ignored if _flag(key) in effects.unknown)
+    result.ignored = [key for key in result.ignored if key not in result.unknown]
+    effects.unknown[:] = [flag for flag in effects.unknown if _may_matter(flag.replace("-", "_"), True)]
+    result.warnings += effects.warnings()
+    return result
+
+
+def _flag(key: str) -> str:
+    return f"--{key.rpartition('.')[2].replace('_', '-')}"
+
+
+HOUSEKEEPING: Final = ("--no-shared-fs", "--enabled", "--ckpt-format")
+"""Keys of runners in the same tables, as flags."""
+
+
+def _row(table: Mapping[str, Any], key: str) -> Any:  # noqa: ANN401  (JSON)
+    """Return the row of a key; dashes are underscores, `*` in a row stands for any part."""
+    keys, plain = table["keys"], key.replace("-", "_")
+    if plain in keys:
+        return keys[plain]
+    for pattern, row in table.get("patterns", {}).items():
+        if fnmatchcase(plain, pattern):
+            return row
+    shared = packaged("recipes", "common")["patterns"]
+    return "none" if any(fnmatchcase(plain, pattern) for pattern in shared) else None
+
+
+def _may_matter(key: str, value: object) -> bool:
+    return value not in _OFF and _MATTERS.search(key.rpartition(".")[2].lower()) is not None

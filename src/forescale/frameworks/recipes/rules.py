@@ -1,0 +1,167 @@
+"""What keys of trainers mean together, where no row of their tables can say it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from forescale.frameworks.settings import Settings
+
+Values = Mapping[str, Any]
+
+
+def _torchtune(settings: Settings, values: Values, path: Path) -> None:
+    """Set model, adapters and devices: `_component_` names the model, "single_device" in a name is one device."""
+    component = str(values.get("model._component_", "")).rpartition(".")[2]
+    kind, _, name = (
+        component.partition("_") if re.match(r"(?:q?lora|dora|qdora)_", component) else ("", "", component)
+    )
+    settings.set("model", _catalogue_name(re.sub(r"_(?:instruct|base|chat|rm|reward)$", "", name)))
+    if kind.startswith("q"):
+        settings.set("frozen_type", "nf4_double")
+    if kind:
+        named = settings.words("lora_targets") or ("q_proj", "v_proj")
+        targets = [{"output_proj": "o_proj"}.get(item, item) for item in named]
+        targets += ["gate_proj", "up_proj", "down_proj"] if values.get("model.apply_lora_to_mlp") else []
+        settings.set("lora_targets", targets)
+        settings.set("lora_rank", settings.count("lora_rank", 8))
+    if values.get("model.use_dora") or kind.endswith("dora"):
+        settings.warnings.append("not modelled, may change step time: the norms of DoRA")
+    if "single_device" in path.stem and "devices_per_node" not in settings:
+        settings.set("devices_per_node", 1)
+        settings.note("1 device, from single_device in the name of the file")
+
+
+def _catalogue_name(text: str) -> str:
+    """Return a model's name as the catalogue writes it: llama3_1_8b is llama-3.1-8b."""
+    text = re.sub(r"(?<=[a-z])(?=\d)", "-", text, count=1)
+    text = re.sub(r"(?<=\d)_(?=\d+(?:_|$))", ".", text)
+    return re.sub(r"\.(\d+b)\b", r"-\1", text.replace("_", "-"))
+
+
+def _litgpt(settings: Settings, values: Values, path: Path) -> None:  # noqa: ARG001  (as all rules)
+    """Set adapters by the switches of products, and the recompute of blocks, which sharded fine-tuning has."""
+    if "lora_rank" in settings:
+        switches = {
+            "lora_query": "q_proj",
+            "lora_key": "k_proj",
+            "lora_value": "v_proj",
+            "lora_projection": "o_proj",
+        }
+        usual = {"lora_query": True, "lora_value": True}
+        targets = [place for key, place in switches.items() if values.get(key, usual.get(key, False))]
+        targets += ["gate_proj", "up_proj", "down_proj"] if values.get("lora_mlp") else []
+        settings.set("lora_targets", targets)
+    several = settings.raw("devices_per_node") not in (1, "1") or settings.raw("num_nodes") not in (None, 1)
+    tunes = "checkpoint_dir" in values
+    if tunes and several and "lora_rank" not in settings:
+        settings.set("recompute", value=True)
+    if not tunes and several:
+        settings.set("hybrid", value=True)
+    if not isinstance(settings.raw("devices_per_node"), int):
+        settings.set("devices_per_node", None)
+
+
+def _foundry(settings: Settings, values: Values, path: Path) -> None:  # noqa: ARG001  (as all rules)
+    """Set the feed-forward of MPT, whose width is a multiple of the hidden size."""
+    if "hidden_size" in settings:
+        ratio = int(settings.number("expansion_ratio") or 4)
+        settings.set(
+            "ffn_hidden_size", settings.raw("ffn_hidden_size") or ratio * settings.size("hidden_size")
+        )
+        settings.set("add_bias_linear", not values.get("model.no_bias", True))
+        settings.set("untie_embeddings_and_output_weights", not values.get("model.tie_word_embeddings", True))
+        if groups := values.get("model.attn_config.kv_n_heads"):
+            settings.set("group_query_attention", value=True)
+            settings.set("num_query_groups", groups)
+    if settings.raw("devices_per_node") and settings.raw("num_nodes") is None:
+        settings.set("num_nodes", 1)
+
+
+def _olmo(settings: Settings, values: Values, path: Path) -> None:  # noqa: ARG001  (as all rules)
+    """Set the feed-forward of OLMo: SwiGLU halves the width that the ratio gives."""
+    hidden, gated = settings.size("hidden_size"), values.get("model.activation_type", "swiglu") == "swiglu"
+    wide = values.get("model.mlp_hidden_size") or int(values.get("model.mlp_ratio") or 4) * hidden
+    settings.set("swiglu", gated)
+    settings.set("ffn_hidden_size", wide // 2 if gated else wide)
+    settings.set("add_bias_linear", bool(values.get("model.include_bias", False)))
+    settings.set("untie_embeddings_and_output_weights", not values.get("model.weight_tying", True))
+    if values.get("model.rope"):
+        settings.set("position_embedding_type", "rope")
+    if groups := values.get("model.n_kv_heads"):
+        settings.set("group_query_attention", value=True)
+        settings.set("num_query_groups", groups)
+    if values.get("model.embedding_size"):
+        settings.set("padded_vocab_size", values["model.embedding_size"])
+
+
+def _automodel(settings: Settings, values: Values, path: Path) -> None:  # noqa: ARG001  (as all rules)
+    """Set the shards: `dp_size` counts data-parallel ranks, and adapters at patterns of modules."""
+    if not isinstance(settings.raw("dp_shard"), int):
+        settings.set("dp_shard", None)
+    names, pipeline = settings.raw("lora_targets"), values.get("distributed.pipeline.pp_schedule")
+    if settings.degree("pp") > 1 and pipeline:
+        settings.warnings.append(
+            f"not modelled, may change step time: the schedule {pipeline} is taken as 1f1b"
+        )
+    if "lora_rank" in settings:
+        listed = names if isinstance(names, list) else [names] if names else []
+        all_linear = (
+            not listed
+            or values.get("peft.match_all_linear")
+            or any(str(item) in ("*", "*_proj") for item in listed)
+        )
+        places = [str(item).replace("*", "").strip(".").rpartition(".")[2] for item in listed]
+        settings.set("lora_targets", ["all-linear"] if all_linear else places)
+    dtype = str(values.get("model.torch_dtype", "bfloat16"))
+    settings.set("precision", "bf16" if "32" in dtype else "bf16-true")
+
+
+def _veomni(settings: Settings, values: Values, path: Path) -> None:  # noqa: ARG001  (as all rules)
+    """Set the exchange of heads, and note how batches are packed."""
+    settings.set("cp_kind", "ulysses")
+    for key in ("dp_shard", "dp_replicate", "tp", "pp", "cp"):
+        if settings.raw(key) == -1:
+            settings.set(key, None)
+    settings.note("micro-batches are packed to micro_batch_size x max_seq_len tokens")
+
+
+def _neox(settings: Settings, values: Values, path: Path) -> None:  # noqa: ARG001  (as all rules)
+    """Set what GPT-NeoX derives: batch, recompute, feed-forward, positions, types and the ZeRO stage."""
+    gated = str(values.get("activation", "gelu")) in ("swiglu", "geglu", "reglu", "bilinear", "glu")
+    settings.set("swiglu", gated)
+    wide = settings.count("ffn_hidden_size") or 4 * settings.size("hidden_size")
+    multiple = int(values.get("mlp_multiple_of") or 1)
+    inner = int(wide * 2 / 3) // 2 if gated else wide  # megatron/model/transformer.py, ParallelMLP
+    settings.set("ffn_hidden_size", -(-inner // multiple) * multiple)
+    if values.get("checkpoint_activations"):
+        settings.set("recompute_granularity", "full")
+        settings.set("recompute_method", "uniform")
+        settings.set("recompute_num_layers", settings.count("recompute_num_layers") or 1)
+    settings.set("pipeline_model_parallel_size", settings.count("pipeline_model_parallel_size") or 1)
+    settings.set("tensor_model_parallel_size", settings.count("tensor_model_parallel_size") or 1)
+    if "num_query_groups" in settings:
+        settings.set("group_query_attention", value=True)
+    half = values.get("precision") in ("bfloat16", "bf16") or values.get("bf16.enabled")
+    settings.set(
+        "bf16" if half else "fp16",
+        value=half or values.get("fp16.enabled", values.get("precision") == "fp16"),
+    )
+    if "vocab_size" not in settings and "padded_vocab_size" not in settings:
+        kind = values.get("tokenizer_type", "GPT2BPETokenizer")
+        settings.set("tokenizer_type", kind)
+    settings.set("allow_padding_num_layers", value=True)
+
+
+RULES: Mapping[str, Callable[[Settings, Values, Path], None]] = {
+    "torchtune": _torchtune,
+    "litgpt": _litgpt,
+    "llm-foundry": _foundry,
+    "olmo": _olmo,
+    "automodel": _automodel,
+    "veomni": _veomni,
+    "gpt-neox": _neox,
+}
+"""Rules by trainer."""

@@ -1,0 +1,110 @@
+"""Arithmetic and tests of the shell."""
+
+from __future__ import annotations
+
+import ast
+import fnmatch
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+_UNSET = re.compile(r"\$\{\w+\}")
+
+
+def is_unset(word: str) -> bool:
+    """Whether `word` is nothing but a variable that has no value."""
+    return _UNSET.fullmatch(word) is not None
+
+
+_COMPARE: Mapping[str, Callable[[float, float], bool]] = {
+    "-eq": operator.eq,
+    "-ne": operator.ne,
+    "-gt": operator.gt,
+    "-ge": operator.ge,
+    "-lt": operator.lt,
+    "-le": operator.le,
+}
+ORDER: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+_BINARY: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: lambda left, right: (
+        int(math.copysign(1, left) * math.copysign(1, right)) * (abs(left) // abs(right))
+    ),
+    ast.Mod: lambda left, right: int(math.copysign(1, left)) * (abs(left) % abs(right)),
+}
+"""Operators of the shell's arithmetic; division rounds towards zero."""
+_LARGEST: Final = 2**63
+
+
+def _arithmetic(node: ast.expr) -> int:
+    match node:
+        case ast.Constant(value=int() as value):
+            result = value
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            result = -_arithmetic(inner)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
+            result = _BINARY[type(op)](_arithmetic(left), _arithmetic(right))
+        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in ORDER:
+            result = int(ORDER[type(op)](_arithmetic(left), _arithmetic(right)))
+        case ast.BoolOp(op=op, values=values):
+            combine = all if isinstance(op, ast.And) else any
+            result = int(combine(_arithmetic(item) for item in values))
+        case _:
+            raise ValueError(ast.dump(node))
+    if not -_LARGEST <= result < _LARGEST:
+        raise OverflowError(result.bit_length())
+    return result
+
+
+def integer_of(text: str) -> int:
+    """Return the value of an arithmetic expression without variables, division rounding towards zero.
+
+    Raises
+    ------
+    ValueError, SyntaxError, ZeroDivisionError, OverflowError, RecursionError, MemoryError
+        If it has none.
+    """
+    question, mark, branches = text.partition("?")
+    if mark and ":" in branches:
+        left, _, right = branches.partition(":")
+        return integer_of(left if integer_of(question) else right)
+    joined = text.replace("&&", " and ").replace("||", " or ").strip()
+    return int(_arithmetic(ast.parse(joined, mode="eval").body))
+
+
+def holds(names: Sequence[str]) -> bool:
+    """Say whether a test holds; what cannot be known (files) does not, and what nothing sets is empty."""
+    names = ["" if is_unset(word) else word for word in names]
+    for joint, combine in (("||", any), ("-o", any), ("&&", all), ("-a", all)):
+        if joint in names:
+            at = names.index(joint)
+            return combine((holds(names[:at]), holds(names[at + 1 :])))
+    match names:
+        case ["!", *rest]:
+            return not holds(rest)
+        case ["-z", text]:
+            return not text
+        case ["-n", text] | [text]:
+            return bool(text)
+        case [left, ("=" | "=="), right]:
+            return fnmatch.fnmatchcase(left, right)
+        case [left, "!=", right]:
+            return not fnmatch.fnmatchcase(left, right)
+        case [left, compare, right] if compare in _COMPARE:
+            return _COMPARE[compare](_integer(left), _integer(right))
+    return False
+
+
+def _integer(text: str) -> float:
+    return float(text) if re.fullmatch(r"-?\d{1,18}", text) else 0.0

@@ -1,0 +1,69 @@
+"""What commands of the shell print that only pass text on: echo, cat, sed, bc, basename and tee."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from forescale.frameworks.shell.expressions import integer_of
+
+_FLAGS: Final = ("-e", "-n", "-E", "-en", "-ne")
+_PLAIN = re.compile(r"[\w\-/{}<>@%=,:#\" ]+")
+"""A pattern of sed that stands for itself."""
+_UNEVALUATED = (ValueError, SyntaxError, ZeroDivisionError, OverflowError, RecursionError, MemoryError)
+
+
+def printed(names: Sequence[str], piped: str, text_of: Callable[[str], str | None]) -> str | None:
+    """Return what a command prints; None if it is not followed.
+
+    Parameters
+    ----------
+    names
+        The words of the command.
+    piped
+        The text that is piped into it.
+    text_of
+        Returns the text of a file by its name; None where there is none.
+    """
+    parts = names[1:]
+    match names[0]:
+        case "echo" | "printf":
+            return " ".join(parts[1:] if parts[:1] and parts[0] in _FLAGS else parts)
+        case "pwd" | "dirname":
+            return "."
+        case "basename" if parts:
+            return parts[0].rstrip("/").rpartition("/")[2].removesuffix(parts[1] if len(parts) > 1 else "")
+        case "cat":
+            texts = [text_of(name) for name in parts if not name.startswith("-")]
+            return None if None in texts else "".join(map(str, texts)) or piped
+        case "sed":
+            return _edited(parts, piped, text_of)
+        case "bc" if piped:
+            return _computed(piped)
+        case "tee" if piped:
+            return piped
+    return None
+
+
+def _computed(text: str) -> str | None:
+    try:
+        return str(integer_of(text.rpartition(";")[2]))
+    except _UNEVALUATED:
+        return None
+
+
+def _edited(parts: Sequence[str], piped: str, text_of: Callable[[str], str | None]) -> str | None:
+    """Return a text after sed's substitutions of plain words; None where a pattern is not plain."""
+    words = [word for word in parts if word not in ("-e", "-E", "-r", "-i")]
+    edits = [word for word in words if re.match(r"s[^\w\s]", word)]
+    text = next((text for word in words if word not in edits and (text := text_of(word)) is not None), piped)
+    if not text or not edits:
+        return None
+    for edit in (part.strip() for word in edits for part in re.split(r";\s*(?=s[^\w\s])", word)):
+        pieces = edit[2:].split(edit[1])
+        if len(pieces) < 2 or not _PLAIN.fullmatch(pieces[0]):
+            return None
+        count = -1 if "g" in pieces[-1] and len(pieces) > 2 else 1
+        text = "\n".join(line.replace(pieces[0], pieces[1], count) for line in text.split("\n"))
+    return text

@@ -1,0 +1,50 @@
+import pytest
+from tests.errors import raises
+
+from forescale.errors import MissingError
+from forescale.frameworks.megatron.reader import read_arguments
+from forescale.frameworks.reading import Options
+
+SCRIPT = """
+ENV=$1
+SIZE=$2
+MBS=$3
+TYPE=${4}
+if [ $SIZE = 1B ]; then LAYERS=4; elif [ $SIZE = 2B ]; then LAYERS=8; fi
+case $TYPE in bf16) T=--bf16;; fp16) T=--fp16;; esac
+torchrun pretrain_gpt.py --num-layers $LAYERS --hidden-size 64 --num-attention-heads 4 --seq-length 32 \\
+  --max-position-embeddings 32 --micro-batch-size $MBS --global-batch-size 8 --vocab-size 100 $T $UNUSED
+"""
+
+
+def read(arguments=None, text=SCRIPT):
+    passed = None if arguments is None else tuple(arguments.split())
+    return read_arguments(text, options=Options(num_devices=8, arguments=passed))
+
+
+def test_one_error_names_all_arguments_their_use_and_an_example():
+    with raises(MissingError, "missing --args", fix='--args "1 1B 1 bf16"') as refused:
+        read()
+    (fact,) = refused.value.facts
+    assert all(
+        part in fact.what for part in ("$2 = SIZE, 1B | 2B", "$3 = MBS, --micro-batch-size", "$4 = TYPE")
+    )
+
+
+def test_the_example_and_other_arguments_are_read():
+    assert read("1 1B 1 bf16").model.num_layers == 4
+    parsed = read("x 2B 1 fp16")
+    assert (parsed.model.num_layers, parsed.workload_fields["precision"]["compute"]) == (8, "fp16")
+
+
+def test_arguments_that_decide_nothing_are_not_asked_for():
+    assert (
+        read(text=SCRIPT.replace("$2", "2B").replace("$3", "1").replace("${4}", "bf16")).model.num_layers == 8
+    )
+
+
+@pytest.mark.parametrize("value", ["$N", "$((N * 2))", '"$N"'])
+def test_a_variable_of_the_environment_is_asked_for_by_its_flag(value):
+    text = SCRIPT.replace("$LAYERS", value).replace("$2", "x").replace("$3", "1").replace("${4}", "bf16")
+    with raises(MissingError, "missing --var", fix="--var N=32"):
+        read(text=text)

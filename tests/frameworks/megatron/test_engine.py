@@ -1,0 +1,102 @@
+import pytest
+from tests.errors import raises
+
+from forescale.errors import ReaderError
+from forescale.frameworks.megatron.reader import read_arguments
+from forescale.frameworks.reading import Options
+
+FLAGS = (
+    "--num-layers 6 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32 "
+    "--global-batch-size 16 --vocab-size 100 --deepspeed --deepspeed_config $CONFIG "
+)
+HEAD = """
+MBS=2; STAGE={stage}
+CONFIG=./ds_config.json
+cat <<EOT > $CONFIG
+{{
+  "train_micro_batch_size_per_gpu": $MBS,
+  "zero_optimization": {{"stage": $STAGE, "offload_optimizer": {{"device": "cpu"}}}},
+  "{kind}": {{"enabled": true}},
+}}
+EOT
+"""
+
+
+def read(more="", *, stage=2, kind="fp16", flags="--fp16 --micro-batch-size 2", devices=8):
+    text = HEAD.format(stage=stage, kind=kind) + f"deepspeed pretrain_gpt.py {FLAGS} {flags} {more}"
+    return read_arguments(text, options=Options(num_devices=devices, strict=False))
+
+
+def test_states_are_sharded_as_the_written_configuration_says():
+    parsed = read("--zero-stage 1 --no-pipeline-parallel")
+    assert parsed.framework == "megatron-deepspeed"
+    assert (parsed.strategy.zero, parsed.strategy.offload.optimizer) == (2, 1.0)
+    assert any("--zero-stage 1 has no effect" in note for note in parsed.notes)
+
+
+def test_a_template_is_filled_in():
+    script = (
+        "sed 's/ZERO_STAGE/3/' template.json | sed 's/MBS/2/' > conf.json\n"
+        f"CONFIG=conf.json; deepspeed pretrain_gpt.py {FLAGS} --micro-batch-size 2 --fp16"
+    )
+    template = '{"train_micro_batch_size_per_gpu": MBS, "zero_optimization": {"stage": ZERO_STAGE}}'
+    parsed = read_arguments(
+        script, options=Options(num_devices=8, strict=False), beside={"template.json": template}.get
+    )
+    assert parsed.strategy.zero == 3
+
+
+def test_bf16_shards_the_states_of_stage_0():
+    assert read(stage=0, kind="bf16", flags="--bf16 --micro-batch-size 2").strategy.zero == 1
+
+
+def test_a_configuration_elsewhere_leaves_the_flag():
+    text = (
+        f"deepspeed pretrain_gpt.py {FLAGS.replace('$CONFIG', 'x.json')} --micro-batch-size 1 --zero-stage 2"
+    )
+    parsed = read_arguments(text, options=Options(num_devices=8, strict=False))
+    assert parsed.strategy.zero == 2
+    assert any("ZeRO stage 2 is --zero-stage" in note for note in parsed.notes)
+
+
+@pytest.mark.parametrize(
+    ("flags", "kind", "key"),
+    [
+        (
+            "--fp16 --micro-batch-size 4",
+            "fp16",
+            "train_micro_batch_size_per_gpu of DeepSpeed's configuration",
+        ),
+        ("--fp16 --micro-batch-size 2", "bf16", "the type of the flags"),
+    ],
+)
+def test_what_flags_and_configuration_contradict_is_refused(flags, kind, key):
+    with raises(ReaderError, f"differs {key}"):
+        read(flags=flags, kind=kind)
+
+
+def test_layers_are_recomputed_and_spread_over_any_number_of_stages():
+    parsed = read("--checkpoint-activations --pipeline-model-parallel-size 4", stage=1)
+    assert parsed.strategy.recompute.granularity == "full"
+    assert parsed.strategy.stage_layers == (2, 2, 1, 1)
+
+
+def test_experts_are_in_every_second_layer_and_whole_on_each_rank():
+    parsed = read(
+        "--num-experts 4 --moe-expert-parallel-size 4 --tensor-model-parallel-size 2 --mlp-type residual"
+    )
+    layout, layers = parsed.strategy, parsed.model.layers
+    assert (layout.ep, layout.etp, layout.tp) == (4, 1, 2)
+    assert [type(layer.ffn).__name__ for layer in layers] == ["DenseFfn", "MoeFfn"] * 3
+    assert (layers[1].ffn.top_k, layers[1].ffn.shared_ffn_hidden_size) == (1, 256)
+    assert layout.routing.capacity_factor == 1.0
+
+
+def test_other_numbers_of_experts_in_each_layer_are_refused():
+    with raises(ReaderError, "not_expressed --num-experts"):
+        read("--num-experts 4 4 8")
+
+
+def test_sequences_over_ranks_are_exchanged_by_heads():
+    layout = read("--ds-sequence-parallel-size 4").strategy
+    assert (layout.cp, layout.cp_kind, layout.dp) == (4, "ulysses", 2)

@@ -1,0 +1,167 @@
+import pytest
+from msgspec.structs import replace
+from tests.errors import raises
+from tests.frameworks.recipes.samples import TEXTS, options_of
+
+from forescale.errors import MissingError, ReaderError
+from forescale.frameworks.readers import read_file
+from forescale.frameworks.reading import Options
+
+
+@pytest.fixture
+def read(tmp_path):
+    def _read(name, old="", new="", options=None):
+        path = tmp_path / "recipe.yaml"
+        path.write_text(TEXTS[name].replace(old, new) if old else TEXTS[name])
+        return read_file(path, options or replace(options_of(name), strict=False))
+
+    return _read
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "degrees", "zero", "micro", "batch", "length", "recompute"),
+    [
+        ("torchtune", 4, (1, 1, 1, 1), 3, 2, 32, 2048, "full"),
+        ("litgpt", 4, (1, 1, 1, 1), 3, 4, 32, 1024, "full"),
+        ("llm-foundry", 8, (1, 1, 1, 1), 2, 4, 64, 512, "full"),
+        ("olmo", 8, (1, 1, 1, 1), 3, 2, 64, 256, "none"),
+        ("automodel", 16, (2, 1, 2, 4), 3, 2, 64, 4096, "full"),
+        ("veomni", 8, (1, 2, 1, 1), 3, 1, 16, 4096, "full"),
+        ("gpt-neox", 8, (2, 1, 2, 1), 1, 4, 16, 256, "full"),
+        ("flagscale", 8, (2, 1, 1, 1), 0, 2, 16, 256, "none"),
+        ("nemo-1", 16, (2, 1, 1, 1), 1, 2, 64, 256, "selective"),
+    ],
+)
+def test_layout_and_batch(read, name, devices, degrees, zero, micro, batch, length, recompute):
+    parsed = read(name)
+    layout, workload = parsed.strategy, parsed.workload_fields
+    assert parsed.format == name
+    assert (parsed.num_devices, layout.num_devices) == (devices, devices)
+    assert (layout.tp, layout.cp, layout.pp, layout.ep) == degrees
+    assert (layout.zero, layout.micro_batch_size, layout.recompute.granularity) == (zero, micro, recompute)
+    assert (workload["global_batch_size"], workload["seq_len"]) == (batch, length)
+    assert not parsed.warnings
+    assert not parsed.missing
+
+
+@pytest.mark.parametrize(
+    ("name", "compute", "parameters", "master"),
+    [
+        ("torchtune", "bf16", "bf16", "none"),
+        ("litgpt", "bf16", None, None),
+        ("automodel", "bf16", "bf16", "none"),
+        ("gpt-neox", "fp16", "fp16", "fp32"),
+        ("nemo-1", "bf16", "bf16", "fp32"),
+    ],
+)
+def test_types(read, name, compute, parameters, master):
+    precision = read(name).workload_fields["precision"]
+    assert (precision["compute"], precision.get("parameters"), precision.get("master")) == (
+        compute, parameters, master,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("torchtune", "llama-3.1-8b"),
+        ("litgpt", "llama-3.2-1b"),
+        ("automodel", "qwen3-30b-a3b"),
+        ("veomni", "qwen3-8b"),
+    ],
+)
+def test_models_by_name(read, name, model):
+    assert read(name).model.name == model
+
+
+@pytest.mark.parametrize("name", ["llm-foundry", "olmo", "gpt-neox", "flagscale", "nemo-1"])
+def test_models_by_their_dimensions(read, name):
+    model = read(name).model
+    assert (model.hidden_size, model.layers[0].attention.num_heads) == (128, 4)
+
+
+def test_feed_forwards_follow_from_ratios(read):
+    assert read("llm-foundry").model.layers[0].ffn.ffn_hidden_size == 512
+    olmo = read("olmo").model.layers[0].ffn
+    assert (olmo.gated, olmo.ffn_hidden_size) == (True, 512)
+
+
+@pytest.mark.parametrize(
+    ("more", "width"),
+    [
+        ("", 512),
+        ('"mlp_multiple_of": 500,', 1000),
+        ('"activation": "swiglu",', 170),
+        ('"activation": "swiglu", "intermediate_size": 384, "mlp_multiple_of": 100,', 200),
+    ],
+)
+def test_feed_forwards_of_gpt_neox_are_gated_at_two_thirds(read, more, width):
+    ffn = read("gpt-neox", '"train_iters"', f'{more} "train_iters"').model.layers[0].ffn
+    assert (ffn.ffn_hidden_size, ffn.gated) == (width, "swiglu" in more)
+
+
+def test_adapters(read):
+    trainable = read("torchtune").workload_fields["trainable"]
+    assert trainable["lora_rank"] == 4
+    assert trainable["lora_targets"] == ("q_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    peft = "\npeft:\n  dim: 4\n  target_modules: {}\noptimizer:"
+    every = read("automodel", "\noptimizer:", peft.format("['*']")).workload_fields["trainable"][
+        "lora_targets"
+    ]
+    some = read("automodel", "\noptimizer:", peft.format("['*.q_proj']")).workload_fields["trainable"][
+        "lora_targets"
+    ]
+    assert ({"q_proj", "down_proj"} <= set(every), some) == (True, ("q_proj",))
+    quantised = read("torchtune", ".lora_llama", ".qlora_llama").workload_fields["precision"]
+    assert quantised["frozen"] == "nf4_double"
+
+
+def test_optimizers(read):
+    assert read("llm-foundry").workload_fields["optimizer"] == "lion"
+    assert read("veomni").workload_fields["optimizer"] == "muon"
+    paged = read("torchtune", "torch.optim.AdamW", "bitsandbytes.optim.PagedAdamW8bit")
+    assert (paged.workload_fields["optimizer"], len(paged.warnings)) == ("adamw", 1)
+
+
+def test_what_is_not_modelled_is_a_warning_and_other_keys_are_not(read):
+    parsed = read("torchtune", "seed: null", "seed: 1\ncompile: true\nnew_parallel_dim: 2\nnew_word: x")
+    assert [("compile" in text, "new_parallel_dim" in text, "new_word" in text) for text in parsed.warnings] == [
+        (True, False, False), (False, True, False),
+    ]  # fmt: skip
+    assert parsed.unknown == ("new_parallel_dim", "new_word")
+
+
+def test_facts_that_a_recipe_leaves_open(read):
+    parsed = read("automodel", options=Options(strict=False))
+    assert [fact.part for fact in parsed.missing] == ["model", "devices"]
+    assert parsed.missing[0].example == "--model qwen3-30b-a3b"
+    assert parsed.missing[1].example == "--devices 8"
+    with raises(MissingError, "missing --micro-batch-size, --devices") as refused:
+        read("gpt-neox", '"train_micro_batch_size_per_gpu": 4,', "", options=Options(strict=False))
+    assert refused.value.fix == "--micro-batch-size 1 --devices 8"
+
+
+def test_degrees_that_do_not_divide_the_devices_are_refused(read):
+    with raises(
+        ReaderError, "not_divisible the number of devices", fix="give --devices 12, or other degrees"
+    ):
+        read("automodel", options=Options(num_devices=10, strict=False))
+    with raises(ReaderError, "not_divisible train.global_batch_size"):
+        read("litgpt", "global_batch_size: 32", "global_batch_size: 24")
+
+
+def test_layers_of_another_kind_are_refused(read):
+    with raises(ReaderError, "not_expressed mamba_selective_scan_fusion"):
+        read("gpt-neox", '"train_iters"', '"mamba_selective_scan_fusion": true, "train_iters"')
+
+
+def test_one_device_by_the_name_of_a_file(tmp_path):
+    path = tmp_path / "8B_lora_single_device.yaml"
+    path.write_text(TEXTS["torchtune"])
+    parsed = read_file(path, Options(model_of=options_of("torchtune").model_of, strict=False))
+    assert (parsed.num_devices, parsed.workload_fields["global_batch_size"]) == (1, 8)
+
+
+def test_references_to_other_keys(read):
+    text = "max_seq_len: ${variables.max_seq_len}\nvariables:\n  max_seq_len: 1024"
+    assert read("llm-foundry", "max_seq_len: 512", text).workload_fields["seq_len"] == 1024

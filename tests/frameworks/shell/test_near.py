@@ -1,0 +1,34 @@
+from forescale.frameworks.shell.near import near
+
+
+def test_files_are_found_by_the_last_parts_of_their_path(tmp_path):
+    folder = tmp_path / "a" / "b"
+    folder.mkdir(parents=True)
+    (folder / "one.sh").write_text("1")
+    (tmp_path / "a" / "two.sh").write_text("2")
+    (tmp_path / "a" / "c.json").write_text("3")
+    text_of = near(folder / "run.sh")
+    assert [text_of(name) for name in ("one.sh", "/home/x/one.sh", "../two.sh", "a/c.json")] == [
+        "1",
+        "1",
+        "2",
+        "3",
+    ]
+    assert [text_of(name) for name in ("", ".", "x.sh", "${DIR}/one.sh", "b")] == [None] * 5
+
+
+def test_nothing_outside_is_read(tmp_path):
+    folder = tmp_path / "1" / "2" / "3" / "4"
+    folder.mkdir(parents=True)
+    (tmp_path / "secret").write_text("x")
+    (tmp_path / "1" / "secret.json").write_text("x")
+    (tmp_path / "1" / "2" / "plain").write_text("x")
+    text_of = near(folder / "run.sh")
+    paths = (
+        str(tmp_path / "secret"),
+        "../../../../secret",
+        "../../../secret.json",
+        "../../plain",
+        "/etc/hostname",
+    )
+    assert [text_of(name) for name in paths] == [None] * 5
