@@ -1,5 +1,4 @@
 import json
-import re
 from importlib import import_module
 
 import pytest

@@ -70,7 +70,6 @@ class LimitOptions:
         check=bounded(PRICE, whole=False),
         panel=WHOLE_RUN,
     )
-    strict: bool = option("Fail where an interval ends beyond a limit.", default=False, panel=REPORTS)
     solve: Literal["micro_batch_size", "devices", "seq_len"] | None = option(
         "Find the largest that passes (fewest devices).", panel=REPORTS
     )
@@ -118,7 +117,7 @@ def _checked(asked: Checked, limit: LimitOptions, operated: OperationsOptions, s
     name = subject or str(asked.plan.plan or "the question")
     try:
         question = _question(asked, limit, operated, subject)
-        return _gate(question, limit, name)
+        return _gate(question, limit, name, strict=asked.plan.strict)
     except ForescaleError as error:
         return refused(name, error)
 
@@ -130,7 +129,7 @@ def _question(
     return limited(read_question(replace(one, model=subject), operated=operated), limit.max_memory)
 
 
-def _gate(question: Question, limit: LimitOptions, subject: str) -> Check:
+def _gate(question: Question, limit: LimitOptions, subject: str, *, strict: bool) -> Check:
     from forescale.export import is_writable
     from forescale.whole_run.plans import hourly_price
 
@@ -141,7 +140,7 @@ def _gate(question: Question, limit: LimitOptions, subject: str) -> Check:
         deadline_days=positive("--deadline", limit.deadline, days_of),
         price_per_device_hour=hourly_price(question.cluster, limit.price_per_device_hour),
     )
-    return check(question, limits, answered, subject=subject, strict=limit.strict, accepts=is_writable)
+    return check(question, limits, answered, subject=subject, strict=strict, accepts=is_writable)
 
 
 def _solved(
@@ -152,7 +151,7 @@ def _solved(
     question = _question(asked, limit, operated, subjects[0])
     assert limit.solve is not None
     name = subjects[0] or question.model.name
-    return solve(question, limit.solve, partial(_gate, limit=limit, subject=name))
+    return solve(question, limit.solve, partial(_gate, limit=limit, subject=name, strict=asked.plan.strict))
 
 
 def _configurations(folder: Path, skipped: list[str]) -> Iterator[str]:

@@ -223,7 +223,7 @@ class PlanOptions:
         complete=complete_models,
     )
     strict: bool = option(
-        "Refuse keys of a framework's file that are not known, or not modelled and not without effect.",
+        "Refuse keys of a framework's file that are not known, or not modelled and not without effect; in check, fail on warnings.",
         default=False,
         panel=FILES,
     )
