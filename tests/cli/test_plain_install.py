@@ -68,6 +68,7 @@ QUESTIONS = {
         *("--cluster", "h100-sxm", "--output", "links.json"),
     ),
     "catalogue": ("catalogue", "models"),
+    "formats": ("formats",),
     "study": ("study", "subramanian2024", "--only", "table1"),
     "network": ("network", "--cluster", "h100-sxm", "--devices", 16),
     "pipeline list": ("pipeline", "list"),

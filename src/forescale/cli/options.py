@@ -223,7 +223,7 @@ class PlanOptions:
         complete=complete_models,
     )
     strict: bool = option(
-        "Refuse keys of a framework's file that are not known, or not modelled and not without effect; in check, fail on warnings.",
+        "Refuse keys of a framework's file that are not known or not modelled; check fails on warnings.",
         default=False,
         panel=FILES,
     )
@@ -236,7 +236,7 @@ class PlanOptions:
     )
     passed: str | None = option(
         "Arguments of a launch script, its $1, $2 and so on, in one pair of quotes.",
-        '"A B …"',
+        '"A B"',
         flag="--args",
         panel=FILES,
     )
