@@ -210,6 +210,7 @@ def _check_writers(spec: AttentionKind) -> None:
             assert str(error), framework
             continue
         if result.read_back.model.traces:  # the operators of its architecture were recorded
+            assert result.read_back.params.total == result.projection.params.total, framework
             continue
         kinds = {type(layer.attention) for layer in result.read_back.model.layers}
         assert kinds == {type(spec)}, f"{framework} writes another kind of attention"
