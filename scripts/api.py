@@ -53,6 +53,8 @@ FUNCTIONS = (
     "advise",
     "fit",
     "check",
+    "diagnose",
+    "watch",
     "ask",
     "ask_search",
     "read_question",

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         ask_search,
         check,
         compare,
+        diagnose,
         explain,
         export,
         fit,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         project,
         search,
         trace,
+        watch,
         write_trace,
     )
     from forescale.catalogue.clusters import cluster_names
@@ -57,6 +59,7 @@ _HOMES = {
         "ask_search",
         "check",
         "compare",
+        "diagnose",
         "explain",
         "export",
         "fit",
@@ -66,6 +69,7 @@ _HOMES = {
         "project",
         "search",
         "trace",
+        "watch",
         "write_trace",
     ),
     "forescale.catalogue.clusters": ("cluster_names",),
@@ -114,6 +118,7 @@ __all__ = [
     "check",
     "cluster_names",
     "compare",
+    "diagnose",
     "explain",
     "export",
     "fit",
@@ -128,6 +133,7 @@ __all__ = [
     "read_question",
     "search",
     "trace",
+    "watch",
     "write_question",
     "write_trace",
 ]

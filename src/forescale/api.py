@@ -22,6 +22,9 @@ from forescale.advise import advise as advised
 from forescale.advise import check as checked
 from forescale.advise import fit as fitted
 from forescale.cost.select import Costs
+from forescale.diagnose import Diagnosis, measured_of
+from forescale.diagnose import diagnose as diagnosed
+from forescale.diagnose.watch import Watcher
 from forescale.errors import (
     UnknownKeyError,
     extra_missing,
@@ -454,6 +457,47 @@ def check(
     return checked(
         question, values, project_as, strict=_flag(strict, "fs.check: strict"), accepts=is_writable
     )
+
+
+def diagnose(
+    model: Question | Model | str | Path | Mapping[str, Any],
+    cluster: Cluster | str | Path | None = None,
+    strategy: Layout | None = None,
+    workload: Workload | None = None,
+    *,
+    measured: str | Path | Sequence[str | Path],
+    **words: Any,  # noqa: ANN401 (fields by name)
+) -> Diagnosis:
+    """Return how a measured step differs from the expected one, and the ranked causes; it takes what `ask` takes.
+
+    `measured` is a log, a profiler trace, a folder of traces, or a figure such as "step=12.4s"; or several of these.
+
+    Raises
+    ------
+    SpecError
+        If nothing of it says how long a step takes.
+    """
+    question = ask(model, cluster, strategy, workload, **words)
+    several = [measured] if isinstance(measured, str | Path) else measured
+    return diagnosed(question, measured_of([str(item) for item in several], project_as(question)), project_as)
+
+
+def watch(
+    model: Question | Model | str | Path | Mapping[str, Any],
+    cluster: Cluster | str | Path | None = None,
+    strategy: Layout | None = None,
+    workload: Workload | None = None,
+    *,
+    price_per_device_hour: float | None = None,
+    fail_below: float | None = None,
+    **words: Any,  # noqa: ANN401 (fields by name)
+) -> Watcher:
+    """Return what takes the lines of a running job's log with `feed(line)`; it takes what `ask` takes.
+
+    Its `typical_s`, `speed` (of the expected one), `goodput`, `days_left` and `cost` are those of the lines so far.
+    """
+    result = project_as(ask(model, cluster, strategy, workload, **words))
+    return Watcher(result, price_per_device_hour=price_per_device_hour, fail_below=fail_below)
 
 
 def compare(
