@@ -20,10 +20,17 @@ from scripts.bridge_recipes import joined, text_of
 from forescale.catalogue.models import load_model
 from forescale.errors import ForescaleError
 from forescale.frameworks.readers import read_file
-from forescale.frameworks.reading import ParsedFile
+from forescale.frameworks.reading import Options, ParsedFile
 from forescale.spec.layout import Layout
 from forescale.spec.recipes import active_width, kind_of
 
+MODELS = {
+    "glm5": "glm-5",
+    "llama-4-17B128E": "llama-4-maverick",
+    "llama-4-17B16E": "llama-4-scout",
+    "qwen3-5-35B-A3B": "qwen3.5-35b-a3b",
+}
+"""Models of the catalogue by the name of a configuration, where it differs."""
 FOLDER = "examples/megatron/configs"
 ARCHITECTURES = {"MI300X": "cdna3", "MI325X": "cdna3", "MI355X": "cdna4"}
 SETTINGS = ("dispatcher", "graphs", "overlap", "kernels", "recompute", "offload")
@@ -45,11 +52,12 @@ def recipe(path: Path) -> dict[str, Any] | None:
     platform, stem = path.parent.name, path.stem
     name = re.split("-(?:BF16|FP8|MX)", stem)[0].replace("_", "-").replace("llama", "llama-")
     try:
-        model, parsed = load_model(name), read_file(path)
+        model = load_model(MODELS.get(name, name))
+        parsed = read_file(path, Options(vocab_size=model.vocab_size))
     except ForescaleError:
         return None
     layout, types = parsed.layout_fields, _table(parsed, "precision")
-    settings = _different({field: layout[field] for field in SETTINGS if field in layout}, asdict(Layout()))
+    settings = different({field: layout[field] for field in SETTINGS if field in layout}, asdict(Layout()))
     states = {field: types[field] for field in STATES if field in types and types[field] != "fp32"}
     return {
         "name": f"{platform}/{stem}",
@@ -71,12 +79,12 @@ def _table(parsed: ParsedFile, name: str) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _different(values: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+def different(values: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that differ from the defaults, tables by their own fields."""
     result = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
-            value = _different(value, usual[name])  # noqa: PLW2901 (the part of it that differs)
+            value = different(value, usual[name])  # noqa: PLW2901 (the part of it that differs)
         if value not in ({}, usual.get(name)):
             result[name] = value
     return result

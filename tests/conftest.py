@@ -5,11 +5,17 @@ threads wait for cores in a loop, which takes as much processor time as all they
 
 What collection makes stays to the end: modules of torch and twelve thousand tests, a second's work each time the
 collector of garbage walks through them all. So it waits while they are made, and leaves them out from then on.
+
+Questions of tests that name no framework have the defaults of none, as under `--framework none`; a test of the usual
+frameworks of devices takes the fixture `usual_frameworks`.
 """
 
 import gc
 import os
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
@@ -28,3 +34,22 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
     gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def neutral_defaults() -> Iterator[Callable[..., Any]]:
+    """Leave the framework of a question that names none open; yields the function that chooses it otherwise."""
+    from forescale.io import recipes
+
+    usual = recipes.default_stack
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recipes, "default_stack", lambda *_: None)
+        yield usual
+
+
+@pytest.fixture
+def usual_frameworks(neutral_defaults: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the usual framework of the devices train where a question names none."""
+    from forescale.io import recipes
+
+    monkeypatch.setattr(recipes, "default_stack", neutral_defaults)

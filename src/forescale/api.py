@@ -566,7 +566,7 @@ def _read(
     if cost:
         values["cost"] = cost
     present = {name: value for name, value in values.items() if value is not None}
-    return build_question(spelt_out(present), where=WHERE, laid=laid), parts
+    return build_question(spelt_out(present), where=WHERE, laid=laid, default_framework=True), parts
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 (any word)

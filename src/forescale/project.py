@@ -374,7 +374,11 @@ def spread_of(
     if question.model.traces:
         alone = eager_table().spread(device)
         spread = alone if question.cluster.num_devices == 1 else max(alone, spread, key=lambda item: item.p90)
-    doubt = 0.0 if device.name in runs.own else question.costs.kernel_calibration(device).doubt
+    if device.name in runs.own:
+        return spread
+    layout = question.layout
+    assumed = runs.doubt(question.assumed, layout.software, moe=question.model.is_moe)
+    doubt = math.hypot(question.costs.kernel_calibration(device).doubt, assumed)
     return spread.beside(doubt) if doubt else spread
 
 

@@ -85,10 +85,14 @@ class PresetOptions(SpecStruct, frozen=True, kw_only=True):
     """Dimensions of the analysis's own search held at a value, such as `tp1=8`."""
 
 
+_NOT_COMPARED = ("notes", "assumed")
+
+
 class Question(ReprMixin, Struct, frozen=True, kw_only=True, eq=False):
     """One question, complete: every answer follows from it alone.
 
-    `io/question.py` writes it as a TOML file and reads it back, equal in every field; notes are not compared.
+    `io/question.py` writes it as a TOML file and reads it back, equal in every field; notes and assumptions are not
+    compared.
     """
 
     model: Model
@@ -114,6 +118,8 @@ class Question(ReprMixin, Struct, frozen=True, kw_only=True, eq=False):
     """Whether memory counts at the upper end of its range, not as expected."""
     notes: tuple[Note, ...] = ()
     """What is to be known of the files that it was read from; projections say it last."""
+    assumed: tuple[str, ...] = ()
+    """Settings that it left to a framework's recipe or to defaults, which widen the interval of a step time."""
 
     def __post_init__(self) -> None:
         """Leave a vision tower out where no sequence has an image."""
@@ -122,7 +128,7 @@ class Question(ReprMixin, Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def _asked(self) -> tuple[object, ...]:
-        return tuple(getattr(self, name) for name in self.__struct_fields__ if name != "notes")
+        return tuple(getattr(self, name) for name in self.__struct_fields__ if name not in _NOT_COMPARED)
 
     def __eq__(self, other: object) -> bool:
         """Whether another question asks the same."""

@@ -26,7 +26,8 @@ LARGE = {
     "by hand": ask("llama-3.1-8b", "h100-sxm", devices=8, pp=4, stage_layers=(7, 8, 8, 9), seq_len=8192,
                    global_batch_size=32, micro_batch_size=4),
     "zero 3": ask("llama-3.1-8b", "h100-sxm", devices=8, zero=3, micro_batch_size=4, seq_len=8192, global_batch_size=64,
-                  framework="torchtitan"),
+                  framework="torchtitan",
+                  recompute={"granularity": "policy", "policy": "torch_per_op_compiled"}),
 }  # fmt: skip
 
 

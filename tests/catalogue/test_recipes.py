@@ -8,7 +8,7 @@ import pytest
 
 from forescale.catalogue.clusters import device_names, load_device
 from forescale.catalogue.frameworks import framework_names, load_framework, release_names
-from forescale.catalogue.models import load_model
+from forescale.catalogue.models import load_model, model_names
 from forescale.spec.framework import merged
 from forescale.spec.layout import Layout
 from forescale.spec.recipes import active_width, kind_of
@@ -25,6 +25,13 @@ def test_releases_have_recipes() -> None:
     assert {framework.label for framework in FRAMEWORKS} >= {
         f"megatron-bridge@{release}"
         for release in ("25.11", "26.02", "26.02.01", "26.04", "26.04.01", "26.06", "26.06.01", "26.08")
+    } | {
+        "maxtext@2026",
+        "nemo@25.08",
+        "primus@2026.08",
+        "torchtitan@0.2",
+        "torchtitan@0.3",
+        "torchtitan@2024",
     }
 
 
@@ -33,7 +40,9 @@ def test_recipes_agree_with_the_catalogue(framework) -> None:
     names = [name for recipe in framework.recipes for name in recipe.names.values()]
     assert len(set(names)) == len(names)
     devices = {name: load_device(name) for name in device_names()}
-    for recipe in framework.recipes:
+    known = [recipe for recipe in framework.recipes if recipe.model in model_names()]
+    assert len(known) > 0.75 * len(framework.recipes)  # others are models of the framework's own
+    for recipe in known:
         model = load_model(recipe.model)
         assert (recipe.kind, recipe.active_width, recipe.num_layers) == (
             kind_of(model),
@@ -41,7 +50,7 @@ def test_recipes_agree_with_the_catalogue(framework) -> None:
             model.num_layers,
         )
         named = [device for name, device in devices.items() if name.startswith(recipe.device)]
-        assert all(device.architecture == recipe.architecture for device in named)
+        assert all(device.architecture == recipe.architecture for device in named if recipe.device)
         layout = merged(Layout(), recipe.layout)
         assert asdict(layout)["graphs"] == recipe.layout.get("graphs", "none")
         if "stage_layers" in recipe.layout:

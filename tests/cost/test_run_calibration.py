@@ -14,6 +14,7 @@ from tests.small import cluster
 from forescale.catalogue.clusters import load_cluster
 from forescale.cost.calibration import UNMEASURED, load_calibration
 from forescale.cost.run_calibration import (
+    Assumptions,
     DeviceFactors,
     Novelty,
     RunCalibration,
@@ -225,3 +226,25 @@ def test_a_document_of_calibrations_is_read_as_it_was_written(tmp_path):
     file = tmp_path / "own.json"
     file.write_text(json.dumps(written.to_json()))
     assert read_calibrations(file) == written
+
+
+ASSUMED = Assumptions(dense=0.03, moe=0.04, framework=0.12, release=0.1)
+
+
+def test_assumed_settings_add_as_squares():
+    assert ASSUMED.doubt((), moe=True, years=0.0) == 0.0
+    assert ASSUMED.doubt(("graphs",), moe=True, years=0.0) == pytest.approx(0.04)
+    four = ("graphs", "kernels", "overlap", "recompute")
+    assert ASSUMED.doubt(four, moe=False, years=0.0) == pytest.approx(0.06)
+    assert ASSUMED.doubt((*four, "framework"), moe=False, years=0.0) == pytest.approx(math.hypot(0.06, 0.12))
+    assert ASSUMED.doubt(four, moe=False, years=0.25) == pytest.approx(math.hypot(0.06, 0.05))
+
+
+def test_releases_later_than_the_latest_widen():
+    runs = replace(load_run_calibration(), assumed=ASSUMED, latest="26.04")
+    assumed = ("graphs",)
+    doubts = [
+        runs.doubt(assumed, f"megatron-core@{release}", moe=False) for release in ("26.02", "26.04", "27.04")
+    ]
+    assert doubts == pytest.approx([0.03, 0.03, math.hypot(0.03, 0.1)])
+    assert runs.doubt((), "megatron-core@27.04", moe=False) == 0.0

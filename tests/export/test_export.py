@@ -170,7 +170,7 @@ def test_an_illegal_layout_is_refused_as_one_before_anything_is_written(to: str)
 def test_the_line_that_reads_a_file_says_what_it_is_not_taken_for_by_itself() -> None:
     """NeMo's recipes are Megatron-Bridge's, as which they are read; towers of the two are cut otherwise."""
     parts = {"devices": 64, "seq_len": 4096, "global_batch_size": 256, "tp": 4}
-    for to, message in (("nemo", "--framework nemo@25"), ("megatron-bridge", "")):
+    for to, message in (("nemo", "--framework nemo@25.08"), ("megatron-bridge", "")):
         result = export(ask("ministral-3-3b", "h100-sxm", framework=to, **parts))
         (line,) = (line for line in result.texts[result.main].splitlines() if "this file:" in line)
         assert line.partition("--devices 64 ")[2] == f"{message} --images 1".strip()

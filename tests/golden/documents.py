@@ -9,13 +9,14 @@ from typing import Any
 
 GOLDEN = Path(__file__).parent
 RUN = ("--seq-len", "4096", "--global-batch-size", "64", "--tokens", "1T")
-DENSE = ("llama-3.1-8b", "--cluster", "h100-sxm", "--devices", "16", *RUN)
+PLAIN = ("llama-3.1-8b", "--cluster", "h100-sxm", "--devices", "16", *RUN)
+DENSE = (*PLAIN, "--framework", "none")
 HELD = ("--fix", "cp=1", "--fix", "micro_batch_size=1", "--fix", "zero=1")
 DOCUMENTS = {
     "projection": ("project", *DENSE, "--tp", "4", "--pp", "2", "--json"),
     "export": (
         "export",
-        *DENSE,
+        *PLAIN,
         "--tp",
         "4",
         "--no-sp",

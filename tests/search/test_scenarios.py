@@ -156,7 +156,7 @@ def as_told(name, types, zero=(0, 1), model=MODEL, **space):
     return Question(model=model, cluster=DEVICES, workload=work, framework=framework, space=kept), explicit
 
 
-@pytest.mark.parametrize("name", ["nemo", "deepseek", "deepspeed-zero", "maxtext"])
+@pytest.mark.parametrize("name", ["nemo@25", "deepseek", "deepspeed-zero", "pax"])
 @pytest.mark.parametrize("compute", ["bf16", "fp8"])
 def test_every_row_is_what_its_framework_makes_of_it_alone(name, compute):
     names = {name: getattr(FEW, name) for name in ("pp", "vpp", "ep", "recompute")}
@@ -174,8 +174,8 @@ def test_every_row_is_what_its_framework_makes_of_it_alone(name, compute):
 
 
 def test_types_that_are_chosen_come_with_all_that_the_framework_makes_of_them():
-    selected, _ = as_told("nemo", Precision(), precision=(("fp8", "none"),))
-    question, _ = as_told("nemo", Precision(compute="fp8"))
+    selected, _ = as_told("nemo@25", Precision(), precision=(("fp8", "none"),))
+    question, _ = as_told("nemo@25", Precision(compute="fp8"))
     parts = [(scenario.workload, scenario.space) for scenario in scenarios(question)]
     assert [
         (scenario.workload, replace(scenario.space, precision=(None,))) for scenario in scenarios(selected)
@@ -184,7 +184,7 @@ def test_types_that_are_chosen_come_with_all_that_the_framework_makes_of_them():
 
 
 def test_types_that_were_told_stay_whatever_is_sharded():
-    question, _ = as_told("nemo", Precision(compute="fp8", moments="bf16"))
+    question, _ = as_told("nemo@25", Precision(compute="fp8", moments="bf16"))
     assert {scenario.space.zero for scenario in scenarios(question)} == {(0,), (1,)}
     assert {scenario.workload.precision.moments for scenario in scenarios(question)} == {"bf16"}
 

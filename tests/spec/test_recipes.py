@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from forescale import project
+from forescale import ask, project
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.frameworks import load_framework
 from forescale.catalogue.models import load_model
-from forescale.io.question import build_question
+from forescale.io.line import project_line
+from forescale.io.question import build_question, question_values
+from forescale.spec.layout import Layout
 from forescale.spec.recipes import active_width, closest, kind_of, settings_of
 
 BRIDGE = load_framework("megatron-bridge@26.04.01")
@@ -112,3 +116,117 @@ def test_degrees_that_are_left_out_are_1() -> None:
     assert closest(BRIDGE.recipes, model, cluster, "mxfp8", {"ep": 8}) == closest(
         BRIDGE.recipes, model, cluster, "mxfp8", explicit
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "cluster", "devices", "fields", "seq_len", "expected"),
+    [
+        ("torchtitan@0.2", "llama-3.1-70b", "h100-sxm", 64, {"tp": 8}, 8192, "full"),
+        ("torchtitan@0.2", "llama-3.1-8b", "h100-sxm", 8, {"micro_batch_size": 2}, 8192, "policy"),
+        # as many tokens on a device as the page of benchmarks has, whatever cp
+        ("torchtitan@0.2", "llama-3.1-8b", "h100-sxm", 8, {"cp": 8}, 262144, "full"),
+        ("maxtext", "llama-3.1-8b", "tpu-v6e", 256, {"micro_batch_size": 3}, 8192, "policy"),
+        ("maxtext", "llama-3-70b", "h100-sxm", 64, {"micro_batch_size": 4}, 8192, "full"),
+        ("megatron-core", "llama-3-70b", "h100-sxm", 64, {"tp": 8}, 8192, "none"),
+    ],
+)
+def test_recompute_follows_the_recipe(name, model, cluster, devices, fields, seq_len, expected) -> None:
+    plan = {
+        "model": model,
+        "cluster": cluster,
+        "devices": devices,
+        "framework": name,
+        "strategy": {"zero": 3, **fields},
+        "workload": {"seq_len": seq_len, "global_batch_size": devices * 16},
+    }
+    assert build_question(plan, where="test").layout.recompute.granularity == expected
+
+
+def test_a_count_of_recomputed_layers_needs_the_micro_batch_of_the_recipe() -> None:
+    plan = {
+        "model": "llama-3-70b",
+        "cluster": "mi325x",
+        "devices": 64,
+        "framework": "primus",
+        "strategy": {"zero": 3, "micro_batch_size": 3},
+        "workload": {"seq_len": 8192, "global_batch_size": 576},
+    }
+    assert build_question(plan, where="test").layout.recompute.granularity == "full"
+    smaller = {**plan, "strategy": {"zero": 3, "micro_batch_size": 1}}
+    assert build_question(smaller, where="test").layout.recompute.granularity == "none"
+
+
+PLAIN = {"seq_len": 4096, "global_batch_size": 512}
+
+
+@pytest.mark.usefixtures("usual_frameworks")
+@pytest.mark.parametrize(
+    ("cluster", "devices", "label"),
+    [
+        ("h100-sxm", 8, "megatron-bridge@26.08"),
+        ("gb200-nvl72", 72, "megatron-bridge@26.08"),
+        ("mi300x", 8, "primus@2026.08"),
+        ("tpu-v5p", 64, "maxtext@2026"),
+        ("rtx-4090", 8, "transformers@sdpa"),
+        ("h100-sxm", 1, "transformers@sdpa"),
+        ("gaudi3", 8, None),
+    ],
+)
+def test_the_usual_framework_of_a_device(cluster: str, devices: int, label: str | None) -> None:
+    question = ask("llama-3.1-8b", cluster, devices=devices, seq_len=4096, global_batch_size=504)
+    assert (question.framework and question.framework.label) == label
+    notes = [note.text for note in question.notes if "--framework" in note.text]
+    assert len(notes) == (label is not None)
+
+
+@pytest.mark.usefixtures("usual_frameworks")
+@pytest.mark.parametrize(
+    ("model", "cluster", "name"),
+    [
+        ("llama-3.1-8b", "h100-sxm", "torchtitan"),
+        ("llama-3.1-8b", "b200", "megatron-bridge"),
+        ("qwen3-30b-a3b", "h100-sxm", "megatron-bridge"),
+    ],
+)
+def test_the_usual_framework_of_sharded_weights(model: str, cluster: str, name: str) -> None:
+    question = ask(model, cluster, devices=8, zero=3, **PLAIN)
+    assert question.framework is not None
+    assert question.framework.name == name
+
+
+@pytest.mark.usefixtures("usual_frameworks")
+def test_none_a_plan_and_a_whole_layout_have_neutral_defaults() -> None:
+    plain = ask("llama-3.1-8b", "h100-sxm", devices=8, framework="none", **PLAIN)
+    assert plain.framework is None
+    assert ask("llama-3.1-8b", "h100-sxm", Layout(dp_replicate=8), devices=8, **PLAIN).framework is None
+    assert ask("llama-3.1-8b", "h100-sxm", devices=8, software="torch-eager", **PLAIN).framework is None
+    assert build_question(question_values(plain), where="test") == replace(plain, notes=())
+    assert "--framework none" in project_line(plain)
+
+
+@pytest.mark.usefixtures("usual_frameworks")
+def test_experts_are_exchanged_as_recipes_do_where_no_framework_is_named() -> None:
+    question = ask("qwen3-30b-a3b", "gb200-nvl72", devices=8, ep=8, micro_batch_size=4, **PLAIN)
+    assert question.layout.dispatcher == "hybridep"
+    assert question.layout.graphs != "none"
+
+
+@pytest.mark.usefixtures("usual_frameworks")
+def test_intervals_are_no_narrower_where_fewer_settings_are_given() -> None:
+    plain = {"ep": 8, "micro_batch_size": 4, "devices": 8, **PLAIN}
+    more = [
+        {},
+        {"framework": "megatron-bridge@26.08"},
+        {"framework": "megatron-bridge@26.08", "graphs": "partial"},
+        {"framework": "megatron-bridge@26.08", "graphs": "partial", "dispatcher": "hybridep"},
+    ]
+    questions = [ask("qwen3-30b-a3b", "gb200-nvl72", **plain, **words) for words in more]
+    assert [len(question.assumed) for question in questions] == [6, 5, 4, 3]
+    widths = [(result := project(question)).step_time.high / result.step_time_s for question in questions]
+    assert widths == sorted(widths, reverse=True)
+    assert len(set(widths)) == 4
+
+
+def test_whole_layouts_and_presets_assume_nothing() -> None:
+    assert ask("llama-3.1-8b", "h100-sxm", Layout(dp_replicate=8), devices=8, **PLAIN).assumed == ()
+    assert ask("llama-3.1-8b", "h100-sxm", devices=8, preset="almodel", **PLAIN).assumed == ()

@@ -20,6 +20,7 @@ from forescale.web.guard import SECURITY
 from forescale.web.pages import ANALYSES
 from forescale.web.workers import Workers
 
+NEUTRAL = urlencode([*SMALL, ("tp", "2"), ("pp", "2"), ("tokens", "1000000000000"), ("framework", "none")])
 QUERY = urlencode([*SMALL, ("tp", "2"), ("pp", "2"), ("tokens", "1000000000000")])
 FRAGMENT = {"hx-request": "true"}
 
@@ -65,10 +66,10 @@ def test_all_published_analyses_are_links():
 
 
 def test_the_json_is_that_of_the_command(client, capsys):
-    line = re.search(r"<pre[^>]*>forescale ([^<]+)</pre>", page(client, "/"))[1]
+    line = re.search(r"<pre[^>]*>forescale ([^<]+)</pre>", page(client, "/", NEUTRAL))[1]
     assert run([*line.split(), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads(page(client, "/project.json"))
-    text = page(client, "/explain?quantity=memory.weights&stage=1")
+    assert json.loads(capsys.readouterr().out) == json.loads(page(client, "/project.json", NEUTRAL))
+    text = page(client, "/explain?quantity=memory.weights&stage=1", NEUTRAL)
     line = re.search(r"<pre[^>]*>forescale ([^<]+)</pre>", text)[1]
     assert run([*line.split(), "--json"]) == 0
     link = re.search(r'href="/explain\.json\?([^"]+)"', text)[1].replace("&amp;", "&")
@@ -96,7 +97,7 @@ def test_launch_files_are_shown_and_saved(client):
 
 
 def test_what_would_fit_leads_to_questions(client):
-    query = urlencode([*SMALL[:2], ("devices", "4"), *SMALL[3:]])
+    query = urlencode([*SMALL[:2], ("devices", "4"), *SMALL[3:], ("framework", "none")])
     assert "OOM" in page(client, "/", query)
     link = re.search(r'href="/\?([^"]+)"', page(client, "/fit", query))[1].replace("&amp;", "&")
     assert "FITS" in page(client, "/", link)
@@ -256,6 +257,7 @@ def test_a_file_that_is_none_is_refused(client):
     assert "not known" in client.post("/read?name=a.txt", content="hello").json()["error"]
 
 
+@pytest.mark.usefixtures("usual_frameworks")  # as in the processes that work for the page
 def test_a_search_tells_how_far_it_is_and_what_is_best(client, capsys):
     query = urlencode([*SMALL[:2], ("devices", "8"), *SMALL[3:]])
     result = json.loads(page(client, "/search.json", query))

@@ -19,7 +19,9 @@ from forescale.units import GIB
 from forescale.web.app import create_app
 
 NUMBER = re.compile(r'hx-get="/explain\?([^"]+)"[^>]*><data value="([^"]+)">([^<]+)</data>')
-SMALLER = urlencode([*SMALL[:2], ("devices", "8"), *SMALL[3:], ("tokens", "1e12"), ("price", "2")])
+SMALLER = urlencode(
+    [*SMALL[:2], ("devices", "8"), *SMALL[3:], ("framework", "none"), ("tokens", "1e12"), ("price", "2")]
+)
 CROWDED = urlencode([*SMALL[:2], ("devices", "4"), *SMALL[3:], ("tokens", "1e12")])
 PUBLISHED = urlencode([*STUDY, ("tp", "4"), ("pp", "64"), ("tokens", "1T")])
 MEMORY_ONLY = urlencode([*SMALL[:2], ("devices", "8"), *SMALL[3:], ("preset", "playbook")])

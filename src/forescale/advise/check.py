@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec.structs import replace
 
 from forescale.advise.advice import verdict_within
+from forescale.cost.run_calibration import FRAMEWORK
 from forescale.errors import ForescaleError, SpecError, illegal_layout, missing, no_value_passes
 from forescale.limits import EXTENT
 from forescale.projection.result import Projection
@@ -172,9 +173,10 @@ def check(
     """
     subject = subject or question.model.name
     try:
-        if problem := question.violation(question.strategy):
+        named = FRAMEWORK not in question.assumed  # what nobody named forbids nothing
+        if named and (problem := question.violation(question.strategy)):
             raise illegal_layout(["layout"], [problem])
-        if not accepts(question):
+        if named and not accepts(question):
             raise illegal_layout(["layout"], ["the framework's own configuration cannot state this layout"])
         result = projected(question)
     except SpecError as error:

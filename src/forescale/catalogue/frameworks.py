@@ -17,6 +17,7 @@ from typing import Any
 
 from forescale.errors import UnknownKeyError, UnknownNameError, wrong_type
 from forescale.records import record
+from forescale.spec.cluster import Device
 from forescale.spec.framework import RULES, Framework, Limits, Variant
 from forescale.spec.layout import Kernels, Recompute
 from forescale.spec.recipes import Recipe
@@ -81,13 +82,37 @@ def _recipes(name: str) -> tuple[Recipe, ...]:
     return tuple(Recipe(**entry) for entry in entries)
 
 
+NONE = "none"
+"""Name that stands for the defaults of no framework."""
+
+
+def default_stack(device: Device, facts: Mapping[str, object]) -> Framework | None:
+    """Return the framework that trains where a question names none; None for devices that the table lacks.
+
+    `facts` are what rows of the table may require: `devices`, `zero` and `moe`.
+    """
+    for row in _stacks():
+        known = row["vendor"] == device.vendor and device.architecture in row.get(
+            "architectures", (device.architecture,)
+        )
+        if known and all(row[name] == value for name, value in facts.items() if name in row):
+            return load_framework(row["framework"])
+    return None
+
+
+@cache
+def _stacks() -> tuple[Mapping[str, Any], ...]:
+    text = (files("forescale.catalogue") / "default_stacks.json").read_text(encoding="utf-8")
+    return tuple(json.loads(text)["stacks"])
+
+
 def resolve_framework_name(name: str) -> str:
     """Return the catalogue's own name of the framework that `name` means; case and underscores do not matter."""
     plain = name.strip().lower().replace("_", "-").replace(" ", "-")
     aliases = {alias: local for local, content in _files().items() for alias in content.get("aliases", ())}
     plain = aliases.get(plain, plain)
     if plain not in _files():
-        raise UnknownNameError("framework", name, [*framework_names(), *aliases])
+        raise UnknownNameError("framework", name, [*framework_names(), *aliases, NONE])
     return plain
 
 

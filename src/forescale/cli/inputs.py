@@ -120,8 +120,9 @@ def read_question(
     laid = layout is not None and not (searched and _left_to_search(values))
     if plan.plan is None:
         require(values, folder, facts, file=next(iter(parsed), None), laid=laid)
+    own = not any({"framework", "strategy"} & part.values.keys() for part in parsed.values())
     with said_by([*parsed], requested.sources):
-        question = _built(values, written, merged, plan.plan, laid=laid)
+        question = _built(values, written, merged, plan.plan, laid=laid, own=own)
     if request.run.images and question.model.vision is None:
         raise wording.no_effect("--images", f"{question.model.name} has no vision tower to see images")
     if operated is not None and question.workload.tokens is None:
@@ -129,7 +130,8 @@ def read_question(
     by_hand = written.values if plan.plan and is_written(plan.plan) else {}
     unused = unused_notes(request.run, layout, plan.sets, question, by_hand)
     notes = (*question.notes, *notes, *hardware_notes(values, folder))
-    return replace(question, notes=(*notes, *_framework_notes(question), *unused))
+    named = values.get("framework") is not None
+    return replace(question, notes=(*notes, *_framework_notes(question, named=named), *unused))
 
 
 def _usual_values(requested: dict[str, Any], *, planned: bool) -> dict[str, Any]:
@@ -164,16 +166,27 @@ def _left_to_search(values: dict[str, Any]) -> bool:
 
 
 def _built(
-    values: dict[str, Any], written: PartialQuestion, merged: MergedQuestion, plan: Path | None, *, laid: bool
+    values: dict[str, Any],
+    written: PartialQuestion,
+    merged: MergedQuestion,
+    plan: Path | None,
+    *,
+    laid: bool,
+    own: bool,
 ) -> Question:
-    """Return the question of all values; an error about a value of the plan has its line."""
+    """Return the question of all values; an error about a value of the plan has its line.
+
+    `own` is false for a framework's file. Neither that nor a plan takes the usual framework of the devices.
+    """
     from forescale.io.question import build_question
     from forescale.spec.constraints import check
 
     where, folder = (COMMAND_LINE, None) if plan is None else (str(plan), plan.parent)
     others = frozenset(merged.sources) - merged.keys_from((written.source,))
     with located(plan, others):
-        question = build_question(values, where=where, folder=folder, laid=laid)
+        question = build_question(
+            values, where=where, folder=folder, laid=laid, default_framework=own and plan is None
+        )
         # The defaults of a framework are not a layout: the search selects one.
         if "strategy" in values and question.strategy is not None and question.preset == "default":
             check(question.model, question.cluster, question.strategy, question.workload)
@@ -223,14 +236,14 @@ def _derived(plan: PartialQuestion, question: Asked, *, phased: bool) -> Partial
     return replace(plan, values=values)
 
 
-def _framework_notes(question: Question) -> tuple[Note, ...]:
+def _framework_notes(question: Question, *, named: bool) -> tuple[Note, ...]:
     """Return what trains, where something names it, and what of the question it cannot run."""
     from forescale.question import Note
 
     framework = question.framework
     if framework is None:
         return ()
-    texts = [f"unspecified settings use the defaults of {framework.label}"]
+    texts = [f"unspecified settings use the defaults of {framework.label}"] if named else []
     if violation := question.violation(question.strategy):
         texts.insert(0, violation)
     return tuple(Note(topic="framework", text=text) for text in texts)

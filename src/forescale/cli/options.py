@@ -26,7 +26,7 @@ from forescale.struct import Struct
 F = TypeVar("F", bound=Callable[..., None])
 
 LAYOUT, RUN, MACHINE, OUTPUT = "Layout", "Run", "Cluster", "Output"
-COST, TYPES, FILES = Rare("Cost models"), Rare("Types, training"), Rare("Files of frameworks")
+COST, TYPES, FILES = Rare("Cost models"), Rare("Types, training"), Rare("Framework files")
 ANALYSES = Rare("Context and SUMMA")
 
 
@@ -247,7 +247,7 @@ class PlanOptions:
         panel=FILES,
     )
     framework: str | None = option(
-        "Framework whose defaults apply.",
+        "Framework whose defaults apply, or none.",
         "NAME[@RELEASE]",
         complete=complete_frameworks,
     )

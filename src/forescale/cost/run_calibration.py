@@ -38,6 +38,8 @@ LEFT_OPEN = ", open"
 WAITING = "waiting"
 """Group of runs whose devices wait for the host. Its interval is of the seconds that they wait, not of the step: how
 long a host takes to launch a kernel differs more between machines and settings than how long the kernel takes."""
+FRAMEWORK, RECIPE = "framework", "recipe"
+"""What a question assumes besides settings: the framework, and a recipe that is not of its own model and device."""
 NOTHING_KNOWN = Spread(rows=0, median_abs=0.2, bias=0.0, p10=-0.3, p90=0.3)
 
 
@@ -133,6 +135,33 @@ class Unseen(Spread, frozen=True, kw_only=True):
     """Share that lies between the 10th and 90th percentile of all *other* families of sources."""
 
 
+class Assumptions(Struct, frozen=True, kw_only=True):
+    """What settings that a question leaves to a framework add to the spread of step times, as logarithms.
+
+    They add as squares. Fitted to published runs, asked with degrees, batch, length and precision only
+    (benchmarks/assumed_spreads.py).
+    """
+
+    dense: Measure = 0.0
+    """Of each setting that is left open in a dense model."""
+    moe: Measure = 0.0
+    """The same in a model with experts."""
+    framework: Measure = 0.0
+    """Where no framework is named."""
+    recipe: Measure = 0.0
+    """Where the recipe is of another model or device generation, or there is none."""
+    release: Measure = 0.0
+    """Of a release one year later than the calibration's latest; its square grows with time."""
+
+    def doubt(self, assumed: tuple[str, ...], *, moe: bool, years: float) -> float:
+        """Return what the settings in `assumed` add; `years` is the age of the release beyond the latest one."""
+        each = self.moe if moe else self.dense
+        names = set(assumed)
+        squares = [each**2] * len(names - {FRAMEWORK, RECIPE})
+        squares += [self.framework**2] * (FRAMEWORK in names) + [self.recipe**2] * (RECIPE in names)
+        return math.sqrt(sum(squares) + self.release**2 * years)
+
+
 class Seen(Struct, frozen=True, kw_only=True):
     """What the runs of a fit were."""
 
@@ -161,6 +190,8 @@ class RunCalibration(Struct, frozen=True, kw_only=True):
     seen: Seen = field(default_factory=Seen)
     spreads: Mapping[str, Mapping[str, Unseen]] = field(default_factory=dict)
     """By novelty, then by group (`groups_of`, `WAITING`); "core" is there to be read, not to be looked up."""
+    assumed: Assumptions = field(default_factory=Assumptions)
+    """What settings that a question leaves open add to a spread."""
     own: Mapping[str, Spread] = field(default_factory=dict)
     """By device: errors of one's own runs on one's own cluster."""
 
@@ -222,6 +253,12 @@ class RunCalibration(Struct, frozen=True, kw_only=True):
         spans = (max(0.0, item - new) / self.shared.maturing_years for item in (then, now))
         first, last = (math.exp(-span) for span in spans)
         return first - last
+
+    def doubt(self, assumed: tuple[str, ...], software: str | None, *, moe: bool) -> float:
+        """Return what assumed settings and a release later than the latest add to a spread (`Assumptions`)."""
+        release = (software or "").partition("@")[2]
+        years = max(0.0, years_of(release) - years_of(self.latest)) if self.latest else 0.0
+        return self.assumed.doubt(assumed, moe=moe, years=years) if assumed else 0.0
 
     def novelty(self, device: Device, framework: str | None, source: str = "") -> Novelty:
         """Return what is new of a run.

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from forescale.catalogue.frameworks import NONE
+from forescale.cost.run_calibration import FRAMEWORK
 from forescale.errors import SpecError
 from forescale.io.question import build_question, question_values
 from forescale.question import Question
@@ -82,6 +84,10 @@ def project_line(question: Question, *, model: str | None = None) -> str:
     values = told_words(question)
     layout, workload = (dict(values.pop(name, {})) for name in ("strategy", "workload"))
     parts = [_named(values.pop("model"), model or question.model.name)]
+    if question.framework is None and question.preset == "default":
+        values["framework"] = NONE
+    elif FRAMEWORK in question.assumed:
+        values.pop("framework")
     for option in ("cluster", "devices", "framework", "preset"):
         if (value := values.pop(option, None)) is not None:
             parts += [f"--{option}", _named(value, question.cluster.name)]

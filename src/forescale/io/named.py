@@ -23,7 +23,7 @@ from forescale.catalogue.clusters import (
     load_cluster,
     meaning_of,
 )
-from forescale.catalogue.frameworks import load_framework
+from forescale.catalogue.frameworks import NONE, load_framework
 from forescale.catalogue.models import hub_name, load_model, model_names, vocabulary_of
 from forescale.cost.collectives.algorithms import ALGORITHM_NAMES
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, UnknownNameError
@@ -231,9 +231,11 @@ def cluster_given(
 
 
 def framework_given(value: object, where: str) -> Framework | None:
-    """Return the framework that was given as a value or name; `where` it was written, for messages."""
+    """Return the framework that was given as a value or name, None for "none"; `where` it was written, for messages."""
     if value is None or isinstance(value, Framework):
         return value
+    if value == NONE:
+        return None
     if not isinstance(value, str):
         raise wording.wrong_type("framework", value, "a name, such as torchtitan or nemo@24.07").at(where)
     return load_framework(value)

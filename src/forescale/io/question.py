@@ -52,7 +52,6 @@ from forescale.io.named import (
     build_operations,
     cluster_given,
     cluster_notes,
-    framework_given,
     model_given,
     named_cluster,
     named_model,
@@ -65,8 +64,8 @@ from forescale.io.plan import (
     uncontradicted,
     with_fixed_vpp,
 )
-from forescale.io.recipes import recipe_notes
-from forescale.io.sizes import microbatch_note, sized_cluster
+from forescale.io.recipes import completed_by, framework_of
+from forescale.io.sizes import sized_cluster
 from forescale.positions import COMMAND_LINE, located, says_lines
 from forescale.question import Objective, PresetOptions, Question
 from forescale.records import home_of
@@ -167,7 +166,12 @@ def is_plan(path: str | Path) -> bool:
 
 
 def build_question(
-    values: Mapping[str, Any], *, where: str, folder: Path | None = None, laid: bool = False
+    values: Mapping[str, Any],
+    *,
+    where: str,
+    folder: Path | None = None,
+    laid: bool = False,
+    default_framework: bool = False,
 ) -> Question:
     """Return the question that `values` (the sections of a plan file) ask; reads the files that they name.
 
@@ -181,11 +185,13 @@ def build_question(
         Folder that relative paths in `values` start from; the working directory if None.
     laid
         Whether the strategy is a whole layout, whose degrees give the number of devices where nothing else does.
+    default_framework
+        Whether the usual framework of the devices trains where the question names none and nothing else of a stack.
     """
     _check_sections(values, where)
     cluster = cluster_given(values["cluster"], where, folder, config=values.get("hardware_config"))
     model = model_given(values["model"], where, folder)
-    framework = framework_given(values.get("framework"), where)
+    framework, named = framework_of(values, model, cluster, where, folder, usual=default_framework)
     strategy, space = in_todays_words(_told(values.get("strategy")), values.get("space", {}))
     strategy, notes = with_fixed_vpp(strategy)
     workload = _run_words(values)
@@ -193,13 +199,8 @@ def build_question(
     if layout is not None and framework is not None:
         layout = framework.completed(layout, workload, model, cluster)[0]
     cluster, origin = sized_cluster(values, cluster, where, folder, layout=layout)
-    if framework is not None:
-        searched = strategy is None and isinstance(space.get("base"), Mapping)
-        base = space["base"] if searched else strategy or {}
-        notes += () if searched else recipe_notes(framework, base, workload, model, cluster)
-        parts, workload = framework.completed(base, workload, model, cluster)
-        notes += () if searched else microbatch_note(base, parts, framework.label)
-        strategy, space = (None, {**space, "base": parts}) if searched else (parts, space)
+    stack = completed_by(framework, strategy, space, workload, (model, cluster), named=named, asks=values)
+    strategy, space, workload = stack.layout, stack.space, stack.workload
     work = build(Workload, workload, where=f"{where}, workload")
     question = Question(
         model=model,
@@ -214,7 +215,8 @@ def build_question(
         costs=read_costs(values.get("cost", {}), cluster, where=where, folder=folder),
         operations=build_operations(values.get("operations", {}), f"{where}, operations", folder),
         space=_space(space, where),
-        notes=(*cluster_notes(values["cluster"], where, folder), *origin, *notes),
+        notes=(*cluster_notes(values["cluster"], where, folder), *origin, *notes, *stack.notes),
+        assumed=stack.assumed,
         **_limits(values, where, cluster.device),
     )
     if not question.costs.benchmark_files:

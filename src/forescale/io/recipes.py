@@ -2,13 +2,90 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from forescale.catalogue.frameworks import NONE, default_stack
+from forescale.cost.run_calibration import FRAMEWORK, RECIPE
+from forescale.io.named import devices_told, framework_given
+from forescale.io.sizes import microbatch_note
 from forescale.question import Note
-from forescale.spec import Cluster, Model
+from forescale.spec import Cluster, Layout, Model
 from forescale.spec.framework import Framework
-from forescale.spec.recipes import settings_of
+from forescale.spec.recipes import active_width, kind_of, settings_of
+
+SAME_WIDTH = 0.1
+"""Relative difference of active widths up to which a recipe is of the same model, or one like it."""
+
+
+class Completed(NamedTuple):
+    """A question's tables as a framework trains them."""
+
+    layout: dict[str, Any] | None
+    space: Mapping[str, Any]
+    workload: dict[str, Any]
+    notes: tuple[Note, ...] = ()
+    assumed: tuple[str, ...] = ()
+    """`Question.assumed`."""
+
+
+def framework_of(
+    values: Mapping[str, Any], model: Model, cluster: Cluster, where: str, folder: Path | None, *, usual: bool
+) -> tuple[Framework | None, bool]:
+    """Return the framework of a plan's sections, and whether it is the one that they name.
+
+    With `usual`, sections that name no framework, no analysis and no software have the usual one of the devices.
+    """
+    base = values.get("strategy") or values.get("space", {}).get("base") or {}
+    preset = values.get("preset", "default")
+    is_open = values.get("framework") is None and preset == "default" and not model.traces
+    if not (usual and is_open) or isinstance(base, Layout) or "software" in base:
+        return framework_given(values.get("framework"), where), True
+    facts = {"devices": devices_told(values, folder), "zero": base.get("zero"), "moe": model.is_moe}
+    return default_stack(cluster.device, facts), False
+
+
+def completed_by(
+    framework: Framework | None,
+    layout: dict[str, Any] | None,
+    space: Mapping[str, Any],
+    workload: dict[str, Any],
+    run: tuple[Model, Cluster],
+    *,
+    named: bool,
+    asks: Mapping[str, Any],
+) -> Completed:
+    """Return a question's tables with what its framework does where they are silent.
+
+    Parameters
+    ----------
+    run
+        The model and the cluster.
+    named
+        Whether the question names the framework.
+    asks
+        Sections of the question's plan: a whole layout, a preset and a traced model leave nothing open.
+    """
+    assumed: tuple[str, ...] = ()
+    preset = asks.get("preset", "default")
+    if isinstance(asks.get("strategy"), Mapping) and preset == "default" and not run[0].traces:
+        known = named and framework is not None
+        assumed = assumed_settings(framework, layout or {}, workload, *run, named=known)
+    if framework is None:
+        return Completed(layout, space, workload, (), assumed)
+    if layout is None and isinstance(space.get("base"), Mapping):
+        base, workload = framework.completed(space["base"], workload, *run)
+        if "offload" not in space["base"]:  # a recipe's goes with its recompute, which a search chooses
+            base.pop("offload", None)
+        return Completed(None, {**space, "base": base}, workload)
+    local = layout or {}
+    notes = recipe_notes(framework, local, workload, *run, named=named)
+    layout, workload = framework.completed(local, workload, *run)
+    return Completed(
+        layout, space, workload, (*notes, *microbatch_note(local, layout, framework.label)), assumed
+    )
 
 
 def recipe_notes(
@@ -17,8 +94,12 @@ def recipe_notes(
     workload: Mapping[str, Any],
     model: Model,
     cluster: Cluster,
+    *,
+    named: bool = True,
 ) -> tuple[Note, ...]:
     """Return the note that names the recipe, its settings and those that do not apply; none without a recipe.
+
+    Where the question names no framework (`named` is false), the note says so, without a recipe too.
 
     Parameters
     ----------
@@ -26,16 +107,61 @@ def recipe_notes(
         Fields that the question gives, before the framework completes them.
     """
     recipe = framework.recipe(layout, workload, model, cluster)
+    unnamed = "" if named else f"no framework is named (--framework NAME, or {NONE} for neutral defaults): "
     if recipe is None:
-        return ()
+        text = f"{unnamed}unspecified settings use the defaults of {framework.label}"
+        return (Note(topic="framework", text=text),) if unnamed else ()
     settings, dropped = settings_of(recipe, model, layout)
-    named = ", ".join(f"{name} {_short(value)}" for name, value in settings.items() if name not in layout)
+    filled = ", ".join(f"{name} {_short(value)}" for name, value in settings.items() if name not in layout)
+    if not filled and named:
+        return ()
     name = recipe.name(framework.compute_of(workload))
-    text = f"open settings follow the recipe {name} of {framework.label}: {named}"
+    text = f"{unnamed}open settings follow the recipe {name} of {framework.label}: {filled or 'none apply'}"
     left_out = [name for name in dropped if name.partition(".")[0] not in layout]
     if left_out:
         text += f"; not applicable to this layout: {', '.join(left_out)}"
     return (Note(topic="framework", text=text),)
+
+
+SETTINGS = ("recompute", "graphs", "overlap", "kernels")
+"""Settings that change a step time, in any layout."""
+SETTINGS_OF = {"dispatcher": "ep", "stage_layers": "pp"}
+"""The same where a degree is above 1."""
+
+
+def assumed_settings(
+    framework: Framework | None,
+    layout: Mapping[str, Any],
+    workload: Mapping[str, Any],
+    model: Model,
+    cluster: Cluster,
+    *,
+    named: bool,
+) -> tuple[str, ...]:
+    """Return the settings that a question leaves open, in the names of `Assumptions`.
+
+    Parameters
+    ----------
+    layout, workload
+        Fields that the question gives, before the framework completes them.
+    named
+        Whether it names the framework.
+    """
+    where = [name for name, degree in SETTINGS_OF.items() if layout.get(degree, 1) != 1]
+    names = [name for name in (*SETTINGS, *where) if name not in layout]
+    recipe = None if framework is None else framework.recipe(layout, workload, model, cluster)
+    ours = (
+        recipe is not None
+        and recipe.kind == kind_of(model)
+        and math.isclose(recipe.active_width, active_width(model), rel_tol=SAME_WIDTH)
+        and (
+            cluster.device.name.startswith(recipe.device)
+            or cluster.device.architecture == recipe.architecture
+        )
+    )
+    if names and not ours:
+        names.append(RECIPE)
+    return (*names, *([] if named or not names else [FRAMEWORK]))
 
 
 def _short(value: object) -> str:

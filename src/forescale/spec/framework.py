@@ -157,7 +157,7 @@ class Framework:
         advised = {} if recipe is None else settings_of(recipe, model, layout)[0]
         states = {} if recipe is None else _table(recipe.workload, "precision")
         types = {**self._types(table, sharded=layout.get("zero") != 0), **states, **table}
-        recompute = _table(layout, "recompute")
+        recompute = _table(layout, "recompute") or _table(advised, "recompute")
         early = recompute.get("granularity") == "full" and self.stops_early
         parts = {
             "software": self._software(cluster),
@@ -185,7 +185,9 @@ class Framework:
 
     def recipe(self, layout: Words, workload: Words, model: Model, cluster: Cluster) -> Recipe | None:
         """Return the performance recipe that fills what fields of a layout and a workload leave open; None without."""
-        return closest(self.recipes, model, cluster, self.compute_of(workload), layout)
+        return closest(
+            self.recipes, model, cluster, self.compute_of(workload), layout, workload.get("seq_len")
+        )
 
     def compute_of(self, workload: Words) -> str:
         """Return the compute type of a workload's fields, or the framework's own."""
@@ -256,6 +258,8 @@ class Framework:
 
     def stage_layers(self, model: Model, pp: int, vpp: int) -> tuple[int, ...] | None:
         """Return the layers of each rank or virtual stage where they are not dealt evenly; None is an even split."""
+        if pp * vpp > model.num_layers:
+            return None
         if self.stages == "light_ends":
             return light_ends(model.num_layers, pp, vpp)
         return _by_cost(model, pp) if self.stages == "by_cost" else None

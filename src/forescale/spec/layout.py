@@ -157,7 +157,8 @@ class Overlap(SpecStruct, frozen=True, kw_only=True):
     """Tensor-parallel collectives pipelined with their matrix multiplication."""
     pipeline: bool = True
     """Stage-to-stage sends behind compute (interleaved schedules only, as in Megatron)."""
-    expert: bool = False
+    expert: Annotated[bool, _experts("Expert exchange behind another micro-batch.", flag="expert-overlap",
+        experts=True)] = False  # fmt: skip
     """Expert dispatch and combine behind the pass of another micro-batch in the other direction, or behind the other
     half of the same (`kernels.halves_cross`)."""
     shared_experts: bool = False
@@ -181,7 +182,8 @@ class Routing(SpecStruct, frozen=True, kw_only=True):
         flag="capacity-factor")] = None  # fmt: skip
     """Maximum tokens that an expert takes from one rank, relative to the mean; the rest are dropped. By default no
     tokens are dropped."""
-    dispatch: Literal["activations", "fp8"] = "activations"
+    dispatch: Annotated[Literal["activations", "fp8"], Option("Type in which tokens travel to experts.",
+        flag="dispatch-dtype", group="Types, training")] = "activations"  # fmt: skip
     """Type in which tokens travel to experts, and gradients of results back to them; results and the gradients of
     tokens travel as activations (DeepSeek-V3: fp8 with a scale per 128 numbers)."""
     balance: Annotated[Literal["none", "aux_loss"], _experts("Loss that spreads tokens over experts.",
@@ -386,7 +388,7 @@ class Layout(SpecStruct, frozen=True, kw_only=True):
     """Software stack whose fitted losses apply: a key of the run calibration's `software`, which may be of a release
     ("megatron-core@25.02"). By default what the device is usually trained with: XLA on TPUs and Trainium, Megatron-Core
     elsewhere."""
-    graphs: LaunchGraphs = "none"
+    graphs: Annotated[LaunchGraphs, _ranks("Kernel launches captured in graphs.")] = "none"
     """Kernel launches captured in graphs, which cost the host nothing: all of them (full), all but those of routed
     experts (partial), or those of the router and shared experts only (router)."""
     dispatcher: Annotated[Dispatcher, _experts("How tokens travel to experts.", label="Dispatcher",

@@ -42,7 +42,7 @@ class Option(NamedTuple):
     """What follows from the declaration of a field, wherever it is read, written or shown."""
 
     help: str = ""
-    """Help of the command-line option. A table without one has options for its own fields."""
+    """Help of the command-line option. A table has options for its own fields, in addition to one of its own."""
     metavar: str | None = None
     """Placeholder of the option's value in the help; for lists an example."""
     flag: str = ""
@@ -152,11 +152,12 @@ def declared(kind: Hint) -> tuple[Declared, ...]:
             continue
         kinds = [part for part in parts if not isinstance(part, Option)]
         plain = kinds[0] if len(kinds) == 1 else Annotated[*kinds]
-        if option.help or not issubclass(kinds[0] if isinstance(kinds[0], type) else object, Struct):
+        is_table = isinstance(kinds[0], type) and issubclass(kinds[0], Struct)
+        if option.help or not is_table:
             field = kind.__dataclass_fields__[name]
             default = field.default if field.default_factory is MISSING else field.default_factory()
             result.append(Declared((name,), plain, default, option))
-        else:
+        if is_table:
             result += [item._replace(path=(name, *item.path)) for item in declared(kinds[0])]
     return tuple(result)
 

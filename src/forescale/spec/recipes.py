@@ -20,8 +20,12 @@ from forescale.struct import Struct
 
 Kind: TypeAlias = Literal["dense", "moe", "mla", "hybrid"]
 """Architecture of a model, as far as recipes differ: mla is latent attention with experts."""
-GENERATIONS: Final = ("volta", "ampere", "ada", "hopper", "blackwell", "blackwell-ultra")
-"""NVIDIA architectures, oldest first."""
+GENERATIONS: Final = (
+    ("volta", "ampere", "ada", "hopper", "blackwell", "blackwell-ultra", "rubin"),
+    ("cdna1", "cdna2", "cdna3", "cdna4"),
+    ("tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-v7x"),
+)
+"""Architectures of each vendor, oldest first."""
 
 
 class Recipe(Struct, frozen=True, kw_only=True):
@@ -35,11 +39,13 @@ class Recipe(Struct, frozen=True, kw_only=True):
     active_width: Annotated[float, Interval(gt=0)]
     """`active_width` of that model."""
     device: str
-    """First characters of the names of its devices."""
+    """First characters of the names of its devices; empty for recipes of any device."""
     architecture: str
     degrees: Mapping[str, int]
     """Degrees, micro-batch and devices of the recipe, which rank recipes of one model."""
     num_layers: int
+    tokens: int | None = None
+    """Tokens of a micro-batch on one device, where the recipe's recompute depends on them."""
     layout: Mapping[str, Any]
     """Fields of `Layout`; tables are nested mappings."""
     workload: Mapping[str, Any] = {}
@@ -84,17 +90,25 @@ def _ffn_width(ffn: Any) -> float:  # noqa: ANN401 (dense, routed or none)
 
 
 def closest(
-    recipes: Sequence[Recipe], model: Model, cluster: Cluster, compute: str, degrees: Mapping[str, Any]
+    recipes: Sequence[Recipe],
+    model: Model,
+    cluster: Cluster,
+    compute: str,
+    degrees: Mapping[str, Any],
+    seq_len: object = None,
 ) -> Recipe | None:
-    """Return the recipe of the closest model, device, types and degrees, in this order; None without recipes.
+    """Return the recipe of the closest model, device, tokens, types and degrees, in this order; None without recipes.
 
     Closest is: the same kind of model, then the nearest active parameters, the nearest device generation, the nearest
-    compute type, the most equal degrees; of equals the last in the file, which is the newest variant.
+    tokens per device in powers of two, the nearest compute type, the most equal degrees; of equals the last in the
+    file, which is the newest variant.
     """
     if not recipes:
         return None
     kind, width = kind_of(model), active_width(model)
     device, degrees = cluster.device, {**degrees, "devices": cluster.num_devices}
+    length = seq_len if isinstance(seq_len, int) else 0
+    tokens = length * _degree(degrees, "micro_batch_size") / _degree(degrees, "cp")
 
     def distance(recipe: Recipe) -> tuple[float, ...]:
         same = sum(degrees.get(name, 1) == value for name, value in recipe.degrees.items())
@@ -104,6 +118,7 @@ def closest(
             0.0
             if device.name.startswith(recipe.device)
             else 1.0 + _apart(device.architecture, recipe.architecture),
+            round(abs(math.log2(tokens / recipe.tokens))) if tokens > 0 and recipe.tokens else 0.0,
             0.0
             if compute in recipe.names
             else 1.0 + ((compute in NARROW) != (next(iter(recipe.names)) in NARROW)),
@@ -115,9 +130,10 @@ def closest(
 
 def _apart(one: str, other: str) -> float:
     """Return the generations between two architectures; those of other vendors are far from all."""
-    if one not in GENERATIONS or other not in GENERATIONS:
-        return float(len(GENERATIONS))
-    return float(abs(GENERATIONS.index(one) - GENERATIONS.index(other)))
+    for generations in GENERATIONS:
+        if one in generations and other in generations:
+            return float(abs(generations.index(one) - generations.index(other)))
+    return float(max(map(len, GENERATIONS)))
 
 
 def settings_of(
@@ -166,12 +182,13 @@ def _expert_overlap_suits(model: Model, layout: Mapping[str, Any], replayed: Map
 
 
 def _modules_suit(recipe: Recipe, model: Model, layout: Mapping[str, Any]) -> bool:
-    """Return whether a model has the modules that a recipe recomputes, and as many layers on a stage."""
+    """Return whether a layout has the modules, the layers of a stage and the micro-batch of a recipe's recompute."""
     if "recompute" in layout:
         return False
     replayed = recipe.layout["recompute"]
     if "num_layers" in replayed:
-        return _same_stages(recipe, model, layout)
+        batch = recipe.degrees.get("micro_batch_size", 1)
+        return _same_stages(recipe, model, layout) and _degree(layout, "micro_batch_size") >= batch
     return set(replayed.get("modules", ())) <= set(recompute_modules(model))
 
 
@@ -187,7 +204,8 @@ _SUITS: Final[Mapping[str, Callable[[Recipe, Model, Mapping[str, Any]], bool]]] 
         "schedule" not in layout and _same_stages(recipe, model, layout)
     ),
     "offload": lambda recipe, model, layout: (
-        "recompute" not in layout and _same_stages(recipe, model, layout)
+        "recompute" not in layout
+        and ("activation_layers" not in recipe.layout["offload"] or _same_stages(recipe, model, layout))
     ),
 }
 """Conditions of the settings of a recipe by name."""

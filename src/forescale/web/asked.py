@@ -13,13 +13,13 @@ from msgspec.structs import replace
 
 from forescale import wording
 from forescale.catalogue.clusters import cluster_names, load_cluster, resolve_cluster_name
-from forescale.catalogue.frameworks import framework_names, load_framework
+from forescale.catalogue.frameworks import NONE, framework_names
 from forescale.catalogue.models import model_names, resolve_model_name
 from forescale.errors import ForescaleError, ReaderError, SpecError, UnknownKeyError, UnknownNameError
 from forescale.files import parse_json
 from forescale.frameworks.huggingface import read_huggingface
 from forescale.io.merge import with_overrides
-from forescale.io.named import checked_model
+from forescale.io.named import checked_model, framework_given
 from forescale.io.question import build_question
 from forescale.presets import preset_names
 from forescale.projection.result import Projection
@@ -111,8 +111,8 @@ FIELDS: tuple[Field, ...] = (
           path=("workload", "global_batch_size"), usual="1024", slider=(3, 14, 1)),
     Field(name="tokens", label="Tokens to train", group="Run", path=("workload", "tokens"), hint="e.g. 15T"),
     Field(name="price", label="Price of a device-hour", group="Run", hint="e.g. 2.50"),
-    Field(name="framework", label="Framework", group="Run", path=("framework",), choices=framework_names(),
-          hint="any framework", listed=True),
+    Field(name="framework", label="Framework", group="Run", path=("framework",),
+          choices=(NONE, *framework_names()), hint="the usual one of the devices", listed=True),
     Field(name="preset", label="Published analysis", group="Run", path=("preset",),
           choices=("", *preset_names()[1:]), hint="Forescale's own engine"),
     Field(name="tensor_parallel", label="… its tensor parallelism", group="Run",
@@ -214,7 +214,7 @@ def question(query: Query) -> Question:
     """
     values = _values(told(query))
     values.setdefault("strategy", {})
-    request = build_question(values, where=WHERE)
+    request = build_question(values, where=WHERE, default_framework=True)
     return _bounded(request)
 
 
@@ -227,7 +227,7 @@ def price_of(query: Query) -> float | None:
 def search_question(query: Query) -> Question:
     """Return the question of the best layout: what an address says of the layout is left free."""
     values = _values(of_search(query))
-    bounded = _bounded(build_question(values, where=WHERE))
+    bounded = _bounded(build_question(values, where=WHERE, default_framework=True))
     if bounded.preset != "default":
         return replace(bounded, strategy=None)
     space = Space() if bounded.strategy is None else Space(base=bounded.strategy)
@@ -321,7 +321,7 @@ def _values(query: Query) -> dict[str, Any]:
         _present(one, name)
     values["cluster"] = _cluster(one)
     if "framework" in one:
-        values["framework"] = load_framework(one["framework"])
+        values["framework"] = framework_given(one["framework"], WHERE) or NONE
     sets = [line for name, text in query if name == "set" for line in text.splitlines() if line.strip()]
     if len(sets) > MOST_SETS:
         raise wording.too_large("the question", f"{len(sets)} changes", MOST_SETS).at(WHERE)
