@@ -75,6 +75,47 @@ def main(runs: str, tests: str, page: str) -> None:
         tests=score(load_cases(Path(tests)), projector),
     )
     write_text(target, text)
+    readme = Path("README.md")
+    write_text(readme, with_accuracy(readme.read_text(encoding="utf-8"), text))
+
+
+README_GROUPS = MappingProxyType(
+    {
+        "core": "all rows whose configuration is known",
+        "hopper/16": "Hopper, 16-bit",
+        "hopper/8": "Hopper, 8-bit",
+        "blackwell/16": "Blackwell, 16-bit",
+        "blackwell/8": "Blackwell, 8-bit",
+        "ampere/16": "Ampere, 16-bit",
+        "dense": "dense models",
+        "moe": "mixtures of experts",
+    }
+)
+"""Groups of runs of a publisher that no fit had seen, as README.md calls them."""
+
+
+def with_accuracy(readme: str, page: str) -> str:
+    """Return README.md with the held-out errors of the page between its two comments."""
+    cells = {
+        row[1]: row
+        for line in page.splitlines()
+        if line.startswith("| new family |")
+        and (row := [cell.strip() for cell in line.strip("| ").split("|")])
+    }
+    table = [
+        "| runs | rows | median error | 90th percentile | within the 80 % interval |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for group, words in README_GROUPS.items():
+        _, _, rows, median, worst, _, _, inside = cells[group]
+        table.append(f"| {words} | {rows} | {median} | {worst} | {inside} |")
+    head, rest = readme.split("writes these rows -->\n", 1)
+    return (
+        f"{head}writes these rows -->\n"
+        + "\n".join(["", *table, ""])
+        + "\n<!-- end of accuracy"
+        + rest.split("<!-- end of accuracy", 1)[1]
+    )
 
 
 OWN_WORDS = ("kernels", "overlap", "allocator", "software")
