@@ -81,7 +81,7 @@ def test_a_notebook_gets_page_and_chart_of_the_same_figures(found):
 def test_a_front_is_drawn_as_points(found):
     (chart,) = found["front"].pictures()
     rows = found["front"].rows()
-    assert [(dot.x * 2**30, dot.y) for dot in chart.lines[0].dots] == [
+    assert [(dot.x * 2**30, dot.y) for dot in chart.lines[-1].dots] == [
         (row["peak_bytes"], row["step_time_s"]) for row in rows
     ]
 

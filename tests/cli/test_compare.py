@@ -183,6 +183,20 @@ def test_a_machine_that_nothing_fits_is_named(forescale):
     assert forescale("compare", "llama-3.1-405b", *flags).code == 0
 
 
+def test_a_file_on_several_machines(forescale, tmp_path):
+    plan = tmp_path / "plan.toml"
+    plan.write_text(
+        'model = "llama-3.1-8b"\ncluster = "h100-sxm"\ndevices = 8\n[workload]\nseq_len = 4096\nglobal_batch_size = 64\n'
+        "[strategy]\nzero = 3\n"
+    )
+    for named in ((plan,), ("--plan", plan)):
+        body = json.loads(forescale("compare", *named, "--cluster", "h100,h200", "--tp", "1", "--json").out)
+        assert [(item["cluster"], item["devices"]) for item in body["machines"]] == [
+            ("h100-sxm", 8),
+            ("h200-sxm", 8),
+        ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [

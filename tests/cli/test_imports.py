@@ -64,7 +64,7 @@ def test_a_projection_loads_no_library_of_schedules_and_no_timeline():
 def test_help_of_a_command_loads_that_command_alone(command):
     program = (
         f"import sys\nfrom forescale.cli.app import COMMANDS, run\nassert run(['{command}', '--help']) == 0\n"
-        "print('loaded', *(name for name, (module, _) in COMMANDS.items() if f'forescale.cli.{module}' in sys.modules))"
+        "print('loaded', *(name for name, (module, *_) in COMMANDS.items() if f'forescale.cli.{module}' in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1].split() == ["loaded", command]

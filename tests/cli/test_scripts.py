@@ -87,11 +87,11 @@ def test_a_vocabulary_can_be_given(forescale, tmp_path):
 @pytest.mark.parametrize(
     ("change", "more", "sentence"),
     [
-        (("--bf16", "--bf15"), (), "unknown_key --bf15"),
-        (("$TP --pipe", "$XP --pipe"), (), "wrong_type --tensor-model-parallel-size"),
+        (("--micro-batch-size", "--micro-batch-sise"), (), "unknown_key --micro-batch-sise"),
+        (("$TP --pipe", "$XP --pipe"), (), "missing --var"),
         (("--bf16", "--bf16"), ("--tp", 4), "not_divisible the number of devices"),
         (("--bf16", "--bf16"), ("--var", "TP"), "wrong_type --var"),
-        (("--vocab-file $1 --merge-file $2", ""), (), "incomplete vocabulary size"),
+        (("--vocab-file $1 --merge-file $2", ""), (), "missing --set"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(forescale, tmp_path, change, more, sentence):

@@ -402,7 +402,7 @@ FLOORS = {
     "adapters of experts": (0.156, 0.621, 0.999, 0.999, 0.558, 1.000, 1.000),
     "frozen but for the head": (0.903, 0.903, 1.000, 1.000, 1.000, 1.000, 1.000),
     "an engine that waits": (0.938, 0.938, 0.986, 0.986, 1.000, 1.000, 1.000),
-    "an engine that runs ahead": (0.558, 0.558, 0.895, 0.895, 1.000, 1.000, 1.000),
+    "an engine that runs ahead": (0.558, 0.558, 0.882, 0.882, 1.000, 1.000, 1.000),
     "weight gradients of the head in the flush": (0.667, 0.667, 0.852, 0.852, 1.000, 1.000, 1.000),
     "updates received, at the upper end": (0.607, 0.607, 0.896, 0.896, 0.993, 0.993, 0.993),
     "gathered in a stream of its own": (0.619, 0.619, 0.921, 0.921, 1.000, 1.000, 1.000),

@@ -75,13 +75,13 @@ def compare_command(
     """Compare two plans or projections term by term, or one model on several clusters or numbers of devices."""
     from forescale.search.compare import compare
 
-    if asked.model is None:
+    if asked.model is None and asked.plan.plan is None and asked.plan.config is None:
         raise missing("A", "give two plans or projections, or a MODEL with --cluster A,B")
     if b is None:
         _compare_machines(asked, cost, output)
         return
     _refuse_machines(asked)
-    a, budget = asked.model, amount("--equal-budget", equal_budget)
+    a, budget = asked.model or "", amount("--equal-budget", equal_budget)
     if budget is not None:
         from forescale.cli.render.run import equal_budget_view
         from forescale.whole_run.plans import at_equal_budget

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from forescale.version import __version__
@@ -150,6 +151,8 @@ PACKAGES = ("numpy", "msgspec", "typer", "rich", "pyyaml", "torch", "transformer
 
 def front(arguments: Sequence[str]) -> str | None:
     """Return what is printed for the program itself; None where a command is asked."""
+    if "_FORESCALE_COMPLETE" in os.environ:  # a shell asks what may follow
+        return None
     if [*arguments] == ["--version"]:
         return f"forescale {__version__}\n"
     if sorted(arguments) == ["--json", "--version"]:

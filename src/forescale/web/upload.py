@@ -61,6 +61,10 @@ def uploaded(name: str, text: str, form: Mapping[str, str]) -> dict[str, Any]:
                 reading = read_file(file, replace(options, num_devices=int(devices)))
         except ForescaleError as error:
             raise error.worded(str(error).replace(f"{file.parent}/", "").replace(folder, plain)) from None
+        finally:  # rmtree opens folders by their bare names, which a worker's guard refuses
+            file.unlink()
+            file.parent.rmdir()
+            file.parent.parent.rmdir()
     notes = [*reading.warnings, *reading.notes]
     if reading.ignored:
         more = ", …" if len(reading.ignored) > NAMED else ""
