@@ -185,6 +185,7 @@ PLAN = {
     "objective": "what a search ranks by: step_time or peak_memory",
     "max_memory": 'bytes of a device that a search may fill, such as `"70 GiB"`',
     "safe": "whether the upper estimate of memory must fit, too",
+    "assumed": "settings that were left open when the question was asked, which widen the interval of the step time; written by `--json`",
 }
 SPACES = """## Space files
 

@@ -172,7 +172,7 @@ METHODS = (
 
 def figures(method: Method) -> Sequence[str]:
     """Return the cells of a row of the table of projections."""
-    projection = fs.project(method.model, CLUSTER, **RUN, **method.layout)
+    projection = fs.project(method.model, CLUSTER, framework="none", **RUN, **method.layout)
     memory = max(projection.memory.stages, key=lambda stage: stage.peak_bytes)
     parts = ("weights", "gradients", "optimizer", "activations", "peak")
     gib = [f"{getattr(memory, f'{part}_bytes') / GIB:.1f}" for part in parts]

@@ -11,7 +11,7 @@ from forescale.cost.run_calibration import load_run_calibration
 from forescale.cost.select import Costs
 from forescale.project import spread_of
 from forescale.question import Question
-from forescale.spec import Device, MatrixRates
+from forescale.spec import Device, Layout, MatrixRates
 
 RUNS = load_run_calibration()
 NEW = Device(name="new", matrix_flops=MatrixRates(fp32=1e14), hbm_bytes=1e11, hbm_bandwidth=1e12)
@@ -45,7 +45,7 @@ def test_nothing_is_known_of_a_new_device():
 
 
 def spread(cluster, costs):
-    question = Question(model=dense(), cluster=cluster, workload=workload(), costs=costs)
+    question = Question(model=dense(), cluster=cluster, strategy=Layout(), workload=workload(), costs=costs)
     return spread_of(question, {"ffn": 1.0, "overhead": 0.0})
 
 

@@ -99,7 +99,8 @@ def project_line(question: Question, *, model: str | None = None) -> str:
         if isinstance(layout.get(name), int | str):
             parts += _option(flag, layout.pop(name))
     values |= {"strategy": layout, "workload": workload}
-    values.pop("space", None)
+    for name in ("space", "assumed"):  # flags leave the same open
+        values.pop(name, None)
     for path, value in _leaves(values, ()):
         parts += ["--set", f"{'.'.join(path)}={value if isinstance(value, str) else toml_value(value)}"]
     return shlex.join(parts)

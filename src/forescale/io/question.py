@@ -64,7 +64,7 @@ from forescale.io.plan import (
     uncontradicted,
     with_fixed_vpp,
 )
-from forescale.io.recipes import completed_by, framework_of
+from forescale.io.recipes import ASSUMED, completed_by, framework_of
 from forescale.io.sizes import sized_cluster
 from forescale.positions import COMMAND_LINE, located, says_lines
 from forescale.question import Objective, PresetOptions, Question
@@ -88,6 +88,7 @@ if TYPE_CHECKING:
 SECTIONS = (
     "model", "cluster", "hardware_config", "devices", "nodes", "sites", "framework", "preset", "preset_options",
     "strategy", "workload", "precision", "operations", "phase", "cost", "space", "objective", "max_memory", "safe",
+    "assumed",
 )  # fmt: skip
 _TABLES = ("sites", "preset_options", "strategy", "workload", "precision", "operations", "cost", "space")
 KINDS: tuple[tuple[str, type[Any]], ...] = tuple(
@@ -216,7 +217,7 @@ def build_question(
         operations=build_operations(values.get("operations", {}), f"{where}, operations", folder),
         space=_space(space, where),
         notes=(*cluster_notes(values["cluster"], where, folder), *origin, *notes, *stack.notes),
-        assumed=stack.assumed,
+        assumed=_assumed(values, where, stack.assumed),
         **_limits(values, where, cluster.device),
     )
     if not question.costs.benchmark_files:
@@ -414,6 +415,8 @@ def question_values(question: Question) -> dict[str, Any]:
     if cost := cost_values(question.costs):
         values["cost"] = cost
     limits = {name: getattr(question, name) for name in _LIMITS if getattr(question, name) != _LIMITS[name]}
+    if question.strategy is not None and question.preset == "default":
+        limits["assumed"] = list(question.assumed)
     space = _space_values(question.space)
     if question.strategy is None and question.framework is not None:
         space["base"] = layout
@@ -430,6 +433,17 @@ def _preset_options(values: Mapping[str, Any], where: str) -> PresetOptions:
 
         load_preset(str(values.get("preset", "default"))).with_options(options)
     return options
+
+
+def _assumed(values: Mapping[str, Any], where: str, left_open: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the settings that were left open when a question was asked: as it was written, or as it is."""
+    if "assumed" not in values:
+        return left_open
+    names = names_of(values["assumed"], f"{where}: assumed")
+    for name in names:
+        if name not in ASSUMED:
+            raise wording.not_one_of("assumed", name, ASSUMED).at(where)
+    return tuple(names)
 
 
 _LIMITS = MappingProxyType({"objective": "step_time", "max_memory": None, "safe": False})

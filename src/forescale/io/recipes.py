@@ -127,6 +127,8 @@ SETTINGS = ("recompute", "graphs", "overlap", "kernels")
 """Settings that change a step time, in any layout."""
 SETTINGS_OF = {"dispatcher": "ep", "stage_layers": "pp"}
 """The same where a degree is above 1."""
+ASSUMED = (*SETTINGS, *SETTINGS_OF, RECIPE, FRAMEWORK)
+"""All that a question may leave open."""
 
 
 def assumed_settings(
