@@ -200,6 +200,7 @@ def llama(devices: int, cp: int, seq_len: int, batch: int, reshard: str = "defau
     return ask(
         "llama-3.1-405b",
         "h100-sxm",
+        framework="none",
         devices=devices,
         seq_len=seq_len,
         global_batch_size=batch,

@@ -135,7 +135,8 @@ def memory_rows(bars: Mapping[str, Row], row: Row) -> Iterator[Row]:
     """Yield the parts of memory of the fullest device, by what differs."""
     for bar, more in bars.items():
         stage = max(
-            project(ask(cluster="h100-sxm", **{**row, **more})).memory.stages, key=lambda s: s.peak_bytes
+            project(ask(cluster="h100-sxm", framework="none", **{**row, **more})).memory.stages,
+            key=lambda s: s.peak_bytes,
         )
         for part in PARTS:
             yield {"bar": bar, "part": part, "value": getattr(stage, f"{part}_bytes") / GIB}
@@ -166,7 +167,7 @@ def rate_rows(over: str, lines: Mapping[str, Mapping[str, Any]], degrees: Sequen
     """Yield MFU over one degree, a line per question."""
     for line, question in lines.items():
         for degree in degrees:
-            result = project(ask(cluster="h100-sxm", **{**question, over: degree}))
+            result = project(ask(cluster="h100-sxm", framework="none", **{**question, over: degree}))
             yield {"degree": degree, "value": 100.0 * result.mfu, "line": line}
 
 
@@ -176,7 +177,9 @@ def activation_rows(
     """Yield memory of the fullest device over one degree, a line per question."""
     for line, question in lines.items():
         for degree in degrees:
-            stages = project(ask(cluster="h100-sxm", **{**question, over: degree})).memory.stages
+            stages = project(
+                ask(cluster="h100-sxm", framework="none", **{**question, over: degree})
+            ).memory.stages
             value = max(getattr(stage, f"{part}_bytes") for stage in stages) / GIB
             yield {"degree": degree, "value": value, "line": line}
 
