@@ -144,7 +144,8 @@ def test_maxtext_understands_the_same_degrees_and_sizes(maxtext):
         assert sizes == (model.hidden_size, model.num_layers, model.vocab_size)
         policy = layout.recompute.policy or layout.recompute.granularity
         assert keys["remat_policy"] == policy
-        assert (keys["dtype"], keys["weight_dtype"]) == ("bfloat16", "float32")
+        stored = {"fp32": "float32", "bf16": "bfloat16"}[workload.precision.parameters]
+        assert (keys["dtype"], keys["weight_dtype"]) == ("bfloat16", stored)
         assert keys.get("quantization", "") == {"bf16": "", "fp8": "fp8"}[workload.precision.compute]
         if layout.pp > 1:
             stages = keys["num_layers_per_pipeline_stage"] * keys["num_pipeline_repeats"] * layout.pp
