@@ -125,6 +125,14 @@ def test_a_printed_rate_over_the_wrong_peak():
     assert not any(item.usual for item in result.conventions)
 
 
+def test_a_trace_of_the_host_alone_is_said():
+    groups = expected_groups(dense(), project(dense()))
+    on_host = replace(trace(groups), on_device=False, truncated=True)
+    result = diagnose(dense(), Measured(step_s=on_host.step_s, traces=(on_host,)), project)
+    assert len(result.remarks) == 2
+    assert "host alone" in result.remarks[0]
+
+
 def test_a_step_is_needed():
     with raises(SpecError, "missing the time of a step"):
         diagnose(dense(), replace(Measured(), peak_bytes=1e9), project)

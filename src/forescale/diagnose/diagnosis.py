@@ -140,6 +140,8 @@ def _remarks(measured: Measured, projection: Projection) -> Iterator[str]:
         yield "the log says that memory ran out"
     if measured.log is not None and measured.log.restarts:
         yield f"the step number fell back {measured.log.restarts} times: the run was restarted"
+    if any(not trace.on_device for trace in measured.traces):
+        yield "a trace has operators of the host alone: no kernel of a device was recorded"
     if any(trace.truncated for trace in measured.traces):
         yield "a trace ends before its last event; what comes before is counted"
 
