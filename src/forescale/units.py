@@ -118,3 +118,13 @@ def format_count(value: float) -> str:
         if abs(value) >= scale:
             return f"{value / scale:.4g} {name}"
     return f"{value:.4g}"
+
+
+def share_of(text: str) -> float | None:
+    """Return the share of 1 that a text states, above 0 and up to 1; 35%, 35 and 0.35 are the same. None if none."""
+    try:
+        value = float(text.rstrip("% "))
+    except ValueError:
+        return None
+    share = value / 100.0 if text.rstrip().endswith("%") or value > 1.0 else value
+    return share if 0.0 < share <= 1.0 else None

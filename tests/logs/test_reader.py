@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gzip
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.errors import raises
 
 from forescale.errors import ReaderError
-from forescale.logs import LogReader, read_log
+from forescale.logs import LogReader, read_log, seconds_of
 
 GIB = 2**30
 LINES = {
@@ -114,7 +115,7 @@ def test_a_typical_step_leaves_out_warm_up(tmp_path: Path):
     )
     log = read_log(path)
     assert log.format == "megatron"
-    assert log.step_seconds(tokens=1, devices=1, sequences=1) == 1.0075
+    assert log.step_seconds(partial(seconds_of, tokens=1, devices=1, sequences=1)) == 1.0075
     assert (log.restarts, log.out_of_memory) == (0, False)
 
 
@@ -147,7 +148,9 @@ def test_restarts_and_the_end_of_memory(tmp_path: Path):
 def test_steps_from_rates(tmp_path: Path, line, seconds):
     path = tmp_path / "train.log"
     path.write_text("".join(line.format(n=n, n2=2 * n) for n in range(1, 21)))
-    assert read_log(path).step_seconds(tokens=8192 * 8, devices=8, sequences=64) == pytest.approx(seconds)
+    assert read_log(path).step_seconds(
+        partial(seconds_of, tokens=8192 * 8, devices=8, sequences=64)
+    ) == pytest.approx(seconds)
 
 
 def test_a_file_that_is_no_log(tmp_path: Path):

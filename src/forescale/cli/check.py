@@ -178,12 +178,8 @@ def _seconds(text: str) -> float:
 
 
 def _share(flag: str, text: str) -> float:
-    """Return a share of 1; 35, 35% and 0.35 are the same."""
-    try:
-        value = float(text.rstrip("% "))
-    except ValueError:
-        value = -1.0
-    share = value / 100.0 if text.endswith("%") or value > 1.0 else value
-    if not 0.0 < share <= 1.0:
+    from forescale.units import share_of
+
+    if (share := share_of(text)) is None:
         raise out_of_range(flag, text, "between 0 and 100 %", "write 35% or 0.35")
     return share

@@ -150,7 +150,7 @@ PACKAGES = ("numpy", "msgspec", "typer", "rich", "pyyaml", "torch", "transformer
 
 
 def front(arguments: Sequence[str]) -> str | None:
-    """Return what is printed for the program itself; None where a command is asked."""
+    """Return the text for arguments without a command; None if there is a command."""
     if "_FORESCALE_COMPLETE" in os.environ:  # a shell asks what may follow
         return None
     if [*arguments] == ["--version"]:

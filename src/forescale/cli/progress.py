@@ -64,7 +64,7 @@ class SearchBar(_OnTerminal):
 
 
 class ReadingBar(_OnTerminal):
-    """Told how many bytes of files were read, shows them once that takes a while."""
+    """Shows how many bytes of files were read, once that takes longer than a second."""
 
     def __init__(self, total: int) -> None:
         super().__init__()

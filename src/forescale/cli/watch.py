@@ -18,7 +18,7 @@ from forescale.cli.console import say
 from forescale.cli.inputs import answered, read_question, refuse_presets
 from forescale.cli.options import Priced, bounded, grouped, option
 from forescale.errors import ReaderError, not_found
-from forescale.limits import PORTS, PRICE
+from forescale.limits import COUNT, PORTS, PRICE
 
 if TYPE_CHECKING:
     from forescale.diagnose.watch import Event, Watcher
@@ -51,7 +51,9 @@ def watch_command(
         check=bounded(PRICE, whole=False),
         panel=PANEL,
     ),
-    every: int = option("Steps from one printed line to the next.", "N", default=EVERY, panel=PANEL),
+    every: int = option(
+        "Steps from one printed line to the next.", "N", default=EVERY, check=bounded(COUNT), panel=PANEL
+    ),
     prometheus: int | None = option("Serve metrics at this port.", "PORT", check=bounded(PORTS), panel=PANEL),
     host: str = option("Address that metrics are served at.", "HOST", default="127.0.0.1", panel=PANEL),
 ) -> None:
@@ -80,7 +82,7 @@ def watch_command(
 def _print(watcher: Watcher, event: Event, every: int) -> None:
     if event.kind != "step":
         say(f"{event.kind.replace('_', ' ')}: {event.text}")
-    elif watcher.num_steps % max(1, every) == 0:
+    elif watcher.num_steps % every == 0:
         say(_state(watcher))
 
 

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 from forescale.errors import ReaderError, not_found, not_one_of, wrong_type
 from forescale.files import is_folder
-from forescale.logs import RunLog, read_log
+from forescale.logs import RunLog, read_log, seconds_of
 from forescale.profiles import TraceSummary, summarise
 from forescale.projection.result import Projection
 from forescale.struct import Struct
-from forescale.units import parse
+from forescale.units import parse, share_of
 
-
-def _share(text: str) -> float:
-    value = float(text.rstrip("% "))
-    return value / 100.0 if text.rstrip().endswith("%") or value > 1.0 else value
-
-
-FIGURES: Mapping[str, Callable[[str], float]] = {
+FIGURES: Mapping[str, Callable[[str], float | None]] = {
     "step": lambda text: parse(text, "second"),
-    "mfu": _share,
+    "mfu": share_of,
     "tflops": float,
     "tokens_per_s_per_device": float,
     "memory": lambda text: parse(text, "byte"),
@@ -95,7 +90,7 @@ def _figure(name: str, text: str) -> float:
         value = FIGURES[name](text)
     except ValueError as error:
         raise wrong_type(f"--measured {name}", text, "a number") from error
-    if not value > 0.0:
+    if value is None or not value > 0.0:
         raise wrong_type(f"--measured {name}", text, "a number greater than 0")
     return value
 
@@ -122,14 +117,14 @@ def _together(
 ) -> Measured:
     tokens, devices = projection.workload.tokens_per_step, projection.cluster.num_devices
     step = figures.get("step")
-    if step is None and "tokens_per_s_per_device" in figures:
-        step = tokens / devices / figures["tokens_per_s_per_device"]
+    step_of = partial(
+        seconds_of, tokens=tokens, devices=devices, sequences=projection.workload.global_batch_size
+    )
+    step = step_of(figures) if step is None else step
     if step is None and traces:
         step = median(trace.step_s for trace in traces)
     if step is None and log is not None:
-        step = log.step_seconds(
-            tokens=tokens, devices=devices, sequences=projection.workload.global_batch_size
-        )
+        step = log.step_seconds(step_of)
     mfu = figures.get("mfu", None if log is None else log.typical("mfu"))
     if step is None and mfu is not None:  # which then says nothing of how it is counted
         step, mfu = projection.step_time_s * projection.mfu / mfu, None

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Literal, TypeAlias
 
 from forescale.errors import not_one_of
-from forescale.logs import LogReader, StepRecord
+from forescale.logs import LogReader, StepRecord, seconds_of
 from forescale.projection.result import Projection
 from forescale.struct import Struct
 
@@ -115,15 +115,15 @@ class Watcher:
         """Return the seconds of a step: as printed, from a rate, or between two states of a progress bar."""
         if record.seconds is not None:
             return record.seconds
-        work, devices = self.projection.workload, self.projection.cluster.num_devices
-        rates = (
-            (record.tokens_per_s_per_device, work.tokens_per_step / devices),
-            (record.tokens_per_s, work.tokens_per_step),
-            (record.samples_per_s, work.global_batch_size),
-            (record.steps_per_s, 1.0),
+        work = self.projection.workload
+        seconds = seconds_of(
+            record.values(),
+            tokens=work.tokens_per_step,
+            devices=self.projection.cluster.num_devices,
+            sequences=work.global_batch_size,
         )
-        if (seconds := next((amount / rate for rate, amount in rates if rate), None)) is not None:
-            return float(seconds)
+        if seconds is not None:
+            return seconds
         if record.step is None or record.elapsed_s is None:
             return None
         before, self._elapsed = self._elapsed, (record.step, record.elapsed_s)

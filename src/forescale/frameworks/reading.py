@@ -76,7 +76,7 @@ class ParsedFile(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     """How something was understood, or what could not be expressed, one sentence each."""
     warnings: tuple[str, ...] = ()
-    """What may change the projection and is not expressed, one sentence each; `--strict` refuses these."""
+    """Settings that may change the projection and are not modelled, as sentences; `--strict` refuses them."""
     missing: tuple[MissingFact, ...] = ()
     """What the configuration leaves open and the question needs, where it can be read without."""
 

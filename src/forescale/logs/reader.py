@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Literal, TypeAlias
@@ -75,27 +75,39 @@ class RunLog(Struct, frozen=True, kw_only=True):
         """The largest peak of memory that is printed."""
         return max((item.peak_bytes for item in self.records if item.peak_bytes is not None), default=None)
 
-    def step_seconds(self, *, tokens: float, devices: int, sequences: float) -> float | None:
+    def step_seconds(self, step_of: Callable[[Mapping[str, float]], float | None]) -> float | None:
         """Return the seconds of a typical step: as printed, or from the rates; None if the log has neither.
 
         Parameters
         ----------
-        tokens, sequences
-            Of one step, over all devices.
-        devices
-            Number of devices.
+        step_of
+            Returns the seconds of a step from rates by name: `seconds_of` with the size of a step.
         """
         if (seconds := self.typical("seconds")) is not None:
             return seconds
         if (seconds := _per_step(self.records)) is not None:
             return seconds
-        rates = (
-            ("steps_per_s", 1.0),
-            ("tokens_per_s_per_device", tokens / devices),
-            ("tokens_per_s", tokens),
-            ("samples_per_s", sequences),
-        )
-        return next((amount / rate for name, amount in rates if (rate := self.typical(name))), None)
+        return step_of({name: rate for name in RATES if (rate := self.typical(name))})
+
+
+RATES = ("steps_per_s", "tokens_per_s_per_device", "tokens_per_s", "samples_per_s")
+"""Fields of a record that a step time follows from."""
+
+
+def seconds_of(rates: Mapping[str, float], *, tokens: float, devices: int, sequences: float) -> float | None:
+    """Return the seconds of a step from the first of `RATES` that is known; None if none is.
+
+    Parameters
+    ----------
+    rates
+        Rates per second, by name.
+    tokens, sequences
+        Of one step, over all devices.
+    devices
+        Number of devices.
+    """
+    amounts = dict(zip(RATES, (1.0, tokens / devices, tokens, sequences), strict=True))
+    return next((amounts[name] / rate for name in RATES if (rate := rates.get(name))), None)
 
 
 def _per_step(records: Iterable[StepRecord]) -> float | None:

@@ -65,11 +65,6 @@ class TraceSummary(Result, Struct, frozen=True, kw_only=True):
     truncated: bool = False
     """Whether the file ends before its last event."""
 
-    @property
-    def compute_s(self) -> float:
-        """Seconds of all kernels that compute."""
-        return sum(value for name, value in self.parts_s.items() if name not in self.exposed_s)
-
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per kind of work."""
         rows: list[dict[str, Any]] = [

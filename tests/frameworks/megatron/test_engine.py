@@ -41,7 +41,7 @@ def test_a_template_is_filled_in():
     )
     template = '{"train_micro_batch_size_per_gpu": MBS, "zero_optimization": {"stage": ZERO_STAGE}}'
     parsed = read_arguments(
-        script, options=Options(num_devices=8, strict=False), beside={"template.json": template}.get
+        script, options=Options(num_devices=8, strict=False), read_neighbour={"template.json": template}.get
     )
     assert parsed.strategy.zero == 3
 

@@ -98,7 +98,7 @@ def parse_arguments(
     where: str,
     variables: Mapping[str, str] | None = None,
     strict: bool = True,
-    beside: Callable[[str], str | None] = lambda _: None,
+    read_neighbour: Callable[[str], str | None] = lambda _: None,
     passed: Sequence[str] | None = None,
 ) -> CommandLine:
     """Return the settings that a command line makes; of a flag given twice the last counts.
@@ -113,7 +113,7 @@ def parse_arguments(
         Values of shell variables, over what the text sets.
     strict
         Whether to refuse flags that neither Megatron-LM, its forks nor the program it starts has.
-    beside
+    read_neighbour
         The text of a script that the text runs, by its name; None where there is none.
     passed
         Arguments of the script, `$1` and so on; None if they are not known.
@@ -121,14 +121,14 @@ def parse_arguments(
     if isinstance(arguments, Mapping):
         run = _Run([(flag, value) for flag, value in arguments.items() if value is not None])
     elif isinstance(arguments, str):
-        run = _chosen(arguments, variables or {}, where, beside, passed)
+        run = _chosen(arguments, variables or {}, where, read_neighbour, passed)
     else:
         run = _run_of(list(arguments))
     _refuse_idle(run, where)
     if not run.pairs:
         raise ReaderError(where, incomplete("Megatron-LM flags (words such as --num-layers)"))
     text = arguments if isinstance(arguments, str) else ""
-    return _command_line(run, where, text, strict=strict, beside=beside)
+    return _command_line(run, where, text, strict=strict, read_neighbour=read_neighbour)
 
 
 ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
@@ -156,7 +156,7 @@ def _chosen(
     text: str,
     variables: Mapping[str, str],
     where: str,
-    beside: Callable[[str], str | None],
+    read_neighbour: Callable[[str], str | None],
     passed: Sequence[str] | None,
 ) -> _Run:
     """Return, of the programs that a script starts, the one with the most of Megatron's flags.
@@ -164,8 +164,8 @@ def _chosen(
     A script that starts none, as those that only set variables for another, has the flags of its variables. Flags on
     lines of their own are one list.
     """
-    script = follow(text, variables, where, beside, passed)
-    hosts = cache(beside)
+    script = follow(text, variables, where, read_neighbour, passed)
+    hosts = cache(read_neighbour)
     lists = (names for names in script.commands if names[0].startswith("--") and _program(names) is None)
     bare = [word for names in lists for word in names]
     runs = [
@@ -216,7 +216,7 @@ def _known(run: _Run) -> int:
 
 
 def _command_line(
-    run: _Run, where: str, text: str, *, strict: bool, beside: Callable[[str], str | None]
+    run: _Run, where: str, text: str, *, strict: bool, read_neighbour: Callable[[str], str | None]
 ) -> CommandLine:
     values: dict[str, Any] = {}
     spelling = dict(_flag_of_key())
@@ -252,7 +252,7 @@ def _command_line(
         warnings=tuple(effects.warnings()),
         unset=run.unset,
         text=text,
-        config=None if name is None else run.files.get(name, beside(name)),
+        config=None if name is None else run.files.get(name, read_neighbour(name)),
     )
 
 
@@ -327,11 +327,11 @@ def _program(names: Sequence[str]) -> int | None:
     return None
 
 
-def _run_of(names: Sequence[str], beside: Callable[[str], str | None] = lambda _: None) -> _Run:
+def _run_of(names: Sequence[str], read_neighbour: Callable[[str], str | None] = lambda _: None) -> _Run:
     """Split the words of one command; those before the program are the launcher's."""
     at = _program(names)
     start = -1 if at is None else at
-    devices = devices_of(launch_of(names[:start]), beside) if start > 0 else None
+    devices = devices_of(launch_of(names[:start]), read_neighbour) if start > 0 else None
     return _Run(_pairs(names[start + 1 :]), devices, None if at is None else names[at])
 
 

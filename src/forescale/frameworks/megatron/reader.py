@@ -75,7 +75,7 @@ class MegatronReader(Signed):
             where=str(path),
             name=path.stem,
             options=options,
-            beside=near(path),
+            read_neighbour=near(path),
             case=beside_it,
         )
 
@@ -86,7 +86,7 @@ def read_arguments(
     where: str = "the arguments",
     name: str = "megatron",
     options: Options | None = None,
-    beside: Callable[[str], str | None] = lambda _: None,
+    read_neighbour: Callable[[str], str | None] = lambda _: None,
     case: Mapping[str, Any] | None = None,
 ) -> ParsedFile:
     """Return what a Megatron-LM command line says.
@@ -101,7 +101,7 @@ def read_arguments(
         Name of the resulting model.
     options
         What the command line does not say: devices, vocabulary, shell variables.
-    beside
+    read_neighbour
         The text of a script that it runs, by its name.
     case
         What stands beside the table in a file of Megatron-LM's tests.
@@ -119,7 +119,7 @@ def read_arguments(
         where=where,
         variables=explicit.variables,
         strict=explicit.strict,
-        beside=beside,
+        read_neighbour=read_neighbour,
         passed=explicit.arguments,
     )
     settings = line.settings

@@ -1,6 +1,6 @@
 """Recipes of trainers in YAML, read by their tables of keys.
 
-The table of a trainer (`NAME.json` beside this module) has the settings that each of its keys sets. A row is the name
+The table of a trainer (`NAME.json` next to this module) has the settings that each of its keys sets. A row is the name
 of a setting; or settings by name, in which `$` is the value; or rows by value (`$VALUE`); or `["memory" | "time", why]`
 for what is not modelled. A key that no table has is looked at by the words in its name.
 """

@@ -55,7 +55,7 @@ def read_sharded(settings: Settings, form: str, framework: str, path: Path, opti
 
 
 def _model(settings: Settings, path: Path, options: Options, missing: list[MissingFact]) -> Model | None:
-    """Return the model: its dimensions, a file or folder beside the recipe, or a catalogue model by its name."""
+    """Return the model: its dimensions, a file or folder next to the recipe, or a catalogue model by its name."""
     if "hidden_size" in settings:
         return read_model(settings, name=path.stem, options=options)
     named = settings.text("model")

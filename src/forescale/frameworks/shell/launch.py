@@ -109,13 +109,15 @@ def _of_pbs(options: Mapping[str, str], spelling: dict[str, str]) -> dict[str, s
     return result
 
 
-def devices_of(launch: Launch, beside: Callable[[str], str | None] = lambda _: None) -> Devices | None:
+def devices_of(
+    launch: Launch, read_neighbour: Callable[[str], str | None] = lambda _: None
+) -> Devices | None:
     """Return the devices that a program is started on, one process for each; None where that cannot be known.
 
-    `beside` returns the text of a hostfile by its name.
+    `read_neighbour` returns the text of a hostfile by its name.
     """
     nodes, per_node = launch.count(NODES, "--nodes"), _per_node(launch)
-    if (whole := _processes(launch, beside)) is not None:
+    if (whole := _processes(launch, read_neighbour)) is not None:
         return whole
     if per_node is not None and PER_NODE in launch.options and NODES not in launch.options:
         nodes = nodes or (1, "")
@@ -135,14 +137,14 @@ def _conflict(launch: Launch) -> tuple[str, str] | None:
     return None
 
 
-def _processes(launch: Launch, beside: Callable[[str], str | None]) -> Devices | None:
+def _processes(launch: Launch, read_neighbour: Callable[[str], str | None]) -> Devices | None:
     """Return the processes that a launcher counts over all nodes."""
     if "torch" in launch.kinds:
         return None
     if (whole := launch.count("--np")) is not None:
         return Devices(whole[0], tuple(_spelt(launch, (whole[1],))))
     slots = re.findall(
-        r"^[ \t]*[^#\s].*\bslots=(\d{1,7})", beside(launch.options.get(HOSTFILE, "")) or "", re.M
+        r"^[ \t]*[^#\s].*\bslots=(\d{1,7})", read_neighbour(launch.options.get(HOSTFILE, "")) or "", re.M
     )
     if slots and not {PER_NODE, "--npernode"} & launch.options.keys():
         return Devices(sum(map(int, slots)), tuple(_spelt(launch, (HOSTFILE,))))

@@ -1,7 +1,7 @@
 """Launch scripts of the shell, followed far enough to know the words of every command that they run.
 
 Variables, arrays, defaults, arithmetic, tests, branches, loops over words, functions, here-documents, `bash -c` and
-other scripts beside it are followed; nothing is executed. A variable that nothing sets stays as `${NAME}`.
+other scripts next to it are followed; nothing is executed. A variable that nothing sets stays as `${NAME}`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def follow(
     text: str,
     variables: Mapping[str, str],
     where: str,
-    beside: Callable[[str], str | None] = lambda _: None,
+    read_neighbour: Callable[[str], str | None] = lambda _: None,
     arguments: Sequence[str] | None = None,
 ) -> Script:
     """Return what the script `text` runs.
@@ -86,7 +86,7 @@ def follow(
         Values of variables, over what the script sets.
     where
         Its origin, for messages.
-    beside
+    read_neighbour
         The text of another script by its name; None where there is none.
     arguments
         Values of `$1`, `$2`, …; None if they are not known.
@@ -98,7 +98,7 @@ def follow(
     """
     if len(text) > LONGEST:
         raise ReaderError(where, too_large("it", "", f"{LONGEST / 2**20:g} MiB for a script"))
-    walk = _Walk(variables, beside)
+    walk = _Walk(variables, read_neighbour)
     try:
         walk.pass_on(arguments)
         walk.read(text)
@@ -124,8 +124,8 @@ _SCRIPTS: Final = (".sh", ".slurm", ".sbatch", ".bash")
 class _Walk:
     """Runs commands over the variables that are known; `run` says whether the last succeeded."""
 
-    def __init__(self, variables: Mapping[str, str], beside: Callable[[str], str | None]) -> None:
-        self.given, self.beside = variables, beside
+    def __init__(self, variables: Mapping[str, str], read_neighbour: Callable[[str], str | None]) -> None:
+        self.given, self.read_neighbour = variables, read_neighbour
         self.known: dict[str, list[str]] = {name: [value] for name, value in _OWN.items()}
         self.started: list[str] = []
         self.scheduled: dict[str, str] = {}
@@ -144,7 +144,7 @@ class _Walk:
 
     def inner(self) -> _Walk:
         """Return the walk of a substitution: it has its own variables and output, and spends the same budgets."""
-        walk = _Walk(self.given, self.beside)
+        walk = _Walk(self.given, self.read_neighbour)
         self.text_left.spend(len(self.known))
         walk.known, walk.functions, walk.depth = dict(self.known), self.functions, self.depth + 1
         walk.commands_left, walk.text_left = self.commands_left, self.text_left
@@ -165,9 +165,9 @@ class _Walk:
                 self.read(text)
 
     def text_of(self, name: str) -> str | None:
-        """Return the text of a file that the script writes, or that is beside it."""
+        """Return the text of a file that the script writes, or that is next to it."""
         text = self.files.get(name)
-        return self.beside(name) if text is None else text
+        return self.read_neighbour(name) if text is None else text
 
     def read(self, text: str, started: Sequence[str] = ()) -> bool:
         """Run a script that the words `started` started."""

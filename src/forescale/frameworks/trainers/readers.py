@@ -18,7 +18,7 @@ from forescale.frameworks.reading import Options, ParsedFile, packaged
 from forescale.frameworks.shell import Devices, devices_of, follow, launch_of
 from forescale.frameworks.trainers.megatron import flags_of, read_megatron
 from forescale.frameworks.trainers.record import Record, classified, record_of
-from forescale.frameworks.trainers.training import PAIRED, Training, beside, read_training, stage_of
+from forescale.frameworks.trainers.training import PAIRED, Training, neighbour_of, read_training, stage_of
 from forescale.limits import whole_of
 from forescale.positions import key_lines
 from forescale.syntax import parse_mapping, parse_yaml
@@ -134,7 +134,7 @@ class LaunchReader(Signed):
         """Return what the first command of a script that trains says."""
 
         def script(name: str) -> str | None:
-            file = beside(path.parent, name)
+            file = neighbour_of(path.parent, name)
             return read_text(file) if file else None
 
         shell = follow(read_text(path), options.variables, str(path), script)
@@ -206,7 +206,9 @@ def _plain(word: str) -> Any:  # noqa: ANN401  (a value of YAML)
 
 def _required(path: Path, name: str) -> Path:
     """Return a file that a command names; a folder that depends on where it runs is the script's."""
-    if (file := beside(path.parent, name) or beside(path.parent, name.rpartition("/")[2])) is None:
+    if (
+        file := neighbour_of(path.parent, name) or neighbour_of(path.parent, name.rpartition("/")[2])
+    ) is None:
         raise ReaderError(
             path, wording.not_found(f"file {name}", "put it next to the script, or give it in its place")
         )

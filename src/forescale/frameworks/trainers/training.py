@@ -63,14 +63,14 @@ class Training(Struct, frozen=True, kw_only=True):
     missing: list[MissingFact] = field(default_factory=list)
 
 
-def beside(folder: Path, name: str) -> Path | None:
+def neighbour_of(folder: Path, name: str) -> Path | None:
     """Return a file by the name that another one, or a command, has for it: in its folder, or in one above that."""
     return next((place / name for place in (folder, *folder.parents[:6]) if is_file(place / name)), None)
 
 
 def required(folder: Path, settings: Settings, key: str, name: str) -> Path:
     """Return a file that a key names, which must be there."""
-    if (file := beside(folder, name) or beside(folder, Path(name).name)) is None:
+    if (file := neighbour_of(folder, name) or neighbour_of(folder, Path(name).name)) is None:
         settings.refuse(wording.not_found(f"file {name} ({settings.spell(key)})", "put it next to this one"))
     return file
 
@@ -145,12 +145,12 @@ def stage_of(settings: Settings) -> str:
 
 
 def model_of(run: Training, options: Options) -> Model | None:
-    """Return the model: a folder or a file beside, or a catalogue model by its name; it is missing otherwise."""
+    """Return the model: a folder or a file next to it, or a catalogue model by its name; it is missing otherwise."""
     settings = run.settings
     named = settings.get("config_name") or settings.get("model_name_or_path")
     reason = "the file names none"
     if isinstance(named, str):
-        place = beside(run.folder, named) or beside(run.folder, f"{named}/config.json")
+        place = neighbour_of(run.folder, named) or neighbour_of(run.folder, f"{named}/config.json")
         if place is not None:
             return _with_images(run, load_huggingface(place).model)
         try:
@@ -305,7 +305,7 @@ def _deepspeed(
 def _by_name(run: Training, name: str) -> tuple[Mapping[str, Any], Path]:
     """Return the content of a DeepSpeed configuration: a file, or the stage in its name; else it is missing."""
     settings, place = run.settings, Path(run.settings.where)
-    if (file := beside(run.folder, name)) is not None:
+    if (file := neighbour_of(run.folder, name)) is not None:
         return parse_mapping(read_text(file), file, parse_json), file
     if (stage := re.search(r"(?:z|zero|stage)[-_]?([0-3])", name)) is None:
         reason = f"there is no such file {name} ({settings.spell('deepspeed')})"

@@ -53,7 +53,7 @@ class TrainersWriter(Writer):
             main=main,
             launch=LAUNCHES.get(form, f"{_accelerate(question)} sft.py --config {main}"),
             notes=(
-                f"the model's weights and tokenizer go beside {MODEL}",
+                f"the model's weights and tokenizer go next to {MODEL}",
                 f"{PLACEHOLDER}: the dataset, output_dir and the learning rate are yours",
             ),
             variables=allocator(question),
@@ -132,7 +132,7 @@ def _sharding(question: Question, form: str) -> dict[str, Any]:
 
 
 def _trained(question: Question, form: str) -> dict[str, Any]:
-    """Return adapters and the type of the weights beside them."""
+    """Return adapters and the type of the frozen weights."""
     trained, frozen = question.workload.trainable, question.workload.precision.frozen
     if not trained.lora_rank:
         return {} if form == "trainer" else {"adapter": "full"} if form == "llamafactory" else {}
