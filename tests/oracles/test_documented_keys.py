@@ -144,7 +144,9 @@ def test_maxtext_understands_the_same_degrees_and_sizes(maxtext):
         assert sizes == (model.hidden_size, model.num_layers, model.vocab_size)
         policy = layout.recompute.policy or layout.recompute.granularity
         assert keys["remat_policy"] == policy
-        stored = {"fp32": "float32", "bf16": "bfloat16"}[workload.precision.parameters]
+        types = workload.precision
+        updated = types.parameters if types.master == "none" else types.master
+        stored = {"fp32": "float32", "bf16": "bfloat16"}[updated]
         assert (keys["dtype"], keys["weight_dtype"]) == ("bfloat16", stored)
         assert keys.get("quantization", "") == {"bf16": "", "fp8": "fp8"}[workload.precision.compute]
         if layout.pp > 1:
