@@ -10,16 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.errors import raises
-from tests.sweep.questions import TEXT, grid
+from tests.sweep.killed import MANY, goes_on_after_a_kill, kept_in
+from tests.sweep.questions import grid
 
 from forescale.errors import ForescaleError
-from forescale.sweep import Local, Ray, read_sweep, run, store
+from forescale.sweep import Local, run, store
 
 HERE = Local(jobs=1)
-MANY = (
-    TEXT
-    + "[vary]\nnic_bandwidth = { from = 'x0.5', to = 'x8', steps = 20 }\nhbm_bandwidth = ['x1', 'x2', 'x4']\n"
-)
 
 
 class Interrupted(Exception):
@@ -33,27 +30,6 @@ def stopped_after(question, folder, count, **how):
 
     with pytest.raises(Interrupted):
         run(question, executor=HERE, output=folder, progress=tell, **how)
-
-
-def kept_in(folder):
-    """Return the lines of the points that are known, none that is still being written."""
-    points = folder / "points.jsonl"
-    return points.read_bytes().split(b"\n")[:-1] if points.exists() else []
-
-
-def children_of(pid):
-    """Return the processes that a process started, where the system says."""
-    children = Path(f"/proc/{pid}/task/{pid}/children")
-    return children.read_text(encoding="utf-8").split() if children.exists() else []
-
-
-def is_running(pid):
-    """Whether a process runs; one that ended and that nobody asked about does not."""
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
-    except OSError:
-        return False
-    return status.rpartition(")")[2].split()[0] != "Z"
 
 
 def test_an_interrupt_ends_workers_and_says_how_to_go_on(tmp_path):
@@ -76,52 +52,9 @@ def test_an_interrupt_ends_workers_and_says_how_to_go_on(tmp_path):
     assert err == f"interrupted; the points known so far are in {folder}: the same command goes on\n"
 
 
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory):
-    """The table of a sweep of many points that nothing interrupted."""
-    folder = tmp_path_factory.mktemp("whole")
-    file = folder / "sweep.toml"
-    file.write_text(MANY, encoding="utf-8")
-    return run(read_sweep(file), executor=HERE, output=folder / "out").table.read_bytes()
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("workers", ["local", "ray"])
-def test_a_killed_sweep_goes_on_to_the_same_parquet(tmp_path, unbroken, workers):
+def test_a_killed_sweep_goes_on_to_the_same_parquet(tmp_path):
     """The process is killed with SIGKILL in the middle of its work; nothing is lost or asked again."""
-    file, folder = tmp_path / "sweep.toml", tmp_path / "killed"
-    file.write_text(MANY, encoding="utf-8")
-    command = [sys.executable, "-m", "forescale", "sweep", str(file), "--jobs", "2", "--output", str(folder)]
-    two = Local(jobs=2)
-    if workers == "ray":
-        pytest.importorskip("ray")
-        command += ["--executor", "ray", "--ray-address", "local"]
-        two = Ray(address="local", jobs=2)
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    try:
-        deadline = time.monotonic() + 120.0
-        while len(kept_in(folder)) < 5:
-            assert process.poll() is None, process.stderr.read().decode()
-            assert time.monotonic() < deadline
-            time.sleep(0.002)
-    finally:
-        workers = children_of(process.pid)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stderr.close()
-    assert process.returncode == -signal.SIGKILL
-    while any(map(is_running, workers)):
-        assert time.monotonic() < deadline, "workers of a killed sweep go on"
-        time.sleep(0.02)
-    kept = kept_in(folder)
-    assert 5 <= len(kept) < 60
-    assert not (folder / "results.parquet").exists()
-
-    sweep = read_sweep(file)
-    resumed = run(sweep, executor=two, output=folder)
-    assert resumed.num_resumed == len(kept)
-    assert kept_in(folder)[: len(kept)] == kept
-    assert (folder / "results.parquet").read_bytes() == unbroken
+    goes_on_after_a_kill(tmp_path, Local(jobs=2))
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
