@@ -138,12 +138,20 @@ class Factor(Struct, frozen=True, kw_only=True):
     first: Integers
 
 
+MOST_CODES = 2**16
+"""Codes of combinations that are distinguished before those that do not occur are left out."""
+
+
 def factor(columns: Columns, names: Sequence[str]) -> Factor:
     """Return the distinct combinations of the named columns of non-negative integers."""
-    size, code = _ranks(_whole(columns[names[0]]))
-    for name in names[1:]:
-        more, rank = _ranks(_whole(columns[name]))
-        size, code = _ranks(code * more + rank)
+    wholes = [_whole(columns[name]) for name in names]
+    size, code = 1, np.zeros_like(wholes[0])
+    for column in wholes:
+        more = int(column.max()) + 1
+        if size * more > MOST_CODES:
+            size, code = _ranks(code)
+        size, code = size * more, code * more + column
+    size, code = _ranks(code)
     first = np.empty(size, dtype=np.int64)
     first[code[::-1]] = np.arange(len(code))[::-1]
     return Factor(code=code, first=first)
