@@ -109,7 +109,7 @@ def pair(attention, ffn, **layout):
         pytest.param(2, [(kind, DENSE, {"tp": 2}) for kind in (FULL, LATENT, STRAIGHT, NORMED, BIASED)], id="tp"),
         pytest.param(2, [(FULL, MOE, {"tp": 2})], id="tp of experts"),
         pytest.param(2, [(kind, DENSE, SP) for kind in (FULL, NORMED, BIASED)], id="sp"),
-        pytest.param(2, [(FULL, MOE, SP_MOE), (FULL, MOE, {**SP_MOE, "ep": 2})], id="sp of experts"),
+        pytest.param(2, [(FULL, MOE, {**SP_MOE, **more}) for more in ({}, {"ep": 2}, {"etp": 2})], id="sp of experts"),
         pytest.param(
             2,
             [(kind, DENSE, {"cp": 2, "micro_batch_size": 2}) for kind in (FULL, LATENT)]
@@ -149,6 +149,7 @@ def pair(attention, ffn, **layout):
                 (FULL, DENSE, {**SP, "dp_shard": 2, "zero": 2}),
                 (FULL, MOE, {**SP_MOE, "ep": 2, "dp_shard": 2, "zero": 2}),
                 (FULL, MOE, {**SP_MOE, "ep": 4, "dp_shard": 2}),
+                (FULL, MOE, {**SP, "etp": 2, "dp_shard": 2, "zero": 3}),
                 (FULL, MOE, {"ep": 2, "dp_shard": 4, "zero": 0}),
             ],
             id="together",
@@ -167,7 +168,12 @@ def test_ranks_find_the_gradients_of_one(ranks, cuts):
         (LATENT, DENSE, SP, "plain fused attention: ask with --no-sp"),
         (replace(FULL, window=8), DENSE, SP, "ask with --no-sp"),
         (FULL, DENSE, {"tp": 4, "sp": False}, "copy key/value heads over tp 4"),
-        (FULL, MOE, {**SP, "etp": 2}, "split experts over etp 2 of tp 2: ask with --etp 1"),
+        (
+            FULL,
+            MOE,
+            {**SP, "etp": 2, "ep": 2, "dp_shard": 2},
+            "split experts over etp 2 of tp 2: ask with --etp 1",
+        ),
         (FULL, MOE, {"tp": 2, "sp": False, "etp": 2, "ep": 2, "dp_shard": 2}, "ask with sp"),
         (
             FULL,

@@ -85,7 +85,8 @@ def check(question: Question) -> None:
         With what they do not do.
     """
     model, _, layout, workload = question.parts
-    split, types, usual = layout.tp > 1, workload.precision, 1 if layout.sp else layout.tp
+    split, types = layout.tp > 1, workload.precision
+    usual = 1 if layout.sp and (layout.etp != layout.tp or layout.ep > 1) else layout.tp
     plain = layout.flash_attention and _sees_all(model)
     reasons = {
         "split hidden states over tp but for plain fused attention: ask with --no-sp": split
@@ -173,7 +174,7 @@ class HuggingFaceBlocks(Blocks):
             narrow_layers(self.layers, question)
         self._spread(groups, even=layout.routing.imbalance == 1.0)
         if groups.tp is not None:
-            self._split(Split(groups.tp, layout.sp))
+            self._split(Split(groups.tp, layout.sp, layout.etp > 1))
         self.train()
         self._words: dict[int, dict[str, Any]] = {}
 

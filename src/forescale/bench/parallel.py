@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.nn import functional
 
-from forescale.bench.groups import Group, enter, exchange, exchanged, gather, leave, scatter
+from forescale.bench.groups import Group, enter, exchange, exchanged, gather, gathered, leave, scatter
 from forescale.struct import Struct
 
 COLUMNS = ("q_proj", "k_proj", "v_proj", "q_b_proj", "kv_b_proj", "gate_proj", "up_proj")
@@ -35,10 +35,11 @@ EXPERT = "_forescale_expert"
 
 
 class Split(Struct, frozen=True):
-    """A tensor-parallel group, and whether hidden states between blocks are cut along the sequence."""
+    """A tensor-parallel group; whether hidden states between blocks, and the width of experts, are cut over it."""
 
     group: Group
     sp: bool
+    experts: bool
 
     def enter(self, x: Tensor) -> Tensor:
         """Return hidden states as products need them: all tokens."""
@@ -50,10 +51,7 @@ class Split(Struct, frozen=True):
 
 
 def split_layer(layer: nn.Module, split: Split) -> None:
-    """Cut the weights of a decoder layer in place, and let it exchange what the cut needs.
-
-    Along the sequence, experts are not cut: each rank has its own tokens for them.
-    """
+    """Cut the weights of a decoder layer in place, and let it exchange what the cut needs."""
     whole = set(layer.parameters())
     for parent in list(layer.modules()):
         children = dict(parent.named_children())
@@ -74,8 +72,8 @@ def split_layer(layer: nn.Module, split: Split) -> None:
             parent.register_forward_pre_hook(
                 lambda _, args, parts: _entered(args, parts, split), with_kwargs=True
             )
-        if "experts" in children and not split.sp:
-            _split_experts(children["experts"], split.group)
+        if "experts" in children and split.experts:
+            _split_experts(children["experts"], split)
     if split.sp:
         mark_partial(
             parameter
@@ -123,16 +121,24 @@ def _part(weight: Tensor, group: Group, dim: int) -> nn.Parameter:
     return parameter
 
 
-def _split_experts(experts: Any, group: Group) -> None:  # noqa: ANN401
-    """Cut every expert's width; gate and up lie behind each other in one matrix."""
+def _split_experts(experts: Any, split: Split) -> None:  # noqa: ANN401
+    """Cut every expert's width; gate and up lie behind each other in one matrix.
+
+    Where hidden states are cut along the sequence, the experts of a rank take the tokens of all ranks.
+    """
+    group = split.group
     halves = experts.gate_up_proj.detach().chunk(2, 1)
     experts.gate_up_proj = nn.Parameter(torch.cat([_part(half, group, 1) for half in halves], 1).detach())
     setattr(experts.gate_up_proj, EXPERT, True)
     experts.down_proj = _part(experts.down_proj, group, 2)
     experts.register_forward_pre_hook(
-        lambda _, value: (enter(value[0], group), value[1], enter(value[2], group))
+        lambda _, value: (
+            split.enter(value[0]),
+            gathered(value[1], 0, group) if split.sp else value[1],
+            split.enter(value[2]),
+        )
     )
-    experts.register_forward_hook(lambda _, __, y: leave(y, group))
+    experts.register_forward_hook(lambda _, __, y: split.leave(y))
 
 
 def balance_experts(experts: Any) -> None:  # noqa: ANN401
