@@ -81,8 +81,11 @@ def _mapped(value: Any, of: Select, known: dict[int, Any]) -> Any:  # noqa: ANN4
         return {key: _mapped(item, of, known) for key, item in value.items()}
     result = known.get(id(value))
     if result is None:
-        result = kind(**{name: _mapped(getattr(value, name), of, known) for name in _field_names(kind)})
-        known[id(value)] = result
+        items = {}
+        for name in _field_names(kind):  # most fields are numbers, which need no call of their own
+            item = getattr(value, name)
+            items[name] = of(item) if _form(type(item)) == "number" else _mapped(item, of, known)
+        result = known[id(value)] = kind(**items)
     return result
 
 
@@ -140,6 +143,8 @@ def taking(candidates: NDArray[np.int64]) -> Select:
     """Return what takes some candidates' numbers from the last axis; a number, or one column, stands for all."""
 
     def taken(values: Numeric) -> Numeric:
+        if type(values) is np.ndarray:
+            return values.take(candidates, axis=-1) if values.ndim and values.shape[-1] != 1 else values
         if isinstance(values, float) or np.ndim(values) == 0 or np.shape(values)[-1] == 1:
             return values
         return values.take(candidates, axis=-1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
@@ -263,8 +264,9 @@ class _Shape(Struct, frozen=True, kw_only=True):
     replays: tuple[Names, ...]
 
 
-Places: TypeAlias = tuple[tuple[int, ...], ...]
-"""Of each moment that can be the peak, the places of its tensors' sizes in the order in which they are summed."""
+Places: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
+"""Of each moment that can be the peak: how many of its first tensors are those of the moment before, and the places of
+the sizes of the others, in the order in which they are summed."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -297,10 +299,16 @@ def _fullest(shape: _Shape) -> tuple[Places, Places]:
         ),
     )
     forward, backward = (
-        tuple(sorted(tuple(cast("Iterable[int]", item.tensors.values())) for item in undominated(phase)))
+        _prefixed(sorted(tuple(cast("Iterable[int]", item.tensors.values())) for item in undominated(phase)))
         for phase in (moments.forward, moments.backward)
     )
     return forward, backward
+
+
+def _prefixed(moments: Sequence[tuple[int, ...]]) -> Places:
+    """Return of each moment how many first tensors it shares with the one before, and the others."""
+    shared = [_num_shared(before, place) for before, place in pairwise(((), *moments))]
+    return tuple((count, place[count:]) for count, place in zip(shared, moments, strict=True))
 
 
 def peaks_of(block: Block, kept: Kept) -> tuple[Numeric, Numeric]:
@@ -332,21 +340,15 @@ def peaks_of(block: Block, kept: Kept) -> tuple[Numeric, Numeric]:
 
 
 def _largest_sum(sizes: Sequence[Numeric], places: Places) -> Numeric:
-    """Return the most bytes of any moment, each summed one tensor after the other.
-
-    `places` are sorted, so that moments with the same first tensors share their sum.
-    """
+    """Return the most bytes of any moment, each summed one tensor after the other."""
     sums: list[Numeric] = []
     largest: Numeric = 0.0
-    before: tuple[int, ...] = ()
-    for nth, place in enumerate(places):
-        shared = _num_shared(before, place)
+    for nth, (shared, others) in enumerate(places):
         del sums[shared:]
-        for tensor in place[shared:]:
+        for tensor in others:
             sums.append(sums[-1] + sizes[tensor] if sums else sizes[tensor])
         here = sums[-1] if sums else 0.0
         largest = maximum(largest, here) if nth else here
-        before = place
     return largest
 
 
