@@ -104,23 +104,26 @@ class _Run:
         case = self.case
         missing = self._missing
         speed = float(case.speed(missing)) if missing else 1.0
-        events = {
-            "end": self._until_done() / speed if speed else np.inf,
-            "failure": self._drawn(self.mttf),
-            "planned": self.stop,
-            "repaired": self.away[0] - self.clock if speed < 1.0 else np.inf,
-        }
-        event = min(events, key=events.__getitem__)
-        self.clock += events[event]
-        self.stop -= events[event]
-        self.parts["other"] += events[event] * (1.0 - speed)
-        self._train(event, events[event] * speed)
+        event, seconds = "end", self._until_done() / speed if speed else np.inf
+        for other, until in (
+            ("failure", self._drawn(self.mttf)),
+            ("planned", self.stop),
+            ("repaired", self.away[0] - self.clock if speed < 1.0 else np.inf),
+        ):
+            if until < seconds:
+                event, seconds = other, until
+        self.clock += seconds
+        self.stop -= seconds
+        self.parts["other"] += seconds * (1.0 - speed)
+        self._train(event, seconds * speed)
         if event == "failure":
             self._failed()
         elif event == "planned":
             self._spend("custom_badput_events", case.planned)
             self.planned += 1
             self.stop = self._drawn(case.planned_mttf)
+        if not self.away:
+            return
         self.away = [item for item in self.away if item > self.clock]
         if self._missing and case.replica_share is None:
             self._spend(RECOVERY, self.away[self._missing - 1] - self.clock)
