@@ -40,7 +40,7 @@ def test_a_search_loads_nothing_heavy():
     assert not loaded(f"from forescale.cli.app import run\nassert run({list(SEARCH)}) == 0") & set(HEAVY)
 
 
-def test_a_projection_loads_no_library_of_schedules_and_no_timeline():
+def test_a_projection_loads_no_schedules_presets_or_readers():
     program = (
         f"import sys\nfrom forescale.cli.app import run\nassert run({list(PROJECT)}) == 0\n"
         "print('loaded', *(name for name in sys.modules if name.startswith('forescale.')))"
@@ -57,6 +57,10 @@ def test_a_projection_loads_no_library_of_schedules_and_no_timeline():
         "forescale.memory.timeline",
         "forescale.memory.anchored",
         "forescale.io.bench",
+        "forescale.frameworks.readers",
+        "forescale.frameworks.megatron",
+        "forescale.presets",
+        "forescale.search.rank",
     }
 
 

@@ -461,13 +461,16 @@ def _least_nodes(reading: ParsedFile, values: dict[str, Any], folder: Path | Non
 def _model_file(written: dict[str, Any], folder: Path | None) -> Path | None:
     """Return the file that the model's name means, or that a table of its fields is based on, if it is one."""
     from forescale.catalogue.models import model_names
-    from forescale.frameworks.readers import training_file
     from forescale.io.named import file_of
 
     model = written.get("model")
     text = model.get("base") if isinstance(model, dict) else model
     path = file_of(text, folder, known=text in model_names()) if isinstance(text, str) else None
-    return (training_file(path) or path) if path is not None and is_folder(path) else path
+    if path is None or not is_folder(path):
+        return path
+    from forescale.frameworks.readers import training_file
+
+    return training_file(path) or path
 
 
 def _known_devices(values: dict[str, Any], folder: Path | None) -> int | None:

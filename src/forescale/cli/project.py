@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from forescale.cost.anchor import Anchor
+    from forescale.projection.components import CollectiveTime
     from forescale.projection.result import Projection
     from forescale.question import Question
     from forescale.report.document import Content, View
@@ -66,25 +67,25 @@ def show_projection(
     contents: Sequence[Content] = (),
 ) -> None:
     """Show step time and memory of a question's layout, its collectives where asked for, and further contents."""
-    from forescale.cli.render.components import communication_view
-    from forescale.report.components import collectives_of
-
     if question.preset != "default" and operated is not None:
         refuse(
             operated, f"it works under the preset default only; {question.preset} has no days on the calendar"
         )
     result = answered(question) if measured is None else _as_run(question, measured)
     simulated = answered(question.simulated) if cost.side_by_side or measured is not None else None
-    collectives = collectives_of(question) if communication else ()
+    collectives: Sequence[CollectiveTime] = ()
+    if communication:
+        from forescale.cli.render.components import communication_view
+        from forescale.report.components import collectives_of
+
+        collectives = collectives_of(question)
+        contents = (*contents, *communication_view(result, collectives))
     measured_parts = _measured_parts(question.costs.anchor, measured)
     more: dict[str, object] = {} if simulated is None else {"simulated": simulated.to_json()}
     more |= {"collectives": [item.to_json() for item in collectives]} if collectives else {}
     answer = answer_of(
         result,
-        lambda result: extended(
-            _view(question, simulated, result, measured_parts),
-            (*contents, *communication_view(result, collectives)),
-        ),
+        lambda result: extended(_view(question, simulated, result, measured_parts), contents),
         question=question,
         more=more,
     )

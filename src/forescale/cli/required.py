@@ -50,7 +50,6 @@ def require(
         With all that is missing.
     """
     from forescale.io.named import devices_told
-    from forescale.presets import load_preset
 
     asked = {fact.part: fact for fact in facts}
     uncounted = values.get("nodes") is None and devices_told(dict(values), folder) is None
@@ -68,6 +67,8 @@ def require(
     if not missing:
         return
     if isinstance(preset := values.get("preset"), str):  # it may be why so little was given
+        from forescale.presets import load_preset
+
         load_preset(preset)
     if file is not None:
         raise MissingError.of(file, missing, _command())
