@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 
 import numpy as np
@@ -73,3 +74,7 @@ def test_every_formula_says_unit_source_and_equation():
         assert set(entry.unit.split("/")) <= UNITS, entry.name
         assert len(entry.source) > 8, entry.name
         assert entry.summary, entry.name
+
+
+def test_the_documentation_of_a_formula_states_its_unit_and_source():
+    assert inspect.getdoc(area) == "a·b.\n\nUnit: byte. Source: test."

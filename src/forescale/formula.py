@@ -77,6 +77,7 @@ def formula(*, unit: str, source: str) -> Callable[[Callable[P, R]], Callable[P,
                     return cast("R", _recorded(entry, kwargs))
             return function(*args, **kwargs)
 
+        call.__doc__ = f"{(function.__doc__ or '').rstrip()}\n\n    Unit: {unit}. Source: {source}."
         return call
 
     return decorate

@@ -1,22 +1,21 @@
 from __future__ import annotations
 
-import importlib
 import json
 import subprocess
 import sys
 
 import pytest
 
+from forescale.cli.app import command_of
 from forescale.cli.front import COMMANDS, STARTS, front
 from forescale.version import __version__
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_summary_is_what_the_command_says(forescale, name):
-    module, attribute, summary = COMMANDS[name]
-    command = getattr(importlib.import_module(f"forescale.cli.{module}"), attribute)
+    command = command_of(name)
     text = command.info.help if hasattr(command, "info") else command.__doc__
-    assert " ".join(text.partition("\n\n")[0].split()) == summary
+    assert " ".join(text.partition("\n\n")[0].split()) == COMMANDS[name]
 
 
 def test_the_program_without_a_command(forescale):

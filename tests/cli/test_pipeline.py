@@ -9,7 +9,7 @@ import pytest
 from tests.errors import raises
 from typer.testing import CliRunner
 
-from forescale.cli.pipeline import app
+from forescale.cli.pipeline import pipeline_app as app
 from forescale.errors import ForescaleError
 from forescale.schedule import families
 from forescale.schedule.traces import read_run

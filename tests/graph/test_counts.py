@@ -9,7 +9,7 @@ from tests import toy
 from tests.small import DENSE_LAYER, dense, moe, sees
 
 from forescale.catalogue.models import load_model
-from forescale.graph.counts import block_flops, count_parameters, model_flops
+from forescale.graph.counts import block_flops, count_parameters, flops_of_parameters, model_flops
 from forescale.graph.layer import layer_block
 from forescale.graph.per_block import counted_weight_part
 from forescale.spec import Layout, Patches
@@ -98,3 +98,8 @@ def test_no_token_of_text_uses_a_tower():
         == count_parameters(dense()).total
         == count_parameters(sees().text).active
     )
+
+
+def test_flops_as_counted_from_the_parameters_alone():
+    """Brown et al. 2020, arXiv:2005.14165, table D.1: GPT-3 175B on 300B tokens, 3.14E+23 FLOP (174.6B parameters)."""
+    assert flops_of_parameters(parameters=174.6e9, tokens=300e9) == pytest.approx(3.14e23, rel=0.002)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.web.test_asked import SMALL
 
+from forescale.confinement import guard_of
 from forescale.errors import ForescaleError
 from forescale.web.workers import BusyError, Workers
 
@@ -113,16 +114,19 @@ def test_a_bomb_is_refused_soon():
 
 
 def test_the_guard_holds_for_everything_a_worker_opens():
-    from forescale.web.workers import _guard, _within
-
-    within = _within("/tmp/forescale-x")
-    _guard(within, "open", ("/tmp/forescale-x/run.sh", "r", 0))
-    _guard(within, "open", (str(Path(__file__).parents[2] / "src/forescale/version.py"), "r", 0))
+    guard = guard_of(Path("/tmp/forescale-x"))
+    guard("open", ("/tmp/forescale-x/run.sh", "r", 0))
+    guard("open", (str(Path(__file__).parents[2] / "src/forescale/version.py"), "r", 0))
     for name in ("/etc/passwd", "/tmp/forescale-x/../other", b"/proc/self/environ"):
-        with pytest.raises(FileNotFoundError):
-            _guard(within, "open", (name, "r", 0))
-    with pytest.raises(PermissionError):
-        _guard(within, "subprocess.Popen", ("ls", [], None, None))
+        with pytest.raises(PermissionError):
+            guard("open", (name, "r", 0))
+    for event, arguments in (
+        ("subprocess.Popen", ("ls", [], None, None)),
+        ("os.remove", ("/tmp/x",)),
+        ("open", (str(Path(__file__)), "w", 0)),
+    ):
+        with pytest.raises(PermissionError):
+            guard(event, arguments)
 
 
 def test_a_process_that_dies_is_said_to_have_ended():

@@ -16,7 +16,7 @@ from typer.main import get_command
 
 from forescale.cli.codes import INTERRUPTED, USAGE_ERROR
 from forescale.cli.console import dropped, say
-from forescale.cli.front import COMMANDS, TEXT, front
+from forescale.cli.front import COMMANDS, MODULES, TEXT, front
 from forescale.cli.help import Commands
 from forescale.cli.reproduce import TYPED
 from forescale.errors import ForescaleError, InfeasibleError, nearest
@@ -46,13 +46,18 @@ def application(names: Sequence[str] = tuple(COMMANDS)) -> typer.Typer:
     )
     app.callback()(_root)
     for name in names:
-        module, attribute, _ = COMMANDS[name]
-        command = getattr(import_module(f"forescale.cli.{module}"), attribute)
+        command = command_of(name)
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)
         else:
             app.command(name)(command)
     return app
+
+
+def command_of(name: str) -> Any:  # noqa: ANN401  (a function, or a group of commands)
+    """Return the command of a name: `NAME_app`, a group, or the function `NAME_command` of its module."""
+    module = import_module(f"forescale.cli.{MODULES.get(name, name)}")
+    return getattr(module, f"{name}_app", None) or getattr(module, f"{name}_command")
 
 
 def _version(flag: bool) -> None:

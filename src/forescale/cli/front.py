@@ -7,124 +7,40 @@ from collections.abc import Sequence
 
 from forescale.version import __version__
 
-COMMANDS: dict[str, tuple[str, str, str]] = {
-    "project": ("project", "project_command", "Project step time and memory of one layout."),
-    "memory": ("memory", "memory_app", "Project the memory of one layout, or compare layouts."),
-    "search": ("search", "search_command", "Find the best layouts: the whole legal space, ranked."),
-    "export": (
-        "export",
-        "export_command",
-        "Write a layout as a framework's own configuration, and what it cannot say there.",
-    ),
-    "advise": (
-        "advise",
-        "advise_command",
-        "Find a layout step by step: what fits, then the batch, then throughput, with the numbers of each.",
-    ),
-    "fit": (
-        "advise",
-        "fit_command",
-        "Change a layout so that it fits or runs faster: single changes and pairs, ranked by the seconds they cost.",
-    ),
-    "check": (
-        "check",
-        "check_command",
-        "Check runs before they start; exit code 0 passes, 3 fails, 4 is illegal.",
-    ),
-    "diagnose": (
-        "diagnose",
-        "diagnose_command",
-        "Compare a measured run with what it should reach, and rank the causes of the difference.",
-    ),
-    "watch": (
-        "watch",
-        "watch_command",
-        "Follow the log of a running job: step time against the expected interval, drifts, restarts, days left.",
-    ),
-    "run": ("run", "run_command", "Project a whole run: days on the calendar, failures, money, energy."),
-    "sites": (
-        "run",
-        "sites_command",
-        "Train on sites with slow links between them: the bandwidth that each use of their devices needs.",
-    ),
-    "sweep": (
-        "sweep",
-        "sweep_command",
-        "Explore designs: a full search at every point of a grid or sample of cluster and workload parameters.",
-    ),
-    "compare": (
-        "compare",
-        "compare_command",
-        "Compare two plans or projections term by term, or one model on several clusters or numbers of devices.",
-    ),
-    "explain": (
-        "explain",
-        "explain_command",
-        "Show how a number comes about: formula, inputs, units and source.",
-    ),
-    "report": (
-        "report",
-        "report_command",
-        "Search and write a report: headers, ranking with legend, details, slowest layouts, summary.",
-    ),
-    "study": (
-        "study",
-        "study_command",
-        "Compute a figure or table of a published analysis anew, and compare it with what the publication states.",
-    ),
-    "bench": (
-        "bench",
-        "bench_command",
-        "Measure on this machine what fits of a layout: its step, blocks, memory, kernels and messages.",
-    ),
-    "projection": (
-        "projection",
-        "projection_app",
-        "Primus' projection commands: memory or performance of an experiment, from --config alone.",
-    ),
-    "validate": (
-        "validate",
-        "validate_command",
-        "Project every run of a corpus and compare with what was measured.",
-    ),
-    "calibrate": (
-        "calibrate",
-        "calibrate_command",
-        "Calibrate to runs, kernels or collectives of your own; 3 to 5 runs are enough to start.",
-    ),
-    "catalogue": (
-        "catalogue",
-        "catalogue_app",
-        "List the models, devices, clusters and frameworks known by name.",
-    ),
-    "formats": (
-        "recognise",
-        "formats_command",
-        "List the formats that can be read, or explain which of them a file is in and what is read of it.",
-    ),
-    "pipeline": ("pipeline", "app", "Pipeline schedules: build, check, time, draw and optimise."),
-    "network": (
-        "network",
-        "network_command",
-        "Price every collective of a cluster by size and ranks: time, bus bandwidth, algorithm.",
-    ),
-    "trace": (
-        "trace",
-        "trace_command",
-        "Record the operators of a model from its own code, without weights or a GPU.",
-    ),
+COMMANDS: dict[str, str] = {
+    "project": "Project step time and memory of one layout.",
+    "memory": "Project the memory of one layout, or compare layouts.",
+    "search": "Find the best layouts: the whole legal space, ranked.",
+    "export": "Write a layout as a framework's own configuration, and what it cannot say there.",
+    "advise": "Find a layout step by step: what fits, then the batch, then throughput, with the numbers of each.",
+    "fit": "Change a layout so that it fits or runs faster: single changes and pairs, ranked by the seconds they cost.",
+    "check": "Check runs before they start; exit code 0 passes, 3 fails, 4 is illegal.",
+    "diagnose": "Compare a measured run with what it should reach, and rank the causes of the difference.",
+    "watch": "Follow the log of a running job: step time against the expected interval, drifts, restarts, days left.",
+    "run": "Project a whole run: days on the calendar, failures, money, energy.",
+    "sites": "Train on sites with slow links between them: the bandwidth that each use of their devices needs.",
+    "sweep": "Explore designs: a full search at every point of a grid or sample of cluster and workload parameters.",
+    "compare": "Compare two plans or projections term by term, or one model on several clusters or numbers of devices.",
+    "explain": "Show how a number comes about: formula, inputs, units and source.",
+    "report": "Search and write a report: headers, ranking with legend, details, slowest layouts, summary.",
+    "study": "Compute a figure or table of a published analysis anew, and compare it with what the publication states.",
+    "bench": "Measure on this machine what fits of a layout: its step, blocks, memory, kernels and messages.",
+    "projection": "Primus' projection commands: memory or performance of an experiment, from --config alone.",
+    "validate": "Project every run of a corpus and compare with what was measured.",
+    "calibrate": "Calibrate to runs, kernels or collectives of your own; 3 to 5 runs are enough to start.",
+    "catalogue": "List the models, devices, clusters and frameworks known by name.",
+    "formats": "List the formats that can be read, or explain which of them a file is in and what is read of it.",
+    "pipeline": "Pipeline schedules: build, check, time, draw and optimise.",
+    "network": "Price every collective of a cluster by size and ranks: time, bus bandwidth, algorithm.",
+    "trace": "Record the operators of a model from its own code, without weights or a GPU.",
     "serve": (
-        "serve",
-        "serve_command",
-        "Serve a page: one form, and at once the projection, pictures, best layouts, explanations and launch files.",
+        "Serve a page: one form, and at once the projection, pictures, best layouts, explanations and launch files."
     ),
-    "mcp": (
-        "mcp",
-        "mcp_command",
-        "Serve commands as tools of the Model Context Protocol, on standard input and output; nothing is written.",
-    ),
+    "mcp": "Serve commands as tools of the Model Context Protocol, on standard input and output; nothing is written.",
 }
-"""Module, name and summary of every command or group of commands, in the order of the help."""
+"""Summary of every command or group of commands, in the order of the help."""
+MODULES = {"fit": "advise", "formats": "recognise", "sites": "run"}
+"""Modules of the commands that are not in the module of their own name."""
 TEXT = "Project memory and step time of a training run and find its best layout, before running it."
 OPTIONS = (
     ("--version", "Print the version and exit."),
@@ -184,9 +100,10 @@ def _starts() -> str:
 
 
 def _help() -> str:
-    commands = [(name, summary) for name, (_, _, summary) in COMMANDS.items()]
     head = ("Usage: forescale [OPTIONS] COMMAND [ARGS]...", "", _wrapped(TEXT, "  "), "")
-    return "\n".join((*head, *_section("Options", OPTIONS), "", *_section("Commands", commands), ""))
+    return "\n".join(
+        (*head, *_section("Options", OPTIONS), "", *_section("Commands", [*COMMANDS.items()]), "")
+    )
 
 
 def _section(title: str, rows: Sequence[tuple[str, str]]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout
@@ -37,6 +38,8 @@ FILES = {
     "additionalProperties": {"type": "string"},
     "description": "Texts of files by name, such as a configuration or a log, which other arguments then name.",
 }
+SYSTEM = (sys.prefix, sys.base_prefix, "/proc/self", "/dev/null", "/usr/share/zoneinfo")
+"""Folders that commands may read in addition to --root."""
 TYPES: Mapping[Any, str] = {int: "integer", float: "number", bool: "boolean"}
 
 
@@ -52,7 +55,7 @@ def mcp_command(
         if error.name not in ("mcp", "mcp_types", "anyio"):
             raise
         raise extra_missing("mcp", error.name, "mcp") from error
-    from forescale.agents.guard import confine
+    from forescale.confinement import confine
 
     if root is not None and not root.is_dir():
         raise not_found("--root", "give a folder that exists").at(str(root))
@@ -60,7 +63,7 @@ def mcp_command(
         os.chdir(folder)
         tempfile.tempdir = folder  # what commands keep aside stays inside
         tools = [tool_of(name, Path(folder), root) for name in TOOLS]
-        confine(Path(folder), () if root is None else (root,))
+        confine(Path(folder), (*SYSTEM, *([] if root is None else [root])))
         serve(tools)
 
 

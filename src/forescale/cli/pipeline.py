@@ -81,12 +81,14 @@ from forescale.struct import attributes
 RANKS, MICROBATCHES = 4, 8
 """Of a picture, where nothing says them."""
 
-app = Commands(help="Pipeline schedules: build, check, time, draw and optimise.", no_args_is_help=True)
-app.command("partition")(partition_command)
-app.command("run")(run_command)
+pipeline_app = Commands(
+    help="Pipeline schedules: build, check, time, draw and optimise.", no_args_is_help=True
+)
+pipeline_app.command("partition")(partition_command)
+pipeline_app.command("run")(run_command)
 
 
-@app.command("list")
+@pipeline_app.command("list")
 @grouped
 def list_schedules(*, output: OutputOptions) -> None:
     """List the schedules: names, constraints, closed forms of idle time and memory, source."""
@@ -98,7 +100,7 @@ def _show(view: Callable[[], View], document: Mapping[str, Any], output: OutputO
     show(Answer(view=view, document=lambda: document), output)
 
 
-@app.command("simulate")
+@pipeline_app.command("simulate")
 @grouped
 def simulate_schedule(
     *,
@@ -143,7 +145,7 @@ def _export(built: Built, folder: Path | None, printed: OutputOptions) -> None:
         write_steps([local.picture(item) for item, local in built], folder, error=not printed.is_text)
 
 
-@app.command()
+@pipeline_app.command()
 @grouped
 def compare(
     *,
@@ -166,7 +168,7 @@ def compare(
     _show(lambda: steps_view(results, refused), document, printed)
 
 
-@app.command()
+@pipeline_app.command()
 @grouped
 def draw(
     *,
@@ -261,7 +263,7 @@ def _format(draw_format: DrawFormat | None, output: Path | None, width: int | No
     return result
 
 
-@app.command("check")
+@pipeline_app.command("check")
 @grouped
 def check_file(
     *,
@@ -279,7 +281,7 @@ def check_file(
         raise typer.Exit(1)
 
 
-@app.command("optimise")
+@pipeline_app.command("optimise")
 @grouped
 def optimise_schedule(
     *,

@@ -84,7 +84,7 @@ class Correction(Struct, frozen=True, kw_only=True):
 
     @property
     def factor(self) -> float:
-        """What activations of the kind are multiplied by."""
+        """Return the factor by which activations of this kind of layer are multiplied (measured / modelled)."""
         return self.measured_bytes / self.analytical_bytes
 
 
@@ -125,11 +125,11 @@ class Residual(Struct, frozen=True, kw_only=True):
 
     @property
     def total_bytes(self) -> float:
-        """Both together."""
+        """Return the bytes of both residuals together."""
         return self.framework_overhead_bytes + self.live_tensor_excess_bytes
 
     def above(self, margin: float) -> float:
-        """Return by how much the upper end lies above the expected: nothing is taken off formulas, and the margin."""
+        """Return the bytes by which the upper end lies above the expected peak, with the safety margin."""
         framework_overhead_bytes = self.framework_overhead_bytes + max(self.live_tensor_excess_bytes, 0.0)
         return (1.0 + margin) * framework_overhead_bytes - self.total_bytes
 
@@ -166,5 +166,5 @@ class Anchor(Struct, frozen=True, kw_only=True):
     """What its files do not say, in sentences."""
 
     def of_step(self, seconds: Numeric) -> Numeric:
-        """Return what a part of a step takes in a whole step."""
+        """Return the seconds of a part of a step, scaled to the measured whole step."""
         return seconds if self.step is None else self.step.restored(seconds)

@@ -46,11 +46,11 @@ class Spread(Struct, frozen=True, kw_only=True):
     p90: float
 
     def low(self, seconds: float) -> float:
-        """Return what a tenth of runs lie below."""
+        """Return the 10th percentile of measured values for a projected one, in its unit."""
         return seconds * math.exp(min(self.p10, 0.0))
 
     def high(self, seconds: float) -> float:
-        """Return what a tenth of runs lie above."""
+        """Return the 90th percentile of measured values for a projected one, in its unit."""
         return seconds * math.exp(max(self.p90, 0.0))
 
     def widened(self) -> Self:

@@ -56,7 +56,7 @@ def family_of(op: Compute) -> Family:
 
 
 def extents_of(op: Compute) -> tuple[tuple[Numeric, ...], tuple[int, ...]]:
-    """Return the extents of `op`, and the power of each that its work grows with."""
+    """Return the extents of `op` (elements), and the power with which its work grows with each."""
     match op:
         case Gemm():
             return (op.m, op.n, op.k, op.batch), (1, 1, 1, 1)

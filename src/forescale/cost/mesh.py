@@ -28,12 +28,12 @@ class Group(Struct, frozen=True, kw_only=True):
 
     @property
     def axes(self) -> tuple[tuple[Numeric, Numeric], ...]:
-        """All (size, stride) pairs, innermost first."""
+        """Return all (number of ranks, stride in devices) pairs, innermost first."""
         return ((self.size, self.stride), *self.outer)
 
     @property
     def num_ranks(self) -> Numeric:
-        """Ranks of the communicator."""
+        """Return the number of ranks of the communicator."""
         return reduce(mul, (size for size, _ in self.axes))
 
     @property

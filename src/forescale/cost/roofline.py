@@ -376,7 +376,7 @@ def attention_dtype(device: Device, dtype: str) -> str:
 
 
 def padded(op: AttentionCore, padding: float) -> Numeric:
-    """Return the width at which a kernel that pads multiplies values."""
+    """Return the width, in elements, at which a kernel that pads multiplies values."""
     return value_width(qk_dim=op.qk_dim, v_dim=op.v_dim, padding=padding) if padding else op.v_dim
 
 

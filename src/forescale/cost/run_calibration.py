@@ -154,7 +154,7 @@ class Assumptions(Struct, frozen=True, kw_only=True):
     """Of a release one year later than the calibration's latest; its square grows with time."""
 
     def doubt(self, assumed: tuple[str, ...], *, moe: bool, years: float) -> float:
-        """Return what the settings in `assumed` add; `years` is the age of the release beyond the latest one."""
+        """Return the spread, in ln(measured / projected), of `assumed` settings, on a release `years` newer."""
         each = self.moe if moe else self.dense
         names = set(assumed)
         squares = [each**2] * len(names - {FRAMEWORK, RECIPE})
@@ -196,7 +196,7 @@ class RunCalibration(Struct, frozen=True, kw_only=True):
     """By device: errors of one's own runs on one's own cluster."""
 
     def factors(self, device: Device, software: str | None = None) -> RunFactors:
-        """Return the losses of one device under one software stack, by default the one usual on it.
+        """Return the fitted factors (shares of rates, seconds of overhead) of a device under a software stack.
 
         A stack may be of a release: "megatron-core@25.02" is Megatron-Core as it was in February 2025.
 
@@ -255,7 +255,7 @@ class RunCalibration(Struct, frozen=True, kw_only=True):
         return first - last
 
     def doubt(self, assumed: tuple[str, ...], software: str | None, *, moe: bool) -> float:
-        """Return what assumed settings and a release later than the latest add to a spread (`Assumptions`)."""
+        """Return the spread, in ln(measured / projected), that assumed settings and a later release add."""
         release = (software or "").partition("@")[2]
         years = max(0.0, years_of(release) - years_of(self.latest)) if self.latest else 0.0
         return self.assumed.doubt(assumed, moe=moe, years=years) if assumed else 0.0
@@ -316,7 +316,7 @@ class RunCalibration(Struct, frozen=True, kw_only=True):
 
 @functools.cache
 def years_of(release: str) -> float:
-    """Return the years since 2000 of a release such as "26.04"; of no release none.
+    """Return the years since 2000 of a release such as "26.04" (26.33); 0 for no release.
 
     Raises
     ------

@@ -214,7 +214,7 @@ class Costs:
         return replace(run, microbatch_overhead_s=0.0, step_overhead_s=0.0)
 
     def clock_share(self, device: Device) -> float:
-        """Return the clock that is predicted for over that of the device."""
+        """Return the ratio of the predicted clock to that of the device."""
         return (self.clock_hz or device.clock_hz) / device.clock_hz
 
     @property

@@ -317,7 +317,7 @@ class TileModel(Roofline, frozen=True):
 
 @cache
 def tiles_of(tiles: tuple[tuple[int, int, int], ...], num_cores: float) -> Array:
-    """Return the candidate tiles: rows of tile_m, tile_n, split and the columns of a square wave."""
+    """Return the candidate tiles, one row each: tile_m, tile_n (elements), split of k, columns of a square wave."""
     square = [math.ceil(math.sqrt(num_cores * rows / columns)) for rows, columns, _ in tiles]
     sizes = np.array(tiles, dtype=np.float64).T
     vstack = np.vstack([sizes, np.array([square], dtype=np.float64)])

@@ -164,7 +164,7 @@ def _batch(cluster: Cluster, kind: CollectiveKind, rows: Sequence[MeasuredCollec
 
 
 def errors(batch: CollectiveBatch, model: CollectiveModel) -> Array:
-    """Return ln(predicted / measured) of each row."""
+    """Return ln(predicted / measured) of each row, positive where the model is too slow."""
     predicted = model.seconds(kind=batch.kind, num_bytes=batch.num_bytes, group=batch.group)
     return np.asarray(np.log(predicted / batch.seconds), dtype=np.float64)
 

@@ -9,6 +9,8 @@ from statistics import median
 
 from forescale.errors import ReaderError, not_found, not_one_of, wrong_type
 from forescale.files import is_folder
+from forescale.formula import number_of
+from forescale.graph.counts import flops_of_parameters
 from forescale.logs import RunLog, read_log, seconds_of
 from forescale.profiles import TraceSummary, summarise
 from forescale.projection.result import Projection
@@ -147,7 +149,8 @@ def conventions(measured: Measured, projection: Projection, peak_flops: float) -
         return ()
     devices = projection.cluster.num_devices
     rate = 1.0 / measured.step_s / devices
-    dense = 6.0 * projection.params.active * projection.workload.tokens_per_step
+    tokens = projection.workload.tokens_per_step
+    dense = number_of(flops_of_parameters(parameters=projection.params.active, tokens=tokens))
     flops = {
         "causal": ("causal attention, no recompute", projection.model_flops_per_step),
         "full": ("attention as if nothing were masked", projection.model_flops_full_attention_per_step),

@@ -50,7 +50,7 @@ class Adapted(Struct, frozen=True, kw_only=True):
 
 
 def parts_of(b: Builder, name: str, result: str, outputs: Extent, *, matrices: int) -> tuple[Adapted, ...]:
-    """Return the parts of a product with one result that have adapters."""
+    """Return the parts of a product that have adapters, each with its name, inputs and outputs (elements)."""
     lora_targets = b.sharding.trainable.lora_targets if b.sharding.trainable.lora_rank and b.frozen else ()
     dim, width = outputs
     if name in UPS and "gate_up_proj" not in lora_targets:

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias, get_args
 
 from msgspec.structs import replace
 
+from forescale.formula import formula
 from forescale.graph.layer import VOCABULARY_WEIGHT
 from forescale.graph.operator import Block, Parameter
 from forescale.graph.ops import AttentionCore, Collective, EagerKernel, Elementwise, GroupedGemm, Primitive
@@ -106,7 +107,7 @@ def count_parameters(model: Model) -> ParameterCount:
 
 @lru_cache(maxsize=256)
 def count_trained(model: Model, trainable: Trainable) -> int:
-    """Return the parameters that are trained, adapters included; without multi-token prediction, as the total."""
+    """Return the number of trained parameters, adapters included; without multi-token prediction, as in the total."""
     return _counted("trained", own_parameters(model, trainable))
 
 
@@ -165,6 +166,12 @@ def executed_flops(primitive: Primitive) -> Numeric:
 
 
 @lru_cache(maxsize=256)
+@formula(unit="FLOP", source="Kaplan et al. 2020, arXiv:2001.08361, section 2.1: C ≈ 6 N D")
+def flops_of_parameters(*, parameters: Numeric, tokens: Numeric) -> Numeric:
+    """Return the FLOP of training on tokens as counted from the parameters alone, without attention scores."""
+    return 6.0 * parameters * tokens
+
+
 def model_flops(
     model: Model,
     seq_len: int,

@@ -125,7 +125,7 @@ def dimensions_of(config: Config, symbols: Mapping[str, str]) -> dict[str, int]:
 
 
 def rotary_share(config: Config) -> float:
-    """Return the part of a head's dimensions that is rotated."""
+    """Return the fraction of a head's dimensions that rotary embeddings rotate (0 to 1)."""
     rope = config.get("rope_parameters")
     value = rope.get("partial_rotary_factor") if isinstance(rope, Mapping) else None
     if value is None:

@@ -430,7 +430,7 @@ def partial_result(b: Builder, name: str, result: str, width: float) -> str:
 
 
 def scatter_sequence(b: Builder, name: str, *, source: str, result: str, width: float) -> None:
-    """Leave a tensor-parallel region: partial sums over tp -> residual layout."""
+    """Append to `b` the collective that ends a tensor-parallel region: a sum over tp of `width` elements per token."""
     size = b.sharding.tokens("sequence") * width * b.sharding.element_bytes
     if not b.sharding.choices.sp:
         reduce = Collective(kind="all_reduce", axis="tp", num_bytes=size)

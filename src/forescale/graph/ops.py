@@ -54,7 +54,7 @@ class Gemm(Struct, frozen=True, kw_only=True):
 
     @property
     def flops(self) -> Numeric:
-        """FLOP: 2·m·n·k per product."""
+        """Return the floating-point operations: 2·m·n·k per product of the batch."""
         return 2.0 * self.m * self.n * self.k * self.batch
 
 
@@ -74,7 +74,7 @@ class GroupedGemm(Struct, frozen=True, kw_only=True):
 
     @property
     def kernels(self) -> Numeric:
-        """Launches: one product per expert (Transformer Engine runs them on several streams), or one for all."""
+        """Return the number of kernel launches: one per expert (Transformer Engine runs several streams), or one."""
         return 1.0 if self.together else self.groups
 
     @property
@@ -121,7 +121,7 @@ class AttentionCore(Struct, frozen=True, kw_only=True):
 
     @property
     def computed_pairs(self) -> Numeric:
-        """Query-key pairs that the kernel multiplies, per sequence and head, on the rank that the others wait for."""
+        """Return the number of query-key pairs that the kernel computes, per sequence and head, on the slowest rank."""
         return self.pairs if self.skips_masked else self.q_len * self.kv_len
 
     @property

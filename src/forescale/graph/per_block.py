@@ -99,7 +99,7 @@ def _tower(vision: Vision, sharding: ShardingRules) -> tuple[tuple[int, Block], 
 
 
 def counted_weight_part(model: Model, seq_len: int) -> float:
-    """Return the part of what a pass keeps that schedules by memory count until its weight gradient: 32h / (34h + 5as).
+    """Return the fraction of a pass's memory that a schedule counts until its weight gradient: 32h / (34h + 5as).
 
     As the authors' scheduler does, whatever kernels keep (sail-sg/zero-bubble-pipeline-parallelism,
     pipeline_parallel/zerobubble/runtime.py; Qi et al. 2023, arXiv:2401.10241, section 2.1).
@@ -131,6 +131,6 @@ def message_bytes(model: Model, sharding: ShardingRules) -> Numeric:
 
 
 def kept_message_bytes(model: Model, sharding: ShardingRules) -> Numeric:
-    """Return what one device keeps of it, of stages that keep what they sent."""
+    """Return the bytes of the message between stages that a device keeps, for stages that keep what they sent."""
     choices, whole = sharding.choices, message_bytes(model, sharding)
     return whole / sharding.degrees.tp if choices.kernels.keeps_output_shares and not choices.sp else whole

@@ -79,7 +79,7 @@ class Degrees(Struct, frozen=True, kw_only=True):
 
     @property
     def dp(self) -> Numeric:
-        """Data-parallel degree of everything but experts."""
+        """Return the data-parallel degree of everything but experts (number of ranks)."""
         return self.dp_replicate * self.dp_shard
 
     @property
@@ -239,13 +239,13 @@ class ShardingRules:
                 return ("tp",) if self.summa and dim == "hidden" else ()
 
     def split(self, dim: Dim) -> Numeric:
-        """Return into how many parts `dim` is split."""
+        """Return the number of parts into which `dim` is sharded."""
         if dim not in self._splits:
             self._splits[dim] = self._parts(self.axes(dim))
         return self._splits[dim]
 
     def weight_split(self, dims: Sequence[Dim]) -> tuple[Numeric, ...]:
-        """Return into how many parts each dimension of a weight is split.
+        """Return the number of shards of each dimension of a weight.
 
         As those of activations; on the grid of SUMMA rows over cp, and columns and vectors over tp.
         """
@@ -272,11 +272,11 @@ class ShardingRules:
 
     @property
     def panel_steps(self) -> Numeric:
-        """Steps that SUMMA takes for one product."""
+        """Return the number of steps that SUMMA takes for one product."""
         return panel_steps(tp=self.degrees.tp, cp=self.degrees.cp, panels=float(self.choices.summa_panels))
 
     def degree(self, axis: Axis) -> Numeric:
-        """Return the ranks of an axis."""
+        """Return the number of ranks of an axis."""
         if axis not in ("cp_inner", "cp_outer"):
             return cast("Numeric", getattr(self.degrees, axis))
         inner: Numeric = inner_ranks(
@@ -288,7 +288,7 @@ class ShardingRules:
         return inner if axis == "cp_inner" else self.degrees.cp / inner
 
     def more_than_one(self, axis: Axis) -> Numeric:
-        """Return 1 where the axis has several ranks, else 0: buffers of collectives that one rank skips."""
+        """Return 1 where the axis has several ranks, else 0: a factor for buffers that a single rank does not need."""
         return several(degree=self.degree(axis))
 
     def tokens(self, dim: Dim = "sequence") -> Numeric:

@@ -376,7 +376,7 @@ class Stages(Struct, frozen=True, kw_only=True):
 
     @property
     def num_units(self) -> Array:
-        """The same with those that are replayed together as one."""
+        """Return the number of layers of every stage where layers that are replayed together count as one."""
         joined = (head - taken for head, taken in zip(self.heads, self.replayed, strict=True))
         return sum(joined, start=self.num_layers)
 
@@ -454,7 +454,7 @@ def _at_work(plan: StagePlan, at: int) -> Array:
 def over_stages(
     stages: Stages, parts: PerBlock[T], of: Callable[[T], Numeric], *, num_mtp: int, layers: bool = True
 ) -> Numeric:
-    """Return Σ layers × quantity on every stage, ends and multi-token prediction included; `layers` may be left out."""
+    """Return the sum of layers × quantity on every stage, in the unit of the quantity; `layers` may be left out."""
     result: Numeric = stages.first * of(parts.embedding) + stages.last * of(parts.head)
     if layers:
         for count, part in zip(stages.counts, parts.layers, strict=True):
@@ -546,5 +546,5 @@ class Picker:
         return picked
 
     def maximum(self, values: Numeric, stages: Stages) -> Numeric:
-        """Return the largest value over the stages that exist."""
+        """Return the largest value over the stages that exist, (candidates,), in the unit of the values."""
         return values if isinstance(values, float) else Picker.slowest(values, stages)(values)

@@ -60,7 +60,7 @@ class RankPeak(Struct, frozen=True, kw_only=True):
 
     @property
     def outside_bytes(self) -> float | None:
-        """What lies outside the allocator; None where it was not measured."""
+        """Return the bytes on the device outside the allocator; None where they were not measured."""
         return None if self.peak_device_bytes is None else self.peak_device_bytes - self.peak_reserved_bytes
 
 
@@ -92,18 +92,18 @@ class Estimate(Struct, frozen=True, kw_only=True):
 
     @property
     def point_bytes(self) -> float:
-        """What formulas say of the target, and the residual measured elsewhere."""
+        """Return the estimated peak in bytes: the formulas for the target plus the residual measured at the bench."""
         return self.analytical_bytes + self.residual.total_bytes
 
     @property
     def upper_bytes(self) -> float:
-        """The same with the residual grown by the margin, and nothing taken off what formulas say."""
+        """Return the upper bound of the peak in bytes: the residual grows by the margin and is never subtracted."""
         above = self.residual.above(self.safety_margin) if self.above_bytes is None else self.above_bytes
         return self.point_bytes + above
 
     @property
     def residual_share(self) -> float:
-        """Part of the point estimate that was measured."""
+        """Return the fraction of the point estimate that was measured (0 to 1)."""
         return self.residual.total_bytes / self.point_bytes
 
     @property

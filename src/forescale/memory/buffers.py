@@ -18,7 +18,7 @@ from forescale.struct import Struct
 
 
 def standing_buffers(setting: EvalContext, sharded: Sharded, least: Numeric, lasting: Numeric) -> Numeric:
-    """Return the buffers that exist throughout: the `least` that is gathered at any moment, and the `lasting` ones."""
+    """Return the bytes of buffers that exist during the whole step: the `least` gathered and the `lasting` ones."""
     parts: dict[str, Numeric] = {
         "gathered parameters": least,
         "lasting buffers": lasting,
@@ -32,7 +32,7 @@ def standing_buffers(setting: EvalContext, sharded: Sharded, least: Numeric, las
 
 
 def lasting_buffers(setting: EvalContext, sharded: Sharded) -> Numeric:
-    """Return the buffers that nothing frees once they are made: workspaces, dummy gradients, replicas' buckets."""
+    """Return the bytes of buffers that are never freed: workspaces, dummy gradients, buckets of replicas."""
     choices, kernels, device = setting.choices, setting.choices.kernels, setting.cluster.device
     parts: dict[str, Numeric] = {
         "workspaces of libraries": library_workspace_bytes(device, kernels, grouped=setting.model.is_moe),
@@ -135,7 +135,7 @@ class Gathered(Struct, frozen=True, kw_only=True):
 
     @property
     def least(self) -> Numeric:
-        """What stands throughout."""
+        """Return the bytes of gathered weights that exist at every moment."""
         return minimum(minimum(self.layers, self.loss), self.head)
 
 
@@ -261,7 +261,7 @@ def _with_vocabulary(elements: Elements) -> Numeric:
 
 
 def gathered_aside(setting: EvalContext, sharded: Sharded) -> Numeric:
-    """Return what two groups take where they are received: one is copied out after the next has come.
+    """Return the bytes of two receive buffers of gathered groups: one is copied out after the next has arrived.
 
     A group is a block but for its experts, these, or what stands at the root of the model.
     """

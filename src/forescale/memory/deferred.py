@@ -58,7 +58,7 @@ def deferred_bytes(setting: EvalContext, inputs: MemoryInputs, count: Numeric) -
 
 
 def drain_buffers(setting: EvalContext, sharded: Sharded) -> Numeric:
-    """Return the buffers into which the flush gathers inputs, on every stage."""
+    """Return the bytes of the buffers into which the flush gathers inputs, on every stage."""
     sharding = setting.sharding(sharded.degrees)
     return drain_buffer_bytes(
         gathered=sharding.tokens("sequence")

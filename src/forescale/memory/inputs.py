@@ -99,7 +99,7 @@ class StateBytes(Struct, frozen=True, kw_only=True):
     """Bytes of shards that every backward writes to the host."""
 
     def total(self) -> Numeric:
-        """Return weights, gradients and optimizer states together: no layout needs less."""
+        """Return the bytes of weights, gradients and optimizer states together: a lower bound of the peak."""
         return self.weights + self.gradients + self.optimizer
 
 

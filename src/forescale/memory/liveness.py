@@ -46,7 +46,7 @@ class Moment(Struct, frozen=True, kw_only=True):
 
     @property
     def num_bytes(self) -> Numeric:
-        """Sum of the tensors."""
+        """Return the bytes of the tensors that exist at this moment."""
         return total(self.tensors, name=f"{self.phase} {self.name}", unit="byte")
 
 
@@ -69,7 +69,7 @@ def undominated(moments: Sequence[Moment]) -> list[Moment]:
 
 
 def peak_bytes(moments: Sequence[Moment]) -> Numeric:
-    """Return the largest sum over the moments; recorded, of one candidate, it is that moment's sum."""
+    """Return the largest sum of bytes over the moments; of a single candidate under `explain`, that moment's terms."""
     sums = [moment.num_bytes for moment in undominated(moments)]
     if not sums:
         return 0.0

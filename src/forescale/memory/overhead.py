@@ -59,7 +59,7 @@ class Outside(Struct, frozen=True, kw_only=True):
 
     @property
     def expected(self) -> Numeric:
-        """What is expected of both."""
+        """Return the expected bytes outside the allocator: the device's context and communicators together."""
         parts = {"context": self.context.expected, "communicators": self.communicators.expected}
         return total(parts, name="outside the allocator", unit="byte")
 

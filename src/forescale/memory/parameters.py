@@ -29,7 +29,7 @@ def gathered_bytes(precision: Precision) -> float:
 
 
 def narrow_gathered_bytes(precision: Precision) -> float:
-    """Return the same of weights of products that are kept in 8 bits: 8, but 16 in MXFP8.
+    """Return the bytes per element of gathered weights of products that are kept in 8 bits: 1, but 2 in MXFP8.
 
     MXFP8 has scales of its own along rows and along columns, so both copies are made where 16 bits arrive (Megatron-LM,
     distributed/param_and_grad_buffer.py).
@@ -75,7 +75,7 @@ class Weights(Elements, frozen=True, kw_only=True):
         )
 
     def not_trained(self, precision: Precision) -> tuple[tuple[Elements, float], ...]:
-        """Return the parameters that are frozen, each kind with its bytes per element."""
+        """Return pairs of frozen parameters (elements on a device) and their bytes per element, one pair per type."""
         narrow = QUANTISED_BYTES.get(precision.frozen or "", 0.0)
         kinds = (self.frozen, frozen_bytes(precision)), (self.quantised, narrow)
         return tuple((elements, size) for elements, size in kinds if elements is not None)

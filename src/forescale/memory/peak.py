@@ -198,7 +198,7 @@ def stage_output_bytes(*, message_bytes: Numeric, microbatches: Numeric, pp: Num
 
 
 def message_buffers(setting: EvalContext, inputs: MemoryInputs) -> Numeric:
-    """Return the messages between pipeline stages that a rank holds throughout forward and backward."""
+    """Return the bytes of messages between pipeline stages that a rank holds throughout forward and backward."""
     degrees, stages, group = inputs.degrees, inputs.stages, inputs.in_flight.group
     received: Numeric = 1.0
     if setting.choices.kernels.receives_ahead:
@@ -242,7 +242,7 @@ def waiting_message_bytes(
 
 
 def pool_bytes(setting: EvalContext, inputs: MemoryInputs) -> Numeric:
-    """Return what working sets take more because graphs capture all but the experts; 0 where they do not."""
+    """Return the extra bytes of working sets where CUDA graphs capture all but the experts; 0 elsewhere."""
     stages, head = inputs.stages, inputs.blocks.head.replayed
     if setting.choices.graphs != "partial":
         return 0.0
@@ -285,13 +285,13 @@ class MemoryParts(Struct, frozen=True, kw_only=True):
     """In the host's memory instead: no part of the peak."""
 
     def total(self) -> Numeric:
-        """Return the peak of each stage."""
+        """Return the peak memory of each stage in bytes."""
         parts = {f"{name}_bytes": getattr(self, name) for name in PARTS}
         return total(parts, name="peak_bytes", unit="byte")
 
     @property
     def allocated(self) -> Numeric:
-        """What tensors take of each stage's peak."""
+        """Return the bytes of tensors at each stage's peak."""
         return self.weights + self.gradients + self.optimizer + self.activations + self.buffers
 
 
@@ -505,7 +505,7 @@ def _away(
 
 
 def highest_peak(footprint: Footprint, overhead: Overhead, stages: Stages) -> Numeric:
-    """Return what the fullest device of every candidate needs at the upper end of its range."""
+    """Return the bytes of the fullest device of every candidate at the upper end of its 80 % interval."""
     memory, outside = footprint.memory, footprint.outside
     allocated = memory.allocated
     reserved = allocated + memory.overhead - outside.expected

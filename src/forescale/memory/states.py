@@ -144,7 +144,7 @@ def on_host(kept: StateBytes, offload: Offload, zero: Numeric, left: float, sent
 
 
 def narrow_weights(setting: EvalContext, sharded: Sharded) -> Numeric:
-    """Return what weights in 8 or 4 bits add on every stage: copies of theirs, the type of the others."""
+    """Return the bytes that 8- or 4-bit weights add on every stage: their copies, less those of the wider type."""
     precision, degrees = setting.workload.precision, sharded.degrees
     narrow = over_stages(
         sharded.stages,

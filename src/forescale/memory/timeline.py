@@ -86,7 +86,7 @@ class StageLoad(Load, frozen=True, kw_only=True):
 
 
 def total_bytes(tensors: Iterable[Sized]) -> float:
-    """Return the sum of the sizes."""
+    """Return the sum of the sizes of tensors in bytes."""
     return sum(tensor.num_bytes for tensor in tensors)
 
 
@@ -273,7 +273,7 @@ class Standing(Struct, frozen=True, kw_only=True):
 
     @property
     def states(self) -> float:
-        """Weights, gradients and optimizer states."""
+        """Return the bytes of weights, gradients and optimizer states on a rank."""
         return self.weights + self.gradients + self.optimizer
 
 
@@ -294,7 +294,7 @@ class PeakMoment(Struct, frozen=True, kw_only=True):
 
     @property
     def kinds(self) -> dict[str, float]:
-        """GiB by kind: the states, buffers and activations."""
+        """Return the bytes allocated at the peak by kind: weights, gradients, optimizer, buffers and activations."""
         sizes: dict[str, float] = {}
         for tensor in self.tensors:
             kind = {"states": tensor.name, "buffers": "buffers"}.get(tensor.owner, "activations")

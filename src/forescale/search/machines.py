@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -14,6 +14,7 @@ from forescale.results import Result
 from forescale.spec.phrases import layout
 from forescale.struct import Struct, attributes
 
+Answer = TypeVar("Answer")
 SCHEMA = "forescale.machines/1"
 
 
@@ -108,6 +109,20 @@ def on_machines(
     return Machines(machines=tuple(_machine(question, search, project, prices) for question in questions))
 
 
+def fitting(question: Question, search: Callable[[Question], Answer]) -> tuple[Answer, bool]:
+    """Return what a search finds that fits at the upper end of its memory range, else as expected; and whether it did.
+
+    Raises
+    ------
+    InfeasibleError
+        If no layout is legal, or none fits.
+    """
+    try:
+        return search(replace(question, safe=True)), True
+    except InfeasibleError:
+        return search(question), False
+
+
 def _machine(
     question: Question,
     search: Callable[[Question], Projection],
@@ -121,9 +136,7 @@ def _machine(
     try:
         if question.strategy is not None:
             return replace(machine, projection=project(question))
-        try:
-            return replace(machine, projection=search(replace(question, safe=True)), chosen="safe")
-        except InfeasibleError:
-            return replace(machine, projection=search(question), chosen="at risk")
+        best, has_margin = fitting(question, search)
+        return replace(machine, projection=best, chosen="safe" if has_margin else "at risk")
     except (SpecError, InfeasibleError) as error:
         return replace(machine, problem=str(error))

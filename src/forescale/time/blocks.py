@@ -69,7 +69,7 @@ class BlockSeconds(Struct, frozen=True, kw_only=True):
 
     @property
     def input_gradient(self) -> Numeric:
-        """The backward less weight gradients."""
+        """Return the seconds of the backward pass without weight gradients."""
         return self.backward - self.weight
 
 

@@ -253,7 +253,7 @@ def _in_parts(exchange: Exchange, parts: Numeric) -> Exchange:
 
 
 def buckets_of(setting: EvalContext, trained: Elements) -> Numeric | None:
-    """Return the buckets of gradients on every stage; None where no size is given."""
+    """Return the number of gradient buckets on every stage; None where no bucket size is given."""
     size = setting.choices.kernels.bucket_elements
     return gradient_buckets(elements=trained.dense + trained.expert, bucket_elements=size) if size else None
 

@@ -111,7 +111,7 @@ def beyond_wait(*, exposed: Numeric, wait: Numeric) -> Numeric:
 
 
 def stage_waits(stage: Numeric, vpp: Numeric, forward: Numeric, backward: Numeric) -> tuple[Numeric, Numeric]:
-    """Return how long every stage waits before its first forward and after its last backward."""
+    """Return the seconds that every stage waits before its first forward and after its last backward."""
     before, after = (pipeline_wait(stage=stage, seconds=item, vpp=vpp) for item in (forward, backward))
     return before, after
 
@@ -130,7 +130,7 @@ def panel_time(
 
 
 def panelled(compute: Numeric, communication: Seconds, steps: Numeric, contention: Numeric) -> Numeric:
-    """Return what shows of the messages of all steps of SUMMA, those of both axes one after the other."""
+    """Return the exposed seconds of the messages of all SUMMA steps, those of both axes in sequence."""
     return panel_time(
         communication=summed(communication.values()), cover=compute, steps=steps, contention=contention
     )
@@ -201,13 +201,13 @@ class Covers:
         )
 
     def of_forward(self, priced_operator: PricedOperator) -> tuple[Numeric, Numeric]:
-        """Return the compute behind which forward communication may run whole, and in chunks."""
+        """Return the seconds of compute behind which forward communication may run as a whole, and in chunks."""
         product = self._linear(priced_operator) if self.asynchronous else None
         beside = summed(item.forward[0] for item in self._beside(priced_operator))
         return priced_operator.forward[0] + beside, 0.0 if product is None else product.forward[0]
 
     def of_backward_input(self, priced_operator: PricedOperator) -> tuple[Numeric, Numeric]:
-        """Return the same for the gradient of the input: behind the weight gradient of the product it feeds."""
+        """Return the same seconds for the input gradient: behind the weight gradient of the product that it feeds."""
         feeds = self._fed(priced_operator)
         if feeds is not None:
             return priced_operator.backward_input[0] + feeds.backward_weight[0], 0.0
@@ -221,7 +221,7 @@ class Covers:
         ]
 
     def of_backward_weight(self, priced_operator: PricedOperator) -> tuple[Numeric, Numeric]:
-        """Return the same for the weight gradient: behind the input gradient of the product it feeds."""
+        """Return the same seconds for the weight gradient: behind the input gradient of the product that it feeds."""
         feeds = self._fed(priced_operator)
         return priced_operator.backward_weight[0] + (0.0 if feeds is None else feeds.backward_input[0]), 0.0
 

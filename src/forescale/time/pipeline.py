@@ -67,7 +67,7 @@ class Pipeline(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def vpp(self) -> float:
-        """Virtual stages per rank, as far as passes are told apart by them."""
+        """Return the number of virtual stages per rank, as far as passes are distinguished by them."""
         return 1.0
 
     def passes(self, ranks: Stages) -> Stages:
@@ -75,11 +75,11 @@ class Pipeline(Struct, frozen=True, kw_only=True, eq=False):
         return ranks
 
     def per_stage(self, per_rank: Numeric) -> Numeric:
-        """Return what each rank spends, (ranks, candidates), on the stages of `passes`."""
+        """Return the seconds of each rank, (ranks, candidates), on the stages of `passes`."""
         return per_rank
 
     def per_rank(self, per_stage: Numeric) -> Numeric:
-        """Return what a micro-batch spends on each rank, of what it does on the stages of `passes`."""
+        """Return the seconds of a micro-batch on each rank, from its seconds on the stages of `passes`."""
         return per_stage
 
     def take(self, candidates: NDArray[np.int64]) -> Pipeline:  # noqa: ARG002
@@ -100,7 +100,7 @@ class Simulated(Pipeline, frozen=True, kw_only=True, eq=False):
 
     @property
     def vpp(self) -> float:
-        """Virtual stages per rank."""
+        """Return the number of virtual stages per rank."""
         return self.compiled.schedule.placement.vpp
 
     def passes(self, ranks: Stages) -> Stages:  # noqa: ARG002

@@ -91,7 +91,7 @@ class Pricing:
     """Of primitives whose extents are numbers: equal ones of a layout are looked at once."""
 
     def kernels(self, operator: Operator, work: Work) -> Numeric:
-        """Return what launching one pass of an operator costs the host, in calls from the framework."""
+        """Return the host cost of launching one pass of an operator, in number of calls from the framework."""
         routes = self.graphs != "none" and (operator.name in ROUTING or "shared_experts" in operator.modules)
         if self.graphs == "full" or routes or (self.graphs == "partial" and operator.part != "moe"):
             return 0.0
@@ -216,7 +216,7 @@ def launch_gap(*, kernels: Numeric, interval: Numeric, busy: Numeric, blocking: 
 
 
 def calls_of(primitive: Primitive, groups: Mapping[MeshAxis, Group]) -> Numeric:
-    """Return what launching a primitive costs the host, in calls from the framework.
+    """Return the host cost of launching a primitive, in number of calls from the framework.
 
     A message within one rank and a step that moves nothing are not launched.
     """
@@ -233,7 +233,7 @@ def calls_of(primitive: Primitive, groups: Mapping[MeshAxis, Group]) -> Numeric:
 
 
 def calls_of_steps(calls: Numeric, steps: Numeric | None) -> Numeric:
-    """Return what the host pays for steps of `calls` each: the first is called, it launches those of the others."""
+    """Return the host cost of steps of `calls` launches each: the first is called and launches those of the others."""
     return calls if steps is None else calls * (1.0 + FURTHER_LAUNCH * (steps - 1.0))
 
 

@@ -76,7 +76,7 @@ class StepSeconds(Struct, frozen=True, kw_only=True):
     """Executed FLOP of one micro-batch, all stages together."""
 
     def total(self) -> Numeric:
-        """Return the step time."""
+        """Return the step time in seconds."""
         return total(self.parts, name="step_time_s", unit="s")
 
 
@@ -465,7 +465,7 @@ def _add_once(
 
 
 def straggler_share(run: RunFactors, cluster: Cluster) -> Numeric:
-    """Return by how much of a step the slowest device, and the slowest slice, is expected to lie behind the mean."""
+    """Return the fraction of a step by which the slowest device and slice are expected to lie behind the mean."""
     slices = run.slice_straggler * expected_maximum(num_slices(cluster))
     return run.straggler * expected_maximum(cluster.num_devices) + slices
 

@@ -196,7 +196,7 @@ def updated_tensors(*, zero: Numeric, sharded: Numeric, flat_from: float) -> Num
 
 
 def flat_from(kernels: Kernels) -> float:
-    """Return the stage from which the update takes all tensors at once."""
+    """Return the ZeRO stage from which the optimizer update takes all tensors in one kernel."""
     if not kernels.flat_update:
         return 3.0
     return 2.0 if kernels.keeps_product_gradients else 1.0

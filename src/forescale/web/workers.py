@@ -8,17 +8,15 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
-import sys
-import sysconfig
 import tempfile
 import traceback
 from collections.abc import AsyncIterator
-from functools import partial
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from forescale.confinement import confine
 from forescale.errors import ForescaleError, timed_out
 
 Work: TypeAlias = str
@@ -153,7 +151,7 @@ def _serve(there: Connection, nice: int) -> None:
     os.nice(nice)
     with tempfile.TemporaryDirectory(prefix="forescale-") as folder:
         tempfile.tempdir = folder
-        sys.addaudithook(partial(_guard, _within(folder)))
+        confine(Path(folder))
         while True:
             try:
                 work, question = there.recv()
@@ -175,20 +173,3 @@ def _mistake(error: Exception) -> str:
     place = traceback.extract_tb(error.__traceback__)[-1]
     where = f"{Path(place.filename).name}, line {place.lineno}"
     return f"this is a mistake of the program, not of the question: {type(error).__name__} in {where}; please report it"
-
-
-def _within(folder: str) -> tuple[str, ...]:
-    """Return the folders in which a worker may open files: its own, and where programs lie."""
-    libraries = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    places = [Path(folder), Path(__file__).parents[1], *map(Path, libraries)]
-    return tuple(f"{place.resolve()}{os.sep}" for place in places)
-
-
-def _guard(within: tuple[str, ...], event: str, arguments: tuple[Any, ...]) -> None:
-    """Refuse what a worker never needs: files elsewhere, programs, connections."""
-    if event in ("open", "os.listdir", "os.scandir") and isinstance(arguments[0], str | bytes | None):
-        name = os.path.realpath(os.fsdecode(arguments[0] or "."))
-        if not f"{name}{os.sep}".startswith(within):
-            raise FileNotFoundError(2, "No such file or directory")
-    elif event in ("os.exec", "os.system", "os.posix_spawn", "subprocess.Popen", "socket.connect"):
-        raise PermissionError(13, "Permission denied")

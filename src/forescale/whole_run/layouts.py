@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import gcd
 
-from msgspec.structs import replace
-
-from forescale.errors import InfeasibleError
 from forescale.question import Question
 from forescale.search import SearchResult
+from forescale.search.machines import fitting
 from forescale.spec.layout import Layout
 from forescale.spec.proposal import Constraint
 from forescale.units import counted
@@ -40,13 +38,11 @@ def searched_layout(parts: Sequence[Question], search: Search) -> tuple[Layout, 
     if len(parts) > 1:
         common = gcd(*(part.site.workload.global_batch_size for part in parts))
         question = question.with_space(rules=(*question.space.rules, _divides(common)))
-    try:
-        result, margin = search(replace(question, safe=True)), "with margin"
-    except InfeasibleError:
-        result = search(question)
-        margin = "as expected, but not at the upper end of the 80 % interval"
-    best = result.best[0].strategy
-    return best, f"fastest of {counted(result.num_legal, 'legal layout')} that fits {margin}"
+    result, has_margin = fitting(question, search)
+    margin = "with margin" if has_margin else "as expected, but not at the upper end of the 80 % interval"
+    return result.best[
+        0
+    ].strategy, f"fastest of {counted(result.num_legal, 'legal layout')} that fits {margin}"
 
 
 def _divides(batch: int) -> Constraint:

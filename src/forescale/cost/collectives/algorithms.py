@@ -126,7 +126,7 @@ PIPED: frozenset[CollectiveKind] = frozenset(("broadcast", "reduce"))
 
 
 def passes(kind: CollectiveKind) -> float:
-    """Return 2 for all-reduce, which scatters and gathers, and 1 for the others."""
+    """Return how many times a collective moves the data: 2 for all-reduce (scatter and gather), 1 for the others."""
     return 2.0 if kind == "all_reduce" else 1.0
 
 
@@ -163,7 +163,7 @@ def tightest(route: Route, protocol: int) -> Numeric:
 
 
 def hop_seconds(route: Route, protocol: int) -> Numeric:
-    """Return the latency of one pass: all hops, each of its tier."""
+    """Return the latency of one pass in seconds: all hops, each of its tier."""
     return summed(leg.hops * leg.hop(protocol) for leg in route.legs)
 
 

@@ -127,14 +127,14 @@ class Route(Struct, frozen=True, kw_only=True):
 
     @property
     def within_a_node(self) -> Numeric:
-        """1 where the group lies within the innermost tier, else 0."""
+        """Return 1 where the group lies within the innermost tier, else 0."""
         inside: Numeric = 1.0
         for leg in self.legs[1:]:
             inside = inside * indicator(leg.fan <= 1.0)
         return inside
 
     def slices(self, protocol: int) -> float:
-        """Parts of a chunk that every tier forwards apart."""
+        """Return the number of parts of a chunk that every tier forwards on its own."""
         return min(leg.link.wire(protocol).slices for leg in self.legs)
 
     def launch(self, protocol: int) -> Numeric:

@@ -264,7 +264,7 @@ def _counted_pairs(b: Builder, *, causal: bool, window: float) -> tuple[Numeric,
 
 
 def core_pairs(b: Builder, *, causal: bool, window: float = float("inf")) -> tuple[Numeric, Numeric]:
-    """Return the queries of the rank with most pairs of one head and sequence, and these pairs."""
+    """Return the number of queries of the busiest rank, and its number of query-key pairs, of one head and sequence."""
     return b.sharding.seq_len / b.sharding.split("core_sequence"), _counted_pairs(
         b, causal=causal, window=window
     )[1]

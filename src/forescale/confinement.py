@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+import sysconfig
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 READS = ("open", "os.listdir", "os.scandir")
 WRITES = (
@@ -29,36 +31,38 @@ STARTS = (
 )
 """What the server never does: start programs, reach the network."""
 PACKAGES = (
-    sys.prefix,
-    sys.base_prefix,
-    str(Path(__file__).parents[1]),
-    "/proc/self",
-    "/dev/null",
-    "/usr/share/zoneinfo",
+    *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    str(Path(__file__).parent),
 )
+"""Folders of Python's libraries and of this package, which every process may read."""
+Hook: TypeAlias = Callable[[str, tuple[object, ...]], None]
 
 
-def confine(folder: Path, readable: Sequence[Path]) -> None:
+def confine(folder: Path, readable: Sequence[str | Path] = ()) -> None:
     """Refuse, from now on and in the whole process, all files but those of Python, `readable` and `folder`.
 
     Only `folder` may be written. A refused file is a PermissionError, which commands report as any other file that
     cannot be read. It cannot be undone, so that no argument of a tool can undo it.
     """
-    own = os.path.realpath(folder)
-    named: tuple[str | Path, ...] = (*PACKAGES, *sys.path, *readable, own)
-    places = tuple(os.path.realpath(item) for item in named if item)
+    sys.addaudithook(guard_of(folder, readable))
+
+
+def guard_of(folder: Path, readable: Sequence[str | Path] = ()) -> Hook:
+    """Return the audit hook of `confine`."""
+    local = os.path.realpath(folder)
+    places = (*map(os.path.realpath, (*PACKAGES, *readable)), local)
 
     def hook(event: str, args: tuple[object, ...]) -> None:
         if event in STARTS:
             raise PermissionError(1, f"not allowed in this server: {event}")
         if event in WRITES:
             for item in args[:2]:
-                _check(item, (own,))
+                _check(item, (local,))
         elif event in READS:
             writes = event == "open" and _writes(args)
-            _check(args[0] if args else None, (own, "/dev/null") if writes else places)
+            _check(args[0] if args else None, (local, "/dev/null") if writes else places)
 
-    sys.addaudithook(hook)
+    return hook
 
 
 def _writes(args: tuple[object, ...]) -> bool:
