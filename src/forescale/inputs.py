@@ -126,7 +126,10 @@ def recorded_blocks(question: Question, layout: Layout) -> Question:
     )
     if recorded is None:
         return question
-    return replace(question, model=recorded, workload=replace(workload, trainable=Trainable()))
+    types = replace(workload.precision, frozen=None)
+    return replace(
+        question, model=recorded, workload=replace(workload, trainable=Trainable(), precision=types)
+    )
 
 
 def _is_whole(layout: Layout) -> bool:

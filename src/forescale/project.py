@@ -93,7 +93,7 @@ def project(
     result = _projection(prepare(request), stages)
     if request.workload.outer is not None:
         result = _over_sites(request, result)
-    return replace(result, notes=(*result.notes, *request.notes)) if request.notes else result
+    return replace(result, workload=request.workload, notes=(*result.notes, *request.notes))
 
 
 def _over_sites(question: Question, one: Projection) -> Projection:

@@ -28,6 +28,9 @@ from forescale.frameworks.readers import READERS
         ),
         (json.dumps({"train_batch_size": 8}), "deepspeed", {("{", 1), ("train_batch_size:", 1)}),
         ("# python pretrain.py --num-layers 4\necho hello\n", None, set()),
+        ("  stage: sft\n  finetuning_type: lora\n", "llamafactory", {("finetuning_type:", 2)}),
+        ("#!/bin/bash\ncat > x.yaml <<E\ndistributed_type: FSDP\nE\n", None, set()),
+        ("output_dir: x\nprep_stage: 1\n", None, set()),
     ],
 )
 def test_the_content_decides_the_format(text, name, markers):

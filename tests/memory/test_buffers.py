@@ -102,6 +102,19 @@ def test_buckets_of_replicas_stand_where_states_are_not_sharded():
     assert difference == plain.memory.stages[0].weights_bytes
 
 
+def test_whole_gradients_stand_beside_the_shards():
+    """FSDP in no_sync: gradients of all parameters in the type of the weights, where micro-batches are several."""
+    question = {"cluster": cluster(8), "workload": workload()}
+    base = Layout(dp_shard=8, zero=3)
+    plain, whole = (
+        project(dense(), strategy=replace(base, kernels=Kernels(keeps_whole_gradients=on)), **question)
+        for on in (False, True)
+    )
+    difference = whole.memory.stages[0].buffers_bytes - plain.memory.stages[0].buffers_bytes
+    several = workload().global_batch_size > 8
+    assert difference == (8 * plain.memory.stages[0].weights_bytes if several else 0)
+
+
 def test_replicas_that_share_no_states_have_buckets_too():
     base = Layout(dp_replicate=4, zero=0)
     plain, buckets = (

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
 from importlib.resources import files
+from textwrap import dedent
 from typing import ClassVar, Final
 
 import msgspec
@@ -72,11 +73,13 @@ class Content:
     """A text with the lines of its keys."""
 
     def __init__(self, text: str) -> None:
-        self.text = text.replace("\r\n", "\n").replace("\r", "\n")
+        self.text = dedent(text.replace("\r\n", "\n").replace("\r", "\n"))
 
     @cached_property
     def keys(self) -> Mapping[str, int]:
-        """Return the line of each key of the outermost table, and, with a dot, of the tables in it."""
+        """Return the line of each key of the outermost table and, with a dot, of the tables in it; none of a script."""
+        if self.text.startswith("#!"):
+            return {}
         if self.text.lstrip().startswith("{"):
             return self._json_keys()
         lines: dict[str, int] = {}

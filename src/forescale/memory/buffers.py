@@ -52,6 +52,13 @@ def lasting_buffers(setting: EvalContext, sharded: Sharded) -> Numeric:
             replicas=sharded.degrees.dp,
             zero=sharded.degrees.zero,
         )
+    if kernels.keeps_whole_gradients:
+        parts["whole gradients"] = whole_gradient_bytes(
+            parameters=sharded.trained.dense + sharded.trained.expert,
+            element_bytes=STORAGE_BYTES[setting.workload.precision.parameters],
+            zero=sharded.degrees.zero,
+            microbatches=setting.num_microbatches(sharded.degrees),
+        )
     return total(parts, name="lasting buffers", unit="byte")
 
 
@@ -74,6 +81,17 @@ def _score_buffer(setting: EvalContext, sharded: Sharded) -> Numeric:
 def score_buffer_bytes(*, queries: Numeric, keys: Numeric, element_bytes: float) -> Numeric:
     """Bytes × queries of all heads × keys."""
     return queries * keys * element_bytes
+
+
+@formula(
+    unit="byte",
+    source="PyTorch, FullyShardedDataParallel.no_sync; accelerate, Accelerator.no_sync; transformers, Trainer",
+)
+def whole_gradient_bytes(
+    *, parameters: Numeric, element_bytes: float, zero: Numeric, microbatches: Numeric
+) -> Numeric:
+    """Parameters × bytes from stage 2 on, if a step has several micro-batches."""
+    return where((zero >= 2) & (microbatches > 1), parameters * element_bytes, 0.0)
 
 
 @formula(

@@ -89,6 +89,9 @@ class Kernels(SpecStruct, frozen=True, kw_only=True):
     replica_buckets: bool = False
     """Without sharded states (zero 0) replicas sum gradients in flat buckets of the weights' type, which stand beside
     the accumulated ones throughout (PyTorch's DistributedDataParallel)."""
+    keeps_whole_gradients: bool = False
+    """From stage 2 on the gradients of all micro-batches add up unsharded and are reduced with the last (FSDP in
+    no_sync, as accelerate accumulates); False reduces them after each micro-batch."""
     broadcasts_updates: bool = False
     """Under zero 1 and 2 states are dealt to ranks by whole tensors: gradients are all-reduced, and each rank
     broadcasts what it updated (InternEvo); False scatters and gathers equal shares (Megatron-Core, DeepSpeed)."""

@@ -48,3 +48,27 @@ def test_a_variable_of_the_environment_is_asked_for_by_its_flag(value):
     text = SCRIPT.replace("$LAYERS", value).replace("$2", "x").replace("$3", "1").replace("${4}", "bf16")
     with raises(MissingError, "missing --var", fix="--var N=32"):
         read(text=text)
+
+
+def test_the_variable_by_which_a_script_chooses_is_asked_for():
+    text = SCRIPT.replace("ENV=$1\nSIZE=$2\nMBS=$3\nTYPE=${4}\n", "MBS=1\nTYPE=bf16\n")
+    with raises(MissingError, "missing --var", fix="--var SIZE=1B"):
+        read(text=text)
+
+
+def test_flags_with_underscores_are_those_of_a_fork():
+    names = (
+        "num-layers",
+        "hidden-size",
+        "num-attention-heads",
+        "seq-length",
+        "micro-batch-size",
+        "global-batch-size",
+    )
+    spelt = SCRIPT.replace("max-position-embeddings", "max_position_embeddings").replace(
+        "vocab-size", "vocab_size"
+    )
+    for name in names:
+        spelt = spelt.replace(f"--{name}", f"--{name.replace('-', '_')}")
+    parsed = read("1 1B 1 bf16", text=f"{spelt.rstrip()} --no_tie_embed_logits\n")
+    assert (parsed.model.num_layers, parsed.model.tied_embeddings) == (4, False)

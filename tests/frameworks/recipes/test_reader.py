@@ -165,3 +165,26 @@ def test_one_device_by_the_name_of_a_file(tmp_path):
 def test_references_to_other_keys(read):
     text = "max_seq_len: ${variables.max_seq_len}\nvariables:\n  max_seq_len: 1024"
     assert read("llm-foundry", "max_seq_len: 512", text).workload_fields["seq_len"] == 1024
+
+
+def test_functions_of_keys_are_computed(read):
+    functions = "ffn_hidden_size: ${multiply:4, ${.hidden_size}}"
+    text = TEXTS["nemo-1"]
+    line = next(line for line in text.splitlines() if "ffn_hidden_size" in line)
+    parsed = read("nemo-1", line.strip(), functions)
+    assert parsed.model.layers[0].ffn.ffn_hidden_size == 4 * parsed.model.hidden_size
+
+
+def test_devices_that_degrees_do_not_divide_are_missing(read):
+    options = replace(options_of("nemo-1"), num_devices=None, strict=False)
+    parsed = read(
+        "nemo-1", "  num_layers: 4", "  num_layers: 16\n  pipeline_model_parallel_size: 16", options
+    )
+    assert [fact.part for fact in parsed.missing] == ["devices"]
+
+
+def test_dashes_in_keys_are_underscores(read):
+    text = TEXTS["gpt-neox"]
+    assert read("gpt-neox").strategy.recompute.granularity == "full"
+    dashed = text.replace("checkpoint_activations", "checkpoint-activations")
+    assert read("gpt-neox", text, dashed).strategy.recompute.granularity == "full"

@@ -1,12 +1,19 @@
 import json
 
 import pytest
+from msgspec.structs import replace
 from tests.errors import raises
 
+from forescale.catalogue.clusters import load_cluster
+from forescale.catalogue.frameworks import load_framework
 from forescale.catalogue.models import load_model
-from forescale.errors import ReaderError, UnknownKeyError
+from forescale.errors import MissingError, ReaderError, UnknownKeyError
 from forescale.frameworks.readers import read_file
 from forescale.frameworks.reading import Options, ParsedFile
+from forescale.project import project
+from forescale.question import Question
+from forescale.spec import Workload
+from forescale.spec.framework import merged
 
 AXOLOTL = """base_model: meta-llama/Llama-3.1-8B
 sequence_len: 4096
@@ -202,3 +209,109 @@ def test_a_script_that_trains_nothing_is_refused(read):
             ),
             "run.sh",
         )
+
+
+LAUNCH = """LENGTH=$2
+accelerate launch --use_deepspeed --zero_stage 3 --num_processes $1 sft.py --model_name_or_path Qwen/Qwen2.5-7B \\
+  --per_device_train_batch_size 2 --gradient_accumulation_steps $((64 / (2 * GPUS))) --max_length $LENGTH --bf16 True
+"""
+
+
+def test_one_error_names_the_open_arguments_of_a_command(read):
+    with raises(MissingError, "missing --args, --var", fix='--args "1 2048" --var GPUS=1'):
+        read(LAUNCH, "run.sh", num_devices=None)
+    parsed = read(LAUNCH, "run.sh", num_devices=None, arguments=("8", "4096"), variables={"GPUS": "8"})
+    assert (parsed.num_devices, parsed.layout_fields["zero"], parsed.workload_fields["seq_len"]) == (
+        8,
+        3,
+        4096,
+    )
+    assert parsed.workload_fields["global_batch_size"] == 64
+
+
+@pytest.mark.parametrize(
+    ("command", "devices"),
+    [
+        ("deepspeed --include localhost:0,1,2 sft.py", 3),
+        ("export CUDA_VISIBLE_DEVICES=0,1\npython sft.py", 2),
+        ("export CUDA_VISIBLE_DEVICES=0,1\ntorchrun --nnodes $NODES --nproc_per_node 2 sft.py", None),
+    ],
+)
+def test_devices_of_a_command(read, command, devices):
+    parsed = read(
+        f"{command} --model_name_or_path gpt2 --per_device_train_batch_size 2\n", "run.sh", num_devices=None
+    )
+    assert parsed.num_devices == devices
+    assert any(fact.part == "devices" for fact in parsed.missing) == (devices is None)
+
+
+def test_fsdp_adds_up_whole_gradients_in_fp32(read):
+    sharded = f"{TRL}fsdp: full_shard auto_wrap\n"
+    parsed = read(sharded)
+    assert parsed.layout_fields["kernels"]["keeps_whole_gradients"]
+    assert parsed.workload_fields["precision"]["gradients"] == "fp32"
+    synced = read(
+        f"{sharded}accelerator_config:\n  gradient_accumulation_kwargs:\n    sync_each_batch: true\n"
+    )
+    assert "keeps_whole_gradients" not in synced.layout_fields.get("kernels", {})
+
+
+def test_adapters_by_the_names_of_peoples_programs(read):
+    parsed = read(
+        f"{TRL}use_peft_lora: true\nlora_r: 8\nuse_4bit_quantization: true\nuse_nested_quant: true\n"
+    )
+    assert parsed.workload_fields["trainable"]["lora_rank"] == 8
+    assert parsed.workload_fields["precision"]["frozen"] == "nf4_double"
+    assert read(f"{TRL}lora_r: 8\n").workload_fields["trainable"]["lora_rank"] == 8
+    assert "trainable" not in read(f"{TRL}lora_r: 8\nuse_peft: false\n").workload_fields
+
+
+def test_a_batch_alone_does_not_mean_megatron(read):
+    parsed = read(f"{FACTORY}global_batch_size: 96\n")
+    assert (parsed.framework, parsed.layout_fields["zero"]) == ("transformers", 0)
+    assert parsed.workload_fields["global_batch_size"] == 64
+
+
+def test_a_prediction_is_refused(read):
+    with raises(ReaderError, "wrong_format"):
+        read("model_name_or_path: gpt2\nstage: sft\nfinetuning_type: lora\ndo_predict: true\n")
+
+
+def test_the_reference_model_is_sized(read):
+    (warning,) = read(f"{TRL}rl: dpo\nbeta: 0.1\n").warnings
+    assert "15.3 GiB on a device" in warning
+    assert not read(f"{TRL}beta: 2.0\ngamma_beta_ratio: 0.5\n").warnings
+
+
+def test_remedies_of_a_file_with_deepspeed_name_no_fsdp(read):
+    assert "zero:2" in read(TRL).remedies
+    assert "zero:2" not in read(f"{TRL}deepspeed: zero3.json\n").remedies
+
+
+def test_a_command_starts_a_recipe(read, tmp_path):
+    recipe = "model:\n  _component_: torchtune.models.llama3_1.llama3_1_8b\ntokenizer:\n  max_seq_len: 1024\nbatch_size: 2\n"
+    (tmp_path / "recipe.yaml").write_text(recipe)
+    parsed = read(
+        "tune run --nproc_per_node 4 full_finetune_distributed --config recipe.yaml batch_size=3\n",
+        "run.sh",
+        num_devices=None,
+    )
+    assert (parsed.num_devices, parsed.strategy.micro_batch_size, parsed.workload_fields["seq_len"]) == (
+        4,
+        3,
+        1024,
+    )
+
+
+def test_adapters_of_recorded_models_keep_their_types_and_are_shown(read):
+    parsed = read(f"{TRL}lora_r: 8\ndtype: bfloat16\n")
+    workload = merged(Workload(seq_len=2048, global_batch_size=64), parsed.workload_fields)
+    typed = replace(workload, precision=replace(workload.precision, frozen="bf16"))
+    question = Question(
+        model=parsed.model,
+        cluster=load_cluster("h100-sxm", 8),
+        workload=typed,
+        strategy=parsed.strategy,
+        framework=load_framework("transformers"),
+    )
+    assert project(question).workload.trainable.lora_rank == 8

@@ -7,8 +7,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from forescale import wording
 from forescale.errors import ReaderError, UnknownKeyError
@@ -33,6 +34,8 @@ MODEL_RANKS = (
 )
 """Keys of the degrees that data parallelism is beside."""
 BUCKET = f"{ZERO}.reduce_bucket_size"
+NEAR: Final = 0.8
+"""How alike an unknown key is to a known one that is meant, which is refused."""
 FULLY_SHARDED = 3
 """The stage that shards parameters, too."""
 TYPES = {
@@ -53,6 +56,7 @@ class DeepSpeedReader(Signed):
 
     name: Final = "deepspeed"
     title: Final = "DeepSpeed configuration in JSON (beside a model)"
+    classifies: ClassVar[bool] = True
 
     def read(self, path: Path, options: Options) -> ParsedFile:
         """Return what the configuration at `path` says of layout and batch."""
@@ -84,13 +88,16 @@ def _settings(
     read, lost = table["read"], table["not_expressed"]
     tops = tuple(dict.fromkeys(key.split(".")[0] for key in (*read, *lost, *table["ignored"])))
     unknown = unknown_of(content, tops, path, {}, strict=strict)
+    misspelt = [key for key in unknown if get_close_matches(key, tops, 1, NEAR)]
+    unknown_of(misspelt, tops, path, {}, strict=True)
     for section, keys in table["sections"].items():
         inside = content.get(section)
         if not isinstance(inside, dict | None):
             raise ReaderError(path, wording.wrong_type(section, inside, "a table"))
         wrong = [key for key in inside or () if key not in keys]
-        if wrong and strict:
-            raise UnknownKeyError(wrong[0], f"{path}, {section}", keys)
+        misspelt = wrong if strict else [key for key in wrong if get_close_matches(key, keys, 1, NEAR)]
+        if misspelt:
+            raise UnknownKeyError(misspelt[0], f"{path}, {section}", keys)
         unknown = (*unknown, *(f"{section}.{key}" for key in wrong))
     values = dict(flat({key: value for key, value in content.items() if key in tops}))
     auto = [key for key, value in values.items() if value == "auto"]
@@ -114,6 +121,8 @@ def _strategy(config: Settings, num_devices: int | None) -> Layout:
     tp = config.size("tensor_parallel.autotp_size", config.size("tensor_parallel.tp.tp_size", 1))
     dp = _data_parallel(config, num_devices, tp * pp * cp)
     group = config.size(f"{ZERO}.mics_shard_size", dp)
+    if dp % group and num_devices is None:
+        dp = group
     if dp % group:
         config.refuse(wording.not_a_factor(f"{ZERO}.mics_shard_size", group, dp))
     hpz = config.size(f"{ZERO}.zero_hpz_partition_size", 1)
@@ -221,7 +230,8 @@ def _offload(config: Settings, zero: int) -> Offload:
         config.note("not expressed: offload to NVMe; projected as offload to the host's memory")
     on_host = {part: device in ("cpu", "nvme") for part, device in where.items()}
     if on_host["param"] and zero < FULLY_SHARDED:
-        config.refuse(wording.required_with("stage 3", f"{ZERO}.offload_param", zero))
+        config.note(f"{ZERO}.offload_param has no effect at stage {zero}, only at stage 3")
+        on_host["param"] = False
     whole = 1.0 if share is None else share
     if not 0 <= whole <= 1:
         config.refuse(wording.out_of_range(f"{ZERO}.offload_optimizer.ratio", whole, "from 0 to 1"))

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from forescale import wording
 from forescale.errors import ReaderError, UnknownKeyError
-from forescale.files import parse_json, read_text
-from forescale.frameworks.deepspeed.reader import HALF, LEFT, read_config
+from forescale.files import is_file, parse_json, read_text
+from forescale.frameworks.deepspeed.reader import HALF, LEFT, NEAR, read_config
 from forescale.frameworks.detect import Signed
 from forescale.frameworks.reading import Options, ParsedFile, explicit_fields, packaged
 from forescale.frameworks.settings import Settings
@@ -33,8 +33,6 @@ SHARDING: Final = {
 """fsdp_sharding_strategy by our stage, and whether nodes hold whole states."""
 TABLES: Final[Mapping[str, list[str]]] = packaged("deepspeed", "accelerate")["tables"]
 """Keys of Accelerate's launch files, and of the tables in them by their names."""
-NEAR: Final = 0.9
-"""How alike an unknown key is to a known one that is meant, which is refused."""
 DEGREES: Final = "parallelism_config_"
 CP_KINDS: Final[dict[str, ContextKind]] = framework_names(CONTEXT_KINDS.values(), "accelerate")
 
@@ -48,7 +46,15 @@ class AccelerateReader(Signed):
 
     def read(self, path: Path, options: Options) -> ParsedFile:
         """Return what the configuration at `path` says of layout and devices."""
-        settings, unknown = _accelerate(path, options)
+        text = read_text(path)
+        lines = key_lines(text, path.suffix)
+        return self.read_content(parse_mapping(text, path, parse_yaml), lines, path, options)
+
+    def read_content(
+        self, content: Mapping[str, Any], lines: Mapping[str, int], path: Path, options: Options
+    ) -> ParsedFile:
+        """Return what the keys of a configuration say, which stand at `lines` of `path`."""
+        settings, unknown = _accelerate(content, lines, path, options)
         _check_kind(settings)
         count, machines = settings.count("num_processes"), settings.size("num_machines", 1)
         if count and count % machines:
@@ -107,11 +113,10 @@ KINDS: Final = {"fsdp_config": "FSDP", "deepspeed_config": "DEEPSPEED"}
 """Tables of launch files by the kind that they count under."""
 
 
-def _accelerate(path: Path, options: Options) -> tuple[Settings, tuple[str, ...]]:
+def _accelerate(
+    content: Mapping[str, Any], lines: Mapping[str, int], path: Path, options: Options
+) -> tuple[Settings, tuple[str, ...]]:
     """Return the keys with those of their tables beside them, and the unknown ones."""
-    text = read_text(path)
-    content = parse_mapping(text, path, parse_yaml)
-    lines = key_lines(text, path.suffix)
     values: dict[str, object] = {}
     places: dict[str, int] = {}
     unknown = []
@@ -148,7 +153,11 @@ def _accelerated(settings: Settings, path: Path, options: Options, unknown: tupl
     """Return what DeepSpeed's part says: a file of its own, or a few keys of it."""
     file = settings.get("deepspeed_config_file")
     if isinstance(file, str):
-        place = path.parent / file
+        places = (folder / name for name in (file, Path(file).name) for folder in path.parents[:7])
+        place = next(filter(is_file, places), path.parent)
+        if place == path.parent:
+            key = settings.spell("deepspeed_config_file")
+            settings.refuse(wording.not_found(f"file {file} ({key})", "put it next to this one"))
         content: Mapping[str, Any] = parse_mapping(read_text(place), place, parse_json)
     else:
         place = path
@@ -162,7 +171,7 @@ def _accelerated(settings: Settings, path: Path, options: Options, unknown: tupl
         if kind != "no":
             content = {**content, kind: {"enabled": True}}
         if "gradient_accumulation_steps" in settings:
-            content = {**content, "gradient_accumulation_steps": settings.size("gradient_accumulation_steps")}
+            content = {**content, "gradient_accumulation_steps": settings.get("gradient_accumulation_steps")}
     inner = read_config(content, place, options, _mixed(settings))
     local = isinstance(file, str)
     return replace(

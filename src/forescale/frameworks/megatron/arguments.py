@@ -223,6 +223,8 @@ def _command_line(
     pairs: list[Pair] = []
     names: list[str] = []
     for flag, words in run.pairs:
+        if _is_open(flag, words):
+            continue
         value = _set_words(words)
         if flag in known_flags():
             key, kind = known_flags()[flag]
@@ -260,12 +262,23 @@ def _run_notes(run: _Run, names: Sequence[str]) -> Iterator[str]:
     if run.others:
         starts = counted(run.others + 1, "run")
         yield f"the script starts {starts} with different flags; the fullest, of those the first, is read"
+    if open_flags := [flag for flag, words in run.pairs if _is_open(flag, words)]:
+        yield f"taken as not given, as a command sets them: {', '.join(open_flags)}"
     if names:
         yield f"of the program, not of the model or its layout: {', '.join(dict.fromkeys(names))}"
 
 
+def _is_open(flag: str, words: object) -> bool:
+    """Return whether a flag that need not be given has what a command prints."""
+    key = known_flags().get(flag, ("",))[0]
+    printed = isinstance(words, list) and re.fullmatch(r"\$\([^(].*\)", " ".join(map(str, words)))
+    return bool(printed and key) and key not in packaged("megatron", "forks")["asked"]
+
+
 def _refuse_unknown(run: _Run, effects: Effects, where: str, text: str, *, strict: bool) -> None:
     """Refuse flags that are misspelt, and if `strict` all that are not known; the error names all of them."""
+    models = packaged("megatron", "forks")["models"].items()
+    effects.memory.update((str(run.program), how) for word, how in models if word in str(run.program))
     wrong = [
         flag
         for flag in dict.fromkeys(effects.unknown)
@@ -343,7 +356,12 @@ def _pairs(names: Iterable[str]) -> list[tuple[str, list[str]]]:
             pairs.append((flag, [inline] if equals else []))
         elif pairs:
             pairs[-1][1].append(word)
-    return pairs
+    if any("-" in flag[2:] for flag, _ in pairs if flag in known_flags()):
+        return pairs
+    dashed = {flag: f"--{flag[2:].replace('_', '-')}" for flag, _ in pairs}
+    return [
+        (dashed[flag] if dashed[flag] in known_flags() else flag, names) for flag, names in pairs
+    ]  # Megatron-LLM spells all flags with underscores
 
 
 def _parted(word: str) -> list[str]:

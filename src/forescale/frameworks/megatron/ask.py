@@ -29,13 +29,7 @@ def ask(settings: Settings, line: CommandLine, options: Options) -> None:
     MissingError
         It names all variables and other facts, each with its use, and an example that works.
     """
-    flags = dict(_open_flags(settings))
-    positions = [name for name in (*flags, *line.unset) if name.isdigit()]
-    deciding = [name for name in positions if name in flags or line.unset[name].choices]
-    named = [name for name in flags if not name.isdigit() and not (deciding and _sets(line.text, name))]
-    facts = [_variable(name, settings, flags[name]) for name in named]
-    if deciding:
-        facts.insert(0, _positions(settings, line, flags))
+    facts = open_facts(settings, line.unset, line.text, DECIDING)
     open_vocabulary = any(
         "${" in str(settings.raw(key)) for key in DECIDING if "vocab" in key or "tokenizer" in key
     )
@@ -45,39 +39,80 @@ def ask(settings: Settings, line: CommandLine, options: Options) -> None:
         raise MissingError.of(settings.where, facts)
 
 
+def open_facts(
+    settings: Settings, unset: Mapping[str, Use], text: str, deciding: Mapping[str, str]
+) -> list[MissingFact]:
+    """Return the variables of a script that settings depend on and that nothing sets.
+
+    Parameters
+    ----------
+    settings
+        Settings with `${NAME}` where a variable has no value.
+    unset
+        Variables that nothing sets, and what the script does with them.
+    text
+        The script.
+    deciding
+        Keys of the settings that count, with the value that an example gives.
+    """
+    flags = dict(_open_flags(settings, deciding, text))
+    positions = [name for name in (*flags, *unset) if name.isdigit()]
+    asked = [name for name in positions if name in flags or unset[name].choices]
+    several = {name: use.choices for name, use in unset.items() if len(set(use.choices)) > 1}
+    choosing = {name: choices for name, choices in several.items() if not name.isdigit()}
+    chosen = [name for name in flags if (asked or choosing) and _sets(text, name)]
+    named = [name for name in flags if not name.isdigit() and name not in chosen]
+    facts = [_variable(name, settings, flags[name], deciding) for name in named]
+    if chosen and not asked:
+        facts += [_choice(name, choices) for name, choices in choosing.items()]
+    return [_positions(settings, unset, flags, deciding), *facts] if asked else facts
+
+
 def _sets(text: str, name: str) -> bool:
     """Return whether a script sets a variable, in a branch that its arguments choose."""
     return re.search(rf"\b{name}=", text) is not None
 
 
-def _open_flags(settings: Settings) -> Iterator[tuple[str, str]]:
+def _open_flags(settings: Settings, deciding: Mapping[str, str], text: str) -> Iterator[tuple[str, str]]:
     """Yield each variable that a setting which counts depends on, and the key of the setting."""
-    for key in DECIDING:
+    for key in deciding:
         value = settings.raw(key)
-        text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
-        for name in _ARITHMETIC.findall(text) if "$((" in text else _VARIABLE.findall(text):
-            yield name, key
+        written = " ".join(map(str, value)) if isinstance(value, list) else str(value)
+        if "$((" not in written:
+            yield from ((name, key) for name in _VARIABLE.findall(written))
+            continue
+        for name in _ARITHMETIC.findall(written):
+            if not re.search(rf"^\s*(?:export )?{name}=[\"']?\d+[\"']?\s*$", text, re.MULTILINE):
+                yield name, key
 
 
-def _variable(name: str, settings: Settings, key: str) -> MissingFact:
+def _variable(name: str, settings: Settings, key: str, deciding: Mapping[str, str]) -> MissingFact:
     return MissingFact(
         f"the variable {name} of {settings.spell(key)}",
         f"--var {name}=VALUE",
-        f"--var {name}={DECIDING[key]}",
+        f"--var {name}={deciding[key]}",
     )
 
 
-def _positions(settings: Settings, line: CommandLine, flags: Mapping[str, str]) -> MissingFact:
+def _choice(name: str, choices: Iterable[str]) -> MissingFact:
+    """Return the fact of a variable by which a script chooses."""
+    options = list(dict.fromkeys(choices))
+    what = " = ".join((f"the variable {name}", *_listed(options)))
+    return MissingFact(what, f"--var {name}=VALUE", f"--var {name}={options[0]}")
+
+
+def _positions(
+    settings: Settings, unset: Mapping[str, Use], flags: Mapping[str, str], deciding: Mapping[str, str]
+) -> MissingFact:
     """Return the fact of all positional variables of a script up to the last."""
-    unset = line.unset
     last = max(int(name) for name in (*unset, *flags) if name.isdigit())
     texts, examples = [], []
     for name in map(str, range(1, last + 1)):
         use, key = unset.get(name, Use()), flags.get(name)
-        choices = list(dict.fromkeys(use.choices))
+        choices = [word for word in dict.fromkeys(use.choices) if not word.startswith("-")]
         parts = [*use.names[:1], *([settings.spell(key)] if key else []), *_listed(choices)]
         texts.append(" = ".join(filter(None, (f"${name}", ", ".join(parts)))))
-        usual = "true" if "true" in choices else choices[0] if choices else DECIDING.get(key or "", "1")
+        usual = "true" if "true" in choices else choices[0] if choices else deciding.get(key or "", "1")
         examples.append(usual)
     example = f'--args "{" ".join(examples)}"'
     return MissingFact(f"the arguments of the script: {'; '.join(texts)}", '--args "…"', example)

@@ -46,13 +46,9 @@ OVER = {
 """Words of a plan that stand for a setting of their own."""
 SIZES = (*OVER.values(), "num_layers", "hidden_size", "num_attention_heads")
 """Keys that a projection needs or goes by: those that are variables are asked for all at once."""
-_HALLMARK = re.compile(
-    r"--(?:num-layers|hidden-size|tensor-model-parallel-size|micro-batch-size|decoder-first-pipeline-num-layers)\b"
-)
 _SECTIONS = ("language_model", "model_parallel")
 """Tables of --yaml-cfg; its other keys stand beside them."""
 _NESTED = re.compile(rf"^(?:{'|'.join(_SECTIONS)}):", re.MULTILINE)
-_REMARK = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 
 
 class MegatronReader(Signed):

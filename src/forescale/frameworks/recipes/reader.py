@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from math import prod
+from math import lcm, prod
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -25,12 +25,13 @@ from forescale.frameworks.megatron.model import VOCABULARY, stated_vocabulary
 from forescale.frameworks.megatron.reader import OVER, read_settings
 from forescale.frameworks.reading import Options, ParsedFile, flat, packaged
 from forescale.frameworks.recipes.rules import RULES
-from forescale.frameworks.recipes.sharded import DEVICES, read_sharded
+from forescale.frameworks.recipes.sharded import DEVICES, example_of, read_sharded
 from forescale.frameworks.settings import Settings, errors_of
 from forescale.positions import key_lines
 from forescale.syntax import parse_mapping, parse_yaml
 
-_REFERENCE = re.compile(r"\$\{\.*([\w.]+)\}")
+_REFERENCE = re.compile(r"\$\{(\.*)([\w.]+)\}")
+_FUNCTION = re.compile(r"\$\{(multiply|divide_ceil|divide_floor):\s*(\d+)\s*,\s*(\d+)\s*\}")
 _MATTERS = re.compile(
     r"parallel|offload|checkpointing|recompute|shard|precision|dtype|quant|lora|fp8|fp16|bf16|batch|seq_?len"
     r"|hidden|layers|_dim$|heads|experts|zero|compile|optimizer$"
@@ -86,7 +87,7 @@ def read_recipe(
     settings.warnings += result.warnings
     with errors_of(path):
         if name in RULES:
-            RULES[name](settings, values, path)
+            RULES[name](settings, {key.replace("-", "_"): value for key, value in values.items()}, path)
         if table.get("engine") == "megatron":
             parsed = _megatron(settings, name, table["framework"], path, options)
         else:
@@ -109,14 +110,19 @@ def _megatron(settings: Settings, form: str, framework: str, path: Path, options
         If the recipe leaves sizes open.
     """
     settings.override(options.over, OVER)
-    devices = options.num_devices or _stated_devices(settings)
-    missing = (DEVICES,) if devices is None and options.layout else ()
+    inner, pp, ep = (prod(settings.degree(key) for key in keys) for keys in DEGREES)
+    stated = _stated_devices(settings)
+    devices = options.num_devices or (None if stated and stated % lcm(inner * pp, ep * pp) else stated)
+    reason = f"{stated} are stated, which the degrees do not divide; the launcher sets more"
+    fact = DEVICES._replace(
+        example=f"--devices {example_of(settings, inner, pp, ep)}",
+        reason=reason if stated else DEVICES.reason,
+    )
+    missing = (fact,) if devices is None and options.layout else ()
     facts = [fact for key, fact in SIZES.items() if key not in settings]
     steps = settings.count("accumulation")
     if "global_batch_size" not in settings and "micro_batch_size" in settings and steps:
-        keys = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
-        ranks = prod(settings.degree(key) for key in keys)
-        dp = (devices or ranks) // ranks
+        dp = (devices or inner * pp) // (inner * pp)
         settings.set("global_batch_size", settings.size("micro_batch_size") * steps * dp)
     if stated_vocabulary(settings, options) is None:
         facts.append(VOCABULARY)
@@ -128,6 +134,11 @@ def _megatron(settings: Settings, form: str, framework: str, path: Path, options
     return replace(parsed, missing=missing)
 
 
+DEGREES: Final = (
+    ("tensor_model_parallel_size", "context_parallel_size"),
+    ("pipeline_model_parallel_size",),
+    ("expert_model_parallel_size", "expert_tensor_parallel_size"),
+)
 SIZES: Final = {
     "micro_batch_size": MissingFact(
         "the micro-batch size", "--micro-batch-size N", "--micro-batch-size 1", "strategy.micro_batch_size"
@@ -143,17 +154,33 @@ def _stated_devices(settings: Settings) -> int | None:
 
 
 def _resolved(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values with references to other keys (`${max_seq_len}`) put in."""
+    """Return values with references to other keys (`${max_seq_len}`, `${multiply:4, ${.hidden_size}}`) put in."""
 
-    def value(item: object) -> object:
+    def reference(match: re.Match[str], key: str) -> object:
+        section = key.split(".")[: -len(match[1])] if match[1] else []
+        return values.get(".".join([*section, match[2]]), values.get(match[2], match[0]))
+
+    def value(key: str, item: object) -> object:
         for _ in range(4):
-            match = _REFERENCE.fullmatch(item) if isinstance(item, str) else None
-            if match is None or match[1] not in values:
+            if not isinstance(item, str) or "${" not in item:
                 return item
-            item = values[match[1]]
+            whole = _REFERENCE.fullmatch(item)
+            if whole is not None:
+                item = reference(whole, key)
+            elif ":" in item:
+                item = _computed(_REFERENCE.sub(lambda match: str(reference(match, key)), item))
         return item
 
-    return {key: value(item) for key, item in values.items()}
+    return {key: value(key, item) for key, item in values.items()}
+
+
+def _computed(text: str) -> int | str:
+    """Return the value of a function of two numbers; the text itself if it is none."""
+    match = _FUNCTION.fullmatch(text)
+    if match is None or match[3] == "0":
+        return text
+    one, two = int(match[2]), int(match[3])
+    return {"multiply": one * two, "divide_ceil": -(-one // two), "divide_floor": one // two}[match[1]]
 
 
 class _Translated:
@@ -204,6 +231,8 @@ def _take(result: _Translated, rows: Mapping[str, Any], key: str, value: object)
     """Set what a key sets."""
     if not rows:
         result.ignored.append(key)
+    if value is None and "$" in rows.values():
+        return
     for name, item in rows.items():
         setting = value if item == "$" else item
         if setting is not None:

@@ -21,9 +21,10 @@ def _torchtune(settings: Settings, values: Values, path: Path) -> None:
     settings.set("model", _catalogue_name(re.sub(r"_(?:instruct|base|chat|rm|reward)$", "", name)))
     if kind.startswith("q"):
         settings.set("frozen_type", "nf4_double")
+    named = [{"output_proj": "o_proj"}.get(item, item) for item in settings.words("lora_targets")]
+    settings.set("lora_targets", named or None)
     if kind:
-        named = settings.words("lora_targets") or ("q_proj", "v_proj")
-        targets = [{"output_proj": "o_proj"}.get(item, item) for item in named]
+        targets = list(settings.words("lora_targets") or ("q_proj", "v_proj"))
         targets += ["gate_proj", "up_proj", "down_proj"] if values.get("model.apply_lora_to_mlp") else []
         settings.set("lora_targets", targets)
         settings.set("lora_rank", settings.count("lora_rank", 8))

@@ -90,7 +90,7 @@ def _layout(settings: Settings, options: Options, missing: list[MissingFact]) ->
     inner = tp * cp * pp
     devices = _devices(settings, options, inner)
     if devices is None and options.layout:
-        missing.append(DEVICES._replace(example=f"--devices {_example(settings, tp * cp, pp, ep)}"))
+        missing.append(DEVICES._replace(example=f"--devices {example_of(settings, tp * cp, pp, ep)}"))
     dp = (devices or inner * ep) // inner
     if devices is not None and devices % inner:
         fix = f"give --devices {-(-devices // inner) * inner}, or other degrees"
@@ -120,7 +120,7 @@ def _layout(settings: Settings, options: Options, missing: list[MissingFact]) ->
     return layout, devices
 
 
-def _example(settings: Settings, inner: int, pp: int, ep: int) -> int:
+def example_of(settings: Settings, inner: int, pp: int, ep: int) -> int:
     """Return a number of devices that degrees and batch allow, 8 or more if any is."""
     least, micro = lcm(inner, ep) * pp, settings.size("micro_batch_size", 1)
     batch = settings.count("global_batch_size")

@@ -1,7 +1,7 @@
 """Launch scripts of the shell, followed without running them."""
 
 from forescale.frameworks.shell.expressions import is_unset
-from forescale.frameworks.shell.launch import HEADERS, Devices, devices_of, launch_of
+from forescale.frameworks.shell.launch import HEADERS, Devices, Launch, devices_of, launch_of
 from forescale.frameworks.shell.run import Script, Use, follow
 
-__all__ = ["HEADERS", "Devices", "Script", "Use", "devices_of", "follow", "is_unset", "launch_of"]
+__all__ = ["HEADERS", "Devices", "Launch", "Script", "Use", "devices_of", "follow", "is_unset", "launch_of"]

@@ -141,6 +141,8 @@ def _processes(launch: Launch, read_neighbour: Callable[[str], str | None]) -> D
     """Return the processes that a launcher counts over all nodes."""
     if "torch" in launch.kinds:
         return None
+    if included := re.findall(r":([\d,]+)", launch.options.get("--include", "")):
+        return Devices(sum(item.count(",") + 1 for item in included), tuple(_spelt(launch, ("--include",))))
     if (whole := launch.count("--np")) is not None:
         return Devices(whole[0], tuple(_spelt(launch, (whole[1],))))
     slots = re.findall(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,10 @@ ABOVE = 3
 """Folders above a script in which a path that it names is looked for."""
 
 
+_OPEN = re.compile(r"^\$(?:\{\w+\}|\(.*\))/")
+"""A folder that is not known: a variable that nothing sets, or what a command prints."""
+
+
 def near(script: Path) -> Callable[[str], str | None]:
     """Return a function that reads a file which `script` names, or None where it is not there.
 
@@ -22,6 +27,7 @@ def near(script: Path) -> Callable[[str], str | None]:
     folders = (script.absolute().parent, *script.absolute().parents[1:ABOVE])
 
     def text_of(name: str) -> str | None:
+        name = _OPEN.sub("", name)
         if not name or "$" in name or "\0" in name:
             return None
         parts = [part for part in Path(name).parts if part not in ("/", ".", "..")]

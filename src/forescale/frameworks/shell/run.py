@@ -346,7 +346,8 @@ class _Walk:
             if (text := self.text_of(word)) is not None:
                 self.read_files.add(word)
                 return [(text, names[:at], names[at + 1 :])]
-            self.missing.append(word)
+            if not (names[0] in (".", "source") and word.startswith(("/", "~"))):  # a profile of that machine
+                self.missing.append(word)
         return []
 
     def _assigned(self, token: Token) -> bool:
@@ -479,7 +480,7 @@ class _Walk:
 
     def _output(self, text: str, piece: str) -> list[str]:
         """Return what a command prints where that can be known; the text itself where it cannot."""
-        if self.depth >= _DEEPEST:
+        if self.depth >= _DEEPEST or text.lstrip().startswith("<"):
             return [piece]
         inner = self.inner()
         inner.run(parsed(text))

@@ -15,7 +15,7 @@ from forescale.frameworks.trainers.training import DEVICES, MICRO, STEPS, Traini
 
 HALLMARKS: Final = (
     *("pipeline_model_parallel_size", "tensor_model_parallel_size", "expert_model_parallel_size"),
-    *("global_batch_size", "recompute_granularity"),
+    "recompute_granularity",
 )
 NAMES: Final = {"max_length": "seq_length", "cutoff_len": "seq_length", MICRO: "micro_batch_size"}
 DEFAULTS: Final = {
@@ -34,7 +34,8 @@ LENGTH: Final = 2048
 
 def is_megatron(content: Mapping[str, Any]) -> bool:
     """Return whether a trainer's keys are those of its Megatron back end."""
-    return sum(key in content for key in HALLMARKS) > ("dist_config" in content)
+    batch = {"micro_batch_size", "global_batch_size"} <= content.keys()
+    return batch + sum(key in content for key in HALLMARKS) > ("dist_config" in content)
 
 
 def flags_of(content: Mapping[str, Any]) -> frozenset[str]:

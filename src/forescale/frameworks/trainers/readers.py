@@ -10,15 +10,26 @@ from typing import Any, ClassVar, Final
 from msgspec.structs import replace
 
 from forescale import wording
-from forescale.errors import ReaderError
+from forescale.errors import MissingError, ReaderError
 from forescale.files import read_text
-from forescale.frameworks.deepspeed.trainer import AccelerateReader
-from forescale.frameworks.detect import Signed
+from forescale.frameworks.deepspeed.trainer import TABLES, AccelerateReader
+from forescale.frameworks.detect import Signed, detect
+from forescale.frameworks.megatron.ask import open_facts
 from forescale.frameworks.reading import Options, ParsedFile, packaged
-from forescale.frameworks.shell import Devices, devices_of, follow, launch_of
+from forescale.frameworks.recipes.reader import read_recipe
+from forescale.frameworks.settings import Settings
+from forescale.frameworks.shell import Devices, Launch, Use, devices_of, follow, is_unset, launch_of
 from forescale.frameworks.trainers.megatron import flags_of, read_megatron
 from forescale.frameworks.trainers.record import Record, classified, record_of
-from forescale.frameworks.trainers.training import PAIRED, Training, neighbour_of, read_training, stage_of
+from forescale.frameworks.trainers.training import (
+    MICRO,
+    PAIRED,
+    STEPS,
+    Training,
+    neighbour_of,
+    read_training,
+    stage_of,
+)
 from forescale.limits import whole_of
 from forescale.positions import key_lines
 from forescale.syntax import parse_mapping, parse_yaml
@@ -49,8 +60,8 @@ def read_mapping(
         num_devices=devices.count if devices else None,
         warnings=list(keys.warnings),
     )
-    if devices is not None and options.num_devices is None and options.layout:
-        keys.settings.note(f"{counted(devices.count, 'device')}, from {' x '.join(devices.options)}")
+    for note in _origin(devices, options):
+        keys.settings.note(note)
     parsed = read_megatron(run, content, options) if flags else read_training(run, options)
     written = {
         name: [key for key in getattr(parsed, name) if key in content or "." in key]
@@ -61,17 +72,30 @@ def read_mapping(
         used=tuple(written["used"]),
         ignored=(*written["ignored"], *keys.ignored),
         unknown=(*parsed.unknown, *keys.unknown),
-        remedies={} if flags else _remedies(record, paired=stage_of(keys.settings) in PAIRED),
+        remedies={} if flags else _remedies(record, run),
     )
 
 
-def _remedies(record: Record, *, paired: bool) -> Mapping[str, Mapping[str, Any]]:
-    """Return the remedies of a record; an example of a pair counts for two sequences."""
+def _origin(devices: Devices | None, options: Options) -> tuple[str, ...]:
+    """Return the note of where the number of devices is from, if a command gives it."""
+    if devices is None or options.num_devices is not None or not options.layout:
+        return ()
+    return (f"{counted(devices.count, 'device')}, from {' x '.join(devices.options)}",)
+
+
+def _remedies(record: Record, run: Training) -> Mapping[str, Mapping[str, Any]]:
+    """Return the remedies of a record; an example of a pair counts for two sequences.
+
+    FSDP's keys are left out where DeepSpeed or a file of accelerate shards the states.
+    """
+    paired = stage_of(run.settings) in PAIRED
+    other = run.launch is not None or bool(run.settings.get("deepspeed"))
     micro = {
         key: "{half}" if paired and value == "{value}" else value
         for key, value in record.remedies["micro_batch_size"].items()
     }
-    return {**record.remedies, "micro_batch_size": micro}
+    kept = {kind: keys for kind, keys in record.remedies.items() if not (other and "fsdp" in keys)}
+    return {**kept, "micro_batch_size": micro}
 
 
 def _first_form(content: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -93,6 +117,10 @@ def _first_form(content: Mapping[str, Any]) -> Mapping[str, Any]:
         **{key: value for key, value in more.items() if value},
         **{k: v for k, v in content.items() if k not in tables},
     }
+
+
+IDLE: Final = ("do_predict", "task", "infer_backend", "export_dir")
+"""Keys of LLaMA-Factory's files that train nothing, unless they have `do_train`."""
 
 
 class TrainerReader(Signed):
@@ -119,6 +147,16 @@ class AxolotlReader(TrainerReader):
 class LlamaFactoryReader(TrainerReader):
     """Configurations of LLaMA-Factory."""
 
+    def read(self, path: Path, options: Options) -> ParsedFile:
+        """Return what the file says, if it trains."""
+        content = _content(path)
+        idle = next((key for key in IDLE if content.get(key)), None)
+        if idle is not None and not content.get("do_train"):
+            raise ReaderError(
+                path, wording.wrong_format("a configuration that trains", f"it has {idle}, and no do_train")
+            )
+        return super().read(path, options)
+
     name: Final = "llamafactory"  # type: ignore[misc]
     title: Final = "LLaMA-Factory configuration in YAML or JSON"  # type: ignore[misc]
 
@@ -137,31 +175,62 @@ class LaunchReader(Signed):
             file = neighbour_of(path.parent, name)
             return read_text(file) if file else None
 
-        shell = follow(read_text(path), options.variables, str(path), script)
+        text = read_text(path)
+        shell = follow(text, options.variables, str(path), script, options.arguments)
         runs = [(form, at, words) for words in shell.commands for form, at in [_program(words)] if form]
         if not runs:
             raise ReaderError(
                 path, wording.wrong_format("a command that trains", "it starts no trainer that is known")
             )
         form, at, words = runs[0]
-        content, lines = _arguments(words[at:], path)
-        launch = launch_of(words[:at])
+        launch = launch_of(words[:at] if form != RECIPE else ["torchrun", *words[at:]])
         config = launch.options.get("--config-file")
-        devices = devices_of(launch, script) or _visible(shell.variables)
-        accelerate = None
-        if config is not None:
-            file = _required(path, config)
-            accelerate = AccelerateReader().read(
-                file,
-                replace(
-                    options,
-                    num_devices=options.num_devices or (devices.count if devices else None),
-                    strict=False,
-                ),
-            )
-        parsed = read_mapping(content, form, path, options, lines=lines, launch=accelerate, devices=devices)
+        values, named = _arguments(words[at:])
+        _refuse_open(path, text, shell.unset, {**values, "config": named, "config_file": config}, form)
+        file = _required(path, named) if named else None
+        devices = devices_of(launch, script) or _visible(shell.variables, launch)
+        count = options.num_devices or (devices.count if devices else None)
+        outer = replace(options, num_devices=count, strict=False)
+        recipes = packaged("recipes", "common")["trainers"]
+        if file is not None and (kind := detect(read_text(file))) is not None and kind.name in recipes:
+            recipe = _merged(_content(file), values)
+            parsed = read_recipe(kind.name, recipe, file, outer, {})
+            return replace(parsed, format=self.name, notes=(*_origin(devices, options), *parsed.notes))
+        content = {**_content(file), **values} if file is not None else values
+        if config is None:
+            accelerate = _inline(launch, path, outer)
+        else:
+            accelerate = AccelerateReader().read(_required(path, config), outer)
+        parsed = read_mapping(content, form, path, options, lines={}, launch=accelerate, devices=devices)
         several = (f"it starts {counted(len(runs), 'training')}; the first is read",) if len(runs) > 1 else ()
         return replace(parsed, format=self.name, notes=(*several, *parsed.notes))
+
+
+def _merged(content: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a recipe with what dotted arguments set."""
+    result = dict(content)
+    for key, value in overrides.items():
+        section, _, inner = key.partition(".")
+        table = result.get(section)
+        if inner and isinstance(table, Mapping):
+            result[section] = _merged(table, {inner: value})
+        elif not inner and key in result:
+            result[key] = value
+    return result
+
+
+def _inline(launch: Launch, path: Path, options: Options) -> ParsedFile | None:
+    """Return what options of `accelerate launch` say without a file; None if they shard nothing."""
+    flags = {name[2:].replace("-", "_"): value for name, value in launch.options.items()}
+    kinds = {"DEEPSPEED": ("use_deepspeed", "deepspeed_config_file"), "FSDP": ("use_fsdp",)}
+    kind = next((kind for kind, names in kinds.items() if any(name in flags for name in names)), None)
+    if "accelerate" not in launch.kinds or kind is None:
+        return None
+    content: dict[str, Any] = {"distributed_type": kind}
+    for table, keys in TABLES.items():
+        inside = {key: _plain(flags[key]) for key in keys if key in flags}
+        content |= {table: inside} if table and inside else inside
+    return AccelerateReader().read_content(content, {}, path, options)
 
 
 def _program(words: Sequence[str]) -> tuple[str, int]:
@@ -174,8 +243,40 @@ def _program(words: Sequence[str]) -> tuple[str, int]:
     return "", 0
 
 
-def _arguments(words: Sequence[str], path: Path) -> tuple[dict[str, Any], Mapping[str, int]]:
-    """Return the arguments of a program, over those of the configuration that it is given."""
+RECIPE: Final = "recipe"
+"""Programs that take a recipe of torchtune or litgpt."""
+DECIDING: Final[dict[str, str]] = {
+    MICRO: "1",
+    STEPS: "1",
+    "max_length": "2048",
+    "config": "sft.yaml",
+    "config_file": "ds.yaml",
+}
+"""Arguments that a projection needs as they are, with the value that an example gives."""
+
+
+def _refuse_open(
+    path: Path, text: str, unset: Mapping[str, Use], values: Mapping[str, Any], form: str
+) -> None:
+    """Refuse a script with variables that nothing sets in arguments that count.
+
+    Raises
+    ------
+    MissingError
+        With all of them.
+    """
+    record = record_of("trainer" if form == RECIPE else form)
+    deciding = DECIDING | {name: DECIDING[key] for name, key in record.keys.items() if key in DECIDING}
+    if facts := open_facts(Settings(values, str(path)), unset, text, deciding):
+        raise MissingError.of(path, facts)
+
+
+def _content(file: Path) -> Mapping[str, Any]:
+    return parse_mapping(read_text(file), file, parse_yaml)
+
+
+def _arguments(words: Sequence[str]) -> tuple[dict[str, Any], str | None]:
+    """Return the arguments of a program, and the name of the configuration that it is given."""
     values: dict[str, Any] = {}
     files: list[str] = []
     name = ""
@@ -186,18 +287,18 @@ def _arguments(words: Sequence[str], path: Path) -> tuple[dict[str, Any], Mappin
             values[name] = _plain(value) if equals else True
         elif name and values[name] is True:
             values[name] = _plain(word)
-        elif word.endswith((".yaml", ".yml", ".json")) and (not name or not files):
+        elif (not name and is_unset(word)) or (
+            word.endswith((".yaml", ".yml")) or (not name and word.endswith(".json"))
+        ):
             files.append(word)
+        elif equals and re.fullmatch(r"[A-Za-z_][\w.]*", flag):
+            values[flag] = _plain(value)
         elif name:
             old = values[name]
             values[name] = [*(old if isinstance(old, list) else [old]), _plain(word)]
     named = [values.pop(key, None) for key in ("config", "config_file")]
     files += [file for file in named if isinstance(file, str)]
-    if not files:
-        return values, {}
-    file = _required(path, files[0])
-    text = read_text(file)
-    return {**parse_mapping(text, file, parse_yaml), **values}, {}
+    return values, next(iter(files), None)
 
 
 def _plain(word: str) -> Any:  # noqa: ANN401  (a value of YAML)
@@ -215,8 +316,10 @@ def _required(path: Path, name: str) -> Path:
     return file
 
 
-def _visible(variables: Mapping[str, Sequence[str]]) -> Devices | None:
-    """Return the devices of NPROC_PER_NODE and NNODES, or of CUDA_VISIBLE_DEVICES."""
+def _visible(variables: Mapping[str, Sequence[str]], launch: Launch) -> Devices | None:
+    """Return the devices of NPROC_PER_NODE and NNODES, or of CUDA_VISIBLE_DEVICES; None on an open number of nodes."""
+    if "--nnodes" in launch.options and launch.count("--nnodes") is None:
+        return None
 
     def number(name: str) -> int | None:
         return whole_of(" ".join(variables.get(name, ())))

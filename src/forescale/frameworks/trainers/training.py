@@ -19,10 +19,12 @@ from forescale.frameworks.deepspeed.reader import BUCKET, LEFT, read_config
 from forescale.frameworks.huggingface import load_huggingface
 from forescale.frameworks.reading import Options, ParsedFile, explicit_fields, packaged
 from forescale.frameworks.settings import Settings
+from forescale.graph.counts import count_parameters
 from forescale.spec.layout import Layout, Offload
 from forescale.spec.model import Model
 from forescale.struct import Struct
 from forescale.syntax import parse_mapping
+from forescale.units import GIB
 
 MICRO: Final = "per_device_train_batch_size"
 STEPS: Final = "gradient_accumulation_steps"
@@ -100,7 +102,9 @@ def read_training(run: Training, options: Options) -> ParsedFile:
     workload |= _workload(
         run, workload, model, is_sharded=base.framework != "transformers" or layout["zero"] > 0
     )
-    _note_stage(run, workload)
+    if base.framework == "transformers" and layout["zero"] >= 2:
+        _lay_sharded(settings, layout, workload)
+    _note_stage(run, workload, model, shards=layout.get("dp_shard", 1) if layout["zero"] == 3 else 1)
     return replace(
         base,
         format=run.form,
@@ -114,6 +118,18 @@ def read_training(run: Training, options: Options) -> ParsedFile:
         ignored=(*settings.unread(), *base.ignored),
         notes=tuple(dict.fromkeys((*settings.notes, *base.notes))),
     )
+
+
+def _lay_sharded(settings: Settings, layout: dict[str, Any], workload: dict[str, Any]) -> None:
+    """Lay what FSDP does under accelerate: gradients in fp32, which add up unsharded over micro-batches (no_sync)."""
+    types = workload["precision"]
+    if types["compute"] in ("bf16", "fp16"):
+        workload["precision"] = {"gradients": "fp32", **types}
+    if settings.size(STEPS, 1) > 1 and "sync_each_batch" not in str(settings.get("accelerator_config")):
+        layout["kernels"] = {**layout.get("kernels", {}), "keeps_whole_gradients": True}
+        settings.note(
+            "FSDP adds up whole gradients over micro-batches (no_sync) unless sync_each_batch is set"
+        )
 
 
 DEGREES: Final = ("dp_shard_size", "dp_replicate_size", "tensor_parallel_size", "context_parallel_size")
@@ -140,6 +156,8 @@ def stage_of(settings: Settings) -> str:
         return "grpo"
     if settings.get("reward_model") or "center_rewards_coefficient" in settings:
         return "rm"
+    if "simpo_gamma" in settings:
+        return "simpo"
     explicit = settings.text("stage") or str(settings.get("rlhf_type") or "")
     return explicit.lower() or ("dpo" if "beta" in settings else "sft")
 
@@ -419,7 +437,12 @@ def _types(settings: Settings, adapters: bool, is_sharded: bool) -> dict[str, st
 def trainable_of(run: Training, model: Model | None) -> dict[str, Any]:
     """Return adapters, or the parts that are frozen."""
     settings = run.settings
-    kind = settings.text("adapter", "lora" if settings.flag("use_peft") else "full").lower()
+    adapts = settings.flag("use_peft", default=run.form == "trainer" and "lora_r" in settings)
+    if adapts and settings.get("use_peft") is None and "adapter" not in settings:
+        settings.note(
+            f"{settings.spell('lora_r')} is given: adapters are trained; --set trainable={{}} trains all"
+        )
+    kind = settings.text("adapter", "lora" if adapts else "full").lower()
     if kind in ("lora", "qlora", "oft", "adalora", "longlora", "lora+"):
         return _adapters(run, model)
     if kind not in ("full", ""):
@@ -492,7 +515,7 @@ def _optimizer(run: Training) -> tuple[str, str | None]:
     return kind, moments
 
 
-def _note_stage(run: Training, workload: Mapping[str, Any]) -> None:
+def _note_stage(run: Training, workload: Mapping[str, Any], model: Model | None, *, shards: int) -> None:
     """Note what of a stage is projected, and what is not."""
     settings, stage = run.settings, stage_of(run.settings)
     if stage in SAMPLED:
@@ -504,5 +527,14 @@ def _note_stage(run: Training, workload: Mapping[str, Any]) -> None:
         and not settings.flag("precompute_ref_log_probs")
         and settings.get("beta") not in (0, 0.0)
     ):
-        weights = "" if "lora_rank" in workload.get("trainable", {}) else "its weights and "
-        run.warnings.append(f"{stage}: the reference model is not in the figures ({weights}a forward pass)")
+        weights = ""
+        if "lora_rank" not in workload.get("trainable", {}):
+            size = (
+                ""
+                if model is None
+                else f", {2.0 * count_parameters(model).total / shards / GIB:.1f} GiB on a device,"
+            )
+            weights = f"its weights{size} and "
+        run.warnings.append(
+            f"{stage}: the reference model is not in the figures ({weights}a forward pass, a third of a step at most)"
+        )
