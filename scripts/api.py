@@ -28,7 +28,7 @@ from forescale.spec import Cluster, Layout, Model, Workload
 from forescale.spec.cluster import SiteLink
 from forescale.spec.operations import Operations
 from forescale.spec.option import Declared, options
-from forescale.spec.space import NAMES, SCENARIO_NAMES, Space
+from forescale.spec.space import NAMES, SETTING_NAMES, Space
 from forescale.spec.workload import Precision
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -218,7 +218,7 @@ def files() -> str:
     assert set(PLAN) == set(SECTIONS)
     assert set(FILE_KEYS) == {"for", "fix", "allow", "overlap"}
     plan = ["| key | meaning |", "|---|---|", *(f"| `{name}` | {PLAN[name]} |" for name in SECTIONS), ""]
-    names = ", ".join(f"`{name}`" for name in (*NAMES, *SCENARIO_NAMES))
+    names = ", ".join(f"`{name}`" for name in (*NAMES, *SETTING_NAMES))
     spaces = [SPACES, f"Dimensions, whose values are words as of `--fix` and `--allow`: {names}.\n"]
     tables = [_table(kind) for kind in _within(ROOTS)]
     return "\n".join([FILES, *plan, *spaces, CLUSTERS, SWEEPS, "## Tables\n", *tables])

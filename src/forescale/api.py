@@ -54,8 +54,8 @@ from forescale.search import compare as compared
 from forescale.search import search as searched
 from forescale.search.solve import Watch
 from forescale.spec import Cluster, Layout, Model, Workload
-from forescale.spec.framework import replayed
 from forescale.spec.framework import searched as framework_space
+from forescale.spec.framework import with_recipes
 from forescale.spec.space import NAMES, Space
 from forescale.struct import Struct
 
@@ -216,9 +216,7 @@ def ask_search(
     if question.strategy is not None:
         space = replace(space, base=question.strategy)
     if question.framework is not None:
-        space = replayed(
-            question.framework, framework_space(question.framework, space, limited=False), question.model
-        )
+        space = framework_space(question.framework, space, limited=False)
     several = {name: tuple(item) if isinstance(item, SEVERAL) else (item,) for name, item in kept.items()}
     several |= {
         name: tuple(_policy(one) for one in item) for name, item in several.items() if name == "recompute"
@@ -227,6 +225,8 @@ def ask_search(
     values: dict[str, Any] = {name: item for name, item in several.items() if name not in words}
     space = replace(space, **values)
     space = held_space(same(space, WHERE, "space"), words, question.model, where=f"{WHERE}:")
+    if question.framework is not None:
+        space = with_recipes(question.framework, space, question.model, question.cluster, question.assumed)
     return replace(question, **{**parts, "strategy": None, "space": space})
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import pytest
 
 from forescale.catalogue.clusters import device_names, load_device
-from forescale.catalogue.frameworks import framework_names, load_framework, release_names
+from forescale.catalogue.frameworks import first_releases, framework_names, load_framework, release_names
 from forescale.catalogue.models import load_model, model_names
 from forescale.spec.framework import merged
 from forescale.spec.layout import Layout
@@ -57,3 +57,14 @@ def test_recipes_agree_with_the_catalogue(framework) -> None:
             assert sum(recipe.layout["stage_layers"]) == model.num_layers
         if layout.overlap.expert or layout.dispatcher != "all_to_all":
             assert model.is_moe
+
+
+def test_settings_have_the_first_release_that_uses_them() -> None:
+    layout = merged(Layout(), {"dispatcher": "hybridep", "graphs": "partial", "overlap": {"expert": True}})
+    assert set(first_releases("megatron-bridge", layout)) == {
+        "dispatcher hybridep",
+        "graphs partial",
+        "overlap expert",
+    }
+    assert first_releases("megatron-bridge", layout)["dispatcher hybridep"] == "25.11"
+    assert first_releases("megatron-bridge", Layout()) == {}

@@ -98,20 +98,19 @@ def test_cells_that_are_promising_hold_all_layouts_within_a_cutoff(model, schedu
     steps = score(question, layouts).step_time.min(axis=0)
     cutoff = float(np.quantile(steps[np.isfinite(steps)], share))
     scope = Scope.from_question(question, space, by_time=True).bounded(question)
-    cells = scope.within(cutoff, later=False)
+    every = np.ones_like(scope.begins)
+    cells = scope.within(cutoff, every)
     result, _, _ = cells.expand(np.arange(len(cells)))
     names = sorted(layouts.columns)
     subset = set(zip(*(result.columns[name].tolist() for name in names), strict=True))
-    every = list(zip(*(layouts.columns[name].tolist() for name in names), strict=True))
-    assert subset <= set(every)
-    assert {row for row, step in zip(every, steps.tolist(), strict=True) if step <= cutoff} <= subset
-    assert len(scope.within(0.2 * float(steps.min()), later=False)) < len(cells)
-    first, later = scope.first(), scope.within(np.inf, later=True)
+    all_rows = list(zip(*(layouts.columns[name].tolist() for name in names), strict=True))
+    assert subset <= set(all_rows)
+    assert {row for row, step in zip(all_rows, steps.tolist(), strict=True) if step <= cutoff} <= subset
+    assert len(scope.within(0.2 * float(steps.min()), every)) < len(cells)
+    first, later = scope.first(), scope.within(np.inf, ~scope.begins)
     assert len(first) + len(later) == len(enumerate_cells(model, devices, work, space))
-    assert (
-        scope.num_later
-        == (
-            Tree.from_candidates(later.whole).nodes @ Tree.from_candidates(later.whole).num_layouts(later)
-        ).sum()
-        > 0
-    )
+    assert scope.num_layouts(~scope.begins) == Tree.from_candidates(later.whole).num_layouts(later).sum() > 0
+    closer = scope.closer(question, cutoff)
+    result, _, _ = closer.within(cutoff, every).expand(np.arange(len(closer.within(cutoff, every))))
+    subset = set(zip(*(result.columns[name].tolist() for name in names), strict=True))
+    assert {row for row, step in zip(all_rows, steps.tolist(), strict=True) if step <= cutoff} <= subset

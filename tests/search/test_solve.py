@@ -12,7 +12,7 @@ from forescale.catalogue.models import load_model
 from forescale.cost.select import Costs
 from forescale.errors import InfeasibleError, SpecError
 from forescale.question import Question
-from forescale.search import search, solve
+from forescale.search import scope, search, solve
 from forescale.search.evaluate import score
 from forescale.search.incumbent import Goal, Incumbent
 from forescale.search.relax import memory_limits
@@ -292,7 +292,7 @@ def test_a_search_that_starts_with_a_sample_finds_the_same(monkeypatch, safe):
     question = Question(model=moe(4), cluster=cluster(8), workload=WORK, safe=safe, space=space)
     monkeypatch.undo()  # in steps as large as they are
     plain = search(question).to_json()
-    monkeypatch.setattr(solve, "SAMPLED_FROM", 0)
+    monkeypatch.setattr(scope, "SAMPLED_FROM", 0)
     sampled = search(question).to_json()
     assert sampled["best"] == plain["best"]
     assert sampled["surest"] == plain["surest"]

@@ -19,7 +19,7 @@ from forescale.errors import UnknownKeyError, UnknownNameError, wrong_type
 from forescale.records import record
 from forescale.spec.cluster import Device
 from forescale.spec.framework import RULES, Framework, Limits, Variant
-from forescale.spec.layout import Kernels, Recompute
+from forescale.spec.layout import Kernels, Layout, Recompute
 from forescale.spec.recipes import Recipe
 from forescale.struct import asdict
 
@@ -80,6 +80,26 @@ def _recipes(name: str) -> tuple[Recipe, ...]:
     text = (files("forescale.catalogue") / "recipes" / f"{name}.json").read_text(encoding="utf-8")
     entries = json.loads(text)["recipes"]
     return tuple(Recipe(**entry) for entry in entries)
+
+
+def first_releases(name: str, layout: Layout) -> dict[str, str]:
+    """Return the first release whose recipes have each setting of a layout that the oldest software lacks, by setting.
+
+    These are the dispatcher, graphs, and expert overlap where they are not as usual.
+    """
+    releases = [load_framework(f"{name}@{release}") for release in release_names(name)]
+    dated = [item for item in releases if item.released and item.recipes] or releases
+    recipes = [(item.release, one.layout) for item in dated for one in item.recipes]
+    settings = {
+        f"{setting} {value}": {release for release, recipe in recipes if recipe.get(setting) == value}
+        for setting in ("dispatcher", "graphs")
+        if (value := getattr(layout, setting)) != getattr(Layout(), setting)
+    }
+    if layout.overlap.expert:
+        settings["overlap expert"] = {
+            release for release, recipe in recipes if recipe.get("overlap", {}).get("expert")
+        }
+    return {setting: min(known) for setting, known in settings.items() if known}
 
 
 NONE = "none"

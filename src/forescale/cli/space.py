@@ -52,7 +52,7 @@ def spaced(
     from forescale.catalogue.frameworks import load_framework
     from forescale.cli.unused import idle_notes, refuse_chosen, told_fields
     from forescale.io.space import held_space, read_space, wider_space
-    from forescale.spec.framework import replayed, searched
+    from forescale.spec.framework import searched, with_recipes
 
     refuse_chosen(sets)
     space = question.space if question.strategy is None else replace(question.space, base=question.strategy)
@@ -77,7 +77,7 @@ def spaced(
     if sized:
         _refuse_idle_devices(space, kept, question.cluster.num_devices)
     if question.framework is not None:
-        space = replayed(question.framework, space, question.model)
+        space = with_recipes(question.framework, space, question.model, question.cluster, question.assumed)
     flags = {name: f"--allow {name}" for name in allowed} | {name: f"--fix {name}" for name in kept}
     notes = (*question.notes, *idle_notes(told_fields(sets) | flags, space, question.model))
     return replace(question, strategy=None, space=space, notes=notes)

@@ -7,14 +7,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+from msgspec.structs import replace
+
 from forescale.catalogue.frameworks import NONE, default_stack
 from forescale.cost.run_calibration import FRAMEWORK, RECIPE
 from forescale.io.named import devices_told, framework_given
 from forescale.io.sizes import microbatch_note
-from forescale.question import Note
+from forescale.question import Note, Question
+from forescale.schedule.legality import LEGALITY
 from forescale.spec import Cluster, Layout, Model
-from forescale.spec.framework import Framework
+from forescale.spec.framework import Framework, replayed, searched
+from forescale.spec.layout import Recompute
+from forescale.spec.phrases import recompute
+from forescale.spec.proposal import Proposal, violated
 from forescale.spec.recipes import active_width, kind_of, settings_of
+from forescale.spec.space import Space, default_recompute
 
 SAME_WIDTH = 0.1
 """Relative difference of active widths up to which a recipe is of the same model, or one like it."""
@@ -121,6 +129,43 @@ def recipe_notes(
     if left_out:
         text += f"; not applicable to this layout: {', '.join(left_out)}"
     return (Note(topic="framework", text=text),)
+
+
+def recomputed_to_fit(question: Question) -> Question:
+    """Return a question with the recompute that lets its layout fit, where it names none and does not fit without.
+
+    It is the fastest of what its framework can recompute, as a run that took place was set up. Nothing changes if no
+    recompute is enough.
+    """
+    framework, layout, model = question.framework, question.strategy, question.model
+    if framework is None or layout is None or "recompute" not in question.assumed:
+        return question
+    from forescale.search.evaluate import score_layouts
+
+    counts = range(1, -(-model.num_layers // (layout.pp * layout.vpp)))
+    partial = (Recompute(granularity="full", num_layers=count) for count in counts)
+    usual = Space(recompute=(*default_recompute(model), *partial))
+    space = replayed(framework, searched(framework, usual, limited=framework.limits is not None), model)
+    several = [layout, *(_replaying(layout, policy) for policy in space.recompute or ())]
+    proposal = Proposal(model=model, cluster=question.cluster, workload=question.workload, degrees=layout)
+    several = [item for item in several if not violated(replace(proposal, degrees=item), LEGALITY)]
+    if layout not in several or score_layouts(question, [layout]).peak[0] <= question.memory_limit:
+        return question
+    scores = score_layouts(question, several)
+    times = np.where(scores.peak <= question.memory_limit, scores.step_time, np.inf)
+    if not np.isfinite(times.min()):
+        return question
+    fitting = several[int(times.argmin())]
+    text = f"recompute is not given, and the layout does not fit as it is: {recompute(fitting.recompute)} assumed"
+    return replace(question, strategy=fitting, notes=(*question.notes, Note(topic="framework", text=text)))
+
+
+def _replaying(layout: Layout, policy: Recompute) -> Layout:
+    """Return a layout under a recompute policy, without what it excludes (`JOINT`)."""
+    whole = policy.granularity == "full"
+    graphs = "none" if whole and layout.graphs in ("partial", "router") else layout.graphs
+    crosses = layout.overlap.expert and not whole and "moe" not in policy.modules
+    return replace(layout, recompute=policy, graphs=graphs, overlap=replace(layout.overlap, expert=crosses))
 
 
 SETTINGS = ("recompute", "graphs", "overlap", "kernels")

@@ -37,7 +37,7 @@ from forescale.spec.layout import (
 )
 from forescale.spec.model import Model
 from forescale.spec.option import declared
-from forescale.spec.space import NAMES, SCENARIO_NAMES, Space, default_recompute, partial_recompute
+from forescale.spec.space import NAMES, SETTING_NAMES, Space, default_recompute, partial_recompute
 from forescale.spec.workload import ComputeType, Precision
 from forescale.synonyms import spelling
 from forescale.syntax import parse_mapping, parse_toml
@@ -160,8 +160,8 @@ def _meant(
 ) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, item in value.items():
-        if name not in (*NAMES, *SCENARIO_NAMES):
-            raise UnknownKeyError(name, where, (*NAMES, *SCENARIO_NAMES))
+        if name not in (*NAMES, *SETTING_NAMES):
+            raise UnknownKeyError(name, where, (*NAMES, *SETTING_NAMES))
         iterable = tuple(chain.from_iterable(_values(space, name, word, model, where) for word in item))
         if framework is not None:
             check_choice(framework, name, iterable)
@@ -171,7 +171,7 @@ def _meant(
 
 def _values(space: Space, name: str, text: str, model: Model, where: str) -> tuple[object, ...]:
     """Return what one value of a dimension means."""
-    if name in SCENARIO_NAMES and not _FEW.get(name):
+    if name in SETTING_NAMES and not _FEW.get(name):
         return (_scenario(name, text, where),)
     if name == "placement":
         return (text,) if text in ("orders", "all") else (placement_of(text, where=f"{where} placement"),)

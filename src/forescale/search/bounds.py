@@ -47,6 +47,7 @@ from forescale.search.layouts import (
     as_sequence_parallel,
     distinct,
     first_rows,
+    same_rows,
 )
 from forescale.search.ranks import RelaxedPlacement
 from forescale.search.tree import (
@@ -104,22 +105,18 @@ class WorkBounds:
         self.where, first = table.where, first_rows(table.where)
         self.kinds, self.kind = numbered([tuple(branch.first.choices.items()) for branch in branches])
         self.dense = [self._over(kind, first, self._dense) for kind in self.kinds if len(first)]
-        self.apart = not (whole.base.overlap.expert or whole.base.overlap.shared_experts)
+        self.apart = [_apart(kind) for kind in self.kinds]
         of_experts = [
-            tuple(item for item in kind if not self.apart or item[0] != "cp_kind") for kind in self.kinds
+            tuple(item for item in kind if not apart or item[0] != "cp_kind")
+            for kind, apart in zip(self.kinds, self.apart, strict=True)
         ]
         self.alike = np.array([of_experts.index(of_expert) for of_expert in of_experts])
 
     def on(self, cells: Candidates, placement: RelaxedPlacement) -> WorkBounds:
         """Return the bounds of cells of the same variants, each of which is a row of these but for its experts."""
-        both = {
-            name: np.concatenate([self.whole.columns[name], cells.columns[name]])
-            for name in ("tp", "cp", "pp", "vpp", "micro_batch_size", "sp")
-        }
-        row = distinct(both, tuple(both)).where
         other = copy(self)
         other.whole, other.placement = cells, placement
-        other.where = self.where[first_rows(row)[row[self.whole.num_rows :]]]
+        other.where = self.where[same_rows(self.whole.columns, cells.columns)]
         return other
 
     def coarse(self) -> Array:
@@ -134,6 +131,32 @@ class WorkBounds:
             slowest = self._slowest(row, first, model, self.dense[kind], work)
             result.append(self._step(row, first, model, slowest)[where])
         return np.array(result).reshape(len(self.branches), len(where))
+
+    def with_experts(self, rows: Rows, cells: Candidates, placement: RelaxedPlacement, alike: Rows) -> Array:
+        """Return (branches, rows) bounds of some rows with the least that experts take, however they are laid out.
+
+        `cells` are the layouts of experts of one of the rows that are `alike`, (rows,), with their `placement`.
+        """
+        within = self.on(cells, placement)
+        columns = {name: values[rows[first_rows(alike)]] for name, values in self.whole.columns.items()}
+        parent = same_rows(columns, cells.columns)
+        order = np.argsort(parent, kind="stable")
+        starts = np.searchsorted(parent[order], np.arange(len(columns["tp"])))
+        least: dict[int, PerBlock[Array]] = {}
+        result = np.empty((len(self.branches), len(rows)))
+        for row, kind in enumerate(self.kind.tolist()):
+            first = int(self.alike[kind])
+            if first not in least:
+                every = within.of_experts(self.kinds[first])
+                least[first] = every.map(lambda values: np.minimum.reduceat(values[order], starts, axis=0))
+            seconds, hidden = (least[first].map(_column(column)).map(_at(alike)) for column in (0, 1))
+            blocks = self.dense[kind].map(_at(self.where[rows])).zipped(seconds, np.add)
+            result[row] = self._of_kind(np.full(len(rows), row), rows, blocks, hidden, np.arange(len(rows)))
+        return result
+
+    def of_experts(self, kind: Kind) -> PerBlock[Array]:
+        """Return (cells, 2) seconds of experts of all cells, and what they hide of that."""
+        return self._over(kind, np.arange(self.whole.num_rows), self._experts)
 
     def fine(self, rows: Rows, cells: Rows) -> Array:
         """Return the bounds of some (branch, cell) pairs, experts and all.
@@ -163,7 +186,8 @@ class WorkBounds:
         for row in np.flatnonzero(np.bincount(rows)).tolist():
             local = np.flatnonzero(rows == row)
             slowest = self._slowest(row, cells[local], model[at[local]], blocks, at[local])
-            least = 0.0 if self.apart else self._least_on_stage(row, cells[local], hidden, at[local])
+            apart = self.apart[int(self.kind[row])]
+            least = 0.0 if apart else self._least_on_stage(row, cells[local], hidden, at[local])
             bounds[local] = self._step(row, cells[local], model[at[local]], slowest, least)
         return bounds
 
@@ -260,7 +284,7 @@ class WorkBounds:
             cells[first_rows(table.where)],
             choices,
             within=EXPERT_PARTS,
-            operators=_of_experts if self.apart else None,
+            operators=_of_experts if _apart((("overlap", choices.overlap),)) else None,
         )
         return priced.map(_at(table.where))
 
@@ -307,6 +331,12 @@ class WorkBounds:
 
             result.append(price_blocks(blocks, pricing).map(seconds))
         return reduce(_joined, result)
+
+
+def _apart(kind: Kind) -> bool:
+    """Return whether experts hide nothing of what else a list does, so that they are priced by themselves."""
+    overlap = dict(kind)["overlap"]
+    return not (overlap.expert or overlap.shared_experts)
 
 
 def _own(seconds: Array) -> Numeric:
@@ -450,7 +480,7 @@ class MemoryBounds:
         cells, base = np.flatnonzero(self.nodes[row]), self.cells.whole.base
         closed = self.bare.variants[row].schedule is None and base.microbatch_group is None
         closed = closed and not self.question.model.traces  # one micro-batch has fewer gradients at its loss
-        if not closed or base.overlap.expert or len(cells) == 0:
+        if not closed or self.bare.variants[row].overlap.expert or len(cells) == 0:
             return cells, np.arange(len(cells)), cells
         columns = {name: values[cells] for name, values in self.cells.whole.columns.items()}
         where = distinct({**columns, "flagged": self.cells.flagged[cells]}, FAMILY_KEY).where

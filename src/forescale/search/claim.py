@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
 
 from forescale.errors import SpecError
 from forescale.projection.result import Projection
 from forescale.question import Question
+from forescale.schedule.legality import LEGALITY
+from forescale.search.evaluate import score_layouts
 from forescale.search.recorded import partly_recomputed
 from forescale.search.relax import SPLIT_BACKWARD
+from forescale.search.tree import JOINT
 from forescale.spec import phrases
 from forescale.spec.framework import check_choice
+from forescale.spec.layout import Layout
 from forescale.spec.model import MoeFfn
-from forescale.struct import Struct
+from forescale.spec.proposal import Proposal, violated
+from forescale.struct import Struct, attributes
 from forescale.units import counted, format_seconds
+
+WORTH_NAMING = 0.001
+"""Fraction of a step below which a gain is not named."""
 
 
 class Held(Struct, frozen=True, kw_only=True):
@@ -23,40 +35,75 @@ class Held(Struct, frozen=True, kw_only=True):
     value: str
     option: str
     """Option of `forescale search` that opens the dimension."""
+    changes: tuple[Mapping[str, Any], ...] = ()
+    """Fields of a layout with each of the other values."""
+    gain: float | None = None
+    """Fraction by which another value shortens the step of the best layout, all else equal; None where none does."""
 
     def __str__(self) -> str:
-        """Return the dimension with its value and what opens it."""
-        return f"{self.dimension} {self.value} ({self.option})"
+        """Return the dimension with its value, what opens it, and what it gains at least."""
+        gain = "" if self.gain is None else f": at least {100.0 * self.gain:.1f} % faster"
+        return f"{self.dimension} {self.value} ({self.option}{gain})"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields but for the layouts."""
+        return attributes(self, "dimension", "value", "option", "gain")
 
 
-def held_fixed(question: Question) -> tuple[Held, ...]:
-    """Return what a search of this question holds fixed, each with the option that opens it."""
+def held_fixed(question: Question, best: Layout | None = None) -> tuple[Held, ...]:
+    """Return what a search of this question holds fixed, each with the option that opens it.
+
+    With its `best` layout, also what other values gain for that one.
+    """
     if question.preset != "default":
         return ()
-    return tuple(item for item in _held(question) if _takes(question, item))
+    held = tuple(item for item in _held(question) if _takes(question, item))
+    if best is None:
+        return held
+    return tuple(replace(item, gain=_gain(question.site, best, item.changes)) for item in held)
+
+
+def _gain(question: Question, best: Layout, changes: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the most that a change shortens the step of a layout, as a fraction; None where none that fits does."""
+    several = [replace(best, **change) for change in changes]
+    proposal = Proposal(
+        model=question.model, cluster=question.cluster, workload=question.workload, degrees=best
+    )
+    rules = (*LEGALITY, *JOINT, *question.space.rules)
+    legal = [item for item in several if not violated(replace(proposal, degrees=item), rules)]
+    if not legal:
+        return None
+    scores = score_layouts(question, [best, *legal])
+    shortest = min(scores.step_time[1:][scores.peak[1:] <= question.memory_limit], default=np.inf)
+    gain = 1.0 - float(shortest) / float(scores.step_time[0])
+    return gain if gain >= WORTH_NAMING else None
 
 
 def _held(question: Question) -> Iterator[Held]:
     space, base, framework = question.space, question.space.base, question.framework
-    name = "none" if framework is None else framework.name
-    yield Held(dimension="framework", value=name, option="--framework NAME")
+    yield _fixed("framework", "none" if framework is None else framework.name, "--framework NAME")
     if question.model.is_moe and space.dispatcher == (None,) and base.dispatcher == "all_to_all":
-        yield Held(dimension="dispatcher", value="all_to_all", option="--allow dispatcher=deepep")
+        yield _fixed("dispatcher", "all_to_all", "--allow dispatcher=deepep", {"dispatcher": "deepep"})
     if space.schedule == (None,) and space.pp != (1,):
-        yield Held(dimension="schedule", value="1f1b", option=f"--allow schedule={','.join(SPLIT_BACKWARD)}")
+        option = f"--allow schedule={','.join(SPLIT_BACKWARD)}"
+        yield _fixed("schedule", "1f1b", option, *({"schedule": name} for name in SPLIT_BACKWARD))
     if partly_recomputed(question):
-        yield Held(dimension="recompute of whole blocks", value="none or full", option="another --framework")
-    if framework is not None:  # overlap and graphs are those of the framework
-        return
-    off = [kind for kind in _overlaps(question) if not getattr(base.overlap, kind)]
+        yield _fixed("recompute of whole blocks", "none or full", "another --framework")
+    recipes = [] if framework is None else [recipe.layout for recipe in framework.recipes]
+    kinds, graphs = _overlaps(question), "full" if framework is None else "partial"
+    if framework is not None:  # overlap is what some recipe of the release has, as graphs are
+        kinds = tuple(kind for kind in kinds if any(item.get("overlap", {}).get(kind) for item in recipes))
+    off = [kind for kind in kinds if not getattr(base.overlap, kind)]
     if off and space.overlap == (None,):
-        yield Held(
-            dimension="overlap",
-            value=f"without {', '.join(off)}",
-            option=f"--allow overlap={'+'.join(off)}",
-        )
-    if base.graphs == "none":
-        yield Held(dimension="graphs", value="none", option="--set strategy.graphs=full")
+        more = {"overlap": replace(base.overlap, **dict.fromkeys(off, True))}
+        yield _fixed("overlap", f"without {', '.join(off)}", f"--allow overlap={'+'.join(off)}", more)
+    known = framework is None or any(item.get("graphs") == graphs for item in recipes)
+    if base.graphs == "none" and space.graphs == (None,) and known:
+        yield _fixed("graphs", "none", f"--allow graphs={graphs}", {"graphs": graphs})
+
+
+def _fixed(dimension: str, value: str, option: str, *changes: Mapping[str, Any]) -> Held:
+    return Held(dimension=dimension, value=value, option=option, changes=changes)
 
 
 def _overlaps(question: Question) -> tuple[str, ...]:
@@ -73,7 +120,7 @@ def _overlaps(question: Question) -> tuple[str, ...]:
 def _takes(question: Question, kept: Held) -> bool:
     """Return whether the framework of the question, if there is one, is known to take the other values."""
     framework = question.framework
-    if framework is None or not kept.option.startswith("--allow"):
+    if framework is None or kept.dimension in ("overlap", "graphs") or not kept.changes:
         return True
     if framework.limits is None or kept.dimension not in framework.limits.values:
         return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -364,24 +364,35 @@ def stages_of(
     *,
     group: int | None = None,
 ) -> StagesOf:
-    """Return the compressed stage plans of rows by pp, vpp and, where there are several, selection of layers.
-
-    In equal groups of micro-batches.
-    """
+    """Return compressed stage plans by pp, vpp and, where several, selection of layers, in equal groups."""
     names = tuple(name for name in ("pp", "vpp", "selection") if name in columns)
     table = distinct(columns, names)
-    plans = [
-        interleaved_stages(
-            model,
-            pp=pp,
-            vpp=vpp,
-            group=group if vpp > 1 else None,
-            stage_layers=stage_layers,
-            recompute=selections[sum(others)],
-        ).compressed()
-        for pp, vpp, *others in zip(*(table.columns[name].tolist() for name in names), strict=True)
-    ]
-    return StagesOf(stack_plans(plans), table.where)
+    shapes = zip(*(table.columns[name].tolist() for name in names), strict=True)
+    return StagesOf(_stacked_plans(model, tuple(shapes), tuple(selections), stage_layers, group), table.where)
+
+
+@lru_cache(maxsize=64)
+def _stacked_plans(
+    model: Model,
+    shapes: tuple[tuple[int, ...], ...],
+    selections: tuple[Recompute, ...],
+    stage_layers: tuple[int, ...] | None,
+    group: int | None,
+) -> Stages:
+    """Return the plans of shapes: pp, vpp and, where there are several, the selection of layers."""
+    return stack_plans(
+        [
+            interleaved_stages(
+                model,
+                pp=pp,
+                vpp=vpp,
+                group=group if vpp > 1 else None,
+                stage_layers=stage_layers,
+                recompute=selections[sum(others)],
+            ).compressed()
+            for pp, vpp, *others in shapes
+        ]
+    )
 
 
 def uncounted(recompute: Recompute) -> Recompute:

@@ -8,6 +8,7 @@ from itertools import product
 from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec import field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
@@ -20,10 +21,13 @@ from forescale.schedule.legality import LEGALITY
 from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import fills_tiers, legal
 from forescale.spec.context import ContextKind
+from forescale.spec.dispatchers import Dispatcher
 from forescale.spec.layout import (
     DEFAULT_AXIS_ORDER,
     Axis,
+    LaunchGraphs,
     Layout,
+    Overlap,
     Placement,
     Recompute,
     Share,
@@ -31,7 +35,7 @@ from forescale.spec.layout import (
     settled,
 )
 from forescale.spec.model import Model
-from forescale.spec.proposal import Constraint, ManyLayouts, Proposal
+from forescale.spec.proposal import Constraint, ManyLayouts, Proposal, violated
 from forescale.spec.space import DEGREE_NAMES, PlacementChoice, Space, default_recompute
 from forescale.spec.summa import summa_refusal
 from forescale.spec.workload import Workload, num_microbatches
@@ -44,7 +48,9 @@ Columns: TypeAlias = dict[str, Rows]
 RankOrder: TypeAlias = tuple[tuple[Axis, ...], Placement | None]
 """An order of axes, or where a placement replaces it."""
 Codes: TypeAlias = NDArray[np.int64]
-BRANCHED = ("tp_kind", "summa_panels", "cp_kind", "schedule")
+LISTED = ("tp_kind", "summa_panels", "cp_kind", "dispatcher", "graphs", "overlap")
+"""Choices that change the operators of a block, or their prices."""
+BRANCHED = (*LISTED, "schedule")
 """Choices that make a branch: they change the operators of a block, or the schedule."""
 ODD = -1
 """Code of ranks that do not fill tiers in whole parts."""
@@ -62,11 +68,14 @@ class Variant(Struct, frozen=True, kw_only=True):
     schedule: str | None = None
     tp_kind: TensorKind = "1d"
     summa_panels: int = 1
+    dispatcher: Dispatcher = "all_to_all"
+    graphs: LaunchGraphs = "none"
+    overlap: Overlap = field(default_factory=Overlap)
 
     @property
     def choices(self) -> dict[str, Any]:
         """What changes the operators of a block, by name."""
-        return {"tp_kind": self.tp_kind, "summa_panels": self.summa_panels, "cp_kind": self.cp_kind}
+        return {name: getattr(self, name) for name in LISTED}
 
     @property
     def branch(self) -> tuple[object, ...]:
@@ -127,7 +136,10 @@ class Candidates(Struct, frozen=True, kw_only=True):
         by_branch = dict(zip(branches, allowed, strict=True))
         return np.stack(
             [
-                by_branch[variant.branch] & orders[variant.rank_order] & self.allows_recompute(variant)
+                by_branch[variant.branch]
+                & orders[variant.rank_order]
+                & self.allows_recompute(variant)
+                & self.goes_together(variant)
                 for variant in self.variants
             ]
         )
@@ -149,9 +161,15 @@ class Candidates(Struct, frozen=True, kw_only=True):
                         flags[index] &= ~(where & flags[before])
         return flags
 
+    def goes_together(self, variant: Variant) -> bool:
+        """Return whether the branch of a variant is legal with what it recomputes, whatever the degrees."""
+        base = replace(self.base, recompute=variant.recompute, **variant.choices)
+        proposal = Proposal(model=self.model, cluster=self.cluster, workload=self.workload, degrees=base)
+        return not violated(proposal, [rule for rule in self.rules if _joins(rule)])
+
     def _legal(self, variant: Variant, choices: tuple[str, ...]) -> NDArray[np.bool_]:
-        """Return where the choices of a variant keep to all rules that depend on some of them."""
-        rules = [rule for rule in self.rules if set(rule.choices) & set(choices)]
+        """Return where the choices of a variant keep to all rules that depend on some of them, and on no others."""
+        rules = [rule for rule in self.rules if set(rule.choices) & set(choices) and not _joins(rule)]
         base = replace(self.base, **{name: getattr(variant, name) for name in choices})
         proposal = Proposal(
             model=self.model,
@@ -210,6 +228,11 @@ class Candidates(Struct, frozen=True, kw_only=True):
         return settled(replace(self.base, **degrees, **others, sp=sp), self.domain)
 
 
+def _joins(rule: Constraint) -> bool:
+    """Return whether a rule depends on a branch and on what is recomputed at once; such rules ask no degrees."""
+    return "recompute" in rule.choices and len(rule.choices) > 1
+
+
 def _alone(tp: Rows, cp: Rows, pp: Rows) -> dict[tuple[bool, ...], NDArray[np.bool_]]:
     """Return the rows by which of cp, tp × cp and pp are 1: where choices about them make no difference."""
     flags = np.stack([cp == 1, tp * cp == 1, pp == 1])
@@ -223,7 +246,8 @@ def _spelt(variant: Variant, alone: tuple[bool, ...]) -> tuple[object, ...]:
     no_context, one_device, no_pipeline = alone
     kind = "" if no_context and (variant.tp_kind == "1d" or one_device) else variant.cp_kind
     tensor = ("", 1) if one_device else (variant.tp_kind, variant.summa_panels)
-    return (*tensor, kind, None if no_pipeline else variant.schedule)
+    others = (variant.dispatcher, variant.graphs, variant.overlap)
+    return (*tensor, kind, None if no_pipeline else variant.schedule, *others)
 
 
 VARIED = tuple(Variant.__dataclass_fields__)
@@ -269,8 +293,14 @@ def variants_of(space: Space, model: Model, cluster: Cluster) -> tuple[Variant, 
             schedule=schedule,
             tp_kind=tensor,
             summa_panels=panels,
+            dispatcher=dispatcher,
+            graphs=graphs,
+            overlap=overlap,
         )
         for schedule in space.schedule
+        for dispatcher in space.values_of("dispatcher")
+        for graphs in space.values_of("graphs")
+        for overlap in space.values_of("overlap")
         for tensor, panels, kind in _kinds(space)
         for order, placement in rank_orders(cluster, space.axis_order, space.placement or ("orders",))
         for recompute in space.recompute or default_recompute(model)
@@ -466,6 +496,17 @@ def first_rows(where: Rows) -> Rows:
     first = np.empty(int(where.max(initial=-1)) + 1, dtype=np.int64)
     first[where[::-1]] = np.arange(len(where))[::-1]
     return first
+
+
+ROW_KEY = ("tp", "cp", "pp", "vpp", "micro_batch_size", "sp")
+"""What tells rows apart: all degrees but those of experts and of sharding."""
+
+
+def same_rows(rows: Columns, cells: Columns) -> Rows:
+    """Return the row that each cell is of."""
+    both = {name: np.concatenate([rows[name], cells[name]]) for name in ROW_KEY}
+    where = distinct(both, ROW_KEY).where
+    return np.asarray(first_rows(where)[where[len(rows["tp"]) :]])
 
 
 def as_sequence_parallel(columns: Columns) -> NDArray[np.bool_]:

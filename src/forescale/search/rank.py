@@ -368,6 +368,7 @@ def search(
         refused=ranking.refused,
         relaxations=gains,
         question=request,
+        held_fixed=held_fixed(question, best[0].strategy if best else None),
     )
 
 
@@ -441,6 +442,8 @@ class SearchResult(Result):
     """Layouts that each constraint refused."""
     relaxations: tuple[Relaxation, ...]
     question: Question = field(repr=False, compare=False)
+    held_fixed: tuple[Held, ...] = ()
+    """Dimensions that were held fixed although another value may be faster."""
     price_per_device_hour: float | None = None
     """What `run_cost` counts with, in any currency."""
 
@@ -448,11 +451,6 @@ class SearchResult(Result):
     def num_feasible_is_exact(self) -> bool:
         """Say whether no more layouts fit: only where all were evaluated, or proven not to."""
         return self.num_evaluated + self.num_over_memory == self.num_legal
-
-    @property
-    def held_fixed(self) -> tuple[Held, ...]:
-        """Dimensions that were held fixed although another value may be faster."""
-        return held_fixed(self.question)
 
     @property
     def claim(self) -> str:

@@ -30,15 +30,16 @@ from forescale.search.solve import Progress, Solver, Watch
 from forescale.search.tree import Cells, unlisted
 from forescale.spec.constraints import picks_keys
 from forescale.spec.context import CONTEXT_KINDS
-from forescale.spec.layout import Layout, Overlap
+from forescale.spec.layout import Layout
 from forescale.spec.proposal import Constraint
-from forescale.spec.space import SCENARIO_NAMES
 from forescale.spec.workload import Workload
 from forescale.struct import Struct
 from forescale.time.outer import step_of_sites
 from forescale.units import counted, format_bytes, format_seconds
 from forescale.version import __version__
 
+SCENARIO_NAMES = ("precision", "optimizer_offload", "activation_offload")
+"""What changes the question of a search; each combination is a search of its own."""
 SAVED_EVERY_S = 1.0
 UNREADABLE = (
     OSError,
@@ -153,15 +154,13 @@ def _scenario(question: Question, values: Mapping[str, Any]) -> Question:
     if values["precision"] is not None:
         compute, recipe = values["precision"]
         base, workload = _retyped(question, {"compute": compute, "recipe": recipe})
-    if (kinds := values["overlap"]) is not None:
-        more = replace(base.overlap, **dict.fromkeys(kinds, True)) if kinds else _nothing()
-        base = replace(base, overlap=more)
-    if values["dispatcher"] is not None and question.model.is_moe:
-        base = replace(base, dispatcher=values["dispatcher"])
     shares = {"optimizer": values["optimizer_offload"], "activation_layers": values["activation_offload"]}
     kept = {name: value for name, value in shares.items() if value is not None}
     base = replace(base, offload=replace(base.offload, **kept))
-    return replace(question, strategy=None, workload=workload, space=replace(question.space, base=base))
+    space = replace(question.space, base=base)
+    if not question.model.is_moe:
+        space = replace(space, dispatcher=(None,))
+    return replace(question, strategy=None, workload=workload, space=space)
 
 
 def _retyped(question: Question, types: Mapping[str, Any]) -> tuple[Layout, Workload]:
@@ -212,10 +211,6 @@ def _by_neighbours(question: Question) -> tuple[Question, ...]:
         )
         for kind in space.tp_kind
     )
-
-
-def _nothing() -> Overlap:
-    return Overlap(**dict.fromkeys(Overlap.__dataclass_fields__, False))
 
 
 def step_of_all(question: Question, step_time: float) -> float:
@@ -299,6 +294,8 @@ class Run:
     """The rows of the scenario, where more of them come later."""
     nth: int = 0
     """Which of the scenarios it is."""
+    sampled: float = np.inf
+    """The best of a sample, beyond which its rows were left out; infinite where none was."""
 
     def go(self, watch: Watch) -> None:
         """Search until all is settled or the watch says no, from the checkpoint on where there is one."""
@@ -337,19 +334,22 @@ class Ranking:
     """Layouts of rows that wait for a cutoff, by scenario."""
     beyond: int = 0
     """Layouts of such rows that were beyond it."""
+    sampled: Incumbent = field(init=False)
+    """What samples of the scenarios say of the best."""
+
+    def __post_init__(self) -> None:
+        """Start without a sample."""
+        self.sampled = Incumbent(goal=self.goal, variants=())
 
     def search(self, questions: Sequence[Question], checkpoint: Path | None = None) -> None:
         """Search scenarios one after the other, the most promising first: what it finds prunes the others."""
-        self.checkpoint = checkpoint
+        self.checkpoint, self.to_come = checkpoint, len(questions)
         runs = [self._run(question, nth) for nth, question in enumerate(questions)]
         self.runs = [run for run in runs if run is not None]
-        self.later = {run.nth: run.scope.num_later for run in self.runs if run.scope is not None}
+        scopes = {run.nth: run.scope for run in self.runs if run.scope is not None}
+        self.later = {nth: scope.num_layouts(~scope.begins) for nth, scope in scopes.items()}
         self.to_come = len(self.runs)
-        sampled = [self._sample(run) for run in self.runs]
-        order = sorted(
-            range(len(self.runs)), key=lambda nth: (sampled[nth], self.solvers[nth].progress().bound)
-        )
-        for run in [self.runs[nth] for nth in order]:
+        for run in sorted(self.runs, key=lambda run: (run.sampled, run.solver.progress().bound)):
             self._settle(run)
             self.to_come -= 1
             self._go_on()
@@ -366,27 +366,37 @@ class Ranking:
 
     @property
     def _cutoff(self) -> float:
-        return min(self._worst, self.cutoff, *(solver.incumbent.cutoff for solver in self.solvers))
+        every = [self.sampled, *(solver.incumbent for solver in self.solvers)]
+        return min(self._worst, self.cutoff, *(item.cutoff for item in every))
 
     def _run(self, question: Question, nth: int) -> Run | None:
         """Return the search of one scenario, which has a checkpoint of its own; None where all are beyond a cutoff."""
-        if self.like:
-            like = self.like[nth]
+        like = self.like[nth] if self.like else None
+        if like is not None and like.sampled == np.inf:
             solver = like.solver.again(question, self.goal)
             return Run(question=question, solver=solver, checkpoint=None, scope=like.scope, nth=nth)
-        scope = Scope.from_question(question, question.space.whole(question.model), by_time=self.goal.by_time)
+        space = question.space.whole(question.model)
+        scope = Scope.from_question(question, space, by_time=self.goal.by_time)
         if self.cutoff < np.inf:
-            scope = scope.bounded(question)
-            cells = scope.within(self.cutoff, later=False)
+            scope = scope.closer(question, self.cutoff)
+            cells = scope.within(self.cutoff, np.ones_like(scope.begins))
             if len(cells) == 0:
                 return None
             solver = Solver(question, cells, self.goal, scope.work)
             return Run(question=question, solver=solver, checkpoint=None, nth=nth)
-        solver = Solver(question, scope.first(), self.goal, scope.work)
         rest = None if scope.begins.all() else scope
-        return Run(
-            question=question, solver=solver, checkpoint=self._kept(question, nth), scope=rest, nth=nth
-        )
+        sampled = np.inf
+        if self.goal.by_time and self.checkpoint is None and scope.is_large:
+            scope, sampled = self._sample(question, scope)
+        cutoff = self.sampled.widest_cutoff if self.goal.by_time else np.inf
+        if cutoff < np.inf:
+            rest = None if rest is None else scope
+            solver = Solver(question, scope.within(cutoff, scope.begins), self.goal, scope.work)
+            self.beyond += scope.num_layouts(scope.begins) - solver.num_legal
+        else:
+            solver = Solver(question, scope.first(), self.goal, scope.work)
+        kept = self._kept(question, nth)
+        return Run(question=question, solver=solver, checkpoint=kept, scope=rest, nth=nth, sampled=sampled)
 
     def _kept(self, question: Question, nth: int, part: str = "") -> Checkpoint | None:
         """Return the checkpoint of a scenario, or of a part of it."""
@@ -400,28 +410,36 @@ class Ranking:
         assert run.scope is not None
         known = Incumbent(goal=self.goal, variants=())
         known.learn(self._known(run.solver), cutoff=self._cutoff)
-        cells = run.scope.within(known.widest_cutoff, later=True)
+        scope = run.scope.closer(run.question, known.widest_cutoff)
+        cells = scope.within(known.widest_cutoff, ~scope.begins)
         waited = self.later.pop(run.nth)
         if len(cells) == 0:
             self.beyond += waited
             return None
-        solver = Solver(run.question, cells, self.goal, run.scope.work)
+        solver = Solver(run.question, cells, self.goal, scope.work)
         self.beyond += waited - solver.num_legal
         kept = self._kept(run.question, run.nth, "later")
         return Run(question=run.question, solver=solver, checkpoint=kept, nth=run.nth)
 
-    def _sample(self, run: Run) -> float:
-        """Return the best of a sample of a scenario, which begins with what those of others found; infinite of none."""
-        if self.cutoff < np.inf:
-            return np.inf
-        cutoff = min(solver.incumbent.cutoff for solver in self.solvers)
-        run.solver.incumbent.learn(self._known(run.solver), cutoff=cutoff)
-        return run.solver.sample(self._told)
+    def _sample(self, question: Question, scope: Scope) -> tuple[Scope, float]:
+        """Return the rows of a scenario with closer bounds, and the best of a sample of it; infinite of none.
+
+        One scenario that has as many layouts as wanted tells the others what does not matter.
+        """
+        least = self.sampled.widest_cutoff
+        if least == np.inf:
+            scope = scope.bounded(question)
+            solver = Solver(question, scope.sample(), self.goal, scope.work)
+            solver.run(self._told)
+            self.sampled.learn(solver.incumbent.fastest, cutoff=solver.incumbent.cutoff)
+            least = solver.incumbent.least
+        cutoff = self.sampled.widest_cutoff
+        return scope.closer(question, cutoff) if cutoff < np.inf else scope, least
 
     def _known(self, solver: Solver) -> Array:
         """Return the shortest step under each relaxed limit of memory that `solver` or any other knows."""
-        every = [solver, *self.solvers]
-        return np.asarray(np.min([item.incumbent.fastest for item in every], axis=0))
+        every = [self.sampled, solver.incumbent, *(item.incumbent for item in self.solvers)]
+        return np.asarray(np.min([item.fastest for item in every], axis=0))
 
     def _go_on(self) -> None:
         """Let scenarios in which nothing fits go on once another has a layout that does: more memory may buy more."""

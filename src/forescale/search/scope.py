@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec.structs import replace
 
 from forescale.numeric import Array
 from forescale.question import Question
 from forescale.search.bounds import WorkBounds
+from forescale.search.layouts import ROW_KEY, distinct, first_rows
 from forescale.search.ranks import relaxed_placement
 from forescale.search.tree import Blocks, Cells, Mask, ShapeRows, branches_of
 from forescale.spec.space import Space
 from forescale.struct import Struct
 
+SAMPLED_FROM, SAMPLED = 65536, 48
+"""Rows, each counted once for every operator list, from which on a search starts with a sample of so many of them."""
+EXPERT_KEY = ("tp", "cp", "pp", "micro_batch_size", "sp")
+"""What experts depend on of a row."""
 SPARED = 2
 """Virtual stages that may lack a layer in what a search begins with: embedding and head weigh about a layer each
 (Megatron-LM --account-for-embedding-in-pipeline-split)."""
@@ -41,6 +47,40 @@ class Scope(Struct, frozen=True, kw_only=True):
             return cls(blocks=blocks, rows=rows, begins=np.ones_like(begins))
         return cls(blocks=blocks, rows=rows, begins=begins).bounded(question)
 
+    @property
+    def is_large(self) -> bool:
+        """Whether a cutoff from a sample spares more than it takes."""
+        return self.rows.whole.num_rows * len(branches_of(self.rows.whole.variants)) >= SAMPLED_FROM
+
+    def sample(self) -> Cells:
+        """Return the cells of the most promising rows with the smallest micro-batch, one of each tp, cp and pp."""
+        assert self.least is not None
+        columns = self.rows.whole.columns
+        batch, shape = columns["micro_batch_size"], ("tp", "cp", "pp")
+        order = np.argsort(self.least, kind="stable")
+        order = order[(batch == batch.min())[order]]
+        kinds = distinct({name: columns[name][order] for name in shape}, shape)
+        mask = np.zeros(len(batch), dtype=bool)
+        mask[order[np.sort(first_rows(kinds.where))[:SAMPLED]]] = True
+        return self.blocks.cells(self.rows, mask)
+
+    def closer(self, question: Question, cutoff: float) -> Scope:
+        """Return the same, experts counted in the bounds of the rows that may take no longer than a cutoff [s]."""
+        scope = self.bounded(question)
+        assert scope.least is not None and scope.work is not None
+        rows = np.flatnonzero(scope.least <= cutoff)
+        if not question.model.is_moe or len(rows) == 0:
+            return scope
+        columns = {name: values[rows] for name, values in self.rows.whole.columns.items()}
+        alike = distinct(columns, ROW_KEY if self.blocks.mixed else EXPERT_KEY).where
+        mask = np.zeros(len(scope.least), dtype=bool)
+        mask[rows[first_rows(alike)]] = True
+        cells = self.blocks.cells(self.rows, mask).whole
+        placement = relaxed_placement(cells, question.cluster)
+        least = scope.least.copy()
+        least[rows] = scope.work.with_experts(rows, cells, placement, alike).min(axis=0)
+        return replace(scope, least=least)
+
     def bounded(self, question: Question) -> Scope:
         """Return the same with bounds of time, if they are not known yet."""
         if self.work is not None:
@@ -55,18 +95,14 @@ class Scope(Struct, frozen=True, kw_only=True):
         """Return the cells that a search begins with."""
         return self.blocks.cells() if self.begins.all() else self.blocks.cells(self.rows, self.begins)
 
-    def within(self, cutoff: float, *, later: bool) -> Cells:
-        """Return the cells whose work may take no longer than a cutoff [s], of all rows or of the `later` ones."""
+    def within(self, cutoff: float, rows: Mask) -> Cells:
+        """Return the cells of some rows whose work may take no longer than a cutoff [s]."""
         assert self.least is not None
-        requested = self.least <= cutoff
-        return self.blocks.cells(self.rows, requested & ~self.begins if later else requested)
+        return self.blocks.cells(self.rows, rows & (self.least <= cutoff))
 
-    @property
-    def num_later(self) -> int:
-        """Layouts of the rows that come later."""
-        if self.begins.all():
-            return 0
-        return int(self.rows.num_layouts[~self.begins].sum())
+    def num_layouts(self, rows: Mask) -> int:
+        """Return the layouts of some rows."""
+        return int(self.rows.num_layouts[rows].sum()) if rows.any() else 0
 
     @property
     def later_bound(self) -> float:

@@ -27,7 +27,7 @@ from forescale.question import Question
 from forescale.search.bounds import MemoryBounds, WorkBounds, cell_bounds
 from forescale.search.evaluate import Scores, score_pairs, states_of
 from forescale.search.incumbent import SHAPE, SMALLEST, Goal, Incumbent, State
-from forescale.search.layouts import Rows, distinct, first_rows
+from forescale.search.layouts import Rows, distinct
 from forescale.search.ranks import relaxed_placement
 from forescale.search.tree import Cells, Mask, Tree
 from forescale.spec.layout import Layout
@@ -51,10 +51,6 @@ FIRST_SMALLEST = 512
 SIMULATED_FIRST, SIMULATED_AGAIN, SIMULATED_AT_ONCE = 128, 1024, 8192
 """The same where schedules are simulated, the first time and later: each shape of a pipeline is built and timed by
 itself, and whole small searches end with the first few."""
-SAMPLED_FROM = 65536
-"""Nodes from which on a search that simulates schedules starts with a sample of its cells."""
-SAMPLED = ("tp", "cp", "pp", "ep")
-"""What makes cells differ in kind."""
 
 
 class Progress(Struct, frozen=True, kw_only=True):
@@ -274,11 +270,10 @@ class Solver:
         self.cells = cells
         self._tree = Tree.from_candidates(cells.whole)
         self._relaxed = relaxed_placement(cells.whole, question.cluster)
-        self._sizes, nodes = self._tree.num_layouts(cells), self._tree.nodes
-        self.num_legal = int((nodes @ self._sizes).sum())
+        self._sizes, nodes = self._tree.num_layouts(cells).reshape(-1), self._tree.nodes
+        self.num_legal = int(self._sizes.sum())
         bounds = self._bounds(question, goal, work)
         coarse = bounds.coarse()
-        self._least = np.min(coarse, axis=0, where=nodes, initial=np.inf)
         legal, coarse = np.flatnonzero(nodes), coarse.reshape(-1)
         refine = (
             coarse.__getitem__
@@ -312,22 +307,6 @@ class Solver:
         other = copy(self)
         other.begin(question, goal, self._queue.afresh())
         return other
-
-    def sample(self, watch: Watch) -> float:
-        """Learn a cutoff from the most promising cell of each kind: without one, many are bounded in vain.
-
-        Return the best that was found; infinite where nothing was, or nothing looked at.
-        """
-        if not (self.goal.by_time and self._simulates) or len(self._queue) < SAMPLED_FROM:
-            return np.inf
-        order = np.argsort(self._least, kind="stable")
-        kinds = distinct({name: self.cells.whole.columns[name][order] for name in SAMPLED}, SAMPLED)
-        selected = order[first_rows(kinds.where)]
-        solver = Solver(self.question, self.cells.some(np.sort(selected)), self.goal)
-        solver.incumbent.learn(self.incumbent.fastest, self.incumbent.cutoff)
-        solver.run(lambda _: watch(self.progress()))
-        self.incumbent.learn(solver.incumbent.fastest, solver.incumbent.cutoff)
-        return solver.incumbent.least
 
     def run(self, watch: Watch | None = None) -> Progress:
         """Settle every layout, or all until `watch` says no or nothing fits; return how far it came."""
@@ -402,11 +381,17 @@ class Solver:
             return
         nodes, beaten, bounds = self._queue.pop(self.incumbent.widest_cutoff)
         over = np.zeros(len(beaten), dtype=bool) if self.goal.by_time else ~self.goal.may_fit(bounds)
-        self.counts.prune(self._sizes[beaten % len(self.cells)], over)
+        self.counts.prune(self._sizes[beaten], over)
         if self.goal.by_time and len(nodes):
             nodes = self._that_may_fit(nodes)
         if len(nodes):
             self._open(nodes)
+
+    @property
+    def _closed(self) -> Mask:
+        """Branches of the first schedule: one in closed form, where there is one."""
+        schedules = [branch.first.schedule for branch in self._tree.branches]
+        return np.array([schedule == schedules[0] for schedule in schedules])
 
     @property
     def _dives(self) -> bool:
@@ -418,12 +403,13 @@ class Solver:
         if len(self._queue) <= DIVE_NODES:
             return np.zeros(0, dtype=np.int64)
         head, sp = self._queue.head(), self.cells.whole.columns["sp"]
-        first = head[head < len(self.cells)]
-        first = first[sp[first] == sp.max(initial=0)][:DIVE_AMONG]
+        branch, cell = np.divmod(head, len(self.cells))
+        dives = self._closed[branch] & (sp[cell] == sp.max(initial=0))
+        first = head[dives & (branch == branch[dives][:1])][:DIVE_AMONG]
         concatenate, start, size = first[:0], 0, 2 * DIVE_NODES
         while start < len(first) and len(concatenate) < DIVE_NODES:
             subset = first[start : start + size]
-            least = self._memory.fine(np.zeros_like(subset), subset)
+            least = self._memory.fine(*np.divmod(subset, len(self.cells)))
             concatenate = np.concatenate([concatenate, subset[least <= self.goal.memory_limit]])
             start, size = start + size, 2 * size
         rows: Rows = concatenate[:DIVE_NODES]
@@ -433,7 +419,7 @@ class Solver:
     def _open(self, nodes: Rows) -> None:
         """Branch nodes by policy and bound each."""
         which, cell = np.divmod(nodes, len(self.cells))
-        policy, node = np.nonzero(self._tree.by_policy[:, cell])
+        policy, node = np.nonzero(self._tree.by_policy[:, cell] & self._tree.together[which].T)
         variant = np.stack([branch.variants[0] for branch in self._tree.branches])[which[node], policy]
         bounded = self._bounded(variant, cell[node], relaxed=True)
         self._unplaced = self._unplaced.joined(bounded)
@@ -444,7 +430,7 @@ class Solver:
         least = self._memory.fine(*np.divmod(nodes, len(self.cells)))
         keeps = self.incumbent.keeps(np.zeros(len(nodes)), least)
         dropped = ~keeps
-        self.counts.prune(self._sizes[nodes[dropped] % len(self.cells)], ~self.goal.may_fit(least[dropped]))
+        self.counts.prune(self._sizes[nodes[dropped]], ~self.goal.may_fit(least[dropped]))
         return nodes[keeps]
 
     def _bounded(self, variant: Rows, cell: Rows, *, relaxed: bool) -> OpenNodes:

@@ -104,8 +104,7 @@ class ShapeRows(Struct, frozen=True, kw_only=True):
     def num_layouts(self) -> Rows:
         """Legal layouts of each row, whatever their variants."""
         tree = Tree.from_candidates(self.whole)
-        every = np.arange(self.whole.num_rows)
-        variants = tree.nodes.sum(axis=0) * tree.orders_of(every) * tree.by_policy.sum(axis=0)
+        variants = tree.variants_of(np.arange(self.whole.num_rows)).sum(axis=0)
         return np.asarray(variants * self.num_sharded)
 
 
@@ -120,6 +119,11 @@ class Blocks:
     def refused(self) -> dict[str, int]:
         """How many layouts each constraint refused."""
         return dict(sum((Counter(block.refused) for block in self._blocks), Counter[str]()))
+
+    @property
+    def mixed(self) -> bool:
+        """Whether the legal layouts of experts depend on other degrees of a row than tp, cp and pp."""
+        return any(block.mixed is not None for block in self._blocks)
 
     def rows(self) -> ShapeRows:
         """Return a row for all of tp, cp, pp, virtual stages, micro-batch and sp."""
@@ -215,21 +219,51 @@ def _candidates(
 
 def _base(space: Space) -> Layout:
     """Return what is not searched, with each choice of which the space has one value; layers are dealt evenly."""
-    names = {name: getattr(space, name) for name in BRANCHED}
+    names = {name: space.values_of(name) for name in BRANCHED}
     if "summa" not in space.tp_kind:
         names["summa_panels"] = (1,)
     single = {name: values[0] for name, values in names.items() if len(values) == 1}
     return replace(space.base, stage_layers=None, placement=None, **single)
 
 
+JOINT = (
+    Constraint(
+        name="graphs replay no whole layers",
+        choices=("graphs", "recompute"),
+        holds=lambda q: q.degrees.recompute.granularity != "full",
+        message=lambda _: "graphs of parts of a layer need a recompute of single modules, or none",
+        applies=lambda q: q.degrees.graphs in ("partial", "router"),
+    ),
+    Constraint(
+        name="expert overlap replays no experts",
+        choices=("overlap", "recompute"),
+        holds=lambda q: (
+            not (q.degrees.recompute.granularity == "full" or "moe" in q.degrees.recompute.modules)
+        ),
+        message=lambda _: "overlap.expert needs a recompute without experts",
+        applies=lambda q: q.degrees.overlap.expert,
+    ),
+    Constraint(
+        name="expert overlap interleaves",
+        choices=("overlap",),
+        holds=lambda q: (q.degrees.pp == 1) | (q.degrees.vpp > 1),
+        message=lambda _: "overlap.expert needs several virtual stages per rank where pp is above 1",
+        applies=lambda q: q.degrees.overlap.expert,
+    ),
+)
+"""Conditions on settings that a search chooses (Megatron-Core, transformer_config.py)."""
+
+
 def _rules(space: Space) -> tuple[Constraint, ...]:
     """Return all that a layout of a space keeps to."""
-    return tuple(rule for rule in (*LEGALITY, *space.rules) if rule.name not in space.waived)
+    several = {"recompute", *(name for name in BRANCHED if len(space.values_of(name)) > 1)}
+    joint = (rule for rule in JOINT if several.issuperset(rule.choices))
+    return tuple(rule for rule in (*LEGALITY, *joint, *space.rules) if rule.name not in space.waived)
 
 
 def _settled(space: Space) -> set[str]:
     """Return the choices of which a space has one value."""
-    return {name for name in BRANCHED if len(getattr(space, name)) == 1}
+    return {name for name in BRANCHED if len(space.values_of(name)) == 1}
 
 
 class _Found:
@@ -438,6 +472,8 @@ class Tree(Struct, frozen=True, kw_only=True):
     """(orders, cells)"""
     by_policy: Mask
     """(recomputes, cells)"""
+    together: Mask
+    """(branches, recomputes) which go together, whatever the degrees."""
 
     @classmethod
     def from_candidates(cls, whole: Candidates) -> Tree:
@@ -461,18 +497,33 @@ class Tree(Struct, frozen=True, kw_only=True):
             by_branch=branched.allows_branches([branch.first for branch in branches])[:, by_degrees],
             by_order=placed.allows_orders(known)[:, by_place],
             by_policy=np.stack([shaped.allows_recompute(policy) for policy in policies])[:, by_shape],
+            together=np.array(
+                [
+                    [whole.goes_together(variants[index]) for index in branch.variants[0]]
+                    for branch in branches
+                ]
+            ),
         )
 
     @property
     def nodes(self) -> Mask:
         """(branches, cells) flags: where some variant of a branch is legal."""
-        subset = self.by_order.any(axis=0) & self.by_policy.any(axis=0)
-        return np.asarray(self.by_branch & subset)
+        return np.asarray(self.by_branch & self.by_order.any(axis=0) & (self._num_policies > 0))
+
+    @property
+    def _num_policies(self) -> Rows:
+        """(branches, cells) recompute policies of each."""
+        distinct_rows, which = np.unique(self.together, axis=0, return_inverse=True)
+        counts = distinct_rows.astype(np.int64) @ self.by_policy
+        return np.asarray(counts[which.reshape(-1)])
+
+    def variants_of(self, cells: Rows) -> Rows:
+        """(branches, cells) legal variants of some cells."""
+        return np.asarray((self._num_policies * self.by_branch)[:, cells] * self.orders_of(cells))
 
     def num_layouts(self, cells: Cells) -> Rows:
-        """Return the layouts of every cell under one branch that it allows."""
-        orders = self.orders_of(np.arange(len(cells)))
-        return np.asarray(cells.num_layouts * orders * self.by_policy.sum(axis=0))
+        """Return the layouts of every node, (branches, cells)."""
+        return np.asarray(cells.num_layouts * self.variants_of(np.arange(len(cells))))
 
     def orders_of(self, cells: Rows) -> Rows:
         """Orders of ranks of some cells."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from functools import cache
 from itertools import pairwise
@@ -21,7 +21,7 @@ from forescale.spec.layout import Allocator, Kernels, LaunchGraphs, Layout, Over
 from forescale.spec.model import DenseFfn, Model
 from forescale.spec.proposal import Constraint
 from forescale.spec.proposal import Proposal as Asked
-from forescale.spec.recipes import Recipe, closest, settings_of
+from forescale.spec.recipes import Recipe, closest, kind_of, settings_of
 from forescale.spec.space import Space, default_recompute, partial_recompute
 from forescale.spec.workload import NARROW, ComputeType, Precision, StorageType, Workload
 from forescale.struct import asdict
@@ -460,6 +460,42 @@ def searched(framework: Framework, space: Space, *, limited: bool) -> Space:
     return replace(space, **values)
 
 
+def with_recipes(
+    framework: Framework, space: Space, model: Model, cluster: Cluster, left_open: Sequence[str]
+) -> Space:
+    """Return a space with what recipes of the release use where a question leaves a setting open.
+
+    They are those of the same kind of model on the same generation of devices. Graphs of whole iterations of models
+    with experts need the kernels of a recipe that has them, so they are searched only where the closest recipe does.
+
+    Parameters
+    ----------
+    left_open
+        `Question.assumed`; none of a question without a layout, which leaves everything open.
+    """
+    base, is_moe, values = space.base, model.is_moe, dict[str, Any]()
+    is_open = {name: not left_open or name in left_open for name in ("graphs", "overlap")}
+    of_run = (kind_of(model), cluster.device.architecture)
+    recipes = [recipe.layout for recipe in framework.recipes if (recipe.kind, recipe.architecture) == of_run]
+    used = {str(recipe["graphs"]) for recipe in recipes if recipe.get("graphs")}
+    if is_open["graphs"] and space.graphs == (None,):
+        unsuited = {"router", base.graphs, *(("full",) if is_moe else ())}
+        values["graphs"] = (None, *sorted(used - unsuited))
+    if is_moe and None in space.dispatcher:
+        known = [recipe["dispatcher"] for recipe in recipes if recipe.get("dispatcher")]
+        values["dispatcher"] = tuple(dict.fromkeys((*space.dispatcher, *known)))
+    crosses = any(_table(recipe, "overlap").get("expert") for recipe in recipes) and model.num_mtp_layers <= 1
+    if crosses and is_open["overlap"] and space.overlap == (None,):
+        values |= {
+            "base": replace(base, overlap=replace(base.overlap, expert=False)),
+            "overlap": (None, ("expert",)),
+        }
+    usual = (*default_recompute(model), *partial_recompute(model))
+    if space.recompute is None and base.recompute.granularity == "selective" and base.recompute not in usual:
+        values["recompute"] = (*usual, base.recompute)
+    return replayed(framework, replace(space, **values), model)
+
+
 def replayed(framework: Framework, space: Space, model: Model) -> Space:
     """Return a space whose full recompute ends where that of the framework does."""
     if not framework.stops_early:
@@ -520,7 +556,7 @@ def _moved(spec: S, before: S, after: S) -> S:
 @cache
 def rule_of(framework: str, name: str, text: str) -> Constraint:
     """Return a rule of a framework's limits, one object for each: spaces that have it are equal."""
-    choices = ("recompute",) if name == "partial graphs replay no whole layers" else ()
+    choices = ("graphs", "recompute") if name == "partial graphs replay no whole layers" else ()
     return Constraint(name=f"{framework}: {name}", holds=RULES[name], message=lambda _: text, choices=choices)
 
 

@@ -11,7 +11,17 @@ from msgspec.structs import replace
 from forescale.errors import UnknownKeyError
 from forescale.spec.context import ContextKind
 from forescale.spec.dispatchers import Dispatcher
-from forescale.spec.layout import Axis, Layout, Module, Placement, Recompute, TensorKind, check_order
+from forescale.spec.layout import (
+    Axis,
+    LaunchGraphs,
+    Layout,
+    Module,
+    Overlap,
+    Placement,
+    Recompute,
+    TensorKind,
+    check_order,
+)
 from forescale.spec.model import DenseFfn, Model
 from forescale.spec.proposal import Constraint
 from forescale.struct import SpecStruct
@@ -19,8 +29,8 @@ from forescale.struct import SpecStruct
 PlacementChoice: TypeAlias = Placement | Literal["orders", "all"]
 """A placement, those of the axis orders of a space, or every one there is."""
 DEGREE_NAMES = ("tp", "cp", "ep", "etp", "pp", "vpp", "dp_replicate", "dp_shard", "zero", "micro_batch_size")
-SCENARIO_NAMES = ("precision", "overlap", "dispatcher", "optimizer_offload", "activation_offload")
-"""What changes the question of a search; each combination is a search of its own."""
+SETTING_NAMES = ("precision", "overlap", "dispatcher", "graphs", "optimizer_offload", "activation_offload")
+"""Dimensions that a question or a flag may also fix as a field of the layout or the workload."""
 ORDERS: tuple[tuple[Axis, ...], ...] = (("tp", "cp", "dp", "pp"), ("tp", "cp", "pp", "dp"))
 """The orders Megatron-LM can express: default, and --use-tp-pp-dp-mapping."""
 
@@ -60,6 +70,8 @@ class Space(SpecStruct, frozen=True, kw_only=True):
     """Communication that runs beside compute too, by names of `Overlap`; () is none at all, None is as in `base`."""
     dispatcher: tuple[Dispatcher | None, ...] = (None,)
     """How tokens travel to experts; None is as in `base`."""
+    graphs: tuple[LaunchGraphs | None, ...] = (None,)
+    """What a graph launches; None is as in `base`."""
     optimizer_offload: tuple[float | None, ...] = (None,)
     """Share of the optimizer's states on the host; None is as in `base`."""
     activation_offload: tuple[int | None, ...] = (None,)
@@ -89,6 +101,21 @@ class Space(SpecStruct, frozen=True, kw_only=True):
         """Return the values of `sp` that are tried with tensor parallelism."""
         return self.sp or ((True,) if model.is_moe else (True, False))
 
+    def values_of(self, name: str) -> tuple[Any, ...]:
+        """Return the distinct values of a dimension, those that are as in `base` written out."""
+        values = getattr(self, name)
+        if name == "overlap":
+            usual = self.base.overlap
+            nothing = dict.fromkeys(Overlap.__dataclass_fields__, False)
+            more = [
+                usual if item is None else replace(usual, **(dict.fromkeys(item, True) or nothing))
+                for item in values
+            ]
+            return tuple(dict.fromkeys(more))
+        if name in ("dispatcher", "graphs"):
+            values = tuple(getattr(self.base, name) if item is None else item for item in values)
+        return tuple(dict.fromkeys(values))
+
     def fixed(self, values: Mapping[str, int | bool]) -> Space:
         """Return the space with some dimensions fixed to one value."""
         for name in values:
@@ -98,7 +125,7 @@ class Space(SpecStruct, frozen=True, kw_only=True):
         return replace(self, **kept)
 
 
-_FIELDS = frozenset(Layout.__struct_fields__) - {*SCENARIO_NAMES}
+_FIELDS = frozenset(Layout.__struct_fields__) - {*SETTING_NAMES}
 NAMES = tuple(name for name in Space.__struct_fields__ if name in _FIELDS)
 """Dimensions of a search: the fields of a space that are fields of a layout."""
 

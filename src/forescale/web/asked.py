@@ -25,7 +25,7 @@ from forescale.presets import preset_names
 from forescale.projection.result import Projection
 from forescale.question import Question, TensorParallel
 from forescale.schedule import families
-from forescale.spec.framework import replayed, searched
+from forescale.spec.framework import searched, with_recipes
 from forescale.spec.layout import Layout
 from forescale.spec.option import Declared, declared
 from forescale.spec.space import Space
@@ -232,7 +232,8 @@ def search_question(query: Query) -> Question:
         return replace(bounded, strategy=None)
     space = Space() if bounded.strategy is None else Space(base=bounded.strategy)
     if bounded.framework is not None:
-        space = replayed(bounded.framework, searched(bounded.framework, space, limited=False), bounded.model)
+        space = searched(bounded.framework, space, limited=False)
+        space = with_recipes(bounded.framework, space, bounded.model, bounded.cluster, bounded.assumed)
     return replace(bounded, strategy=None, space=space)
 
 

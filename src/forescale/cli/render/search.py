@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
+from forescale.catalogue.frameworks import first_releases
 from forescale.cli.render import words
 from forescale.projection.result import AT_RISK, Projection
 from forescale.report.document import Code, Column, Content, Table, TextLine, View, line, listed, table
@@ -57,12 +58,22 @@ def search_view(result: SearchResult, *, again: str = "") -> View:
             *([line(f"the first: {words.calendar(first)}")] if words.ends(first) else []),
             line(result.claim, style="yellow" if result.gap > 0.0 else "bold"),
             *([line(f"held fixed: {'; '.join(map(str, result.held_fixed))}")] if result.held_fixed else []),
+            *_needed(result),
             line(counts),
             *_gains(result),
             *([Code("to reproduce", again)] if again else []),
         ),
         notes=first.notes,
     )
+
+
+def _needed(result: SearchResult) -> list[TextLine]:
+    """Return the settings of the first layout that recipes of its framework have had since some release only."""
+    if (framework := result.question.framework) is None:
+        return []
+    releases = first_releases(framework.name, result.best[0].strategy)
+    text = ", ".join(f"{setting} (from {release} on)" for setting, release in releases.items())
+    return [line(f"the first needs, by recipes of {framework.name}: {text}")] if text else []
 
 
 def _evaluated(result: SearchResult) -> str:

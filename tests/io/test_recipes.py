@@ -1,0 +1,56 @@
+"""What a framework fills in: the recompute that a layout needs, and the values of its recipes in a search."""
+
+from __future__ import annotations
+
+import pytest
+
+from forescale.catalogue.frameworks import load_framework
+from forescale.catalogue.models import load_model
+from forescale.io.question import build_question
+from forescale.project import project
+from forescale.spec.framework import searched, with_recipes
+from forescale.spec.space import Space
+
+
+def asked(**strategy):
+    values = {
+        "model": "llama-3.1-8b",
+        "cluster": "h100-sxm",
+        "devices": 8,
+        "framework": "megatron-bridge",
+        "strategy": {"zero": 1, "micro_batch_size": 4, **strategy},
+        "workload": {"seq_len": 8192, "global_batch_size": 32, "precision": {"compute": "bf16"}},
+    }
+    return build_question(values, where="test")
+
+
+def test_a_layout_that_does_not_fit_recomputes_unless_told_not_to():
+    question = asked()
+    assert question.layout.recompute.granularity != "none"
+    assert project(question).memory.verdict != "OOM"
+    assert any("does not fit" in note.text for note in question.notes)
+    told = asked(recompute={"granularity": "none"})
+    assert told.layout.recompute.granularity == "none"
+    assert project(told).memory.verdict == "OOM"
+
+
+def test_a_layout_that_fits_keeps_what_its_recipe_says():
+    question = asked(micro_batch_size=1, tp=8)
+    assert question.layout.recompute.granularity == "none"
+    assert not any("does not fit" in note.text for note in question.notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "left_open", "graphs", "overlap"),
+    [
+        ("qwen3-30b-a3b", (), (None, "partial"), (None, ("expert",))),
+        ("qwen3-30b-a3b", ("recompute",), (None,), (None,)),
+        ("llama-3.1-8b", (), (None,), (None,)),
+    ],
+)
+def test_a_search_tries_what_recipes_of_such_models_and_devices_set(name, left_open, graphs, overlap):
+    framework, cluster = load_framework("megatron-bridge"), asked(tp=8).cluster
+    space = searched(framework, Space(), limited=False)
+    space = with_recipes(framework, space, load_model(name), cluster, left_open)
+    assert (space.graphs, space.overlap) == (graphs, overlap)
+    assert ("hybridep" in space.dispatcher) == (name != "llama-3.1-8b")
