@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from forescale.cost.anchor import Anchor, Correction, Measured, Pass, Residual
 from forescale.cost.measured import Measurements
 from forescale.cost.select import Costs
-from forescale.cost.timings import BlockTiming, Part, StepTiming
+from forescale.cost.timings import BlockTiming, Part, ProfiledOperator, StepTiming
 from forescale.errors import (
     ambiguous,
     implausible,
@@ -67,6 +67,7 @@ class Bench(Struct, frozen=True, kw_only=True):
     steps: tuple[StepTiming, ...] = ()
     ranks: tuple[RankPeak, ...] = ()
     layers: tuple[LayerMeasurement, ...] = ()
+    profile: tuple[ProfiledOperator, ...] = ()
     measurements: Measurements | None = None
     """Kernels and messages timed with it, which are looked up."""
     notes: tuple[str, ...] = ()
@@ -124,6 +125,8 @@ def anchor_of(benches: Sequence[Bench], costs: Costs) -> Anchor:
     )
     for bench in benches:
         of_one = _of_one(bench, costs)
+        if bench.profile:
+            anchor = replace(anchor, **_profiled(bench))
         blocks = {name: {**anchor.blocks.get(name, {}), **passes} for name, passes in of_one.blocks.items()}
         anchor = replace(
             anchor,
@@ -135,6 +138,17 @@ def anchor_of(benches: Sequence[Bench], costs: Costs) -> Anchor:
             outside_bytes=anchor.outside_bytes if of_one.residual is None else of_one.outside_bytes,
         )
     return anchor
+
+
+def _profiled(bench: Bench) -> dict[str, Any]:
+    """Return the recorded operators of a run, and how many micro-batches and layers they are of."""
+    layout, work = bench.question.layout, bench.question.workload
+    count = work.global_batch_size // (layout.dp * layout.micro_batch_size)
+    return {
+        "profile": bench.profile,
+        "profiled_microbatches": count,
+        "profiled_layers": bench.question.model.num_layers,
+    }
 
 
 def _of_one(bench: Bench, costs: Costs) -> Anchor:

@@ -11,6 +11,7 @@ from tests.errors import raises
 import forescale as fs
 from forescale.diagnose import CAUSES, Measured, diagnose, expected_groups
 from forescale.diagnose.diagnosis import Case
+from forescale.diagnose.work import Work
 from forescale.errors import SpecError
 from forescale.profiles import TraceSummary
 from forescale.project import project
@@ -53,6 +54,9 @@ def measured(*groups: dict[str, float]) -> Measured:
     return Measured(step_s=max(one.step_s for one in traces), traces=traces)
 
 
+NOTHING = Work(operators={}, messages={}, transfers={}, flops={}, attention={})
+
+
 @cache
 def narrow():
     """In fp8 with full recompute, communication of tensor parallelism hidden and an even micro-batch."""
@@ -80,7 +84,7 @@ def at_work(cause, grade):
         if changed is not None:
             groups = expected_groups(changed, project(changed))
             expected = expected_groups(question, project(question))
-            if Case(question, project, expected, groups, sum(groups.values())).differs:
+            if Case(question, project, expected, groups, sum(groups.values()), NOTHING).differs:
                 return question, groups
     raise AssertionError(f"{cause.name} changes none of the questions")
 
@@ -100,7 +104,7 @@ def test_nothing_is_named_for_the_expected_step():
     assert (result.verdict, result.explanations) == ("as expected", ())
 
 
-@pytest.mark.parametrize(("group", "name"), [("data", "data_loading"), ("waiting", "host_gaps")])
+@pytest.mark.parametrize(("group", "name"), [("data", "data_loading"), ("waiting", "host_bound")])
 def test_what_a_trace_shows_directly(group, name):
     groups = expected_groups(dense(), project(dense()))
     result = diagnose(dense(), measured({**groups, group: groups[group] + 1.0}), project)

@@ -80,7 +80,20 @@ LINES = {
     "trainer end": (
         "{'train_runtime': 123.45, 'train_samples_per_second': 12.3, 'train_steps_per_second': 0.512, 'train_loss': 1.5, "
         "'epoch': 1.0}",
-        {"steps_per_s": 0.512, "samples_per_s": 12.3, "loss": 1.5},
+        {"steps_per_s": 0.512, "samples_per_s": 12.3, "loss": 1.5, "elapsed_s": 123.45},
+    ),
+    "deepspeed before 0.7": (
+        "[2026-01-02 03:04:05,678] [INFO] [timer.py:189:stop] 0/40, SamplesPerSec=12.5, MemAllocated=1.0GB, MaxMemAllocated=9.0GB",
+        {"step": 40, "samples_per_s": 12.5, "peak_bytes": 9.0 * GIB},
+    ),
+    "nemo memory": (
+        "Training epoch 0, iteration 5/9 | max_memory_reserved: 2000 | max_memory_allocated: 1000 | train_step_timing in s: 6.5 | "
+        "TFLOPS_per_GPU: 1.25e+03",
+        {"step": 5, "seconds": 6.5, "peak_bytes": 2000.0, "tflops": 1250.0},
+    ),
+    "maxtext of 2023": (
+        "completed step: 7, seconds: 2.125, TFLOP/s: 36.5, loss: 2.5",
+        {"step": 7, "seconds": 2.125, "tflops": 36.5, "loss": 2.5},
     ),
 }
 
@@ -150,6 +163,26 @@ def test_steps_from_rates(tmp_path: Path, line, seconds):
     path.write_text("".join(line.format(n=n, n2=2 * n) for n in range(1, 21)))
     assert read_log(path).step_seconds(
         partial(seconds_of, tokens=8192 * 8, devices=8, sequences=64)
+    ) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        (  # the engine's rates come first, the trainer's step times replace them
+            "[timer.py:260:stop] epoch=0/micro_step=2/global_step=2, CurrSamplesPerSec=64.0, MemAllocated=1GB\n"
+            + " iteration 2/ 100 | elapsed time per iteration (ms): 1250.0 | lm loss: 1.0E+00 |\n",
+            1.25,
+        ),
+        ("100%|██| 200/200 [03:45<00:00,  1.13s/it]\n{'train_runtime': 225.8, 'train_steps_per_second': 0.886}\n", 1.129),
+        ("Epoch 0:   1%|  | 50/77225 [1:40<878:01:48, 2.0s/it, loss=3.1]\n", 2.0),
+    ],
+)  # fmt: skip
+def test_steps_of_short_logs(tmp_path: Path, text, seconds):
+    path = tmp_path / "train.log"
+    path.write_text(text)
+    assert read_log(path).step_seconds(
+        partial(seconds_of, tokens=1, devices=1, sequences=64)
     ) == pytest.approx(seconds)
 
 

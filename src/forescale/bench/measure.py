@@ -49,6 +49,7 @@ from forescale.errors import SpecError, not_enough_devices, unsupported_by
 from forescale.graph.ops import Compute
 from forescale.io.bench import BenchArtifact, Conditions, build_bench, usable_rows
 from forescale.io.question import question_values
+from forescale.profiles import profile_rows, summarise
 from forescale.project import project
 from forescale.projection.result import Projection
 from forescale.question import Question
@@ -412,6 +413,7 @@ def _time_blocks(
     training.check(training.step())
     spool.put("steps", [{"num_microbatches": training.num_microbatches, **laps.pop(STEP)}])
     spool.put("blocks", _block_rows(laps))
+    spool.put("profile", _profile(training, watch))
     if not training.splits_gradients:
         return
     if budget.is_spent():
@@ -421,6 +423,18 @@ def _time_blocks(
         training, parts, watch, tell=lambda kind: spool.begin(f"gradients apart of {kind}")
     )
     spool.put("blocks", _block_rows(repeated(sample, budget.until(SHARES["steps"] + SHARES["apart"]))))
+
+
+def _profile(training: Training, watch: Watch) -> list[dict[str, Any]]:
+    """Return the operators of a step, as torch.profiler records them."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "trace.json"
+        with torch.profiler.profile(record_shapes=True) as profiler:
+            training.step()
+            watch.wait()
+        profiler.export_chrome_trace(str(file))
+        rows = profile_rows(summarise(file))
+    return [{name: getattr(row, name) for name in row.__struct_fields__} for row in rows]
 
 
 def _time_kernels(

@@ -117,35 +117,33 @@ def followed(path: Path, *, follow: bool) -> Iterator[str]:
     rest = b""
     try:
         while True:
+            ended = _ended(path, file)  # asked before reading, so that nothing written until then is missed
             if chunk := file.read(CHUNK):
                 *lines, rest = (rest + chunk).replace(b"\r", b"\n").split(b"\n")
                 rest = rest[-CHUNK:]
                 yield from (line.decode("utf-8", errors="replace") for line in lines)
                 continue
-            if not follow:
+            if ended:
+                file.close()
+                file, rest = path.open("rb"), b""
+            elif follow:
+                time.sleep(POLL_S)
+            else:
                 break
-            time.sleep(POLL_S)
-            file, rest = _reopened(path, file, rest)
         if rest:
             yield rest.decode("utf-8", errors="replace")
     finally:
         file.close()
 
 
-def _reopened(path: Path, file: IO[bytes], rest: bytes) -> tuple[IO[bytes], bytes]:
-    """Return the file of a path: another one where it was rotated, from the start where it was cut."""
+def _ended(path: Path, file: IO[bytes]) -> bool:
+    """Return whether a path has another file than before, as after a rotation, or the file was cut."""
     try:
         there = path.stat()
     except OSError:  # between two files of a rotation
-        return file, rest
+        return False
     here = os.fstat(file.fileno())
-    if (there.st_ino, there.st_dev) != (here.st_ino, here.st_dev):
-        file.close()
-        return path.open("rb"), b""
-    if there.st_size < file.tell():
-        file.seek(0)
-        return file, b""
-    return file, rest
+    return (there.st_ino, there.st_dev) != (here.st_ino, here.st_dev) or there.st_size < file.tell()
 
 
 def served(watcher: Watcher, host: str, port: int) -> ThreadingHTTPServer:

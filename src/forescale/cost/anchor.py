@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import field
 
+from forescale.cost.timings import ProfiledOperator
 from forescale.formula import Term, formula
 from forescale.numeric import Numeric
 from forescale.struct import Struct
@@ -164,6 +165,12 @@ class Anchor(Struct, frozen=True, kw_only=True):
     """Of the residual, which the upper end of a peak has more."""
     notes: tuple[str, ...] = ()
     """What its files do not say, in sentences."""
+    profile: tuple[ProfiledOperator, ...] = ()
+    """Operators of one recorded step."""
+    profiled_microbatches: int = 1
+    """Micro-batches of that step."""
+    profiled_layers: int = 1
+    """Layers of the model that it ran."""
 
     def of_step(self, seconds: Numeric) -> Numeric:
         """Return the seconds of a part of a step, scaled to the measured whole step."""

@@ -116,6 +116,23 @@ class StepTiming(Timed, frozen=True, kw_only=True):
     num_microbatches: Count
 
 
+class ProfiledOperator(Struct, frozen=True, kw_only=True):
+    """All calls of one operator or kernel in a step, as a profiler recorded them on one rank."""
+
+    name: str
+    part: str
+    """Kind of work (catalogue/kernel_parts.json)."""
+    calls: float
+    seconds: float
+    """Without the operators inside it."""
+    flops: float = 0.0
+    """Of matrix products whose shapes were recorded."""
+    num_bytes: float = 0.0
+    """Of messages whose shapes were recorded."""
+    dtype: str = ""
+    """Of matrix products whose shapes were recorded."""
+
+
 class MeasuredCollective(Struct, frozen=True, kw_only=True):
     """One timed collective; bytes as in `graph.ops.Collective`, which is what nccl-tests prints as size."""
 

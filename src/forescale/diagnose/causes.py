@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from forescale.files import packaged
 from forescale.question import Question
 from forescale.spec.layout import Overlap, Recompute
 from forescale.struct import Struct
@@ -24,13 +25,19 @@ class Cause(Struct, frozen=True, kw_only=True):
     """One cause: what it changes, and what to do."""
 
     name: str
-    text: str
-    """What is the case; {grade} is its strength."""
     change: Change
     """Returns the question with the cause; None where the question has it already, or cannot have it."""
-    remedy: str
-    """{…} are names of settings in the words of the user's framework."""
     grades: tuple[float, ...] = (1.0,)
+
+    @property
+    def text(self) -> str:
+        """What is the case; {grade} is its strength."""
+        return str(packaged("causes")["projected"][self.name][0])
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it."""
+        return str(packaged("causes")["projected"][self.name][1])
 
 
 def _layout(**changes: Any) -> Change:  # noqa: ANN401  (fields of a layout)
@@ -146,109 +153,26 @@ def _half_batches(question: Question, grade: float) -> Question | None:  # noqa:
 
 
 CAUSES: tuple[Cause, ...] = (
-    Cause(
-        name="recompute",
-        text="activations are recomputed in full, which was not asked for",
-        change=_layout(recompute=Recompute(granularity="full")),
-        remedy="turn activation checkpointing off, or make it selective",
-    ),
-    Cause(
-        name="no_recompute",
-        text="activations are not recomputed, which was asked for",
-        change=_layout(recompute=Recompute(granularity="none")),
-        remedy="check that activation checkpointing is on",
-    ),
-    Cause(
-        name="unfused_attention",
-        text="attention is not fused",
-        change=_layout(flash_attention=False),
-        remedy="use a fused attention kernel (flash attention, scaled_dot_product_attention without a mask)",
-    ),
-    Cause(
-        name="fp32_products",
-        text="products run in fp32",
-        change=_precision("fp32"),
-        remedy="enable bf16 (autocast, or weights in bf16)",
-    ),
-    Cause(
-        name="tf32_products",
-        text="products run in tf32",
-        change=_precision("tf32"),
-        remedy="enable bf16 (autocast, or weights in bf16)",
-    ),
+    Cause(name="recompute", change=_layout(recompute=Recompute(granularity="full"))),
+    Cause(name="no_recompute", change=_layout(recompute=Recompute(granularity="none"))),
+    Cause(name="unfused_attention", change=_layout(flash_attention=False)),
+    Cause(name="fp32_products", change=_precision("fp32")),
+    Cause(name="tf32_products", change=_precision("tf32")),
     Cause(
         name="bf16_products",
-        text="products run in bf16, not in the narrow type that was asked for",
         change=lambda question, grade: (
             _precision("bf16")(question, grade) if question.workload.precision.is_narrow else None
         ),
-        remedy="check that the fp8 recipe reaches the linear layers",
     ),
-    Cause(
-        name="no_overlap_of_gradients",
-        text="gradient reductions and weight gathers do not overlap with compute",
-        change=_overlap("grad_reduce", "param_gather"),
-        remedy="enable overlap of gradient reduction and parameter gathering",
-    ),
-    Cause(
-        name="no_overlap_of_tensor",
-        text="tensor-parallel communication does not overlap with compute",
-        change=_overlap("tensor"),
-        remedy="enable tensor-parallel communication overlap",
-    ),
-    Cause(
-        name="unfused_kernels",
-        text="norms, activations and the optimizer run in one kernel per operator",
-        change=_kernels(fused_update=False),
-        remedy="enable fused kernels (fused norm, fused optimizer)",
-    ),
-    Cause(
-        name="small_micro_batches",
-        text="micro-batches are half as large as asked for",
-        change=_half_batches,
-        remedy="check micro-batch size and gradient accumulation",
-    ),
-    Cause(
-        name="expert_imbalance",
-        text="the fullest rank gets {grade} × the mean of the tokens",
-        change=_imbalance,
-        remedy="check the load-balancing loss, or set a capacity factor",
-        grades=GRADES,
-    ),
-    Cause(
-        name="slow_clock",
-        text="the device computes {grade} × slower than its usual clock",
-        change=_clock,
-        remedy="look for power or thermal throttling (nvidia-smi -q -d PERFORMANCE)",
-        grades=GRADES,
-    ),
-    Cause(
-        name="slow_memory",
-        text="memory-bound kernels run {grade} × slower",
-        change=_memory_rate,
-        remedy="look for unfused element-wise kernels, or other processes on the device",
-        grades=GRADES,
-    ),
-    Cause(
-        name="slow_network",
-        text="the network between nodes has 1/{grade} of its bandwidth",
-        change=_network(inner=False),
-        remedy="check the links and NCCL's choice of transport (NCCL_DEBUG=INFO)",
-        grades=GRADES,
-    ),
-    Cause(
-        name="slow_links",
-        text="the links inside a node have 1/{grade} of their bandwidth",
-        change=_network(inner=True),
-        remedy="check NVLink and P2P (nvidia-smi topo -m)",
-        grades=GRADES,
-    ),
-    Cause(
-        name="slow_host",
-        text="the host launches kernels {grade} × slower",
-        change=_host,
-        remedy="CUDA graphs, fewer and larger kernels, or a faster host process",
-        grades=GRADES,
-    ),
+    Cause(name="no_overlap_of_gradients", change=_overlap("grad_reduce", "param_gather")),
+    Cause(name="no_overlap_of_tensor", change=_overlap("tensor")),
+    Cause(name="unfused_kernels", change=_kernels(fused_update=False)),
+    Cause(name="small_micro_batches", change=_half_batches),
+    Cause(name="expert_imbalance", change=_imbalance, grades=GRADES),
+    Cause(name="slow_clock", change=_clock, grades=GRADES),
+    Cause(name="slow_memory", change=_memory_rate, grades=GRADES),
+    Cause(name="slow_network", change=_network(inner=False), grades=GRADES),
+    Cause(name="slow_links", change=_network(inner=True), grades=GRADES),
+    Cause(name="slow_host", change=_host, grades=GRADES),
 )
 """All causes, the more specific first: of two that explain the same, the first is named first."""

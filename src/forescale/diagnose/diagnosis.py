@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from statistics import median
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypeAlias
 
 from forescale.diagnose.causes import CAUSES, Cause
-from forescale.diagnose.groups import GROUPS, expected_groups, measured_groups
+from forescale.diagnose.groups import GROUPS, expected_groups, groups_of_work, measured_groups
 from forescale.diagnose.measured import Convention, Measured, conventions
+from forescale.diagnose.signs import Comparison, signs_of
+from forescale.diagnose.work import Work, expected_work, measured_work
 from forescale.errors import ForescaleError, missing
 from forescale.profiles import TraceSummary
 from forescale.project import peak_rate
@@ -24,8 +25,10 @@ LEAST = 0.02
 """Share of the expected step below which nothing is explained."""
 EXPLAINS = 0.2
 """Share of the difference that a cause must explain to be named."""
-UNEQUAL = 1.1
-"""Compute of the slowest rank over the median of all from which on it is named."""
+DECIDED_BY_ATTENTION = ("recompute", "no_recompute", "unfused_attention", "small_micro_batches")
+"""Causes that calls of attention in a profile show, or rule out."""
+DECIDED_BY_FLOPS = ("fp32_products", "bf16_products", "expert_imbalance")
+"""Causes that the shapes of matrix products in a profile show, or rule out."""
 MOST = 8
 """Causes that are named."""
 Project: TypeAlias = Callable[[Question], Projection]
@@ -103,12 +106,17 @@ def diagnose(question: Question, measured: Measured, projected: Project) -> Diag
     projection = projected(question)
     if measured.step_s is None:
         raise missing("the time of a step", "give --measured step=12.4s, a log with step times, or a trace")
+    work = expected_work(question)
     expected = expected_groups(question, projection)
+    if work.operators:
+        expected |= groups_of_work(work)
     pipelined = question.layout.pp > 1
     groups = measured_groups(measured.traces, pipelined=pipelined) if measured.traces else {}
-    case = Case(question, projected, expected, groups, measured.step_s)
+    case = Case(question, projected, expected, groups, measured.step_s, work)
     verdict = _verdict(projection, measured.step_s)
-    explanations = sorted(case.explanations(measured), key=lambda item: -item.explained)
+    explanations = [*case.signs(measured, projection.step_time_s), *case.projected_causes(measured)]
+    if not work.operators:
+        explanations.sort(key=lambda item: -item.explained)
     peak = peak_rate(question.cluster, question.workload)
     return Diagnosis(
         projection=projection,
@@ -116,7 +124,7 @@ def diagnose(question: Question, measured: Measured, projected: Project) -> Diag
         verdict=verdict,
         expected=expected,
         measured=groups,
-        explanations=tuple(explanations[:MOST]) if case.differs else (),
+        explanations=tuple(explanations[:MOST]),
         conventions=conventions(measured, projection, peak),
         remarks=tuple(_remarks(measured, projection)),
         traces=measured.traces,
@@ -156,8 +164,9 @@ class Case:
         expected: Mapping[str, float],
         groups: Mapping[str, float],
         step_s: float,
+        work: Work,
     ) -> None:
-        self.question, self.projected = question, projected
+        self.question, self.projected, self.work = question, projected, work
         self.expected, self.groups, self.step_s = expected, groups, step_s
         self.expected_s = sum(expected.values())
         self.distance = self._distance(expected)
@@ -173,12 +182,42 @@ class Case:
             return abs(self.step_s - sum(groups.values()))
         return sum(abs(self.groups[name] - groups[name]) for name in GROUPS)
 
-    def explanations(self, measured: Measured) -> Iterator[Explanation]:
-        """Yield what the evidence says by itself, then the causes of the table that come nearest."""
-        yield from self._seen(measured)
-        for cause in CAUSES:
-            if (result := self._tried(cause)) is not None:
-                yield result
+    def signs(self, measured: Measured, expected_s: float) -> Iterator[Explanation]:
+        """Yield what a profile shows by itself, the cause that takes most first."""
+        if not measured.traces:
+            return
+        layout, work = self.question.layout, self.question.workload
+        case = Comparison(
+            self.work,
+            measured_work(measured.traces),
+            measured.traces,
+            step_s=expected_s,
+            waiting_s=self.expected["waiting"],
+            tokens=(layout.micro_batch_size, work.seq_len // layout.cp),
+            recomputes=layout.recompute.granularity == "full",
+            routed=self.question.model.is_moe,
+        )
+        lost = abs(self.step_s - expected_s) or 1.0
+        for sign in signs_of(case):
+            yield Explanation(
+                name=sign.name,
+                text=sign.text,
+                seconds=sign.seconds,
+                explained=min(1.0, abs(sign.seconds) / lost),
+                evidence=sign.evidence,
+                remedy=sign.remedy,
+            )
+
+    def projected_causes(self, measured: Measured) -> list[Explanation]:
+        """Return the causes whose projections explain the measurement; none that a profile decides."""
+        if not self.differs or (self.work.operators and measured.traces):
+            return []
+        decided = {
+            name for trace in measured.traces for name in DECIDED_BY_ATTENTION if trace.shapes.attention
+        }
+        decided |= {name for trace in measured.traces for name in DECIDED_BY_FLOPS if trace.shapes.flops}
+        causes = (self._tried(cause) for cause in CAUSES if cause.name not in decided)
+        return [item for item in causes if item is not None]
 
     def _explained(self, groups: Mapping[str, float]) -> float:
         return 1.0 - self._distance(groups) / self.distance if self.distance else 0.0
@@ -219,59 +258,4 @@ class Case:
         return "; ".join(
             f"{name} {self.groups[name]:.4g} s, {groups[name]:.4g} with this cause, {self.expected[name]:.4g} expected"
             for name in moved
-        )
-
-    def _seen(self, measured: Measured) -> Iterator[Explanation]:
-        """Yield what a trace shows directly."""
-        if not self.groups:
-            return
-        if (data := self.groups["data"]) > LEAST * self.expected_s:
-            yield self._direct(
-                "data_loading",
-                "the step waits for data",
-                {"data": data},
-                "more workers of the data loader, pinned memory, or prefetching",
-            )
-        idle = self.groups["waiting"] - self.expected["waiting"]
-        if idle > LEAST * self.expected_s:
-            launches = median(trace.launches for trace in measured.traces)
-            yield self._direct(
-                "host_gaps",
-                f"the device waits for the host between kernels ({launches:,.0f} launches per step)",
-                {"waiting": self.groups["waiting"]},
-                "CUDA graphs, fewer and larger kernels, no synchronisation in the step",
-            )
-        yield from self._slow_rank(measured.traces)
-
-    def _slow_rank(self, traces: Sequence[TraceSummary]) -> Iterator[Explanation]:
-        """Yield the rank that computes longer than the others, which wait for it in their collectives."""
-        if len(traces) < 2:
-            return
-        computing = [trace.computing_s for trace in traces]
-        usual, worst = median(computing[:-1] if len(computing) == 2 else computing), max(computing)
-        usual = min(usual, min(computing) if len(computing) == 2 else usual)
-        if worst > UNEQUAL * usual:
-            rank = computing.index(worst)
-            lost = worst - usual
-            seconds = {
-                "communication": self.expected["communication"] + lost * (len(traces) - 1) / len(traces)
-            }
-            yield self._direct(
-                "slow_rank",
-                f"{traces[rank].path} computes {worst / usual:.2f} × as long as the others",
-                {**seconds, "gemm": self.expected["gemm"] + lost / len(traces)},
-                "look for throttling, another process, or an uneven load on that rank",
-            )
-
-    def _direct(self, name: str, text: str, changes: Mapping[str, float], remedy: str) -> Explanation:
-        groups = {**self.expected, **changes}
-        return Explanation(
-            name=name,
-            text=text,
-            seconds=sum(groups.values()) - self.expected_s,
-            explained=self._explained(groups),
-            evidence="; ".join(
-                f"{key} {self.groups[key]:.4g} s, {self.expected[key]:.4g} expected" for key in changes
-            ),
-            remedy=remedy,
         )

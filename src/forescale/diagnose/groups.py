@@ -6,9 +6,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
+from forescale.diagnose.work import Work
 from forescale.graph.ops import AttentionCore, Gemm, GroupedGemm
 from forescale.inputs import prepare
-from forescale.profiles import TraceSummary
+from forescale.profiles import TraceSummary, part_of
 from forescale.projection.result import Projection
 from forescale.question import Question
 from forescale.time.price import all_origins
@@ -39,6 +40,14 @@ def expected_groups(question: Question, projection: Projection) -> dict[str, flo
         "data": 0.0,
         "waiting": sum(times.get(name, 0.0) for name in ("bubble", "pipeline_comm", "overhead")),
     }
+
+
+def groups_of_work(work: Work) -> dict[str, float]:
+    """Return the seconds of recorded work by group; without waiting."""
+    groups = dict.fromkeys(("attention", "gemm", "other_compute", "optimizer"), 0.0)
+    for name, (_, seconds) in work.operators.items():
+        groups[PARTS.get(part_of(name)[0], "other_compute")] += seconds
+    return groups
 
 
 def _shares(question: Question) -> dict[str, float]:

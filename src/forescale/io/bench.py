@@ -42,7 +42,14 @@ from msgspec.structs import replace
 from forescale import wording
 from forescale.atomic_write import write_text
 from forescale.checksum import CHECKSUM, checksum
-from forescale.cost.timings import BlockTiming, MeasuredCollective, StepTiming, Timed, pooled
+from forescale.cost.timings import (
+    BlockTiming,
+    MeasuredCollective,
+    ProfiledOperator,
+    StepTiming,
+    Timed,
+    pooled,
+)
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, shown
 from forescale.files import parse_json, read_text
 from forescale.graph.ops import AttentionCore, CollectiveKind, Compute, Elementwise, Gemm, GroupedGemm
@@ -113,6 +120,8 @@ class BenchArtifact(Struct, frozen=True, kw_only=True):
     steps: tuple[StepTiming, ...] = ()
     kernels: tuple[KernelTiming, ...] = ()
     collectives: tuple[CollectiveTiming, ...] = ()
+    profile: tuple[ProfiledOperator, ...] = ()
+    """Operators of one step, which `diagnose` compares with those of another profile."""
     unchecked: bool = False
     """Whether its file has no checksum, as those before version 1.1 and those written by hand have none."""
 
@@ -178,6 +187,7 @@ def merged(artifacts: Mapping[str, BenchArtifact]) -> BenchArtifact:
         of_run,
         conditions=_together([item.conditions for item in value]),
         unchecked=any(item.unchecked for item in value),
+        profile=next((item.profile for item in value if item.profile), ()),
         ranks=tuple({(rank.rank, rank.stage): rank for rank in peaks}.values()),
         layers=tuple(
             LayerMeasurement(kind=kind, activation_bytes=median(sizes) if sizes else None)
@@ -309,7 +319,7 @@ def _check_schema(value: object, file: Path) -> None:
 
 def _check(artifact: BenchArtifact, where: str) -> None:
     """Refuse an artifact without measurements, or with measurements of a run that it does not have."""
-    of_run = {key: getattr(artifact, key) for key in ("ranks", "layers", "blocks", "steps")}
+    of_run = {key: getattr(artifact, key) for key in ("ranks", "layers", "blocks", "steps", "profile")}
     if not (any(of_run.values()) or artifact.kernels or artifact.collectives):
         raise wording.not_measured("it", "a rank, layer, block, step, kernel or collective").at(where)
     needy = [key for key, rows in of_run.items() if rows]
@@ -495,5 +505,6 @@ ROWS: dict[str, type[Any]] = {
     "steps": StepTiming,
     "kernels": Timed,
     "collectives": CollectiveTiming,
+    "profile": ProfiledOperator,
 }
 """Rows of an artifact by their key; those of `kernels` by their `op`."""

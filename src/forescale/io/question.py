@@ -285,6 +285,7 @@ def _bench(files: Mapping[Path, BenchArtifact], target: Question) -> Bench:
         steps=artifact.steps,
         ranks=artifact.ranks,
         layers=artifact.layers,
+        profile=artifact.profile,
         measurements=of_artifact(artifact, file) if artifact.kernels or artifact.collectives else None,
         notes=artifact_notes(artifact, names),
     )

@@ -25,7 +25,10 @@ _OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|CUDA out of memory|RESOURCE_EXHAU
 
 
 class LogReader:
-    """Reads lines as they come; the first line that a format recognises decides which format it is."""
+    """Reads lines as they come; the first line that a format recognises decides which format it is.
+
+    A trainer may print the lines of its engine and its own: a format with step times replaces one with rates alone.
+    """
 
     def __init__(self, log_format: LogFormat | None = None) -> None:
         self.format = log_format
@@ -33,6 +36,8 @@ class LogReader:
         self.restarts = 0
         """How often the step number fell back."""
         self.out_of_memory = False
+        self.has_seconds = False
+        """Whether a line said how long a step takes."""
 
     def feed(self, line: str) -> StepRecord | None:
         """Return what a line says of a step; None if nothing."""
@@ -47,13 +52,17 @@ class LogReader:
         return record
 
     def _parsed(self, text: str) -> StepRecord | None:
-        if self.format is not None:
-            return self.format.parse(text)
-        for one in FORMATS:
-            if (record := one.parse(text)) is not None:
-                self.format = one
-                return record
-        return None
+        record = None if self.format is None else self.format.parse(text)
+        if record is None and not self.has_seconds:
+            for one in FORMATS:
+                record = one.parse(text)
+                if record is not None and (self.format is None or record.seconds is not None):
+                    self.format = one
+                    break
+            else:
+                record = None
+        self.has_seconds = self.has_seconds or (record is not None and record.seconds is not None)
+        return record
 
 
 class RunLog(Struct, frozen=True, kw_only=True):
@@ -111,12 +120,16 @@ def seconds_of(rates: Mapping[str, float], *, tokens: float, devices: int, seque
 
 
 def _per_step(records: Iterable[StepRecord]) -> float | None:
-    """Return the seconds per step of a progress bar, between a tenth of the steps and the end."""
+    """Return the seconds per step of a progress bar: from a tenth of its states on, or up to the only one."""
+    several = list(records)
     points = [
         (item.step, item.elapsed_s)
-        for item in records
+        for item in several
         if item.step is not None and item.elapsed_s is not None
     ]
+    if len(points) == 1 and points[0][0]:
+        whole = [item.elapsed_s for item in several if item.step is None and item.elapsed_s is not None]
+        return (whole or [points[0][1]])[-1] / points[0][0]
     if len(points) < 2:
         return None
     first, last = points[len(points) // 10], points[-1]

@@ -2,6 +2,6 @@
 
 from forescale.profiles.parts import part_of
 from forescale.profiles.stream import TraceEvent, stream_events
-from forescale.profiles.summary import TraceSummary, summarise
+from forescale.profiles.summary import TraceSummary, profile_rows, summarise
 
-__all__ = ["TraceEvent", "TraceSummary", "part_of", "stream_events", "summarise"]
+__all__ = ["TraceEvent", "TraceSummary", "part_of", "profile_rows", "stream_events", "summarise"]

@@ -30,9 +30,12 @@ _BETWEEN = re.compile(rb"\}\s*,\s*\{")
 class TraceArguments(msgspec.Struct):
     """What is read of the arguments of an event."""
 
-    stream: int | str | None = None
-    device: int | str | None = None
-    correlation: int | None = None
+    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw(b"[]"))
+    types: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw(b"[]"))
+    elements: int | str | None = msgspec.field(name="In msg nelems", default=None)
+    """Of a message."""
+    dtype: str | None = None
+    """Of the elements of a message."""
 
 
 class TraceEvent(msgspec.Struct):
@@ -143,6 +146,6 @@ def _list(text: bytes) -> list[TraceEvent] | None:
     """Return the events up to the end of their list; None if it does not end in the text, or is none."""
     try:
         content, _ = json.JSONDecoder().raw_decode("[" + text.decode("utf-8", errors="replace"))
-        return msgspec.convert([item for item in content if isinstance(item, dict)], list[TraceEvent])
-    except (ValueError, RecursionError):
+        return _DECODER.decode(msgspec.json.encode([item for item in content if isinstance(item, dict)]))
+    except (ValueError, RecursionError, msgspec.MsgspecError):
         return None

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from array import array
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import field
 from numpy.typing import NDArray
 
+from forescale.cost.timings import ProfiledOperator
 from forescale.errors import ReaderError, not_measured
 from forescale.profiles.parts import part_of
+from forescale.profiles.shapes import Shapes
 from forescale.profiles.stream import TraceEvent, Truncated, stream_events
 from forescale.results import Result
 from forescale.struct import Struct, attributes
@@ -21,19 +24,14 @@ MICRO = 1e-6
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 """Categories of work of a device."""
 STEP, DATA = "ProfilerStep#", "DataLoader"
+UPDATE = "Optimizer.step"
 TOP = 20
 """Kernels that are listed."""
+PAUSE_S = 1e-3
+"""Length of a gap without work from which on it is a pause, and not the time of a launch."""
+MOST_MESSAGES = 10_000
+"""Messages of a kind whose times are kept."""
 Intervals = NDArray[np.float64]
-
-
-class Kernel(Struct, frozen=True, kw_only=True):
-    """All calls of one kernel."""
-
-    name: str
-    part: str
-    calls: int
-    seconds: float
-    """Of one step."""
 
 
 class TraceSummary(Result, Struct, frozen=True, kw_only=True):
@@ -60,8 +58,17 @@ class TraceSummary(Result, Struct, frozen=True, kw_only=True):
     """In which the host waited for data."""
     launches: int
     """Kernels of one step."""
-    kernels: tuple[Kernel, ...]
-    """Those that took longest."""
+    kernels: tuple[ProfiledOperator, ...]
+    """The one that took longest first."""
+    pauses: int = 0
+    """Gaps of a step, each of `PAUSE_S` or more, in which nothing ran."""
+    pauses_s: float = 0.0
+    shapes: Shapes = field(default_factory=Shapes)
+    """Of operators whose shapes were recorded (`record_shapes=True`)."""
+    updates: float = 0.0
+    """How often the optimizer ran in a step."""
+    messages_s: Mapping[str, tuple[float, ...]] = {}
+    """Seconds of every message, in order, by collective."""
     truncated: bool = False
     """Whether the file ends before its last event."""
 
@@ -75,11 +82,33 @@ class TraceSummary(Result, Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures."""
-        names = [name for name in self.__struct_fields__ if name != "kernels"]
+        names = [name for name in self.__struct_fields__ if name not in ("kernels", "messages_s", "shapes")]
         return {
             **attributes(self, *names),
-            "kernels": [attributes(item, *item.__struct_fields__) for item in self.kernels],
+            "kernels": [attributes(item, *item.__struct_fields__) for item in self.kernels[:TOP]],
         }
+
+
+def profile_rows(summary: TraceSummary) -> tuple[ProfiledOperator, ...]:
+    """Return the operators of a step; those that only shapes are known of take no time by themselves."""
+    shapes, short_s = summary.shapes, max(0.0, summary.idle_s - summary.pauses_s)
+    return (
+        *summary.kernels,
+        ProfiledOperator(name="pauses", part="waiting", calls=summary.pauses, seconds=summary.pauses_s),
+        ProfiledOperator(name="gaps", part="waiting", calls=summary.launches, seconds=short_s),
+        *(
+            ProfiledOperator(name="products", part="gemm", calls=0.0, seconds=0.0, flops=value, dtype=dtype)
+            for dtype, value in shapes.flops.items()
+        ),
+        *(
+            ProfiledOperator(name="message", part=part, calls=calls, seconds=0.0, num_bytes=size)
+            for (part, size), calls in shapes.messages.items()
+        ),
+        *(
+            ProfiledOperator(name=name, part="attention_calls", calls=calls, seconds=0.0)
+            for name, calls in shapes.attention.items()
+        ),
+    )
 
 
 class _Collected:
@@ -93,6 +122,9 @@ class _Collected:
         self.names: dict[str, int] = {}
         self.steps: list[tuple[float, float]] = []
         self.data: list[tuple[float, float]] = []
+        self.updates: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+        """When the optimizer ran, on a device and on the host."""
+        self.shapes = Shapes()
         self.truncated = False
 
     def add(self, event: TraceEvent) -> None:
@@ -106,13 +138,26 @@ class _Collected:
         if event.cat in DEVICE:
             self.kernels[event.name].extend((start, start + length))
             self.operators.clear()
-        elif event.cat == "cpu_op" and not self.kernels:
+            self.shapes.add(event, part_of(event.name))
+            return
+        self._add_host(event, start, start + length)
+
+    def _add_host(self, event: TraceEvent, start: float, end: float) -> None:
+        if event.cat == "cpu_op" or event.name.startswith("gloo:"):
+            self.shapes.add(event, part_of(event.name))
+            if self.kernels:
+                return
             name = self.names.setdefault(event.name, len(self.names))
-            self.operators[event.pid, event.tid].extend((start, start + length, name))
-        elif event.cat == "user_annotation" and event.name.startswith(STEP):
-            self.steps.append((start, start + length))
-        if event.cat == "user_annotation" and DATA in event.name:
-            self.data.append((start, start + length))
+            self.operators[event.pid, event.tid].extend((start, end, name))
+        elif event.cat == "gpu_user_annotation" and event.name.startswith(UPDATE):
+            self.updates[True].append((start, end))
+        elif event.cat == "user_annotation":
+            if event.name.startswith(STEP):
+                self.steps.append((start, end))
+            elif event.name.startswith(UPDATE):
+                self.updates[False].append((start, end))
+            elif DATA in event.name:
+                self.data.append((start, end))
 
 
 def summarise(path: Path, progress: Callable[[int], None] = lambda _: None) -> TraceSummary:
@@ -131,57 +176,103 @@ def summarise(path: Path, progress: Callable[[int], None] = lambda _: None) -> T
             collected.add(event)
     on_device = bool(collected.kernels)
     calls = {name: np.frombuffer(times).reshape(-1, 2) for name, times in collected.kernels.items()}
-    if not on_device:
-        calls = _own_times(collected.operators, list(collected.names))
+    windows = union([np.array(times)]) if (times := collected.updates[on_device]) else np.empty((0, 2))
+    if on_device:
+        calls = dict(_with_update(calls, windows))
+        counts = {name: len(times) for name, times in calls.items()}
+    else:
+        calls, counts = _own_times(collected.operators, list(collected.names), windows)
     if not calls:
         raise ReaderError(path, not_measured("it", "kernels or operators", "record with torch.profiler"))
-    return _summary(path, collected, calls, on_device=on_device)
+    return _summary(path, collected, calls, counts, on_device=on_device)
 
 
 def _summary(
-    path: Path, collected: _Collected, calls: Mapping[str, Intervals], *, on_device: bool
+    path: Path,
+    collected: _Collected,
+    calls: Mapping[str, Intervals],
+    counts: Mapping[str, int],
+    *,
+    on_device: bool,
 ) -> TraceSummary:
-    begin = min(float(times[:, 0].min()) for times in calls.values())
-    end = max(float(times[:, 1].max()) for times in calls.values())
-    steps = max(1, len(collected.steps))
-    step_s = float(np.median([b - a for a, b in collected.steps])) if collected.steps else end - begin
-    span = (
-        (min(a for a, _ in collected.steps), max(b for _, b in collected.steps))
-        if collected.steps
-        else (begin, end)
-    )
-    whole = max(span[1] - span[0], 1e-12)
+    times = np.concatenate(list(calls.values()))
+    marked = np.array(collected.steps or [(times[:, 0].min(), times[:, 1].max())])
+    steps, span = len(marked), (float(marked[:, 0].min()), float(marked[:, 1].max()))
     kinds = {name: part_of(name) for name in calls}
     groups: dict[str, list[Intervals]] = defaultdict(list)
-    for name, times in calls.items():
-        groups[kinds[name][0]].append(times)
-    computing = union([times for name, times in calls.items() if not kinds[name][1]])
+    for name, intervals in calls.items():
+        groups[kinds[name][0]].append(intervals)
+    computing = union([intervals for name, intervals in calls.items() if not kinds[name][1]])
     exposed = {
         part: (length(union([*groups[part], computing])) - length(computing)) / steps
         for part in groups
         if _communicates(part, kinds.values())
     }
-    busy = length(union(list(calls.values())))
-    listed = sorted(calls, key=lambda name: -length(calls[name]))[:TOP]
+    working = union(list(calls.values()))
+    busy = length(working)
+    gaps = np.diff(np.r_[span[0], np.clip(working.ravel(), *span), span[1]])[::2]
+    pauses = gaps[gaps >= PAUSE_S]
     return TraceSummary(
         path=str(path),
         steps=steps,
-        step_s=step_s,
+        step_s=float(np.median(marked[:, 1] - marked[:, 0])),
         on_device=on_device,
         computing_s=length(computing) / steps,
         busy_s=busy / steps,
-        idle_s=max(0.0, whole - busy) / steps,
+        idle_s=max(0.0, span[1] - span[0] - busy) / steps,
         parts_s={part: sum(map(length, several)) / steps for part, several in groups.items()},
         exposed_s=exposed,
         data_s=sum(b - a for a, b in collected.data) / steps,
-        launches=round(sum(len(times) for times in calls.values()) / steps),
-        kernels=tuple(_kernel(name, calls[name], steps) for name in listed),
+        launches=round(sum(counts.values()) / steps),
+        kernels=_kernels(calls, counts, steps),
+        pauses=round(len(pauses) / steps),
+        pauses_s=float(pauses.sum()) / steps,
+        shapes=collected.shapes.per_step(steps),
+        updates=len(collected.updates[False]) / steps,
+        messages_s={part: _lengths(groups[part]) for part in exposed},
         truncated=collected.truncated,
     )
 
 
-def _kernel(name: str, times: Intervals, steps: int) -> Kernel:
-    return Kernel(name=name, part=part_of(name)[0], calls=len(times), seconds=length(times) / steps)
+def _kernels(
+    calls: Mapping[str, Intervals], counts: Mapping[str, int], steps: int
+) -> tuple[ProfiledOperator, ...]:
+    rows = (
+        ProfiledOperator(
+            name=name, part=part_of(name)[0], calls=counts[name] / steps, seconds=length(times) / steps
+        )
+        for name, times in calls.items()
+    )
+    return tuple(sorted(rows, key=lambda row: -row.seconds))
+
+
+def _lengths(several: list[Intervals]) -> tuple[float, ...]:
+    times = np.concatenate(several)
+    ordered = times[np.argsort(times[:, 0], kind="stable")][:MOST_MESSAGES]
+    return tuple((ordered[:, 1] - ordered[:, 0]).tolist())
+
+
+def _inside(starts: NDArray[np.float64], windows: Intervals) -> NDArray[np.bool_]:
+    """Say which moments lie in ordered intervals."""
+    place = np.searchsorted(windows[:, 0], starts, side="right") - 1
+    ends = np.r_[-np.inf, windows[:, 1]]
+    return np.asarray(starts < ends[place + 1])
+
+
+def _in_update(name: str) -> str:
+    """Return the name of an operator inside the optimizer's step, so that it counts as its work."""
+    part, communicates = part_of(name)
+    return name if communicates or part == "optimizer" else f"optimizer: {name}"
+
+
+def _with_update(calls: Mapping[str, Intervals], windows: Intervals) -> Iterator[tuple[str, Intervals]]:
+    """Yield the calls of each kernel, of those inside the optimizer's step under a name that says so."""
+    for name, times in calls.items():
+        other = _in_update(name)
+        inside = _inside(times[:, 0], windows) & (other != name)
+        yield from (
+            (key, part) for key, part in ((other, times[inside]), (name, times[~inside])) if len(part)
+        )
 
 
 def _communicates(part: str, kinds: Iterable[tuple[str, bool]]) -> bool:
@@ -206,13 +297,19 @@ def union(several: list[Intervals]) -> Intervals:
     return np.column_stack((starts, ends[last]))
 
 
-def _own_times(threads: Mapping[Any, array[float]], names: Sequence[str]) -> dict[str, Intervals]:
-    """Return the times of host operators that no operator inside them covers, by name."""
+def _own_times(
+    threads: Mapping[Any, array[float]], names: Sequence[str], windows: Intervals
+) -> tuple[dict[str, Intervals], dict[str, int]]:
+    """Return the times of host operators that no operator inside them covers, and their calls, by name."""
     pieces: dict[str, array[float]] = defaultdict(lambda: array("d"))
+    counts: Counter[str] = Counter()
+    names = [*names, *map(_in_update, names)]
     for events in threads.values():
         stack: list[tuple[float, str]] = []
         now = float("-inf")
-        rows = np.frombuffer(events).reshape(-1, 3)
+        rows = np.frombuffer(events).reshape(-1, 3).copy()
+        rows[_inside(rows[:, 0], windows), 2] += len(names) // 2
+        counts.update(names[int(number)] for number in rows[:, 2].tolist())
         for start, end, number in rows[np.lexsort((-rows[:, 1], rows[:, 0]))].tolist():
             name = names[int(number)]
             while stack and stack[-1][0] <= start:
@@ -229,4 +326,5 @@ def _own_times(threads: Mapping[Any, array[float]], names: Sequence[str]) -> dic
             if until > now:
                 pieces[inner].extend((now, until))
                 now = until
-    return {name: np.frombuffer(times).reshape(-1, 2) for name, times in pieces.items()}
+    calls = {name: np.frombuffer(times).reshape(-1, 2) for name, times in pieces.items()}
+    return calls, {name: counts[name] for name in calls}

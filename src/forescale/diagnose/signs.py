@@ -1,0 +1,354 @@
+"""Causes that a profile shows by itself: extra work, waiting, and work that takes longer than it should.
+
+Each rule compares the recorded work of a step with the expected one. Rules about work count calls, FLOP and bytes,
+which do not depend on how fast a machine is; only then is the same work compared by its time. What a cause is called
+and what to do about it is data (catalogue/causes.json).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from statistics import fmean, median
+
+from forescale.diagnose.work import Work
+from forescale.files import packaged
+from forescale.profiles import TraceSummary
+from forescale.struct import Struct
+
+SHOWN = 0.03
+"""Share of the expected step that a cause must take to be named."""
+MORE = 1.02
+"""Ratio from which on calls, FLOP or bytes are more than expected."""
+LONGER = 1.07
+"""Ratio from which on the same work takes longer than expected."""
+SLOWER_LINK = 1.4
+"""Ratio from which on the same messages take longer than expected."""
+ALIKE = 0.6
+"""Share of operators that run more often by the same ratio if there are more micro-batches."""
+MEMORY_BOUND = ("elementwise", "norm", "softmax", "copy", "optimizer")
+NARROW = {"fp8", "mxfp8", "nvfp4", "tf32"}
+"""Types of products that operators do not record."""
+NAMED = {
+    "statistics": r"aten::(linalg_vector_norm|norm|item|_local_scalar_dense|is(_nonzero|finite|nan|inf)|abs|all|any)$",
+    "dropout": r"dropout|bernoulli|philox|aten::(rand|rand_like|uniform_)$",
+    "casts": r"_to_copy|convert",
+    "host_copies": r"aten::(clone|copy_)$|memcpy|catarray",
+}
+"""Causes of more operators, by the operators that only they run more often."""
+
+
+class Sign(Struct, frozen=True, kw_only=True):
+    """A cause that a profile shows, and what it takes."""
+
+    name: str
+    text: str
+    seconds: float
+    evidence: str
+    remedy: str
+
+
+def _sign(name: str, seconds: float, evidence: str, row: str = "", **values: object) -> Sign:
+    text, remedy = packaged("causes")[row or name]
+    return Sign(name=name, text=text.format(**values), seconds=seconds, evidence=evidence, remedy=remedy)
+
+
+class Comparison:
+    """The work of a step, recorded on each rank, next to the expected work.
+
+    Parameters
+    ----------
+    expected, measured
+        Work of the mean rank.
+    traces
+        One per rank.
+    step_s
+        Of the expected step.
+    waiting_s
+        In which the device is expected to wait, where the expected work does not say it.
+    tokens
+        Sequences of a micro-batch and tokens of a sequence.
+    recomputes, routed
+        Whether activations are recomputed in full, and whether there are experts.
+    """
+
+    def __init__(
+        self,
+        expected: Work,
+        measured: Work,
+        traces: Sequence[TraceSummary],
+        *,
+        step_s: float,
+        waiting_s: float = 0.0,
+        tokens: tuple[int, int] | None = None,
+        recomputes: bool = False,
+        routed: bool = False,
+    ) -> None:
+        self.expected, self.measured, self.traces, self.step_s = expected, measured, traces, step_s
+        self.waiting_s = {"pauses": waiting_s, "gaps": waiting_s} | dict(expected.waiting_s)
+        self.tokens, self.recomputes, self.routed = tokens, recomputes, routed
+
+    @property
+    def has_operators(self) -> bool:
+        """Whether the expected operators are known one by one."""
+        return bool(self.expected.operators)
+
+    def _sums(self, names: Iterable[str], place: int) -> tuple[float, float]:
+        pairs, chosen = (self.measured.operators, self.expected.operators), list(names)
+        one, other = (sum(work.get(name, (0.0, 0.0))[place] for name in chosen) for work in pairs)
+        return one, other
+
+    def calls(self, names: Iterable[str]) -> tuple[float, float]:
+        """Return the calls of operators, measured and expected."""
+        return self._sums(names, 0)
+
+    def extra_s(self, names: Iterable[str]) -> float:
+        """Return the seconds by which operators take longer than expected."""
+        one, other = self._sums(names, 1)
+        return one - other
+
+    def slower(self, names: Iterable[str]) -> float:
+        """Return measured over expected seconds of operators."""
+        one, other = self._sums(names, 1)
+        return one / max(other, 1e-12)
+
+    @cached_property
+    def repeats(self) -> float:
+        """How many times as often as expected most operators of a micro-batch run; 1 if there is no common ratio."""
+        known = self.expected.operators
+        ratios = [
+            calls / known[name][0]
+            for name, (calls, _) in self.measured.operators.items()
+            if name in known and not name.startswith("optimizer: ")
+        ]
+        usual = median(ratios) if ratios else 1.0
+        return (
+            usual if sum(abs(ratio / usual - 1.0) < 0.02 for ratio in ratios) >= ALIKE * len(ratios) else 1.0
+        )
+
+    @cached_property
+    def extra_flops(self) -> float:
+        """Measured FLOP of products over the expected ones; 1 if either is not known."""
+        there, here = self.expected.total_flops, self.measured.total_flops
+        return here / there if there and here else 1.0
+
+    def work_s(self, ratio: float) -> float:
+        """Return the seconds of work that exceeds the expected one by a ratio, where operators do not say it."""
+        if self.has_operators:
+            return self.extra_s({**self.measured.operators, **self.expected.operators})
+        return fmean(trace.computing_s for trace in self.traces) * (1.0 - 1.0 / ratio)
+
+
+Rule = Callable[[Comparison], Iterator[Sign]]
+
+
+def signs_of(case: Comparison) -> list[Sign]:
+    """Return the causes that a profile shows, the one that takes most first.
+
+    Work that is not the expected one comes before waiting and messages, and what follows from it is not named. Where
+    the step is not longer than expected, nothing else is.
+    """
+    least = SHOWN * case.step_s
+    structural = [sign for rule in STRUCTURAL for sign in rule(case) if abs(sign.seconds) > least]
+    longer = fmean(trace.step_s for trace in case.traces) > case.step_s + least
+    rules = () if not longer else OTHERS if structural else (*OTHERS, *OPERATORS)
+    others = [sign for rule in rules for sign in rule(case) if sign.seconds > least]
+    return [*structural[:1], *sorted(others, key=lambda sign: -sign.seconds)]
+
+
+def _uneven(case: Comparison) -> Iterator[Sign]:
+    """Compare the FLOP of products of the ranks."""
+    flops = [sum(trace.shapes.flops.values()) for trace in case.traces]
+    if not all(flops) or max(flops) <= MORE * min(flops):
+        return
+    computing = [trace.computing_s for trace in case.traces]
+    usual = case.expected.computing_s if case.has_operators else fmean(computing)
+    evidence = f"{max(flops):.4g} FLOP of products on one rank, {min(flops):.4g} on another"
+    name = "expert_imbalance" if case.routed else "uneven_load"
+    yield _sign(name, max(computing) - min(usual, *computing), evidence, ratio=max(flops) / fmean(flops))
+
+
+def _micro_batches(case: Comparison) -> Iterator[Sign]:
+    """Compare how often the operators of a micro-batch run."""
+    ratio = case.repeats
+    if max(ratio, 1.0 / ratio) > MORE:
+        smaller = case.measured.total_flops > 0.0 and abs(case.extra_flops - 1.0) < 0.5 * abs(ratio - 1.0)
+        evidence = f"most operators run {ratio:.2f} × as often, FLOP of products {case.extra_flops:.2f} ×"
+        name = "small_micro_batches" if smaller else "more_micro_batches"
+        yield _sign(name, case.work_s(ratio), evidence, ratio=ratio)
+
+
+def _sequences(case: Comparison) -> Iterator[Sign]:
+    """Compare the shapes of attention."""
+    shapes = [item for trace in case.traces for item in trace.shapes.sequences.items()]
+    if case.tokens is None or not shapes:
+        return
+    total = sum(calls for _, calls in shapes)
+    size, length = (sum(shape[place] * calls for shape, calls in shapes) / total for place in (0, 1))
+    sequences, tokens = case.tokens
+    evidence = f"attention runs over {size:g} × {length:g} tokens, {sequences} × {tokens} expected"
+    if length > MORE * tokens:
+        yield _sign("padding", case.work_s(length / tokens), evidence, size=length, expected=tokens)
+    elif size > MORE * sequences:
+        seconds = case.work_s(size / sequences)
+        yield _sign("large_micro_batches", seconds, evidence, size=size, expected=sequences)
+
+
+def _attention(case: Comparison) -> Iterator[Sign]:
+    """Compare the calls of fused attention: with the expected ones, and forward with backward."""
+    here, there = case.measured.attention, case.expected.attention
+    forward, backward = here.get("forward", 0.0), here.get("backward", 0.0)
+    expected = there.get("forward", 0.0) * case.repeats
+    softmax = [name for name in case.measured.in_parts("softmax") if "log" not in name.lower()]
+    evidence = (
+        f"attention runs {forward:g} times forward and {backward:g} times backward, {expected:g} expected"
+    )
+    if forward < expected / MORE and case.calls(softmax)[0]:
+        yield _sign("unfused_attention", case.work_s(MORE), evidence, share=1.0 - forward / expected)
+    elif backward and forward > MORE * backward and not case.recomputes:
+        share = min(1.0, forward / backward - 1.0)
+        yield _sign("recompute", case.work_s(1.0 + share / 3.0), evidence, share=share)
+    elif backward and case.recomputes and forward < MORE * backward:
+        yield _sign("no_recompute", case.work_s(0.75), evidence)
+
+
+def _types(case: Comparison) -> Iterator[Sign]:
+    """Compare the types of products."""
+    here, there = case.measured.flops, case.expected.flops
+    if not here or not there or set(there) & NARROW:
+        return
+    shares = {kind: value / case.measured.total_flops for kind, value in here.items()}
+    excess = {
+        kind: share - there.get(kind, 0.0) / case.expected.total_flops for kind, share in shares.items()
+    }
+    kind = max(excess, key=lambda name: excess[name])
+    if excess[kind] > MORE - 1.0:
+        evidence = ", ".join(f"{name}: {share:.0%} of FLOP" for name, share in shares.items())
+        values = {"share": shares[kind], "kind": kind, "expected": " and ".join(there)}
+        yield _sign(f"{kind}_products", case.work_s(1.5), evidence, "wrong_products", **values)
+
+
+def _slow_rank(case: Comparison) -> Iterator[Sign]:
+    """Compare how long the ranks compute."""
+    computing = [trace.computing_s for trace in case.traces]
+    usual = min(computing) if len(computing) == 2 else median(computing)
+    if len(computing) > 1 and max(computing) > LONGER * usual and not any(_uneven(case)):
+        path = case.traces[computing.index(max(computing))].path
+        evidence = f"{max(computing):.4g} s of computing, {usual:.4g} s on the others"
+        yield _sign("slow_rank", max(computing) - usual, evidence, path=path, ratio=max(computing) / usual)
+
+
+def _waiting(case: Comparison) -> Iterator[Sign]:
+    """Compare waiting for data, pauses of the host, and gaps between launches."""
+    data = max(min(trace.data_s, trace.idle_s) for trace in case.traces)
+    yield _sign("data_loading", data, f"{data:.4g} s in the data loader")
+    pauses, count = max(
+        (trace.pauses_s - min(trace.data_s, trace.pauses_s), trace.pauses) for trace in case.traces
+    )
+    evidence = f"{pauses:.4g} s in gaps of a millisecond or more, {case.waiting_s['pauses']:.4g} expected"
+    yield _sign("host_gaps", pauses - case.waiting_s["pauses"], evidence, count=count)
+    gaps = case.measured.waiting_s["gaps"]
+    should = case.waiting_s["gaps"] * max(1.0, case.repeats)
+    evidence = f"{gaps:.4g} s in short gaps, {should:.4g} expected"
+    launches = median(trace.launches for trace in case.traces)
+    yield _sign("host_bound", gaps - should, evidence, count=launches)
+
+
+def _messages(case: Comparison) -> Iterator[Sign]:
+    """Compare messages by collective: their sizes and number, then their time."""
+    if not case.has_operators:
+        return
+    for part in dict.fromkeys([*case.measured.transfers, *case.expected.transfers]):
+        sizes, known = (
+            {size: calls for (kind, size), calls in work.messages.items() if kind == part}
+            for work in (case.measured, case.expected)
+        )
+        total, expected = (sum(size * number for size, number in one.items()) for one in (sizes, known))
+        repeated = sum(number * size for size, number in sizes.items() if size in known)
+        (calls, took), (usual, should) = (
+            work.transfers.get(part, (0.0, 0.0)) for work in (case.measured, case.expected)
+        )
+        evidence = (
+            f"{calls:g} × {part} of {total / 1e6:.4g} MB, {usual:g} of {expected / 1e6:.4g} MB expected"
+        )
+        if total > MORE * expected and repeated > MORE * expected:
+            name, ratio = "reduce_per_micro_batch", total / expected
+        elif total > MORE * expected or not usual or (not total and calls > MORE * usual):
+            name, ratio = "extra_messages", 1.0
+        elif calls > 1.5 * usual:
+            name, ratio = "small_buckets", calls / usual
+        elif took > SLOWER_LINK * should:
+            name, ratio = "slow_links", took / max(should, 1e-12)
+        else:
+            continue
+        yield _sign(name, took - should, evidence, ratio=ratio, part=part.replace("_", "-"))
+
+
+def _optimizer(case: Comparison) -> Iterator[Sign]:
+    """Compare the operators of the update."""
+    names = case.measured.in_parts("optimizer")
+    calls, usual = case.calls(names)
+    updates = median(trace.updates for trace in case.traces)
+    if case.has_operators and calls > MORE * usual:
+        evidence = f"{calls:g} operators of the optimizer, {usual:g} expected; it runs {updates:g} times"
+        name = "repeated_update" if updates > 1.5 else "unfused_optimizer"
+        yield _sign(name, case.extra_s(names), evidence, count=updates)
+
+
+def _extra_operators(case: Comparison) -> Iterator[Sign]:
+    """Compare the calls of all operators but products and the optimizer's."""
+    known = case.expected.operators
+    left = {
+        name
+        for name, (calls, _) in case.measured.operators.items()
+        if calls > MORE * known.get(name, (0.0, 0.0))[0] and not name.startswith("optimizer")
+    }
+    if not known or case.extra_flops > MORE or not left:
+        return
+    total, groups = case.extra_s(left), {}
+    for cause, pattern in NAMED.items():
+        groups[cause] = {name for name in left if re.search(pattern, name)}
+        if cause == "casts" and groups[cause]:
+            groups[cause] |= left & {"aten::copy_"}
+        left -= groups[cause]
+    groups["unfused_kernels"] = left
+    cause = max(groups, key=lambda name: case.extra_s(groups[name]))
+    shown = sorted(groups[cause], key=lambda name: -case.extra_s([name]))[:3]
+    counts = {name: case.calls([name]) for name in shown}
+    evidence = "; ".join(f"{name} {one:g} times, {other:g} expected" for name, (one, other) in counts.items())
+    yield _sign(cause, total, evidence)
+
+
+def _products(case: Comparison) -> Iterator[Sign]:
+    """Compare the FLOP of products, where nothing else explains more of them."""
+    if case.extra_flops > MORE and case.has_operators:
+        names = case.measured.in_parts("gemm", "grouped_gemm")
+        evidence = f"{case.measured.total_flops:.4g} FLOP, {case.expected.total_flops:.4g} expected"
+        yield _sign("extra_products", case.extra_s(names), evidence, ratio=case.extra_flops)
+
+
+def _slower(case: Comparison) -> Iterator[Sign]:
+    """Compare the time of operators that run as often as expected, on the fastest rank."""
+    known = case.expected.operators
+    same = {
+        name
+        for name, (calls, _) in case.measured.operators.items()
+        if name in known and abs(calls - known[name][0]) <= 0.02 * calls
+    }
+    should = sum(known[name][1] for name in same)
+    least = min(sum(row.seconds for row in trace.kernels if row.name in same) for trace in case.traces)
+    if not same or least <= LONGER * should:
+        return
+    bound = same & set(case.measured.in_parts(*MEMORY_BOUND))
+    products, others = case.slower(same - bound), case.slower(bound)
+    evidence = f"products and attention take {products:.2f} ×, memory-bound operators {others:.2f} × as long"
+    if products < LONGER < others:
+        yield _sign("slow_memory", least - should, evidence, ratio=others)
+    else:
+        yield _sign("slow_clock", least - should, evidence, ratio=least / should)
+
+
+STRUCTURAL: tuple[Rule, ...] = (_uneven, _micro_batches, _sequences, _attention, _types)
+OTHERS: tuple[Rule, ...] = (_slow_rank, _waiting, _messages)
+OPERATORS: tuple[Rule, ...] = (_optimizer, _extra_operators, _products, _slower)

@@ -1,0 +1,158 @@
+"""Profiles in which one thing differs from the expected work, and the cause that is named for it."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from forescale.cost.timings import ProfiledOperator
+from forescale.diagnose.signs import Comparison, signs_of
+from forescale.diagnose.work import measured_work, work_of_rows
+from forescale.files import packaged
+from forescale.profiles import TraceSummary, part_of, profile_rows
+from forescale.profiles.shapes import Shapes
+
+STEP_S = 0.1
+OPERATORS = {
+    "aten::mm": (60, 0.04),
+    "aten::_scaled_dot_product_flash_attention_for_cpu": (8, 0.01),
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": (8, 0.01),
+    "aten::mul": (90, 0.01),
+    "aten::add": (40, 0.005),
+    "aten::copy_": (20, 0.002),
+    "aten::_log_softmax": (4, 0.003),
+    "optimizer: aten::_fused_adamw_": (1, 0.004),
+}
+"""Calls and seconds."""
+COMMUNICATION_S = 0.01
+
+
+def trace(
+    operators=OPERATORS, *, shapes: dict | None = None, messages=(COMMUNICATION_S,), **more
+) -> TraceSummary:
+    kernels = [
+        ProfiledOperator(name=name, part=part_of(name)[0], calls=calls, seconds=seconds)
+        for name, (calls, seconds) in operators.items()
+    ]
+    kernels.append(
+        ProfiledOperator(
+            name="gloo:all_reduce", part="all_reduce", calls=len(messages), seconds=sum(messages)
+        )
+    )
+    plain = {
+        "flops": {"fp32": 1e9},
+        "attention": {"forward": 8.0, "backward": 8.0},
+        "sequences": {(2, 128): 8.0},
+        "messages": {("all_reduce", 4e6): 1.0},
+    }
+    computing = sum(seconds for _, seconds in operators.values())
+    values = {
+        "path": "rank0.json", "steps": 1, "step_s": STEP_S, "on_device": False, "computing_s": computing,
+        "busy_s": computing + sum(messages), "idle_s": 0.006, "parts_s": {}, "exposed_s": {}, "data_s": 0.0,
+        "launches": 300, "kernels": tuple(kernels), "updates": 1.0, "messages_s": {"all_reduce": tuple(messages)},
+        "shapes": Shapes(**{**plain, **(shapes or {})}),
+    }  # fmt: skip
+    values |= more
+    expected = sum(seconds for _, seconds in OPERATORS.values()) + COMMUNICATION_S + 0.006
+    values["step_s"] = STEP_S + values["busy_s"] + values["idle_s"] - expected
+    return TraceSummary(**values)
+
+
+def changed(factor: float = 1.0, seconds: float = 1.0, pattern: str = "", **more: tuple[int, float]):
+    """Return the operators, those of a pattern with calls and seconds multiplied, and others besides."""
+    result = {
+        name: (calls * factor, took * seconds) if pattern in name else (calls, took)
+        for name, (calls, took) in OPERATORS.items()
+    }
+    return {**result, **{f"aten::{name}": value for name, value in more.items()}}
+
+
+def signs(*traces: TraceSummary, **more: object) -> list:
+    expected = work_of_rows(profile_rows(trace()))
+    return signs_of(
+        Comparison(expected, measured_work(traces), traces, step_s=STEP_S, tokens=(2, 128), **more)
+    )
+
+
+RECOMPUTED = changed(4 / 3, 4 / 3, "aten::mm") | {
+    "aten::_scaled_dot_product_flash_attention_for_cpu": (16, 0.02)
+}
+UNFUSED = {
+    name: value for name, value in changed().items() if "attention" not in name
+} | {"aten::bmm": (48, 0.03), "aten::_softmax": (8, 0.02)}  # fmt: skip
+CASES = {
+    "data_loading": [trace(data_s=0.02, idle_s=0.026)],
+    "host_gaps": [trace(pauses=4, pauses_s=0.02, idle_s=0.026)],
+    "host_bound": [trace(idle_s=0.03)],
+    "more_micro_batches": [
+        trace({name: (1.5 * calls, 1.5 * took) for name, (calls, took) in OPERATORS.items()}, shapes={"flops": {"fp32": 1.5e9}})
+    ],
+    "small_micro_batches": [
+        trace({name: (2 * calls, 1.1 * took) for name, (calls, took) in OPERATORS.items()}, shapes={"sequences": {(1, 128): 16.0}})
+    ],
+    "padding": [trace(changed(1, 1.3), shapes={"sequences": {(2, 160): 8.0}, "flops": {"fp32": 1.25e9}})],
+    "large_micro_batches": [trace(changed(1, 1.5), shapes={"sequences": {(3, 128): 8.0}, "flops": {"fp32": 1.5e9}})],
+    "unfused_attention": [trace(UNFUSED, shapes={"attention": {}, "sequences": {}})],
+    "recompute": [trace(RECOMPUTED, shapes={"attention": {"forward": 16.0, "backward": 8.0}, "flops": {"fp32": 1.33e9}})],
+    "fp64_products": [trace(changed(1, 1.5, "aten::mm"), shapes={"flops": {"fp32": 0.5e9, "fp64": 0.5e9}})],
+    "uneven_load": [trace(), trace(changed(1, 1.2), shapes={"flops": {"fp32": 1.2e9}})],
+    "slow_rank": [trace(), trace(changed(1, 1.2), path="rank1.json")],
+    "reduce_per_micro_batch": [trace(messages=(0.01,) * 3, shapes={"messages": {("all_reduce", 4e6): 3.0}})],
+    "extra_messages": [trace(messages=(0.01, 0.02), shapes={"messages": {("all_reduce", 4e6): 1.0, ("all_reduce", 9e6): 1.0}})],
+    "small_buckets": [trace(messages=(0.002,) * 10, shapes={"messages": {("all_reduce", 4e5): 10.0}})],
+    "slow_links": [trace(messages=(0.02,)), trace(messages=(0.03,))],
+    "repeated_update": [trace(changed(3, 3, "optimizer"), updates=3.0)],
+    "unfused_optimizer": [trace(changed(80, 3, "optimizer"))],
+    "statistics": [trace(changed(linalg_vector_norm=(80, 0.004), item=(80, 0.002)))],
+    "dropout": [trace(changed(bernoulli_=(16, 0.006), empty=(16, 0.001)))],
+    "casts": [trace(changed(3, 3, "copy_", _to_copy=(40, 0.001)))],
+    "host_copies": [trace(changed(4, 4, "copy_"))],
+    "unfused_kernels": [trace(changed(2, 2, "mul"))],
+    "extra_products": [trace(changed(1.5, 1.5, "mm"), shapes={"flops": {"fp32": 1.5e9}})],
+    "slow_memory": [trace(changed(1, 1.5, "mul") | changed(1, 1.5, "add") | {"aten::mul": (90, 0.02)})],
+    "slow_clock": [trace(changed(1, 1.2)), trace(changed(1, 1.2))],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_difference_is_named(name):
+    result = signs(*CASES[name])
+    assert result[0].name == name
+    assert result[0].seconds > 0.03 * STEP_S
+
+
+def test_the_expected_work_has_no_sign():
+    assert signs(trace(), trace(changed(1, 1.03))) == []
+
+
+def test_a_step_as_short_as_expected_has_no_sign():
+    slow = trace(changed(1, 1.2), path="rank1.json", idle_s=0.0)
+    assert signs(trace(messages=(0.001,), idle_s=0.0), slow) == []
+
+
+def test_experts_and_missing_recompute():
+    uneven = signs(*CASES["uneven_load"], routed=True)
+    assert [sign.name for sign in uneven] == ["expert_imbalance"]
+    assert [sign.name for sign in signs(trace(changed(1, 0.7)), recomputes=True)] == ["no_recompute"]
+
+
+def test_a_rank_that_waits_does_not_slow_the_links():
+    assert signs(trace(messages=(0.05,)), trace(messages=(COMMUNICATION_S,))) == []
+
+
+def test_every_cause_has_a_text_and_a_remedy():
+    texts = {name: row for name, row in packaged("causes").items() if name not in ("source", "projected")}
+    assert all(len(row) == 2 for row in texts.values())
+    assert set(CASES) - {"fp64_products"} <= set(texts)
+
+
+def test_profile_rows_keep_what_is_known():
+    one = trace(pauses=2, pauses_s=0.002)
+    work = work_of_rows(profile_rows(one), 2.0)
+    assert work.operators["aten::mm"] == (120, 0.08)
+    assert work.operators["optimizer: aten::_fused_adamw_"] == (1, 0.004)
+    assert work.transfers == {"all_reduce": (1, COMMUNICATION_S)}
+    assert work.messages == {("all_reduce", 4e6): 1.0}
+    assert work.waiting_s == pytest.approx({"pauses": 0.004, "gaps": 0.008})
+    assert (work.flops, work.attention) == ({"fp32": 2e9}, {"forward": 16.0, "backward": 16.0})
+    assert replace(one, shapes=Shapes()).shapes.flops == {}
