@@ -113,7 +113,20 @@ def recorded_question(question: Question) -> Question:
 
 
 def recorded_blocks(question: Question, layout: Layout) -> Question:
-    """Return the same, for layouts of whole blocks that share the choices of one layout."""
+    """Return the same, for layouts of whole blocks that share the choices of one layout.
+
+    Raises
+    ------
+    SpecError
+        If the sequence length is outside of the valid range of a trace that cannot be made again.
+    """
+    result = _recorded_blocks(question, layout)
+    for trace in result.model.traces:
+        trace.check_seq_len(question.workload.seq_len, question.model.name)
+    return result
+
+
+def _recorded_blocks(question: Question, layout: Layout) -> Question:
     framework, workload, model = question.framework, question.workload, question.model
     is_eager = framework is not None and framework.name == RECORDED
     if not (is_eager or model.traces) or question.costs.anchor is not None or not _is_plain(workload):
@@ -121,9 +134,7 @@ def recorded_blocks(question: Question, layout: Layout) -> Question:
     if any(trace.has_frozen for trace in model.traces):
         return question
     attention = "sdpa" if layout.flash_attention else "eager"
-    recorded = recorded_model(
-        model, seq_len=workload.seq_len, attention=attention, trainable=workload.trainable
-    )
+    recorded = recorded_model(model, seq_len=workload.seq_len, attention=attention, workload=workload)
     if recorded is None:
         return question
     types = replace(workload.precision, frozen=None)

@@ -1,12 +1,14 @@
 """Models by configuration, file and function, and what is wrong with them."""
 
 import json
+import sys
 
 import pytest
 from tests.errors import raises
 
 from forescale.cli.app import run
-from forescale.errors import ForescaleError
+from forescale.errors import ForescaleError, ReaderError
+from forescale.frameworks.huggingface import load_huggingface
 from forescale.trace import trace_source
 
 transformers = pytest.importorskip("transformers")
@@ -56,6 +58,55 @@ def test_its_parameters_are_those_of_the_meta_build(traced_smollm3):
         parameter.numel() for parameter in model.parameters()
     )
     assert traced_smollm3.traces[0].tied == model.config.tie_word_embeddings
+
+
+FALCON_MAMBA = {
+    "model_type": "falcon_mamba",
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "vocab_size": 64,
+    "state_size": 4,
+    "time_step_rank": 4,
+    "tie_word_embeddings": True,
+}
+
+
+@pytest.fixture(scope="module")
+def falcon_mamba(tmp_path_factory):
+    """A type that neither layers nor a recording describe."""
+    path = tmp_path_factory.mktemp("falcon_mamba") / "config.json"
+    path.write_text(json.dumps(FALCON_MAMBA), encoding="utf-8")
+    return path
+
+
+def projected(path, capsys, *options):
+    sizes = ["--devices", "1", "--micro-batch-size", "2", "--global-batch-size", "2"]
+    code = run(["project", str(path), "--cluster", "h100-sxm", *sizes, "--json", *options])
+    out, err = capsys.readouterr()
+    return code, json.loads(out) if not code else err
+
+
+def test_project_traces_a_type_that_nothing_describes(falcon_mamba, capsys):
+    code, result = projected(falcon_mamba, capsys, "--seq-len", "40")
+    assert code == 0
+    assert result["step_time_s"] > 0.0
+
+
+def test_kernels_of_other_libraries_are_one_operator(falcon_mamba):
+    model = load_huggingface(falcon_mamba).model
+    operators = {
+        kernel.operator
+        for block in model.traces[0].blocks.values()
+        for operator in block.operators
+        for kernel in (*operator.forward, *operator.backward)
+    }
+    assert operators >= {"mamba_selective_scan", "mamba_selective_scan_backward", "causal_conv1d_fn"}
+
+
+def test_without_the_extra_the_error_names_it_and_the_type(falcon_mamba, monkeypatch):
+    monkeypatch.setitem(sys.modules, "forescale.trace", None)
+    with raises(ReaderError, "extra_missing model_type 'falcon_mamba' | trace"):
+        load_huggingface(falcon_mamba)
 
 
 def test_experts_are_one_grouped_product_per_matrix(tmp_path):

@@ -2,17 +2,20 @@
 
 A file says where its figures come from (`source`) and of which date that is, and holds either the keys of a
 Hugging Face configuration that describe the model (`huggingface`) or, for models that are not there, the
-fields of `Model` (`model`), in which `repeat` stands for so many equal layers.
+fields of `Model` (`model`), in which `repeat` stands for so many equal layers. Of a configuration that layers do not
+describe, `traces/` has the recorded operators (`trace`), which `scripts/catalogue_traces.py` writes.
 """
 
 from __future__ import annotations
 
 import json
+import lzma
 import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -93,6 +96,12 @@ def _load(name: str) -> Model:
     from forescale.frameworks.huggingface import read_huggingface
 
     record, where = _record(name), f"catalogue model {name}"
+    if record.get("trace"):
+        from forescale.frameworks.traces import model_of_document
+
+        file = _folder("traces") / f"{name}.json.xz"
+        model = model_of_document(json.loads(lzma.decompress(file.read_bytes())), Path(file.name))
+        return replace(model, name=name, source=record["source"], config=json.dumps(record["huggingface"]))
     if "huggingface" in record:
         model = read_huggingface(record["huggingface"], name=name, where=where).model
         return replace(model, source=record["source"])
@@ -125,8 +134,8 @@ def _aliases() -> Mapping[str, str]:
     return MappingProxyType({alias: name for name, aliases in listed.items() for alias in aliases})
 
 
-def _folder() -> Traversable:
-    return files("forescale.catalogue").joinpath("models")
+def _folder(name: str = "models") -> Traversable:
+    return files("forescale.catalogue").joinpath(name)
 
 
 def _file(name: str) -> Traversable:

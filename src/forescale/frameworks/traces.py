@@ -83,7 +83,11 @@ def read_trace(path: Path) -> Model:
     ReaderError
         If it cannot be read, is of another version, was changed, or describes no blocks.
     """
-    content = parse_json(read_text(path, most=LARGEST), path)
+    return model_of_document(parse_json(read_text(path, most=LARGEST), path), path)
+
+
+def model_of_document(content: Any, path: Path) -> Model:  # noqa: ANN401  (any JSON)
+    """Return the model in the content of a trace file; raises as `read_trace`."""
     if not isinstance(content, Mapping):
         raise ReaderError(path, wrong_format(f"a JSON object with the schema {SCHEMA}"))
     _check_version(content.get("schema"), path)

@@ -37,24 +37,10 @@ ROTARY: Final = "z"
 """Symbol of the dimensions of a head that are rotated, where that is a part of them."""
 SCALARS: Final = (bool, int, float, str, type(None))
 FLAGS: Final = (
-    "tie_word_embeddings",
-    "attention_bias",
-    "attention_out_bias",
-    "qkv_bias",
-    "use_qkv_bias",
-    "add_qkv_bias",
-    "mlp_bias",
-    "use_bias",
-    "bias",
-    "enable_bias",
-    "use_qk_norm",
-    "qk_layernorm",
-    "norm_topk_prob",
-    "use_parallel_residual",
-    "parallel_attn",
-    "do_layer_norm_before",
-    "alibi",
-)
+    "tie_word_embeddings", "attention_bias", "attention_out_bias", "qkv_bias", "use_qkv_bias",
+    "add_qkv_bias", "mlp_bias", "use_bias", "bias", "enable_bias", "use_qk_norm", "qk_layernorm",
+    "norm_topk_prob", "use_parallel_residual", "parallel_attn", "do_layer_norm_before", "alibi",
+)  # fmt: skip
 """Keys that switch operators on and off."""
 MAYBE: Final = ("q_lora_rank", "final_logit_softcapping", "attn_logit_softcapping", "n_shared_experts")
 """Keys whose null switches operators off."""
@@ -64,32 +50,13 @@ SLIDING: Final = "sliding_attention"
 
 
 OTHERS: Final = (
-    "model_type",
-    "num_hidden_layers",
-    "n_layer",
-    "n_layers",
-    "num_layers",
-    "rope_parameters",
-    "partial_rotary_factor",
-    "rotary_pct",
-    "layer_types",
-    "no_rope_layers",
-    "mlp_layer_types",
-    "moe_layers",
-    "first_k_dense_replace",
-    "mlp_only_layers",
-    "decoder_sparse_step",
-    "moe_layer_start_index",
-    "moe_layer_end_index",
-    "moe_layer_interval",
-    "use_sliding_window",
-    "max_window_layers",
-    "sliding_window_pattern",
-    "_sliding_window_pattern",
-    "hidden_act",
-    "hidden_activation",
+    "model_type", "num_hidden_layers", "n_layer", "n_layers", "num_layers", "rope_parameters",
+    "partial_rotary_factor", "rotary_pct", "layer_types", "no_rope_layers", "mlp_layer_types", "moe_layers",
+    "first_k_dense_replace", "mlp_only_layers", "decoder_sparse_step", "moe_layer_start_index",
+    "moe_layer_end_index", "moe_layer_interval", "use_sliding_window", "max_window_layers",
+    "sliding_window_pattern", "_sliding_window_pattern", "hidden_act", "hidden_activation",
     "activation_function",
-)
+)  # fmt: skip
 """Further keys that say which operators run."""
 RELEVANT: Final = frozenset(
     [*OTHERS, *FLAGS, *MAYBE, *DROPOUTS, *(key for keys in KEYS.values() for key in keys)]

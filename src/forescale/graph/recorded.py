@@ -10,13 +10,15 @@ import lzma
 from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from functools import cache, lru_cache
-from importlib import resources
+from importlib import import_module, resources
+from importlib.util import find_spec
 from math import lcm
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from msgspec.structs import replace
 
-from forescale.errors import SpecError
+from forescale.errors import SpecError, extra_missing
 from forescale.graph.counts import count_parameters
 from forescale.graph.dimensions import KEYS, Config, dimensions_of, flags_of, layer_labels
 from forescale.graph.peft import adapted
@@ -30,7 +32,7 @@ from forescale.spec.trace import (
     TracedOperator,
     TracedParameter,
 )
-from forescale.spec.workload import Trainable
+from forescale.spec.workload import Trainable, Workload
 
 Term: TypeAlias = tuple[Fraction, int, int, tuple[tuple[str, int], ...]]
 """Factor, exponents of micro-batch size and sequence length, and symbols with their exponents."""
@@ -73,17 +75,20 @@ def missing_defaults(config: Config) -> dict[str, Any]:
     for symbol, key in record["symbols"].items():
         if known & {*KEYS[symbol]}:
             known.add(key)
-    sizes = {key for symbol, key in record["symbols"].items() if symbol != "w"} | {"first_k_dense_replace"}
+    sizes = {key for symbol, key in record["symbols"].items() if symbol != "w"}
+    sizes |= {"first_k_dense_replace", record["layers"]}
     result = {
         key: value
         for key, value in record["defaults"].items()
         if key in sizes - known and isinstance(value, int)
     }
+    return without_uneven_heads(result, config)
+
+
+def without_uneven_heads(sizes: Mapping[str, Any], config: Config) -> dict[str, Any]:
+    """Return default sizes without key/value heads that the heads of a configuration cannot share."""
     heads = next((config[key] for key in KEYS["a"] if isinstance(config.get(key), int)), 0)
-    shared = record["symbols"].get("k", "")
-    if heads % result.get(shared, 1):  # a default that the heads of the configuration cannot share
-        del result[shared]
-    return result
+    return {key: value for key, value in sizes.items() if key not in KEYS["k"] or heads % value == 0}
 
 
 def complete(config: Config) -> dict[str, Any]:
@@ -224,15 +229,72 @@ def traced_model(
     )
 
 
-def recorded_model(model: Model, *, seq_len: int, attention: str, trainable: Trainable) -> Model | None:
+def recorded_model(model: Model, *, seq_len: int, attention: str, workload: Workload) -> Model | None:
     """Return a model with the recorded operators of its configuration; None if none were recorded.
 
     None also if the recording does not have the parameters of the model: its layers are not those of the configuration.
+    A model that was traced from its configuration is traced again where its trace is not for this workload.
     """
     config = json.loads(model.config) if model.config else {}
-    if config.get("model_type") not in recorded_types():
+    if config.get("model_type") in recorded_types():
+        return _recorded_model(model, seq_len, attention, workload.trainable)
+    if not config or not model.traces:
         return None
-    return _recorded_model(model, seq_len, attention, trainable)
+    autocast = workload.precision.parameters == "fp32"
+    return _traced_again(model, seq_len, attention, autocast, workload.trainable)
+
+
+@lru_cache(maxsize=64)
+def _traced_again(
+    model: Model, seq_len: int, attention: str, autocast: bool, trainable: Trainable
+) -> Model | None:
+    if trainable.is_all and any(
+        trace.is_valid(seq_len)
+        and bool(trace.autocast) == autocast
+        and attention in ("sdpa", trace.attention)
+        for trace in model.traces
+    ):
+        return model
+    adapters = None if trainable.is_all else (trainable.lora_rank, trainable.lora_targets)
+    return traced_config(
+        json.loads(model.config),
+        name=model.name,
+        seq_len=seq_len,
+        precision="autocast" if autocast else "bf16",
+        attention=None if attention == "sdpa" else attention,
+        adapters=adapters,
+    )
+
+
+def traced_config(config: Config, **options: Any) -> Model:  # noqa: ANN401
+    """Return the model of a configuration, traced from the code of its type in transformers.
+
+    `options` are the arguments of `forescale.trace.trace_config`.
+
+    Raises
+    ------
+    SpecError
+        If the extra `trace` is not installed.
+    ForescaleError
+        If the type cannot be traced; the message names module and line.
+    """
+    try:
+        tracer = import_module("forescale.trace")
+    except ImportError as error:
+        kind = f"model_type {config['model_type']!r}"
+        raise extra_missing(kind, f"{error.name} to run its code", "trace") from error
+    model: Model = tracer.trace_config(config, **options)
+    return model
+
+
+@cache
+def traceable_types() -> str:
+    """Return the text of transformers that lists its types; empty if it is not installed."""
+    spec = find_spec("transformers")
+    if spec is None or spec.origin is None:
+        return ""
+    files = sorted(Path(spec.origin).parent.glob("models/auto/*_mappings.py"))
+    return "".join(file.read_text(encoding="utf-8") for file in files)
 
 
 @lru_cache(maxsize=64)

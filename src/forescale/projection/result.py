@@ -303,7 +303,12 @@ def left_out(model: Model) -> tuple[Note, ...]:
     """Return the note, first of all, on what of a model is not projected; none if all of it is."""
     ends = "embedding and head, as vocab_size is not given" if not (model.vocab_size or model.patches) else ""
     text = f"{'; '.join(filter(None, (model.left_out, ends)))}: neither its memory nor its time is counted"
-    return (Note(topic="left out", text=text),) if model.left_out or ends else ()
+    notes = (Note(topic="left out", text=text),) if model.left_out or ends else ()
+    unused = [f"{name} ({count:,} parameters)" for trace in model.traces[:1] for name, count in trace.unused]
+    if not unused:
+        return notes
+    text = f"a batch of text does not run {', '.join(unused)}: its memory counts parameters and states only"
+    return (*notes, Note(topic="left out", text=text))
 
 
 class Restored(Struct, frozen=True, kw_only=True):

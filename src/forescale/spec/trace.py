@@ -16,42 +16,13 @@ from forescale.numeric import Numeric
 from forescale.struct import Struct
 
 KernelKind: TypeAlias = Literal[
-    "product",
-    "product_unaligned",
-    "grouped",
-    "grouped_weight",
-    "grouped_loop",
-    "grouped_weight_loop",
-    "attention",
-    "attention_causal",
-    "attention_masked",
-    "attention_backward",
-    "attention_backward_causal",
-    "attention_backward_masked",
-    "vector",
-    "mixed",
-    "narrowed",
-    "indexed",
-    "indexed_mixed",
-    "memcpy",
-    "row_reduction",
-    "column_reduction",
-    "softmax",
-    "softmax_backward",
-    "log_softmax_backward",
-    "concatenation",
-    "concatenation_strided",
-    "gather",
-    "scatter",
-    "sort",
-    "scan",
-    "fill",
-    "norm",
-    "norm_backward",
-    "norm_weight",
-    "dropout",
-    "host",
-]
+    "product", "product_unaligned", "grouped", "grouped_weight", "grouped_loop", "grouped_weight_loop",
+    "attention", "attention_causal", "attention_masked", "attention_backward", "attention_backward_causal",
+    "attention_backward_masked", "vector", "mixed", "narrowed", "indexed", "indexed_mixed", "memcpy",
+    "row_reduction", "column_reduction", "softmax", "softmax_backward", "log_softmax_backward",
+    "concatenation", "concatenation_strided", "gather", "scatter", "sort", "scan", "fill", "norm",
+    "norm_backward", "norm_weight", "dropout", "host",
+]  # fmt: skip
 PRODUCT = ("m", "n", "k", "batch")
 GROUPED = ("groups", "m", "n", "k")
 ATTENTION = ("batch", "heads", "kv_heads", "q_len", "kv_len", "qk_dim", "v_dim")
@@ -176,6 +147,8 @@ class Trace(Struct, frozen=True, kw_only=True, omit_defaults=True):
     min_seq_len: int = 1
     max_seq_len: int = 2**24
     seq_len_multiple: int = 1
+    unused: tuple[tuple[str, int], ...] = ()
+    """Modules whose parameters no operator reads (the tower of images, for a batch of text), and how many they are."""
     synchronises: bool = False
     """Whether the host waits for the device at the start of every micro-batch."""
     torch: str = ""
@@ -210,10 +183,13 @@ class Trace(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Precision in words: the type of the parameters, and that of autocast."""
         return f"{self.parameters} under autocast to {self.autocast}" if self.autocast else self.parameters
 
+    def is_valid(self, seq_len: float) -> bool:
+        """Return whether a sequence length is in the valid range."""
+        return self.min_seq_len <= seq_len <= self.max_seq_len and seq_len % self.seq_len_multiple == 0
+
     def check_seq_len(self, seq_len: float, name: str) -> None:
         """Raise SpecError unless the sequence length is in the valid range."""
-        fits = self.min_seq_len <= seq_len <= self.max_seq_len and seq_len % self.seq_len_multiple == 0
-        if not fits:
+        if not self.is_valid(seq_len):
             multiple = f" and multiples of {self.seq_len_multiple}" if self.seq_len_multiple > 1 else ""
             allowed = f"{self.min_seq_len} to {self.max_seq_len}{multiple} (the trace of {name})"
             fix = f"trace the model again with --seq-len {seq_len:g}"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
 from torch import nn
 
 from forescale.errors import not_one_of
@@ -12,9 +16,10 @@ from forescale.graph.recorded import traced_model
 from forescale.spec.model import Model
 from forescale.spec.trace import Trace
 from forescale.trace.adapters import add_adapters
-from forescale.trace.sources import TYPES, Source, source_of, token_arguments
+from forescale.trace.sources import TYPES, Source, source_of, source_of_config, token_arguments
 from forescale.trace.tracing import MakeInputs, Progress, trace_module
 
+USUAL_LENGTH = 4096
 PRECISIONS = ("bf16", "autocast", "fp32")
 """Precisions that can be traced: parameters in bf16, parameters in fp32 under autocast to bf16, all in fp32."""
 PARAMETERS = {"bf16": "bf16", "autocast": "fp32", "fp32": "fp32"}
@@ -96,6 +101,37 @@ def trace_source(
     return _model(traces, source)
 
 
+def trace_config(
+    config: Mapping[str, Any],
+    *,
+    name: str,
+    seq_len: int | None = None,
+    precision: str = "bf16",
+    attention: str | None = None,
+    adapters: tuple[int, Sequence[str]] | None = None,
+) -> Model:
+    """Return the model that the content of a config.json describes, traced at one sequence length in one precision.
+
+    Without `seq_len`, it is traced at 4,096 tokens, or as many as it has positions.
+    """
+    source = source_of_config(config, parameters=PARAMETERS[precision], attention=attention)
+    if adapters is not None:
+        add_adapters(source.module, *adapters)
+    source.name, source.thresholds = name, None
+    seq_len = seq_len or min(USUAL_LENGTH, source.positions or USUAL_LENGTH)
+    report = partial(_report, str(config["model_type"]))
+    trace = _traced(source, seq_len, autocast=precision == "autocast", progress=report)
+    report("")
+    return replace(_model([trace], source), config=json.dumps(dict(config)))
+
+
+def _report(name: str, text: str) -> None:
+    """Show the progress of a trace where a person sees it."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{f'tracing {name}: {text}' if text else ''}")
+        sys.stderr.flush()
+
+
 def _traced(source: Source, seq_len: int, *, autocast: bool, progress: Progress) -> Trace:
     return trace_module(
         source.module,
@@ -104,6 +140,7 @@ def _traced(source: Source, seq_len: int, *, autocast: bool, progress: Progress)
         autocast=TYPES["bf16"] if autocast else None,
         loss=source.loss,
         progress=progress,
+        thresholds=source.thresholds,
         attention=source.attention,
         experts=source.experts,
         transformers=_transformers_version() if source.origin.startswith("transformers") else "",

@@ -18,39 +18,11 @@ from torch.overrides import TorchFunctionMode
 from forescale.trace.recorder import Recorder
 
 FP32_NAMES = [
-    "acos",
-    "asin",
-    "cosh",
-    "erfinv",
-    "exp",
-    "expm1",
-    "log",
-    "log10",
-    "log2",
-    "log1p",
-    "reciprocal",
-    "rsqrt",
-    "sinh",
-    "tan",
-    "pow",
-    "__pow__",
-    "__rpow__",
-    "layer_norm",
-    "group_norm",
-    "cosine_similarity",
-    "softplus",
-    "nll_loss",
-    "kl_div",
-    "l1_loss",
-    "smooth_l1_loss",
-    "huber_loss",
-    "mse_loss",
-    "binary_cross_entropy_with_logits",
-    "logsumexp",
-    "dist",
-    "renorm",
-    "norm",
-]
+    "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal",
+    "rsqrt", "sinh", "tan", "pow", "__pow__", "__rpow__", "layer_norm", "group_norm", "cosine_similarity",
+    "softplus", "nll_loss", "kl_div", "l1_loss", "smooth_l1_loss", "huber_loss", "mse_loss",
+    "binary_cross_entropy_with_logits", "logsumexp", "dist", "renorm", "norm",
+]  # fmt: skip
 """Functions that CUDA's autocast runs in fp32 after casting their inputs."""
 FP32_RESULT_NAMES = ("softmax", "log_softmax", "prod", "sum", "cumprod", "cumsum")
 """Functions that CUDA's autocast calls with dtype=torch.float32 unless the caller names a type."""

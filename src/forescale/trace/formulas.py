@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from functools import cache
+from functools import cache, lru_cache
 from math import lcm
 from typing import TypeAlias
 
@@ -16,22 +16,34 @@ NUM_FITTED = len(BASIS)
 """Recordings that determine a formula; all further ones check it."""
 
 
-def fitted(values: Sequence[int], sizes: Sizes) -> Formula | None:
+@lru_cache(maxsize=2**16)
+def fitted(values: tuple[int, ...], sizes: Sizes) -> Formula | None:
     """Return the formula with these values at these sizes; None if there is none.
 
-    The first six sizes determine it, and it must hold exactly at all others.
+    The first six sizes determine it, or the first two if all have one sequence length. It must hold exactly at all
+    others.
     """
-    matrix = _inverse(sizes[:NUM_FITTED])
-    coefficients = [
-        sum((weight * value for weight, value in zip(row, values, strict=False) if weight), Fraction(0))
-        for row in matrix
-    ]
+    if len({length for _, length in sizes}) == 1:
+        coefficients = _line(values, sizes)
+    else:
+        coefficients = [
+            sum((weight * value for weight, value in zip(row, values, strict=False) if weight), Fraction(0))
+            for row in _inverse(sizes[:NUM_FITTED])
+        ]
     divisor = lcm(*(coefficient.denominator for coefficient in coefficients))
     formula = Formula(
         coefficients=tuple(int(coefficient * divisor) for coefficient in coefficients), divisor=divisor
     )
     exact = all(_value(formula, size) == value for size, value in zip(sizes, values, strict=True))
     return formula if exact else None
+
+
+def _line(values: Sequence[int], sizes: Sizes) -> list[Fraction]:
+    """Return the coefficients of the line through two values, in micro-batch size."""
+    (first, _), (second, _) = sizes[:2]
+    slope = Fraction(values[1] - values[0], second - first)
+    terms = {(0, 0): values[0] - slope * first, (1, 0): slope}
+    return [terms.get(term, Fraction(0)) for term in BASIS]
 
 
 def _value(formula: Formula, size: tuple[int, int]) -> Fraction:

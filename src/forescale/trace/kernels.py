@@ -18,55 +18,15 @@ TYPES: Mapping[torch.dtype, str] = MappingProxyType(
     {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "fp32"}
 )
 COPIES = frozenset({"_to_copy", "clone", "copy_", "contiguous", "copy"})
-FILLS = frozenset(
-    [
-        "zeros",
-        "ones",
-        "full",
-        "zeros_like",
-        "ones_like",
-        "full_like",
-        "new_zeros",
-        "new_ones",
-        "new_full",
-        "fill_",
-        "zero_",
-        "arange",
-        "linspace",
-        "eye",
-        "bernoulli_",
-        "uniform_",
-        "normal_",
-        "random_",
-        "rand",
-        "randn",
-        "rand_like",
-        "randn_like",
-    ]
-)
-REDUCTIONS = frozenset(
-    [
-        "sum",
-        "mean",
-        "amax",
-        "amin",
-        "max",
-        "min",
-        "var",
-        "std",
-        "var_mean",
-        "std_mean",
-        "norm",
-        "linalg_vector_norm",
-        "prod",
-        "any",
-        "all",
-        "argmax",
-        "argmin",
-        "logsumexp",
-        "count_nonzero",
-    ]
-)
+FILLS = frozenset([
+    "zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full",
+    "fill_", "zero_", "arange", "linspace", "eye", "bernoulli_", "uniform_", "normal_", "random_", "rand",
+    "randn", "rand_like", "randn_like",
+])  # fmt: skip
+REDUCTIONS = frozenset([
+    "sum", "mean", "amax", "amin", "max", "min", "var", "std", "var_mean", "std_mean", "norm",
+    "linalg_vector_norm", "prod", "any", "all", "argmax", "argmin", "logsumexp", "count_nonzero",
+])  # fmt: skip
 SCANS = frozenset(["cumsum", "cumprod", "cummax", "logcumsumexp", "cumsum_backward", "flip", "roll"])
 SORTS = frozenset(
     ["sort", "topk", "argsort", "histc", "bincount", "nonzero", "unique", "searchsorted", "kthvalue"]
@@ -74,24 +34,11 @@ SORTS = frozenset(
 GATHERS = frozenset(
     ["embedding", "index_select", "gather", "index", "take", "take_along_dim", "index_select_backward"]
 )
-SCATTERS = frozenset(
-    [
-        "embedding_dense_backward",
-        "index_put_",
-        "index_put",
-        "_index_put_impl_",
-        "index_add_",
-        "index_add",
-        "scatter_",
-        "scatter",
-        "scatter_add_",
-        "scatter_add",
-        "scatter_reduce_",
-        "index_copy_",
-        "_unsafe_index_put",
-        "masked_scatter_",
-    ]
-)
+SCATTERS = frozenset([
+    "embedding_dense_backward", "index_put_", "index_put", "_index_put_impl_", "index_add_", "index_add",
+    "scatter_", "scatter", "scatter_add_", "scatter_add", "scatter_reduce_", "index_copy_",
+    "_unsafe_index_put", "masked_scatter_",
+])  # fmt: skip
 SOFTMAX = frozenset({"_softmax", "_log_softmax", "_safe_softmax"})
 SOFTMAX_BACKWARD = frozenset({"_log_softmax_backward_data"})
 NORMS = frozenset({"native_layer_norm", "native_group_norm", "_fused_rms_norm", "native_batch_norm"})
@@ -107,14 +54,14 @@ NORMS_BACKWARD = frozenset(
 
 def kernels_of(event: Event) -> list[Draft]:
     """Return the kernels that one operator launches, in order; empty if it moves no data."""
-    rule = _RULES.get(event.name)
+    rule = RULES.get(event.name)
     if rule is not None:
         return rule(event)
     if not event.outputs or not any(output.elements for output in event.outputs):
         return []
     for names, kind in _FAMILIES:
         if event.name in names:
-            return [_traffic(kind, event)]
+            return [traffic(kind, event)]
     if event.name in COPIES:
         return [_copy(event)]
     if event.name in REDUCTIONS:
@@ -122,7 +69,7 @@ def kernels_of(event: Event) -> list[Draft]:
     return [_elementwise(event)]
 
 
-def _traffic(kind: str, event: Event, *, elements: int | None = None) -> Draft:
+def traffic(kind: str, event: Event, *, elements: int | None = None) -> Draft:
     """Return a kernel that reads its inputs once and writes its outputs once."""
     read = sum(item.num_bytes for item in _distinct(event.inputs))
     written = sum(item.num_bytes for item in _distinct(event.outputs))
@@ -157,7 +104,7 @@ def _elementwise(event: Event) -> Draft:
         kind = "mixed"
     else:
         kind = "vector"
-    return _traffic(kind, event, elements=prod(shape))
+    return traffic(kind, event, elements=prod(shape))
 
 
 def _copy(event: Event) -> Draft:
@@ -189,7 +136,7 @@ def _reduction(event: Event) -> Draft:
         )
     requested = range(len(source.shape)) if not dims else [dim % max(len(source.shape), 1) for dim in dims]
     inner = any(source.strides[dim] == 1 and source.shape[dim] > 1 for dim in requested)
-    return _traffic("row_reduction" if inner else "column_reduction", event, elements=prod(source.shape))
+    return traffic("row_reduction" if inner else "column_reduction", event, elements=prod(source.shape))
 
 
 def _order(operand: Operand) -> tuple[int, ...]:
@@ -214,7 +161,7 @@ def _product(event: Event) -> list[Draft]:
     name = "product" if aligned else "product_unaligned"
     return [
         (name, "tf32" if kind == "fp32" else kind, extents),
-        *([_traffic("vector", event)] if added else []),
+        *([traffic("vector", event)] if added else []),
     ]
 
 
@@ -271,7 +218,7 @@ def _convolution(event: Event) -> list[Draft]:
     rows = prod(gradient.shape) // max(gradient.shape[1], 1)
     columns = weight.shape[0] // groups
     if groups > 1 and columns * inner < 64:  # depthwise: bound by memory
-        return [_traffic("indexed", event)] * (2 if backward else 1)
+        return [traffic("indexed", event)] * (2 if backward else 1)
     kind = "tf32" if source.dtype == torch.float32 else TYPES.get(source.dtype, "bf16")
     products = [{"m": rows, "n": columns, "k": inner, "batch": groups}]
     if backward:
@@ -353,7 +300,7 @@ def _scatter(event: Event) -> list[Draft]:
 def _concatenation(event: Event) -> list[Draft]:
     """Return a concatenation; inputs with gaps prevent vectorised copies (aten/native/cuda/Shape.cu)."""
     dense = all(item.is_dense for item in event.inputs)
-    return [_traffic("concatenation" if dense else "concatenation_strided", event)]
+    return [traffic("concatenation" if dense else "concatenation_strided", event)]
 
 
 def _power(event: Event) -> list[Draft]:
@@ -404,7 +351,7 @@ _FAMILIES: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset({"native_dropout"}), "dropout"),
 )
 Rule: TypeAlias = Callable[[Event], list[Draft]]
-_RULES: Mapping[str, Rule] = {
+RULES: dict[str, Rule] = {
     **dict.fromkeys(("mm", "bmm", "addmm", "baddbmm", "addbmm"), _product),
     **dict.fromkeys(("grouped_mm", "grouped_mm_weight", "_grouped_mm"), _grouped),
     **dict.fromkeys(("attention", "attention_backward"), _attention),

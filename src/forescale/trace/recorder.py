@@ -20,35 +20,12 @@ Pass: TypeAlias = Literal["forward", "backward"]
 Extents: TypeAlias = Callable[[Sequence[int]], tuple[int, ...]]
 """Returns the extents of a shape; those of a symbolic recording remember their polynomials."""
 CPU = torch.device("cpu")
-VIEWS = frozenset(
-    [
-        "_unsafe_view",
-        "detach",
-        "alias",
-        "lift_fresh",
-        "empty",
-        "empty_like",
-        "new_empty",
-        "empty_strided",
-        "new_empty_strided",
-        "scalar_tensor",
-        "is_same_size",
-        "device",
-        "dim",
-        "size",
-        "stride",
-        "numel",
-        "_reshape_alias",
-        "resize_",
-        "set_",
-        "_assert_async",
-        "_assert_scalar",
-        "_assert_tensor_metadata",
-        "sym_size",
-        "sym_numel",
-        "is_pinned",
-    ]
-)
+VIEWS = frozenset([
+    "_unsafe_view", "detach", "alias", "lift_fresh", "empty", "empty_like", "new_empty", "empty_strided",
+    "new_empty_strided", "scalar_tensor", "is_same_size", "device", "dim", "size", "stride", "numel",
+    "_reshape_alias", "resize_", "set_", "_assert_async", "_assert_scalar", "_assert_tensor_metadata",
+    "sym_size", "sym_numel", "is_pinned",
+])  # fmt: skip
 """Operators that launch no kernel, next to those whose schema returns a view."""
 
 
@@ -192,7 +169,7 @@ class Storages:
 
     def live_bytes(self) -> int:
         """Return the bytes of all storages that still exist."""
-        gone = [key for key, (storage, _) in self._live.items() if storage.expired()]  # type: ignore[no-untyped-call]
+        gone = [key for key, (storage, _) in self._live.items() if _expired(storage.cdata)]
         for key in gone:
             self._total -= self._live.pop(key)[1]
             self._numbers.pop(key, None)
@@ -299,7 +276,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.segments and self.segments[-1].last_node == 2**62:
             segment = self.segments[-1]
             segment.last_node = _next_node()
-            gc.collect()  # tensors in cycles of references would count at random
+            if len(self.events) > self._first_event:
+                gc.collect()  # tensors in cycles of references would count at random
             left = self.storages.live_bytes() - segment.start_bytes
             results_only = sum(
                 size
@@ -369,6 +347,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         event = self.events[-1]
         live = self.storages.live_bytes() - self.segments[event.segment].start_bytes
         event.live_bytes = max(event.live_bytes, live)
+
+
+_expired = torch.UntypedStorage._expired  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def _reference(storage: torch.UntypedStorage) -> StorageWeakRef:

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from forescale.errors import ForescaleError, not_traceable
 from forescale.trace.cuda import CudaRules
+from forescale.trace.external import external_kernels
 from forescale.trace.recorder import Event, Extents, Recorder, Segment
 from forescale.trace.structure import Blocks, Order
 
@@ -99,7 +100,7 @@ def record(
         hooks = _hooks(module, recorder)
         try:
             value = inputs()
-            with recorder, CudaRules(recorder), blocks.patched() as order:
+            with external_kernels(module, recorder), recorder, CudaRules(recorder), blocks.patched() as order:
                 with (
                     torch.autocast("cpu", autocast or torch.bfloat16, enabled=autocast is not None),
                     torch.autograd.graph.saved_tensors_hooks(recorder.saved, lambda tensor: tensor),
@@ -175,17 +176,23 @@ def _no_values() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         try:
             import transformers.masking_utils
+            import transformers.modeling_utils
             import transformers.utils.import_utils
         except ImportError:
             yield
             return
-        stack.enter_context(
-            patch.object(transformers.masking_utils, "find_packed_sequence_indices", _not_packed)
-        )
-        for space in (transformers.utils.import_utils, transformers.masking_utils):
-            for name in ("is_fake_tensor", "is_tracing"):
-                if hasattr(space, name):
-                    stack.enter_context(patch.object(space, name, _never))
+        masks, models = transformers.masking_utils, transformers.modeling_utils
+        padding = "warn_if_padding_and_no_attention_mask"
+        answers: list[tuple[Any, str, Any]] = [
+            (masks, "find_packed_sequence_indices", _not_packed),
+            (masks, "fast_all", _all_true),
+            (models.PreTrainedModel, padding, lambda *_args, **_kwargs: None),
+            *((space, name, _never) for space in (transformers.utils.import_utils, masks)
+              for name in ("is_fake_tensor", "is_tracing")),
+        ]  # fmt: skip
+        for space, name, answer in answers:
+            if hasattr(space, name):
+                stack.enter_context(patch.object(space, name, answer))
         yield
 
 
@@ -208,10 +215,20 @@ def _not_packed(position_ids: Tensor) -> None:
     """Run the operators that find the sequences of a packed batch, and return that there is one."""
     difference = torch.diff(position_ids, prepend=position_ids[:, :1] - 1, dim=-1)
     mask = (difference != 1).cumsum(-1)
-    same = (mask[:, -1] == 0).all()
+    _synchronise((mask[:, -1] == 0).all())
+
+
+def _all_true(mask: Tensor) -> bool:
+    """Run the operators that look for padding, and return that there is none."""
+    _synchronise(mask.sum() == mask.numel())
+    return True
+
+
+def _synchronise(value: Tensor) -> None:
+    """Record that the host waits for a value."""
     recorder = next((mode for mode in _modes() if isinstance(mode, Recorder)), None)
     if recorder is not None:
-        recorder.append("_local_scalar_dense", [same], [])
+        recorder.append("_local_scalar_dense", [value], [])
 
 
 def _modes() -> list[Any]:

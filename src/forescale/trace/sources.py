@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import inspect
 import json
+import re
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
@@ -32,6 +33,7 @@ from forescale.errors import (
     unsupported_by,
     wrong_type,
 )
+from forescale.graph.dimensions import KEYS
 from forescale.trace.session import Loss
 from forescale.trace.tracing import MakeInputs
 
@@ -52,6 +54,10 @@ class Source:
     origin: str = ""
     attention: str = ""
     experts: str = ""
+    thresholds: tuple[int, ...] | None = ()
+    """Sequence lengths at which it can change what it runs; None to trace one length."""
+    positions: int = 0
+    """Positions that it has; 0 if it does not say."""
 
 
 @contextlib.contextmanager
@@ -88,9 +94,31 @@ def _from_huggingface(
 ) -> Source:
     transformers = _transformers()
     config = _config_of(text, transformers, trust_remote_code=trust_remote_code)
+    return _from_config(
+        config, _name_of(text, config), parameters, attention, trust_remote_code=trust_remote_code
+    )
+
+
+def source_of_config(content: Mapping[str, Any], *, parameters: str, attention: str | None = None) -> Source:
+    """Return the module that the content of a config.json describes; raises as `source_of`."""
+    transformers = _transformers()
+    config = _config_from(content, transformers, str(content.get("model_type")))
+    return _from_config(config, str(content["model_type"]), parameters, attention, trust_remote_code=False)
+
+
+def _from_config(
+    config: Any,  # noqa: ANN401
+    name: str,
+    parameters: str,
+    attention: str | None,
+    *,
+    trust_remote_code: bool,
+) -> Source:
+    transformers = _transformers()
     text_config = config.get_text_config() if hasattr(config, "get_text_config") else config
-    if hasattr(config, "use_cache"):
-        config.use_cache = False
+    for part in (config, text_config):
+        if hasattr(part, "use_cache"):
+            part.use_cache = False
     with default_type(parameters), torch.device("meta"):
         module = _built(transformers, config, attention, trust_remote_code=trust_remote_code)
     module.train()
@@ -101,7 +129,7 @@ def _from_huggingface(
         getattr(text_config, name, 0) for name in ("num_experts", "num_local_experts", "n_routed_experts")
     )
     return Source(
-        name=_name_of(text, config),
+        name=name,
         module=module,
         inputs=token_inputs,
         hidden_size=int(getattr(text_config, "hidden_size", 0) or 0),
@@ -109,6 +137,21 @@ def _from_huggingface(
         origin=f"transformers {transformers.__version__}, {type(module).__name__}",
         attention=str(getattr(config, "_attn_implementation", "") or ""),
         experts=str(experts) if has_experts else "",
+        thresholds=_thresholds(text_config.to_dict()),
+        positions=next((n for key in KEYS["p"] if isinstance(n := getattr(text_config, key, None), int)), 0),
+    )
+
+
+THRESHOLDS = re.compile("window|chunk|block_size|local_attention")
+"""Keys of a configuration that give sequence lengths at which other operators run."""
+
+
+def _thresholds(content: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the sequence lengths at which a model can change what it runs."""
+    return tuple(
+        value
+        for key, value in content.items()
+        if THRESHOLDS.search(key) and isinstance(value, int) and value > 1
     )
 
 
@@ -157,16 +200,20 @@ def _config_from_file(path: Path, transformers: ModuleType) -> Any:  # noqa: ANN
         raise cannot_parse("JSON", str(error)).at(path) from error
     if not isinstance(content, dict) or not isinstance(content.get("model_type"), str):
         raise missing("model_type", "a config.json of transformers has it").at(path)
+    return _config_from(content, transformers, str(path))
+
+
+def _config_from(content: Mapping[str, Any], transformers: ModuleType, where: str) -> Any:  # noqa: ANN401
     kind = content["model_type"]
     try:
         return transformers.AutoConfig.for_model(**content)
     except ValueError as error:
         if kind in transformers.CONFIG_MAPPING:
-            raise not_traceable(kind, str(error).strip().splitlines()[0]).at(path) from error
+            raise not_traceable(kind, str(error).strip().splitlines()[0]).at(where) from error
         known = f"transformers {transformers.__version__}"
-        raise unsupported_by(known, f"model_type {kind!r}", "update transformers").at(path) from error
+        raise unsupported_by(known, f"model_type {kind!r}", "update transformers").at(where) from error
     except Exception as error:
-        raise not_traceable(kind, f"transformers refuses the configuration: {error}").at(path) from error
+        raise not_traceable(kind, f"transformers refuses the configuration: {error}").at(where) from error
 
 
 def _built(

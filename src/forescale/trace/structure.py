@@ -6,9 +6,10 @@ is replaced by a stand-in, which returns tensors of the recorded shapes and runs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from fractions import Fraction
 from math import prod
 from typing import Any, TypeAlias
 
@@ -18,21 +19,6 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from forescale.trace.recorder import Recorder
 
-POSITION_NAMES = frozenset(
-    [
-        "layer_idx",
-        "layer_id",
-        "layer_index",
-        "layer_number",
-        "idx",
-        "index",
-        "block_idx",
-        "block_index",
-        "depth_idx",
-        "layer_depth",
-    ]
-)
-"""Attributes that say where a block is, and not what it does."""
 Signature: TypeAlias = tuple[Any, ...]
 
 
@@ -82,21 +68,58 @@ def _is_repeated(members: nn.Module) -> bool:
     return len(children) == len(classes) >= 2 and len(set(classes)) < len(classes)
 
 
-def signature_of(module: nn.Module) -> Signature:
-    """Return what two blocks of one kind have in common: class, parameters, buffers and settings."""
+Settings: TypeAlias = dict[tuple[str, str], Any]
+
+
+def signatures_of(blocks: Mapping[str, nn.Module]) -> dict[str, Signature]:
+    """Return what blocks of one kind have in common, by path: class, parameters, buffers and settings.
+
+    Settings that count the blocks of a list do not say what a block does, and are left out.
+    """
+    settings = {path: _settings(block) for path, block in blocks.items()}
+    lists: dict[str, list[str]] = {}
+    for path in blocks:
+        lists.setdefault(path.rpartition(".")[0], []).append(path)
+    for paths in lists.values():
+        positions = _positions([settings[path] for path in paths])
+        for path in paths:
+            settings[path] = {name: value for name, value in settings[path].items() if name not in positions}
+    return {path: _signature(block, settings[path]) for path, block in blocks.items()}
+
+
+def _signature(block: nn.Module, settings: Settings) -> Signature:
     tensors = tuple(
         (name, tuple(item.shape), item.dtype, item.requires_grad)
-        for name, item in (*module.named_parameters(), *module.named_buffers())
+        for name, item in (*block.named_parameters(), *block.named_buffers())
     )
-    settings = tuple(
-        (path, name, bool(value) if isinstance(value, float) else value)
-        for path, child in module.named_modules()
+    return type(block).__qualname__, tensors, tuple(settings.items())
+
+
+def _settings(block: nn.Module) -> Settings:
+    return {
+        (path, name): bool(value) if isinstance(value, float) else value
+        for path, child in block.named_modules()
         for name, value in sorted(vars(child).items())
-        if isinstance(value, bool | int | float | str | None)
-        and not name.startswith("_")
-        and name not in POSITION_NAMES
+        if isinstance(value, bool | int | float | str | None) and not name.startswith("_")
+    }
+
+
+def _positions(settings: Sequence[Settings]) -> set[tuple[str, str]]:
+    """Return the whole numbers that grow linearly with the index of a block; of two blocks, by one."""
+    values: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    for index, items in enumerate(settings):
+        for name, value in items.items():
+            if isinstance(value, int) and not isinstance(value, bool):
+                values.setdefault(name, []).append((index, value))
+    return {name for name, points in values.items() if _counts(points)}
+
+
+def _counts(points: Sequence[tuple[int, int]]) -> bool:
+    (first, start), (last, end) = points[0], points[-1]
+    step = Fraction(end - start, max(last - first, 1))
+    return (step == 1 or (step != 0 and len(points) > 2)) and all(
+        value == start + step * (index - first) for index, value in points
     )
-    return type(module).__qualname__, tensors, settings
 
 
 def _described(item: Any) -> Any:  # noqa: ANN401
@@ -134,7 +157,7 @@ class Blocks:
         self.recorder, self.whole = recorder, whole
         self.order = Order()
         self._kinds: dict[Signature, Kind] = {}
-        self._signatures = {path: signature_of(block) for path, block in self.blocks.items()}
+        self._signatures = signatures_of(self.blocks)
         self._ran: set[str] = set()
 
     @contextmanager

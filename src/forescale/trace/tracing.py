@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import lcm
 from typing import Any, TypeAlias
 
 import torch
@@ -11,7 +13,7 @@ from msgspec.structs import replace
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from forescale.errors import incomplete, not_one_of, not_traceable, out_of_range
+from forescale.errors import SpecError, incomplete, not_one_of, not_traceable, out_of_range
 from forescale.spec.trace import (
     Formula,
     Trace,
@@ -54,9 +56,10 @@ def trace_module(
     autocast: torch.dtype | None = None,
     loss: Loss | None = None,
     progress: Progress = lambda _: None,
+    thresholds: Sequence[int] | None = (),
     **origin: str,
 ) -> Trace:
-    """Return the trace of a module.
+    """Return the trace of a module: of a range of sequence lengths where formulas hold, else of `seq_len` alone.
 
     Parameters
     ----------
@@ -66,6 +69,9 @@ def trace_module(
         Returns what it is called with for a micro-batch size and a sequence length.
     seq_len
         Sequence length that the valid range includes.
+    thresholds
+        Sequence lengths at which the module can change what it runs, which end the valid range. None traces
+        `seq_len` alone, which takes less than half of the time.
     origin
         Fields of the trace that say how it was made.
 
@@ -76,39 +82,86 @@ def trace_module(
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     fake(module, mode)
-    sizes = sizes_about(seq_len)
-    recordings = []
-    for index, (batch, length) in enumerate(sizes):
-        progress(f"recording {index + 1} of {len(sizes)}: micro-batch {batch}, {length} tokens")
-        recordings.append(
-            record(
-                module,
-                lambda b=batch, s=length: inputs(b, s),  # type: ignore[misc]
-                mode=mode,
-                size=(batch, length),
-                autocast=autocast,
-                loss=loss,
+
+    def recordings(sizes: Sequence[tuple[int, int]]) -> Iterator[Recording]:
+        for index, (batch, length) in enumerate(sizes):
+            progress(f"recording {index + 1} of {len(sizes)}: micro-batch {batch}, {length} tokens")
+            make = lambda b=batch, s=length: inputs(b, s)  # noqa: E731
+            yield record(module, make, mode=mode, size=(batch, length), autocast=autocast, loss=loss)
+
+    if thresholds is not None:
+        sizes = sizes_about(seq_len)
+        with contextlib.suppress(_VariesError):
+            traced = Assembly(module, recordings(sizes)).trace(autocast, **origin)
+            return replace(traced, **_valid_range([length for _, length in sizes], thresholds))
+    fixed = [(batch, seq_len) for batch in (2, 3, 5)]
+    try:
+        traced = Assembly(module, recordings(fixed)).trace(autocast, **origin)
+    except _VariesError:  # modules that keep tables run other operators in their first forward
+        traced = Assembly(module, recordings(fixed)).trace(autocast, **origin)
+    return replace(traced, min_seq_len=seq_len, max_seq_len=seq_len)
+
+
+def _valid_range(lengths: Sequence[int], thresholds: Sequence[int]) -> dict[str, int]:
+    """Return the sequence lengths up to the next thresholds, in multiples of those that all `lengths` are."""
+    low, high = min(lengths), max(lengths)
+    chunks = [item for item in thresholds if all(length % item == 0 for length in lengths)]
+    others = set(thresholds) - set(chunks)
+    below = max((item + (item < low) for item in others if item <= low), default=1)
+    above = min((item - (item > high) for item in others if item >= high), default=2**24)
+    return {"min_seq_len": below, "max_seq_len": above, "seq_len_multiple": lcm(*chunks)}
+
+
+class _VariesError(SpecError):
+    """Operators or sizes of a module that no polynomial of the sequence length gives."""
+
+    @classmethod
+    def of(cls, name: str, reason: str) -> _VariesError:
+        """Return the error of a module or block."""
+        return cls(not_traceable(name, reason, "give another --seq-len"))
+
+
+def _alike(module: nn.Module, recordings: Iterable[Recording]) -> Iterator[Recording]:
+    """Return recordings, as long as the same blocks run as in the first one.
+
+    Raises
+    ------
+    _VariesError
+        If other blocks run, or other operators.
+    """
+    first: Recording | None = None
+    for recording in recordings:
+        first = first or recording
+        same = recording.order.sequence == first.order.sequence
+        if not same or len(recording.segments) != len(first.segments):
+            reason = f"it runs other blocks at {recording.seq_len} tokens than at {first.seq_len}"
+            raise _VariesError.of(type(module).__name__, reason)
+        if len(recording.events) != len(first.events):
+            pairs = zip(first.events, recording.events, strict=False)
+            other = next((new for old, new in pairs if new.name != old.name), recording.events[-1])
+            raise _VariesError.of(
+                other.module or type(module).__name__, _differs(other.name, recording, first)
             )
-        )
-    return Assembly(module, recordings).trace(autocast, **origin)
+        yield recording
+
+
+def _differs(operator: str, recording: Recording, first: Recording) -> str:
+    return f"{operator} runs differently at {recording.seq_len} tokens than at {first.seq_len}"
 
 
 class Assembly:
     """Combine recordings of one module at several sizes."""
 
-    def __init__(self, module: nn.Module, recordings: Sequence[Recording]) -> None:
-        self.module, self.recordings = module, recordings
+    def __init__(self, module: nn.Module, recordings: Iterable[Recording]) -> None:
+        self.module, self.recordings = module, list(_alike(module, recordings))
+        recordings = self.recordings
         self.sizes = tuple((recording.micro_batch_size, recording.seq_len) for recording in recordings)
         self.first = recordings[0]
         self._events = [_by_segment(recording) for recording in recordings]
 
     def trace(self, autocast: torch.dtype | None, **origin: str) -> Trace:
         """Return the trace."""
-        order, segments = self.first.order, self.first.segments
-        for other in self.recordings[1:]:
-            if other.order.sequence != order.sequence or len(other.segments) != len(segments):
-                reason = f"it runs other blocks at {other.seq_len} tokens than at {self.first.seq_len}"
-                raise not_traceable(type(self.module).__name__, reason, "give another --seq-len")
+        order = self.first.order
         owners = self._owners()
         layers, blocks = self._layers(owners)
         last = len(order.sequence) - 1
@@ -128,6 +181,7 @@ class Assembly:
                 head if order.sequence else -1, "head", owners.get(head, []) if order.sequence else []
             ),
             tied=self._is_tied(),
+            unused=tuple(self._unused()),
             synchronises=any(event.name == "_local_scalar_dense" for event in self.first.events),
             torch=torch.__version__.partition("+")[0],
         )
@@ -186,6 +240,21 @@ class Assembly:
             )
         return owners
 
+    def _unused(self) -> Iterator[tuple[str, int]]:
+        """Return the modules of which the forward pass reads no parameter, with their parameters."""
+        inside = tuple(f"{path}." for _, path in self.first.order.sequence)
+        used = {
+            id(item)
+            for name, item in self.module.named_parameters(remove_duplicate=False)
+            if name.startswith(inside) or name in self.first.first_use
+        }
+        done: tuple[str, ...] = ()
+        for name, child in self.module.named_modules():
+            sizes = {id(item): item.numel() for item in child.parameters()}
+            if name and sizes and not name.startswith(done) and not used & set(sizes):
+                done += (f"{name}.",)
+                yield name, sum(sizes.values())
+
     def _is_tied(self) -> bool:
         """Return whether two modules share a parameter."""
         every = [id(item) for _, item in self.module.named_parameters(remove_duplicate=False)]
@@ -208,13 +277,13 @@ class Assembly:
 
     def _formula(self, values: Sequence[int]) -> Formula | None:
         """Return what gives these values at the recorded sizes; None if nothing does."""
-        return fitted(values, self.sizes)
+        return fitted(tuple(values), self.sizes)
 
     def _size(self, segment: int, name: str, field: str) -> Formula:
         values = [getattr(recording.segments[segment], field) for recording in self.recordings]
         formula = self._formula(values)
         if formula is None:
-            raise not_traceable(
+            raise _VariesError.of(
                 name, f"no formula of micro-batch and sequence length gives its {field}: {values}"
             )
         return formula
@@ -229,7 +298,9 @@ class Assembly:
         for values in zip(*columns, strict=True):
             formula = self._formula(values)
             if formula is None:
-                raise not_traceable(name, f"no formula gives the bytes that exist in {phase}: {list(values)}")
+                raise _VariesError.of(
+                    name, f"no formula gives the bytes that exist in {phase}: {list(values)}"
+                )
             formulas[formula] = None
         return self._maxima(list(formulas))
 
@@ -239,15 +310,12 @@ class Assembly:
     def _operators(self, segment: int, name: str, path: str) -> tuple[TracedOperator, ...]:
         rows = [self._rows(events.get(segment, []), path) for events in self._events]
         keys = [[key for key, _ in row] for row in rows]
-        for other, (_, length) in zip(keys[1:], self.sizes[1:], strict=True):
+        for other, recording in zip(keys[1:], self.recordings[1:], strict=True):
             if other != keys[0]:
-                where = next(
-                    (a for a, b in zip(keys[0], other, strict=False) if a != b),
-                    keys[0][-1] if keys[0] else (),
-                )
+                pairs = zip(keys[0], other, strict=False)
+                where = next((a for a, b in pairs if a != b), keys[0][-1] if keys[0] else ())
                 operator = " ".join(map(str, where[:2]))
-                reason = f"{operator} runs differently at {length} tokens than at {self.sizes[0][1]}"
-                raise not_traceable(name, reason, "give another --seq-len")
+                raise _VariesError.of(name, _differs(operator, recording, self.first))
         modules: dict[str, dict[str, Counter[TracedKernel]]] = {}
         for index, key in enumerate(keys[0]):
             module, operator, part, kind, dtype, replayed = key
@@ -268,7 +336,7 @@ class Assembly:
         formulas = [self._formula(column) for column in zip(*values, strict=True)]
         for extent, formula in zip(extents_of(key[3]), formulas, strict=True):
             if formula is None:
-                raise not_traceable(
+                raise _VariesError.of(
                     f"{name}, module {key[0] or '(itself)'}",
                     f"no polynomial of micro-batch and sequence length gives the extent {extent} of {key[1]}",
                 )

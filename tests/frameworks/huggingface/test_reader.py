@@ -155,7 +155,15 @@ class TestRefusals:
     def test_missing_required_key_is_named(self, key: str):
         config = {name: value for name, value in BASE.items() if name != key}
         with raises(ReaderError, "missing"):
-            read_huggingface({**config, "model_type": "falcon"}, name="m", where="config.json")
+            read_huggingface({**config, "model_type": "internlm2"}, name="m", where="config.json")
+
+    @pytest.mark.parametrize(
+        ("kind", "count"), [("falcon", 6_921_720_704), ("bloom", 16_156_544), ("cohere2", 34_980_831_232)]
+    )
+    def test_a_type_alone_has_the_parameters_that_transformers_builds(self, kind: str, count: int):
+        assert (
+            count_parameters(read_huggingface({"model_type": kind}, name="m", where="").model).total == count
+        )
 
     def test_sizes_that_are_left_out_have_the_defaults_of_a_recorded_type(self):
         model = read_huggingface(

@@ -57,7 +57,6 @@ def test_layers_that_share_keys_however_they_are_listed(told):
 @pytest.mark.parametrize(
     ("keys", "text"),
     [
-        ({"index_topk": None}, "missing index_topk"),
         (
             {"index_topk_pattern": "FFX"},
             "wrong_type index_topk_pattern",

@@ -228,6 +228,8 @@ FULL = ("full_attention", "attention")
 SLIDING = ("sliding_attention", "chunked_attention")
 LINEAR = ("linear_attention", "lightning_attention")
 CLASSES: Final = packaged("huggingface", "classes")
+SIZES: Final = packaged("huggingface", "sizes")["types"]
+"""Default sizes of types that have no recording; empty for types whose language model has its own type."""
 EPS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon")
 """What architectures call the term that norms add to the variance."""
 SHARES = ("partial_rotary_factor", "rotary_pct")

@@ -18,13 +18,18 @@ from forescale.errors import ReaderError, SpecError, UnknownKeyError, nearest, w
 from forescale.files import is_folder, parse_json, read_text
 from forescale.frameworks.huggingface.decoders import DECODERS
 from forescale.frameworks.huggingface.hybrid import HYBRID
-from forescale.frameworks.huggingface.keys import Keys
-from forescale.frameworks.huggingface.recorded import recorded_family
+from forescale.frameworks.huggingface.keys import SIZES, Keys
+from forescale.frameworks.huggingface.recorded import recorded_family, traced_family
 from forescale.frameworks.huggingface.sparse import SPARSE
 from forescale.frameworks.huggingface.vision import vision_of
 from forescale.graph.counts import count_parameters
 from forescale.graph.dimensions import essential
-from forescale.graph.recorded import missing_defaults, recorded_types
+from forescale.graph.recorded import (
+    missing_defaults,
+    recorded_types,
+    traceable_types,
+    without_uneven_heads,
+)
 from forescale.positions import says_lines
 from forescale.spec.attention import FullAttention
 from forescale.spec.model import DenseFfn, Layer, Model, Patches
@@ -34,6 +39,7 @@ from forescale.units import format_count
 CONFIG_FILE = "config.json"
 THINKER = "thinker_config"
 """The part of a Qwen-Omni model that is trained on text, images and sound; what speaks is beside it."""
+LAYER_KEYS = frozenset(("num_hidden_layers", "n_layers", "n_layer", "num_layers"))
 FAMILIES: Mapping[str, Callable[[Keys], Model]] = MappingProxyType({**DECODERS, **HYBRID, **SPARSE})
 """What reads each `model_type`."""
 
@@ -98,10 +104,10 @@ def read_huggingface(config: Mapping[str, Any], *, name: str, where: str) -> Rea
     root.get("model_type")
     outer = root.child(THINKER) or root
     keys = _language_part(outer)
-    family = _family(keys)
+    family = _family(keys, str(root.get("model_type")))
+    keys = root if family is traced_family else keys
     is_recorded = keys.get("model_type") in recorded_types()
-    if is_recorded:
-        keys.defaults = missing_defaults(keys.data)
+    keys.defaults = missing_defaults(keys.data) if is_recorded else _default_sizes(keys)
     try:
         model = family(keys)
         model = model if model.traces else replace(model, vision=vision_of(outer, model))
@@ -112,7 +118,7 @@ def read_huggingface(config: Mapping[str, Any], *, name: str, where: str) -> Rea
             name=name,
             source=where,
             left_out=left_out(unread_towers, model) if unread_towers else "",
-            config=json.dumps(essential(keys.data)) if is_recorded else "",
+            config=json.dumps(essential(keys.data)) if is_recorded else model.config,
         )
     except UnknownKeyError:
         raise
@@ -137,7 +143,19 @@ def _language_part(outer: Keys) -> Keys:
     return inner
 
 
-def _family(keys: Keys) -> Callable[[Keys], Model]:
+def _default_sizes(keys: Keys) -> Mapping[str, Any]:
+    """Return the default sizes of a type without a recording; lists of layers only for the default number of layers."""
+    config, sizes = keys.data, SIZES.get(keys.get("model_type"), {})
+    wide = {
+        key: value
+        for key, value in sizes.items()
+        if not isinstance(value, list) or not LAYER_KEYS & {*config}
+    }
+    return without_uneven_heads(wide, config)
+
+
+def _family(keys: Keys, outer: str) -> Callable[[Keys], Model]:
+    """Return what reads a language model; `outer` is the type of the whole model."""
     kind = keys.get("model_type")
     if kind is None and isinstance(keys.get("workload"), Mapping):
         keys.refuse(
@@ -147,15 +165,21 @@ def _family(keys: Keys) -> Callable[[Keys], Model]:
         keys.refuse(wrong_format("the config.json of a Hugging Face model", "it has no model_type"))
     if kind not in FAMILIES and kind in recorded_types():
         return recorded_family
+    has_no_sizes = SIZES.get(kind) == {} and keys.get("hidden_size") is None
+    if has_no_sizes and f'"{outer}"' in traceable_types():
+        return traced_family
     if kind not in FAMILIES:
+        if f'"{outer}"' in traceable_types():
+            return traced_family
         close = nearest(kind, FAMILIES)
         hint = f" (nearest: {', '.join(close)})" if close else ""
-        supported = ", ".join(supported_model_types())
-        problem = (
-            f"the architecture {kind!r} is not supported{hint}; record it from its own code with forescale trace, "
-            f"or give one of: {supported}"
+        extra = (
+            ""
+            if traceable_types()
+            else "with pip install 'forescale[trace]', types of transformers are traced; "
         )
-        keys.refuse(problem)
+        supported = ", ".join(supported_model_types())
+        keys.refuse(f"the architecture {kind!r} is not supported{hint}; {extra}give one of: {supported}")
     return FAMILIES[kind]
 
 

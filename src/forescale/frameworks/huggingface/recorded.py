@@ -7,10 +7,23 @@ import json
 from forescale.errors import SpecError
 from forescale.frameworks.huggingface.keys import Keys
 from forescale.graph.dimensions import RELEVANT, essential
-from forescale.graph.recorded import complete, recorded_keys, recorded_traces, traced_model
+from forescale.graph.recorded import complete, recorded_keys, recorded_traces, traced_config, traced_model
 from forescale.spec.model import Model
 
 USUAL_LENGTH = 4096
+
+
+def traced_family(keys: Keys) -> Model:
+    """Return the model of a type that only its code in transformers describes.
+
+    Raises
+    ------
+    ReaderError
+        If the extra `trace` is not installed, or the type cannot be traced.
+    """
+    config = keys.data
+    keys.get(*config)
+    return traced_config(config, name=str(config["model_type"]))
 
 
 def recorded_family(keys: Keys) -> Model:
