@@ -17,6 +17,8 @@ from tests.layouts import cut, network
 from forescale.catalogue.frameworks import load_framework
 from forescale.errors import ForescaleError
 from forescale.export import under
+from forescale.frameworks.huggingface.reader import read_huggingface
+from forescale.frameworks.huggingface.writer import config_of
 from forescale.frameworks.writers import writer_of
 from forescale.io.question import build_layout
 from forescale.project import project
@@ -112,6 +114,8 @@ def _plan(
     types = Precision(compute=pick(choices.pop("compute")))
     pp, vpp = pick((1, 1, 2, 4)), pick((1, 1, 2))
     model = cut(pick(names), pp * vpp * pick((1, 2, 3)) + pick((0, 0, 0, 1)))
+    if framework.model_code and model.config:
+        model = replace(model, config=configured(model))
     strategy = _layout(framework, pick, model, pp, vpp if pp > 1 else 1, choices)
     devices = strategy.num_devices
     if devices > MOST_DEVICES:
@@ -142,6 +146,14 @@ def _plan(
         )
     except ForescaleError:
         return None
+
+
+def configured(model: Model) -> str:
+    """The keys that describe a cut model's operators; none where no configuration describes it."""
+    try:
+        return read_huggingface(config_of(model), name=model.name, where=model.name).model.config
+    except ForescaleError:
+        return ""
 
 
 GROUPED = ("megatron-core", "megatron-bridge", "nemo", "primus")

@@ -108,6 +108,7 @@ def trace(
     precision: str = "bf16",
     loss: Callable[[Any], Any] | None = None,
     attention: str | None = None,
+    tp_plan: Mapping[str, str] | None = None,
     name: str = "",
 ) -> Model:
     """Return a model whose operators are recorded from its own code, on fake tensors and without a GPU.
@@ -130,6 +131,9 @@ def trace(
         Function of the module's result that returns the scalar to differentiate; by default the result's `loss`.
     attention
         Attention implementation of a Hugging Face model: "sdpa" or "eager".
+    tp_plan
+        Styles by which ranks of tensor parallelism split linear layers, as transformers names them, by the pattern of
+        their path ({"blocks.*.qkv": "colwise"}); {} takes those of a transformers class. By default there is no split.
     name
         Name of the model; by default that of its class or file.
 
@@ -144,10 +148,18 @@ def trace(
     except ImportError as error:
         raise extra_missing("fs.trace", str(error.name), "trace") from error
     if isinstance(model, str | Path):
-        result = trace_source(str(model), seq_len=seq_len, precisions=(precision,), attention=attention)
+        result = trace_source(
+            str(model), seq_len=seq_len, precisions=(precision,), attention=attention, tp_plan=tp_plan
+        )
         return replace(result, name=name) if name else result
     return trace_of_module(
-        model, inputs, seq_len=seq_len, autocast=precision == "autocast", loss=loss, name=name
+        model,
+        inputs,
+        seq_len=seq_len,
+        autocast=precision == "autocast",
+        loss=loss,
+        tp_plan=tp_plan,
+        name=name,
     )
 
 

@@ -36,7 +36,7 @@ from forescale.spec.context import CONTEXT_KINDS, inner_ranks
 from forescale.spec.dispatchers import DISPATCHERS
 from forescale.spec.layout import Layout, settled
 from forescale.spec.model import Model
-from forescale.spec.traced_constraints import has_plain_adapters
+from forescale.spec.traced_constraints import SPLITS, has_plain_adapters, splits_blocks
 from forescale.spec.workload import Trainable, Workload
 from forescale.struct import Struct
 from forescale.time.blocks import BlockCosts, PricedModel, price_model
@@ -46,7 +46,7 @@ from forescale.time.price import Pricing
 from forescale.time.step import Inputs
 
 RECORDED = "transformers"
-"""Framework whose operators are recorded."""
+"""Library whose model classes are recorded."""
 
 
 class Prepared(Struct, frozen=True, kw_only=True):
@@ -106,14 +106,18 @@ def prepare(question: Question, *, recorded: bool = False) -> Prepared:
 def recorded_question(question: Question) -> Question:
     """Return a question whose model has the operators that its own code runs in eager PyTorch.
 
-    It is the same question where they were not recorded, or cannot describe the layout: tensor, context and expert
-    parallelism split blocks, which a recording has whole.
+    It is the same question where they were not recorded, or cannot describe the layout.
     """
-    return recorded_blocks(question, question.layout) if _is_whole(question.layout) else question
+    layout = question.layout
+    if layout.recompute.granularity not in ("none", "full") or layout.offload.activations:
+        return question
+    recorded = recorded_blocks(question, layout)
+    legal = all(splits_blocks(recorded.model, layout, axis) for axis in SPLITS if recorded.model.traces)
+    return recorded if legal and 1 in (layout.tp, layout.ep) else question
 
 
 def recorded_blocks(question: Question, layout: Layout) -> Question:
-    """Return the same, for layouts of whole blocks that share the choices of one layout.
+    """Return the same, for layouts of recorded splits that share the choices of one layout.
 
     Raises
     ------
@@ -128,7 +132,13 @@ def recorded_blocks(question: Question, layout: Layout) -> Question:
 
 def _recorded_blocks(question: Question, layout: Layout) -> Question:
     framework, workload, model = question.framework, question.workload, question.model
-    is_eager = framework is not None and framework.name == RECORDED
+    kernels = layout.kernels
+    is_eager = (
+        framework is not None
+        and framework.model_code == RECORDED
+        and kernels.cross_entropy == "eager"
+        and not kernels.fused
+    )
     if not (is_eager or model.traces) or question.costs.anchor is not None or not _is_plain(workload):
         return question
     if any(trace.has_frozen for trace in model.traces):
@@ -140,19 +150,6 @@ def _recorded_blocks(question: Question, layout: Layout) -> Question:
     types = replace(workload.precision, frozen=None)
     return replace(
         question, model=recorded, workload=replace(workload, trainable=Trainable(), precision=types)
-    )
-
-
-def _is_whole(layout: Layout) -> bool:
-    """Return whether a layout leaves blocks whole, with the model's own loss, and replays none of them or all."""
-    degrees = (layout.tp, layout.cp, layout.ep, layout.etp)
-    replays = layout.recompute.granularity in ("none", "full")
-    plain_loss = layout.kernels.cross_entropy != "fused_linear"
-    return (
-        all(degree in (None, 1) for degree in degrees)
-        and replays
-        and plain_loss
-        and not layout.offload.activations
     )
 
 

@@ -12,14 +12,25 @@ from forescale.cli.console import say, show
 from forescale.cli.formats import Answer
 from forescale.cli.options import bounded, grouped, option
 from forescale.cli.output import OutputOptions
-from forescale.errors import extra_missing
+from forescale.errors import extra_missing, wrong_type
 from forescale.limits import COUNT, Interval
 from forescale.report.document import View, line, table
+from forescale.units import counted
 
 USUAL_LENGTH = 4096
 PRECISIONS = "bf16,autocast"
 TARGETS = "q_proj,k_proj,v_proj,o_proj"
 RANK = Interval(gt=0, le=2**16)
+
+
+def styles_of(text: str | None) -> dict[str, str] | None:
+    """Return the styles that a text of `--tp-plan` gives by pattern; none for those of the model's class."""
+    if text in (None, "model"):
+        return None if text is None else {}
+    parts = [part.partition("=") for part in _listed(text or "")]
+    if not all(style for _, _, style in parts):
+        raise wrong_type("--tp-plan", text, "model, or PATTERN=STYLE,... such as attn.qkv=colwise")
+    return {pattern.strip(): style.strip() for pattern, _, style in parts}
 
 
 @grouped
@@ -55,6 +66,10 @@ def trace_command(
         "Train adapters of this rank, as PEFT adds them, and freeze all else.", check=bounded(RANK)
     ),
     lora_targets: str = option("Linear layers with adapters.", "LIST", default=TARGETS),
+    tp_plan: str | None = option(
+        "Trace tensor parallelism too: model (the plan of its class), or PATTERN=STYLE,... of linear layers.",
+        "PLAN",
+    ),
     trust_remote_code: bool = option("Run code that comes with the model's configuration.", default=False),
     printed: OutputOptions,
 ) -> None:
@@ -74,6 +89,7 @@ def trace_command(
         attention=attention,
         adapters=None if lora_rank is None else (lora_rank, _listed(lora_targets)),
         trust_remote_code=trust_remote_code,
+        tp_plan=styles_of(tp_plan),
         progress=lambda line: say(line, error=True),
     )
     save_trace(model, save)
@@ -125,7 +141,7 @@ def _view(model: Any, path: Path) -> View:  # noqa: ANN401
         rows.append((trace.precision, kinds, f"{launches:,}"))
     return View(
         title=model.name,
-        lead=f"{model.traces[0].num_parameters:,} parameters · {model.num_layers} blocks · {model.source}",
+        lead=f"{model.traces[0].num_parameters:,} parameters · {counted(model.num_layers, 'block')} · {model.source}",
         contents=(
             table("<precision", "<blocks", "launches per micro-batch", rows=rows),
             line(f"written to {path}; to project it:"),

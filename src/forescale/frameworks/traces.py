@@ -129,6 +129,9 @@ def _check(trace: Trace, path: Path) -> None:
         raise ReaderError(
             path, out_of_range("the number of layers", len(trace.layers), f"1 to {MOST_LAYERS:,}")
         )
+    for name, ranks in (("tp", trace.tp), ("ep", trace.ep)):
+        if not 0 < ranks <= MOST_LAYERS:
+            raise ReaderError(path, out_of_range(name, ranks, f"1 to {MOST_LAYERS:,}"))
     if unknown := [name for name in trace.layers if name not in trace.blocks]:
         raise ReaderError(path, not_one_of("layers", unknown[0], list(trace.blocks)))
     if unused := set(trace.blocks) - set(trace.layers):
@@ -166,8 +169,10 @@ def _kernel_problems(kernel: TracedKernel) -> Iterable[str]:
 
 
 def _is_sound(formula: Formula) -> bool:
+    parts = (formula.coefficients, formula.split, formula.experts)
     return (
-        len(formula.coefficients) == len(BASIS)
+        bool(parts[0])
+        and all(len(part) == len(BASIS) for part in parts if part)
         and 0 < formula.divisor < LARGEST_NUMBER
-        and all(abs(coefficient) < LARGEST_NUMBER for coefficient in formula.coefficients)
+        and all(abs(coefficient) < LARGEST_NUMBER for part in parts for coefficient in part)
     )

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import lzma
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cache, lru_cache
 from importlib import import_module, resources
 from importlib.util import find_spec
-from math import lcm
+from math import gcd, lcm
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -21,6 +21,15 @@ from msgspec.structs import replace
 from forescale.errors import SpecError, extra_missing
 from forescale.graph.counts import count_parameters
 from forescale.graph.dimensions import KEYS, Config, dimensions_of, flags_of, layer_labels
+from forescale.graph.parallel import (
+    GATHERED,
+    NO_PLAN,
+    SPLIT_DIMENSION,
+    Plan,
+    messages,
+    plan_of,
+    split_extent,
+)
 from forescale.graph.peft import adapted
 from forescale.spec.model import Layer, Model
 from forescale.spec.trace import (
@@ -151,7 +160,7 @@ def recorded_traces(
         key = (precision, attention, frozen)
         variants = [item for item in record["variants"] if _key(item) == key]
         if variants:
-            variant = _Variant(record, variants, flags, Evaluator(dimensions))
+            variant = _Variant(record, variants, flags, dimensions)
             traces.append(variant.trace(labels, precision, attention))
     return tuple(traces)
 
@@ -168,34 +177,48 @@ class _Variant:
         record: Mapping[str, Any],
         variants: list[Mapping[str, Any]],
         flags: Mapping[str, Any],
-        evaluate: Evaluator,
+        dimensions: Mapping[str, int],
     ) -> None:
-        self.record, self.variants, self.flags, self.evaluate = record, variants, flags, evaluate
+        self.record, self.variants, self.flags, self.dimensions = record, variants, flags, dimensions
+        self.evaluate = Evaluator(dimensions)
 
     def trace(self, labels: tuple[str, ...], precision: str, attention: str) -> Trace:
-        """Return the trace of layers of some kinds."""
+        """Return the trace of layers of some kinds, with what ranks have of them if the type has a plan."""
         parameters, autocast = PRECISIONS[precision]
         ends = self._nearest(self.variants, AT_ENDS)
+        layers = {label: self._layer(label) for label in dict.fromkeys(labels)}
+        plan = NO_PLAN if ends.get("frozen") else plan_of(self.record["type"])
+        for usable in (plan, replace(plan, styles={})):
+            self.evaluate = Evaluator(self.dimensions, usable)
+            try:
+                blocks = {label: self.evaluate.block(label, content) for label, content in layers.items()}
+                tp = self.evaluate.ranks or 1
+                break
+            except _NotSplitError:
+                continue
         return Trace(
             parameters=parameters,
             autocast=autocast,
             layers=labels,
-            blocks={label: self._layer(label) for label in dict.fromkeys(labels)},
+            blocks=blocks,
             embedding=self._block("embedding", ends["embedding"]),
             head=self._block("head", ends["head"]),
             tied=ends["tied"],
+            tp=tp,
+            ep=self.dimensions.get("e", 1) if plan.experts else 1,
             synchronises=ends["synchronises"],
             torch=self.record["torch"],
             transformers=self.record["transformers"],
             attention=attention,
         )
 
-    def _layer(self, label: str) -> TracedBlock:
+    def _layer(self, label: str) -> Mapping[str, Any]:
         having = [item for item in self.variants if label in item["blocks"]]
         if not having:
             known = ", ".join(sorted({label for item in self.variants for label in item["blocks"]}))
             raise SpecError(f"{self.record['type']} has no layers of {label}; it has {known}")
-        return self._block(label, self._nearest(having, IN_BLOCKS)["blocks"][label])
+        content: Mapping[str, Any] = self.record["blocks"][self._nearest(having, IN_BLOCKS)["blocks"][label]]
+        return content
 
     def _block(self, name: str, number: int) -> TracedBlock:
         return self.evaluate.block(name, self.record["blocks"][number])
@@ -324,26 +347,73 @@ def _difference(recorded: Mapping[str, Any], flags: Mapping[str, Any], weights: 
     return sum(weights.get(name, 10) for name, value in flags.items() if recorded.get(name, value) != value)
 
 
-class Evaluator:
-    """Blocks of polynomials at some dimensions."""
+SPLIT: Final = ("a", "k", "f", "m", "y", "v")
+"""Symbols of dimensions that ranks can share."""
+HEADS: Final = ("a", "k")
+"""Those of a width that is recorded as the hidden size: heads times their size."""
+WIDTHS_OF_EXPERTS: Final = {"f", "m"}
 
-    def __init__(self, dimensions: Mapping[str, int]) -> None:
-        self.dimensions = dimensions
-        self._known: dict[str, Formula] = {}
+
+class _NotSplitError(Exception):
+    """A plan splits what the recording does not."""
+
+
+class Evaluator:
+    """Blocks of polynomials at some dimensions, split by a plan."""
+
+    def __init__(self, dimensions: Mapping[str, int], plan: Plan = NO_PLAN) -> None:
+        self.dimensions, self.plan = dimensions, plan
+        self.ranks = 1 if plan is NO_PLAN or not plan.styles else 0
+        """Number that the degrees of tensor parallelism divide."""
+        self._known: dict[tuple[str, frozenset[str]], Formula] = {}
+        self._split: frozenset[str] = frozenset()
+        """Symbols that ranks share in the current block."""
 
     def formula(self, text: str) -> Formula:
         """Return the formula of micro-batch size and sequence length that a polynomial is."""
-        if text not in self._known:
-            totals = dict.fromkeys(BASIS, Fraction(0))
+        split = self._split
+        if (text, split) not in self._known:
+            totals = [dict.fromkeys(BASIS, Fraction(0)) for _ in range(3)]
             for factor, of_batch, of_length, symbols in _terms(text):
                 value = factor
                 for name, power in symbols:
                     value *= Fraction(self._dimension(name)) ** power
-                totals[of_batch, of_length] += value
-            divisor = lcm(*(value.denominator for value in totals.values()))
-            coefficients = tuple(int(value * divisor) for value in totals.values())
-            self._known[text] = Formula(coefficients=coefficients, divisor=divisor)
-        return self._known[text]
+                part = self._part(symbols, split, varies=bool(of_batch or of_length))
+                totals[part][of_batch, of_length] += value
+            divisor = lcm(*(value.denominator for part in totals for value in part.values()))
+            parts = [tuple(int(value * divisor) for value in part.values()) for part in totals]
+            split_part, experts = (part if any(part) else () for part in parts[1:])
+            self._known[text, split] = Formula(
+                coefficients=parts[0], divisor=divisor, split=split_part, experts=experts
+            )
+        return self._known[text, split]
+
+    def _part(self, symbols: Sequence[tuple[str, int]], split: frozenset[str], *, varies: bool) -> int:
+        """Return whether a term is whole (0), shared (1), or weights of experts (2)."""
+        names = dict(symbols)
+        if self.plan.experts and "e" in names and not varies and WIDTHS_OF_EXPERTS & set(names):
+            return 2
+        power = sum(power for name, power in symbols if name in split)
+        if power not in (0, 1):
+            raise _NotSplitError
+        return power
+
+    def _shared(self, parameters: Sequence[tuple[str, Sequence[str]]]) -> frozenset[str]:
+        """Return the symbols that ranks share in a whole block."""
+        result: set[str] = set()
+        for name, shape in parameters:
+            if style := self.plan.style_of(name):
+                place = SPLIT_DIMENSION[style] if len(shape) > 1 else 0
+                symbols = {symbol for _, _, _, powers in _terms(shape[place]) for symbol, _ in powers}
+                split = symbols & {*SPLIT} or {*HEADS} & self.dimensions.keys()
+                self.ranks = gcd(self.ranks, *(self._dimension(symbol) for symbol in split - {"v"}))
+                result |= set() if style in GATHERED else split
+        return frozenset(result)
+
+    def dimension(self, text: str) -> int:
+        """Return the size of all ranks together that a polynomial of dimensions alone is."""
+        value = self.formula(text)
+        return (value.coefficients[0] + sum(value.split[:1]) + sum(value.experts[:1])) // value.divisor
 
     def _dimension(self, name: str) -> int:
         if name not in self.dimensions:
@@ -351,15 +421,13 @@ class Evaluator:
         return self.dimensions[name]
 
     def block(self, name: str, content: Mapping[str, Any]) -> TracedBlock:
-        """Return a block."""
-        formula = self.formula
+        """Return a block, with the messages of its plan."""
+        formula, parameters = self.formula, content.get("parameters", ())
+        self._split = self._shared(parameters)
         return TracedBlock(
             name=name,
             operators=tuple(self._operator(item) for item in content["operators"]),
-            parameters=tuple(
-                TracedParameter(name=name, shape=tuple(self._number(extent) for extent in shape))
-                for name, shape in content.get("parameters", ())
-            ),
+            parameters=tuple(self._parameter(name, shape) for name, shape in parameters),
             input_bytes=formula(content["input_bytes"]),
             output_bytes=formula(content["output_bytes"]),
             saved_bytes=formula(content["saved_bytes"]),
@@ -367,20 +435,37 @@ class Evaluator:
             backward_bytes=tuple(map(formula, content.get("backward_bytes", ()))),
         )
 
-    def _number(self, text: str) -> int:
-        return int(self.formula(text).coefficients[0])
+    def _parameter(self, name: str, shape: Sequence[str]) -> TracedParameter:
+        sizes = tuple(int(self.dimension(extent)) for extent in shape)
+        style = self.plan.style_of(name)
+        dealt = self.plan.experts and shape[0] == "e" and len(shape) > 2
+        return TracedParameter(name=name, shape=sizes, split="experts" if dealt else "tp" if style else "")
 
     def _operator(self, content: Mapping[str, Any]) -> TracedOperator:
+        """Return a module with what its ranks send."""
+        style = self.plan.style_at(content["module"])
         parts = {
-            part: tuple(self._kernel(*kernel) for kernel in content.get(part, ()))
+            part: tuple(self._kernel(style, part, *kernel) for kernel in content.get(part, ()))
             for part in ("forward", "backward", "weight")
         }
+        ahead, behind = messages(self.plan, content["module"], parts["forward"])
+        parts |= {"forward": (*parts["forward"], *ahead), "backward": (*parts["backward"], *behind)}
         return TracedOperator(module=content["module"], **parts)
 
-    def _kernel(
-        self, operator: str, kind: str, dtype: str, extents: list[str], count: int, replayed: bool
+    def _kernel(  # noqa: PLR0917  (a row of the recording)
+        self,
+        style: str,
+        part: str,
+        operator: str,
+        kind: str,
+        dtype: str,
+        extents: list[str],
+        count: int,
+        replayed: bool,
     ) -> TracedKernel:
         sizes = tuple(map(self.formula, extents))
+        if kind == "product":
+            sizes = split_extent(style, part, sizes)
         if kind == "product" and any(_is_unaligned(size, ALIGNED.get(dtype, 1)) for size in sizes[:3]):
             kind = "product_unaligned"
         return TracedKernel(
@@ -396,8 +481,14 @@ class Evaluator:
 def _is_unaligned(size: Formula, multiple: int) -> bool:
     """Return whether an extent that no batch changes is not a multiple of 16 bytes."""
     constant, *others = size.coefficients
+    constant += sum(size.split[:1])
     alone = constant == size.divisor  # one row or column has no next one that could be misplaced
-    return not any(others) and not alone and constant % (multiple * size.divisor) != 0
+    return (
+        not any(others)
+        and not any(size.split[1:])
+        and not alone
+        and constant % (multiple * size.divisor) != 0
+    )
 
 
 @cache

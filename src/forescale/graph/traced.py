@@ -6,19 +6,35 @@ in forward and in backward.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from msgspec.structs import replace
 
 from forescale.errors import differs
+from forescale.graph.attention.core import merging
 from forescale.graph.layer import VOCABULARY_WEIGHT
 from forescale.graph.operator import Block, Operator, Parameter, Part, Tensor, Work
-from forescale.graph.ops import AttentionCore, EagerKernel, Gemm, GroupedGemm, Primitive
+from forescale.graph.ops import (
+    AttentionCore,
+    Collective,
+    EagerKernel,
+    Gemm,
+    GroupedGemm,
+    Primitive,
+)
 from forescale.graph.sharding import ShardingRules
-from forescale.numeric import Numeric, maximum
+from forescale.numeric import Numeric, maximum, where
 from forescale.spec.model import Model
-from forescale.spec.trace import Formula, Trace, TracedBlock, TracedKernel, TracedOperator, TracedParameter
+from forescale.spec.trace import (
+    COLLECTIVES,
+    Formula,
+    Trace,
+    TracedBlock,
+    TracedKernel,
+    TracedOperator,
+    TracedParameter,
+)
 from forescale.spec.workload import Precision
 
 PARTS: tuple[tuple[Part, tuple[str, ...]], ...] = (
@@ -80,7 +96,8 @@ def stream_bytes(model: Model, sharding: ShardingRules) -> Numeric:
 
 
 def _at(formula: Formula, sharding: ShardingRules) -> Numeric:
-    return formula.at(sharding.degrees.micro_batch_size, sharding.seq_len)
+    degrees = sharding.degrees
+    return formula.at(degrees.micro_batch_size, sharding.seq_len, tp=degrees.tp, ep=degrees.ep, cp=degrees.cp)
 
 
 def _most(formulas: Sequence[Formula], sharding: ShardingRules) -> Numeric:
@@ -128,7 +145,7 @@ def _block(
         name=traced.name,
         operators=tuple(operators),
         tensors={tensor.name: tensor for tensor in tensors},
-        parameters=_parameters(traced, vocabulary),
+        parameters=_parameters(traced, vocabulary, sharding),
         input_name="input",
         recorded=True,
     )
@@ -147,6 +164,8 @@ def _operators(
         forward=_work(again, sharding),
         backward_input=_work(traced.backward, sharding),
         backward_weight=_work(traced.weight, sharding),
+        overlaps_itself=sharding.context.ring
+        and any(kernel.kind.startswith("attention") for kernel in traced.forward),
     )
     if not once:
         return [operator]
@@ -198,6 +217,7 @@ def _primitives(kernel: TracedKernel, sharding: ShardingRules) -> tuple[Primitiv
         return (Gemm(m=m, n=n, k=k, batch=batch, dtype=kernel.dtype, aligned=aligned),) * kernel.count
     if kernel.kind.startswith("grouped"):
         groups, m, n, k = sizes
+        groups = groups / sharding.degrees.ep
         contract: Literal["k", "m"] = "m" if kernel.kind.startswith("grouped_weight") else "k"
         together = not kernel.kind.endswith("loop")
         one = GroupedGemm(
@@ -205,8 +225,11 @@ def _primitives(kernel: TracedKernel, sharding: ShardingRules) -> tuple[Primitiv
         )
         return (one,) * kernel.count
     if kernel.kind.startswith("attention"):
-        return (_attention(kernel, sizes),) * kernel.count
+        return _attention(kernel, sizes, sharding) * kernel.count
     elements, read, written = sizes
+    if kernel.kind in COLLECTIVES:
+        axis, _, kind = kernel.kind.partition("_")
+        return (Collective(kind=kind, axis=axis, num_bytes=read),) * kernel.count  # type: ignore[arg-type]
     return (
         EagerKernel(
             operator=kernel.operator,
@@ -219,12 +242,13 @@ def _primitives(kernel: TracedKernel, sharding: ShardingRules) -> tuple[Primitiv
     )
 
 
-def _attention(kernel: TracedKernel, sizes: Sequence[Numeric]) -> AttentionCore:
-    """Return attention; kernels with an explicit mask compute every pair."""
-    batch, heads, kv_heads, q_len, kv_len, qk_dim, v_dim = sizes
-    causal = kernel.kind.endswith("causal")
+def _attention(kernel: TracedKernel, sizes: Sequence[Numeric], sharding: ShardingRules) -> Work:
+    """Return attention with the messages of context parallelism; kernels with a mask compute every pair."""
+    batch, heads, kv_heads, q_len, local_len, qk_dim, v_dim = sizes
+    causal, backward = kernel.kind.endswith("causal"), "backward" in kernel.kind
+    kv_len = local_len * sharding.degrees.cp if causal else local_len
     pairs = q_len * kv_len
-    return AttentionCore(
+    core = AttentionCore(
         batch=batch,
         heads=heads,
         kv_heads=kv_heads,
@@ -233,27 +257,70 @@ def _attention(kernel: TracedKernel, sizes: Sequence[Numeric]) -> AttentionCore:
         pairs=0.5 * pairs + 0.5 * q_len if causal else pairs,
         qk_dim=qk_dim,
         v_dim=v_dim,
-        backward="backward" in kernel.kind,
+        backward=backward,
         causal=causal,
         kernel="masked" if kernel.kind.endswith("masked") else "",
         dtype=kernel.dtype,
     )
+    if not causal:
+        return (core,)
+    width = STREAM_BYTES.get(kernel.dtype, 4.0)
+    outer = batch * heads * q_len * qk_dim, batch * heads * q_len * v_dim
+    inner = batch * kv_heads * local_len * (qk_dim + v_dim)
+    return (core, *_sent(sharding, outer, inner, width, backward=backward))
 
 
-def _parameters(traced: TracedBlock, vocabulary: TracedParameter | None) -> tuple[Parameter, ...]:
-    parameters = [_parameter(parameter) for parameter in traced.parameters if parameter is not vocabulary]
+def _sent(
+    sharding: ShardingRules, outer: tuple[Numeric, Numeric], inner: Numeric, width: float, *, backward: bool
+) -> Iterator[Primitive]:
+    """Yield the messages of context parallelism.
+
+    `outer` are the elements of queries and of results, `inner` those of keys and values, each of `width` bytes.
+    """
+    context, queries = sharding.context, outer[0]
+    if context.exchanges is not None:
+        num_bytes = width * (sum(outer) + inner)
+        yield Collective(kind="all_to_all", axis=context.exchanges, num_bytes=num_bytes)
+    if context.around is not None:
+        ranks = sharding.degree(context.around)
+        gather = Collective(kind="all_gather", axis=context.around, num_bytes=width * inner * ranks)
+        yield gather
+        if context.ring:
+            merged = queries + inner if backward else outer[1]
+            yield merging(elements=merged, ranks=ranks, width=width, kernels=3.0 if backward else 1.0)
+        if backward:
+            yield gather if context.ring else replace(gather, kind="reduce_scatter")
+
+
+def _parameters(
+    traced: TracedBlock, vocabulary: TracedParameter | None, sharding: ShardingRules
+) -> tuple[Parameter, ...]:
+    others = (parameter for parameter in traced.parameters if parameter is not vocabulary)
+    parameters = [item for parameter in others for item in _parameter(parameter, sharding)]
     if vocabulary is not None:
-        parameters.append(replace(_parameter(vocabulary), name=VOCABULARY_WEIGHT))
+        (matrix,) = _parameter(vocabulary, sharding)
+        parameters.append(replace(matrix, name=VOCABULARY_WEIGHT))
     return tuple(parameters)
 
 
-def _parameter(traced: TracedParameter) -> Parameter:
-    """Return a parameter; experts of a traced block are whole on every device, as all else is."""
-    return Parameter(
+def _parameter(traced: TracedParameter, sharding: ShardingRules) -> Iterator[Parameter]:
+    """Yield a parameter; that of experts twice, as tensor parallelism splits it and as expert parallelism does.
+
+    One of them has no elements on a device.
+    """
+    degrees, elements = sharding.degrees, float(traced.elements)
+    parameter = Parameter(
         name=traced.name,
-        elements=float(traced.elements),
-        local_elements=float(traced.elements),
+        elements=elements,
+        local_elements=elements / degrees.tp if traced.split else elements,
         matrix=len(traced.shape) > 1,
         shape=tuple(map(float, traced.shape)),
         frozen=not traced.trained,
     )
+    if traced.split != "experts":
+        yield parameter
+        return
+    dealt = where(degrees.ep > 1.0, 1.0, 0.0)
+    yield replace(parameter, local_elements=dealt * elements / degrees.ep, group="expert", tensors=0)
+    split = (1.0 - dealt) * parameter.local_elements
+    yield replace(parameter, name=f"{traced.name}, split", elements=0.0, local_elements=split)

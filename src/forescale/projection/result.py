@@ -301,7 +301,8 @@ class StageTime(Struct, frozen=True, kw_only=True):
 
 def left_out(model: Model) -> tuple[Note, ...]:
     """Return the note, first of all, on what of a model is not projected; none if all of it is."""
-    ends = "embedding and head, as vocab_size is not given" if not (model.vocab_size or model.patches) else ""
+    known = model.vocab_size or model.patches or model.traces
+    ends = "" if known else "embedding and head, as vocab_size is not given"
     text = f"{'; '.join(filter(None, (model.left_out, ends)))}: neither its memory nor its time is counted"
     notes = (Note(topic="left out", text=text),) if model.left_out or ends else ()
     unused = [f"{name} ({count:,} parameters)" for trace in model.traces[:1] for name, count in trace.unused]

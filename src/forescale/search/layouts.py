@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import product
+from math import gcd
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -335,7 +336,8 @@ def options(values: Sequence[int] | None, possible: Sequence[int]) -> tuple[int,
 def expert_degrees(model: Model, space: Space, stage_devices: int) -> list[tuple[int, int]]:
     """Return the (ep, etp) pairs that fold over the devices of one stage."""
     moe = model.moe
-    possible_ep = (1,) if moe is None else divisors(moe.num_experts)
+    dealt = gcd(*(trace.ep for trace in model.traces)) or 1
+    possible_ep = divisors(dealt if moe is None else moe.num_experts)
     possible_etp = (1,) if moe is None else divisors(moe.ffn_hidden_size)
     return [
         (ep, etp)

@@ -140,7 +140,7 @@ def scenarios(question: Question) -> tuple[Question, ...]:
         for part in _by_sharding(_scenario(question, item))
         for kind in _by_neighbours(part)
     ]
-    kinds = [part for kind in kinds for part in by_recording(kind)]
+    kinds = list(map(by_recording, kinds))
     request = [
         (item.workload, item.space.base, item.space.zero, item.space.tp_kind, item.model.traces)
         for item in kinds

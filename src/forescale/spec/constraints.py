@@ -189,7 +189,7 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         message=lambda q: (
             f"{q.model.name} has no experts: ep {q.degrees.ep} and etp {q.degrees.etp} must be 1"
         ),
-        applies=lambda q: not q.model.is_moe,
+        applies=lambda q: not q.model.is_moe and not q.model.traces,
     ),
     Constraint(
         name="layers over pp × vpp",

@@ -74,6 +74,8 @@ class Framework:
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
     software: str
     """Whose fitted losses apply: a key of the run calibration's `software`; xla stands for xla-gpu on GPUs."""
+    model_code: Literal["", "transformers"] = ""
+    """Library of the model classes that it trains, if their operators are recorded."""
     released: str = ""
     """Year and month of its libraries ("25.02"), whose products were slower than today's; empty is the latest."""
     kernels: Kernels = field(default_factory=Kernels)

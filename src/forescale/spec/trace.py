@@ -7,9 +7,11 @@ its valid range.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
+from math import gcd, prod
 from types import MappingProxyType
 from typing import Literal, TypeAlias
+
+from msgspec.structs import replace
 
 from forescale.errors import out_of_range
 from forescale.numeric import Numeric
@@ -22,11 +24,14 @@ KernelKind: TypeAlias = Literal[
     "row_reduction", "column_reduction", "softmax", "softmax_backward", "log_softmax_backward",
     "concatenation", "concatenation_strided", "gather", "scatter", "sort", "scan", "fill", "norm",
     "norm_backward", "norm_weight", "dropout", "host",
+    "tp_all_reduce", "tp_all_gather", "ep_all_to_all",
 ]  # fmt: skip
 PRODUCT = ("m", "n", "k", "batch")
 GROUPED = ("groups", "m", "n", "k")
 ATTENTION = ("batch", "heads", "kv_heads", "q_len", "kv_len", "qk_dim", "v_dim")
 TRAFFIC = ("elements", "read", "written")
+COLLECTIVES = ("tp_all_reduce", "tp_all_gather", "ep_all_to_all")
+"""Kinds that are messages among ranks of an axis, of the bytes that are read."""
 BASIS: tuple[tuple[int, int], ...] = ((0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2))
 """Exponents of the micro-batch size and of the sequence length in the terms of a formula."""
 
@@ -41,26 +46,57 @@ def extents_of(kind: str) -> tuple[str, ...]:
 
 
 class Formula(Struct, frozen=True, kw_only=True, array_like=True):
-    """An exact polynomial of micro-batch size b and sequence length s.
+    """An exact polynomial of micro-batch size b and sequence length s on one rank.
 
-    (c0 + c1·b + c2·s + c3·bs + c4·s² + c5·bs²) / divisor.
+    (c0 + c1·b + c2·s + c3·bs + c4·s² + c5·bs²) / divisor; `split` and `experts` are added, divided by ranks.
     """
 
     coefficients: tuple[int, ...]
     divisor: int = 1
+    split: tuple[int, ...] = ()
+    """Coefficients of what tensor parallelism divides."""
+    experts: tuple[int, ...] = ()
+    """Coefficients of what tensor and expert parallelism divide: weights of experts."""
 
-    def at(self, micro_batch_size: Numeric, seq_len: Numeric) -> Numeric:
-        """Return the value at one micro-batch size and sequence length."""
+    def at(
+        self,
+        micro_batch_size: Numeric,
+        seq_len: Numeric,
+        *,
+        tp: Numeric = 1.0,
+        ep: Numeric = 1.0,
+        cp: Numeric = 1.0,
+    ) -> Numeric:
+        """Return the value at one micro-batch size and sequence length, of which each of `cp` ranks has a part."""
+        lengths = (seq_len / cp, seq_len)  # attention: queries of this rank, keys of all
+        total = self._part(self.coefficients, micro_batch_size, lengths)
+        if self.split:
+            total = total + self._part(self.split, micro_batch_size, lengths) / tp
+        if self.experts:
+            total = total + self._part(self.experts, micro_batch_size, lengths) / (tp * ep)
+        return total
+
+    def _part(
+        self, coefficients: tuple[int, ...], micro_batch_size: Numeric, lengths: tuple[Numeric, Numeric]
+    ) -> Numeric:
         total: Numeric = 0.0
-        for coefficient, (of_batch, of_length) in zip(self.coefficients, BASIS, strict=True):
+        for coefficient, (of_batch, of_length) in zip(coefficients, BASIS, strict=True):
             if coefficient:
                 term: Numeric = float(coefficient) / self.divisor
                 for _ in range(of_batch):
                     term = term * micro_batch_size
-                for _ in range(of_length):
-                    term = term * seq_len
+                for length in lengths[:of_length]:
+                    term = term * length
                 total = total + term
         return total
+
+    def times(self, factor: int) -> Formula:
+        """Return the product with a number."""
+        parts = {
+            name: tuple(factor * item for item in getattr(self, name))
+            for name in ("coefficients", "split", "experts")
+        }
+        return replace(self, **parts)
 
 
 ZERO = Formula(coefficients=(0,) * len(BASIS))
@@ -97,7 +133,10 @@ class TracedParameter(Struct, frozen=True, kw_only=True, array_like=True):
 
     name: str
     shape: tuple[int, ...]
+    """That of all ranks together."""
     trained: bool = True
+    split: Literal["", "tp", "experts"] = ""
+    """What divides it: tensor parallelism, or, of experts, expert parallelism in its place."""
 
     @property
     def elements(self) -> int:
@@ -127,7 +166,14 @@ class TracedBlock(Struct, frozen=True, kw_only=True, omit_defaults=True):
             kernel.count
             for operator in self.operators
             for kernel in (*operator.forward, *operator.backward, *operator.weight)
+            if kernel.kind not in COLLECTIVES
         )
+
+    @property
+    def attention(self) -> tuple[TracedKernel, ...]:
+        """Kernels of attention of the forward pass."""
+        kernels = (kernel for operator in self.operators for kernel in operator.forward)
+        return tuple(kernel for kernel in kernels if kernel.kind.startswith("attention"))
 
 
 class Trace(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -149,6 +195,10 @@ class Trace(Struct, frozen=True, kw_only=True, omit_defaults=True):
     seq_len_multiple: int = 1
     unused: tuple[tuple[str, int], ...] = ()
     """Modules whose parameters no operator reads (the tower of images, for a batch of text), and how many they are."""
+    tp: int = 1
+    """Degrees of tensor parallelism divide it."""
+    ep: int = 1
+    """Degrees of expert parallelism divide it: the number of experts."""
     synchronises: bool = False
     """Whether the host waits for the device at the start of every micro-batch."""
     torch: str = ""
@@ -171,6 +221,18 @@ class Trace(Struct, frozen=True, kw_only=True, omit_defaults=True):
             parameter.elements for block in (self.embedding, self.head) for parameter in block.parameters
         )
         return ends + sum(counts[name] for name in self.layers)
+
+    @property
+    def shared_heads(self) -> int:
+        """Number that divides the heads of all kernels of attention; 0 unless sequences can be split.
+
+        Ranks of context parallelism exchange keys and values in attention with a causal mask.
+        """
+        kernels = [kernel for block in self.blocks.values() for kernel in block.attention]
+        blocks = all(block.attention for block in self.blocks.values())
+        if not blocks or any(kernel.kind != "attention_causal" for kernel in kernels):
+            return 0
+        return gcd(*(round(float(item.at(1.0, 1.0))) for kernel in kernels for item in kernel.extents[1:3]))
 
     @property
     def has_frozen(self) -> bool:

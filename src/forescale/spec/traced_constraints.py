@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from math import gcd
 from typing import Any
 
+import numpy as np
+
+from forescale.errors import not_a_factor
+from forescale.numeric import divisors
+from forescale.spec.context import CONTEXT_KINDS
+from forescale.spec.model import Model
 from forescale.spec.proposal import Constraint, Proposal
+from forescale.spec.trace import Trace
 from forescale.spec.workload import Trainable
 
 
@@ -13,10 +21,6 @@ def has_plain_adapters(trainable: Trainable) -> bool:
     """Return whether adapters are all that is trained, without dropout of their own."""
     plain = Trainable(lora_rank=trainable.lora_rank, lora_targets=trainable.lora_targets)
     return bool(trainable.lora_rank) and trainable == plain
-
-
-AXES = ("tp", "cp", "ep", "etp")
-"""Degrees that split a block: a trace has each block whole."""
 
 
 def _rule(
@@ -31,20 +35,60 @@ def _rule(
     )
 
 
-def _whole_blocks(axis: str) -> Constraint:
+SPLITS: Mapping[str, Callable[[Trace], int]] = {
+    "tp": lambda trace: trace.tp,
+    "cp": lambda trace: 0 if trace.shared_heads else 1,
+    "ep": lambda trace: trace.ep,
+    "etp": lambda _: 1,
+}
+"""By degree, the number that it divides; 0 is divided by all."""
+
+
+def splits_blocks(model: Model, degrees: Any, axis: str) -> Any:  # noqa: ANN401  (of one layout or of many)
+    """Return whether the recorded blocks of a model can be split by the degree of an axis."""
+    most = gcd(*map(SPLITS[axis], model.traces))
+    return np.asarray(most) % getattr(degrees, axis) == 0
+
+
+def _splits(axis: str) -> Constraint:
     return Constraint(
         name=f"traced model: {axis}",
-        holds=lambda q: getattr(q.degrees, axis) == 1,
+        holds=lambda q: splits_blocks(q.model, q.degrees, axis),
         message=lambda q: (
-            f"{axis} {getattr(q.degrees, axis)} splits the blocks of {q.model.name}, which were traced whole; allowed "
-            f"is {axis} 1 (data parallel, ZeRO and pipeline need no split of a block)"
+            f"{axis} {getattr(q.degrees, axis)} splits the blocks of {q.model.name}, whose trace has "
+            f"{_allowed(q.model, axis)} (data parallel, ZeRO and pipeline need no split of a block)"
         ),
         applies=lambda q: bool(q.model.traces),
     )
 
 
+def _allowed(model: Model, axis: str) -> str:
+    most = gcd(*map(SPLITS[axis], model.traces))
+    return f"{axis} {' or '.join(map(str, divisors(most)))}"
+
+
+def _shared_heads(model: Model) -> int:
+    return gcd(*(trace.shared_heads for trace in model.traces))
+
+
 TRACED_CONSTRAINTS: tuple[Constraint, ...] = (
-    *map(_whole_blocks, AXES),
+    *map(_splits, SPLITS),
+    _rule(
+        "tp and ep",
+        lambda q: (q.degrees.tp == 1) | (q.degrees.ep == 1),
+        "experts are split by tp or dealt by ep; one of them must be 1",
+    ),
+    Constraint(
+        name="traced model: heads over tp × cp",
+        choices=("cp_kind",),
+        holds=lambda q: _shared_heads(q.model) % (q.degrees.tp * q.degrees.cp) == 0,
+        message=lambda q: str(
+            not_a_factor(
+                "tp × cp", q.degrees.tp * q.degrees.cp, _shared_heads(q.model), f"the heads of {q.model.name}"
+            )
+        ),
+        applies=lambda q: bool(q.model.traces) and CONTEXT_KINDS[q.degrees.cp_kind].exchanges is not None,
+    ),
     _rule(
         "recompute",
         lambda q: q.degrees.recompute.granularity in ("none", "full"),

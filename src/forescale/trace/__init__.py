@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from torch import nn
 
 from forescale.errors import not_one_of
+from forescale.graph.parallel import NO_PLAN, Plan, ends_of
 from forescale.graph.recorded import traced_model
 from forescale.spec.model import Model
 from forescale.spec.trace import Trace
@@ -35,6 +36,7 @@ def trace(
     name: str = "",
     hidden_size: int = 0,
     vocab_size: int = 0,
+    tp_plan: Mapping[str, str] | None = None,
     progress: Progress = lambda _: None,
 ) -> Model:
     """Return the model of a module, recorded on fake tensors; its parameters are replaced by fake ones.
@@ -52,6 +54,8 @@ def trace(
         Whether it trains under `torch.autocast` to bf16.
     loss
         Function of the module's result that returns a scalar; by default the result's `loss`.
+    tp_plan
+        Styles of linear layers, as transformers names them, by the pattern of their path.
 
     Raises
     ------
@@ -67,7 +71,8 @@ def trace(
         vocab_size=vocab_size or int(getattr(module, "vocab_size", 0) or 0),
         origin=type(module).__qualname__,
     )
-    return _model([_traced(source, seq_len, autocast=autocast, progress=progress)], source)
+    plan = Plan(styles=ends_of(tp_plan or {}))
+    return _model([_traced(source, seq_len, autocast=autocast, progress=progress, plan=plan)], source)
 
 
 def trace_source(
@@ -78,11 +83,13 @@ def trace_source(
     attention: str | None = None,
     adapters: tuple[int, Sequence[str]] | None = None,
     trust_remote_code: bool = False,
+    tp_plan: Mapping[str, str] | None = None,
     progress: Progress = lambda _: None,
 ) -> Model:
     """Return the model that a text names, traced in some precisions; see `source_of`.
 
-    `adapters` are the rank and the targets of LoRA: all else is frozen then.
+    `adapters` are the rank and the targets of LoRA: all else is frozen then. `tp_plan` are the styles of linear layers
+    by pattern, for traces that tensor parallelism can split; those of the model's class if it is empty.
     """
     traces = []
     source: Source | None = None
@@ -96,7 +103,8 @@ def trace_source(
         if adapters is not None:
             add_adapters(source.module, *adapters)
         message = lambda line, of=precision: progress(f"{of}: {line}")  # noqa: E731
-        traces.append(_traced(source, seq_len, autocast=precision == "autocast", progress=message))
+        plan = NO_PLAN if tp_plan is None else Plan(styles=ends_of(tp_plan or source.tp_plan))
+        traces.append(_traced(source, seq_len, autocast=precision == "autocast", progress=message, plan=plan))
     assert source is not None
     return _model(traces, source)
 
@@ -120,7 +128,7 @@ def trace_config(
     source.name, source.thresholds = name, None
     seq_len = seq_len or min(USUAL_LENGTH, source.positions or USUAL_LENGTH)
     report = partial(_report, str(config["model_type"]))
-    trace = _traced(source, seq_len, autocast=precision == "autocast", progress=report)
+    trace = _traced(source, seq_len, autocast=precision == "autocast", progress=report, plan=NO_PLAN)
     report("")
     return replace(_model([trace], source), config=json.dumps(dict(config)))
 
@@ -132,7 +140,7 @@ def _report(name: str, text: str) -> None:
         sys.stderr.flush()
 
 
-def _traced(source: Source, seq_len: int, *, autocast: bool, progress: Progress) -> Trace:
+def _traced(source: Source, seq_len: int, *, autocast: bool, progress: Progress, plan: Plan) -> Trace:
     return trace_module(
         source.module,
         source.inputs,
@@ -141,6 +149,7 @@ def _traced(source: Source, seq_len: int, *, autocast: bool, progress: Progress)
         loss=source.loss,
         progress=progress,
         thresholds=source.thresholds,
+        plan=plan,
         attention=source.attention,
         experts=source.experts,
         transformers=_transformers_version() if source.origin.startswith("transformers") else "",

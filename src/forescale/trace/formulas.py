@@ -23,6 +23,42 @@ def fitted(values: tuple[int, ...], sizes: Sizes) -> Formula | None:
     The first six sizes determine it, or the first two if all have one sequence length. It must hold exactly at all
     others.
     """
+    formula = _determined(values, sizes)
+    exact = all(_value(formula, size) == value for size, value in zip(sizes, values, strict=True))
+    return formula if exact else None
+
+
+def fitted_on_ranks(values: Sequence[int], sizes: Sizes, ranks: Sequence[int]) -> Formula | None:
+    """Return the formula with these values at these sizes and degrees of tensor parallelism; None if there is none.
+
+    The sizes at degree 1 determine it together with as many at degree 2, and it must hold exactly at all others.
+    """
+    first = tuple(value for value, tp in zip(values, ranks, strict=True) if tp == 1)
+    alone = fitted(first, sizes[: len(first)])
+    if alone is None or len(set(ranks)) == 1:
+        return alone
+    start = ranks.index(2)
+    half = _determined(values[start:], sizes[start:])
+    one, two = (_fractions(item) for item in (alone, half))
+    split = [2 * (a - b) for a, b in zip(one, two, strict=True)]
+    whole = [a - b for a, b in zip(one, split, strict=True)]
+    exact = all(
+        sum((a + b / tp) * batch**p * length**q for a, b, (p, q) in zip(whole, split, BASIS, strict=True))
+        == value
+        for value, (batch, length), tp in zip(values, sizes, ranks, strict=True)
+    )
+    divisor = lcm(*(item.denominator for item in (*whole, *split)))
+    parts = [tuple(int(item * divisor) for item in part) for part in (whole, split)]
+    shared = parts[1] if any(parts[1]) else ()
+    return Formula(coefficients=parts[0], divisor=divisor, split=shared) if exact else None
+
+
+def _fractions(formula: Formula) -> list[Fraction]:
+    return [Fraction(item, formula.divisor) for item in formula.coefficients]
+
+
+def _determined(values: Sequence[int], sizes: Sizes) -> Formula:
+    """Return the formula that the first six values determine, or two of one sequence length."""
     if len({length for _, length in sizes}) == 1:
         coefficients = _line(values, sizes)
     else:
@@ -31,11 +67,9 @@ def fitted(values: tuple[int, ...], sizes: Sizes) -> Formula | None:
             for row in _inverse(sizes[:NUM_FITTED])
         ]
     divisor = lcm(*(coefficient.denominator for coefficient in coefficients))
-    formula = Formula(
+    return Formula(
         coefficients=tuple(int(coefficient * divisor) for coefficient in coefficients), divisor=divisor
     )
-    exact = all(_value(formula, size) == value for size, value in zip(sizes, values, strict=True))
-    return formula if exact else None
 
 
 def _line(values: Sequence[int], sizes: Sizes) -> list[Fraction]:

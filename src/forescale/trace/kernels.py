@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from math import prod
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 
+from forescale.spec.trace import COLLECTIVES
 from forescale.trace.recorder import Event, Operand
 
 Extents: TypeAlias = dict[str, int]
@@ -362,14 +363,10 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(SCATTERS, _scatter),
     **dict.fromkeys(NORMS_BACKWARD, _norm_backward),
     **dict.fromkeys(("cat", "stack", "_cat"), _concatenation),
+    **dict.fromkeys(COLLECTIVES, lambda event: [traffic(event.name, event)]),
     "pow": _power,
     "_softmax_backward_data": _softmax_backward,
     "nll_loss_forward": _loss,
     "nll_loss_backward": _loss_backward,
     "_local_scalar_dense": lambda _: [],
 }
-
-
-def tensor_arguments(event: Event) -> Any:  # noqa: ANN401
-    """Return the shapes of the tensors that an operator reads."""
-    return tuple(item.shape for item in event.inputs)

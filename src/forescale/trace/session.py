@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensorMode,
 )
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from forescale.errors import ForescaleError, not_traceable
 from forescale.trace.cuda import CudaRules
@@ -99,7 +99,7 @@ def record(
         blocks = Blocks(module, recorder, whole=whole)
         hooks = _hooks(module, recorder)
         try:
-            value = inputs()
+            value = _in_type_of(module, inputs())
             with external_kernels(module, recorder), recorder, CudaRules(recorder), blocks.patched() as order:
                 with (
                     torch.autocast("cpu", autocast or torch.bfloat16, enabled=autocast is not None),
@@ -127,6 +127,13 @@ def record(
         order=order,
         first_use=recorder.first_use,
     )
+
+
+def _in_type_of(module: nn.Module, inputs: Any) -> Any:  # noqa: ANN401
+    """Return inputs whose floating-point tensors have the type of the first parameter, as users cast them."""
+    kind = next((item.dtype for item in module.parameters() if item.is_floating_point()), torch.float32)
+    is_float = lambda item: isinstance(item, Tensor) and item.is_floating_point()  # noqa: E731
+    return tree_map(lambda item: item.to(kind) if is_float(item) else item, inputs)  # type: ignore[no-untyped-call]
 
 
 def _hooks(module: nn.Module, recorder: Recorder) -> list[Any]:

@@ -10,7 +10,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -58,6 +58,8 @@ class Source:
     """Sequence lengths at which it can change what it runs; None to trace one length."""
     positions: int = 0
     """Positions that it has; 0 if it does not say."""
+    tp_plan: Mapping[str, str] = field(default_factory=dict)
+    """How the class splits its layers over ranks, by pattern."""
 
 
 @contextlib.contextmanager
@@ -139,6 +141,7 @@ def _from_config(
         experts=str(experts) if has_experts else "",
         thresholds=_thresholds(text_config.to_dict()),
         positions=next((n for key in KEYS["p"] if isinstance(n := getattr(text_config, key, None), int)), 0),
+        tp_plan=dict(getattr(module, "tp_plan", None) or {}),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from math import lcm
 from typing import Any, TypeAlias
 
@@ -13,7 +14,15 @@ from msgspec.structs import replace
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from forescale.errors import SpecError, incomplete, not_one_of, not_traceable, out_of_range
+from forescale.errors import (
+    ForescaleError,
+    SpecError,
+    incomplete,
+    not_one_of,
+    not_traceable,
+    out_of_range,
+)
+from forescale.graph.parallel import NO_PLAN, Plan
 from forescale.spec.trace import (
     Formula,
     Trace,
@@ -23,8 +32,9 @@ from forescale.spec.trace import (
     TracedParameter,
     extents_of,
 )
-from forescale.trace.formulas import fitted
+from forescale.trace.formulas import NUM_FITTED, fitted_on_ranks
 from forescale.trace.kernels import TYPES, kernels_of
+from forescale.trace.parallel import local, ranks_of
 from forescale.trace.recorder import Event, Segment
 from forescale.trace.session import Inputs, Loss, Recording, fake, record
 
@@ -57,6 +67,7 @@ def trace_module(
     loss: Loss | None = None,
     progress: Progress = lambda _: None,
     thresholds: Sequence[int] | None = (),
+    plan: Plan = NO_PLAN,
     **origin: str,
 ) -> Trace:
     """Return the trace of a module: of a range of sequence lengths where formulas hold, else of `seq_len` alone.
@@ -72,6 +83,8 @@ def trace_module(
     thresholds
         Sequence lengths at which the module can change what it runs, which end the valid range. None traces
         `seq_len` alone, which takes less than half of the time.
+    plan
+        Styles of linear layers by which ranks of tensor parallelism split them; further degrees are recorded.
     origin
         Fields of the trace that say how it was made.
 
@@ -82,24 +95,56 @@ def trace_module(
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     fake(module, mode)
+    degrees = ranks_of(module, plan) if plan.styles else ()
 
-    def recordings(sizes: Sequence[tuple[int, int]]) -> Iterator[Recording]:
-        for index, (batch, length) in enumerate(sizes):
-            progress(f"recording {index + 1} of {len(sizes)}: micro-batch {batch}, {length} tokens")
+    def recordings(rows: Sequence[tuple[tuple[int, int], int]]) -> Iterator[Recording]:
+        for index, ((batch, length), tp) in enumerate(rows):
+            on = f", tp {tp}" if tp > 1 else ""
+            progress(f"recording {index + 1} of {len(rows)}: micro-batch {batch}, {length} tokens{on}")
             make = lambda b=batch, s=length: inputs(b, s)  # noqa: E731
-            yield record(module, make, mode=mode, size=(batch, length), autocast=autocast, loss=loss)
+            with local(module, plan, tp, mode):
+                recording = record(
+                    module, make, mode=mode, size=(batch, length), autocast=autocast, loss=loss
+                )
+            yield recording
 
+    assembled = partial(_assembled, module, recordings, degrees, plan, autocast, origin)
     if thresholds is not None:
         sizes = sizes_about(seq_len)
         with contextlib.suppress(_VariesError):
-            traced = Assembly(module, recordings(sizes)).trace(autocast, **origin)
-            return replace(traced, **_valid_range([length for _, length in sizes], thresholds))
+            return replace(assembled(sizes), **_valid_range([length for _, length in sizes], thresholds))
     fixed = [(batch, seq_len) for batch in (2, 3, 5)]
     try:
-        traced = Assembly(module, recordings(fixed)).trace(autocast, **origin)
+        traced = assembled(fixed)
     except _VariesError:  # modules that keep tables run other operators in their first forward
-        traced = Assembly(module, recordings(fixed)).trace(autocast, **origin)
+        traced = assembled(fixed)
     return replace(traced, min_seq_len=seq_len, max_seq_len=seq_len)
+
+
+def _assembled(
+    module: nn.Module,
+    recordings: Callable[[Sequence[tuple[tuple[int, int], int]]], Iterable[Recording]],
+    degrees: Sequence[int],
+    plan: Plan,
+    autocast: torch.dtype | None,
+    origin: Mapping[str, str],
+    sizes: Sequence[tuple[int, int]],
+) -> Trace:
+    """Return the trace that recordings at `sizes` give, up to the highest degree that one formula describes."""
+    alone = list(_alike(module, recordings([(size, 1) for size in sizes])))
+    rows = [(size, tp) for tp in degrees for size in sizes[: NUM_FITTED if tp == 2 else 1]]
+    every = [*alone, *recordings(rows)]
+    ranks = [1] * len(alone) + [tp for _, tp in rows]
+    while True:
+        most = max(ranks)
+        try:
+            traced = Assembly(module, every[: len(ranks)], ranks, plan).trace(autocast, **origin)
+        except ForescaleError:
+            if most < 4:
+                raise
+            ranks = [tp for tp in ranks if tp < most]  # ranks with one head run other kernels
+        else:
+            return replace(traced, tp=most)
 
 
 def _valid_range(lengths: Sequence[int], thresholds: Sequence[int]) -> dict[str, int]:
@@ -152,9 +197,16 @@ def _differs(operator: str, recording: Recording, first: Recording) -> str:
 class Assembly:
     """Combine recordings of one module at several sizes."""
 
-    def __init__(self, module: nn.Module, recordings: Iterable[Recording]) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        recordings: Iterable[Recording],
+        ranks: Sequence[int] = (),
+        plan: Plan = NO_PLAN,
+    ) -> None:
         self.module, self.recordings = module, list(_alike(module, recordings))
         recordings = self.recordings
+        self.ranks, self.plan = ranks or [1] * len(recordings), plan
         self.sizes = tuple((recording.micro_batch_size, recording.seq_len) for recording in recordings)
         self.first = recordings[0]
         self._events = [_by_segment(recording) for recording in recordings]
@@ -201,8 +253,11 @@ class Assembly:
                 if index == head or not self._has_kernels(index):
                     continue
                 if index not in names:
-                    names[index] = _unused(self.first.segments[index], order.kinds, names)
-                    blocks[names[index]] = self._block(index, names[index], owners.get(index, []))
+                    name = _unused(self.first.segments[index], order.kinds, names)
+                    block = self._block(index, name, owners.get(index, []))
+                    like = (known for known, item in blocks.items() if replace(item, name=name) == block)
+                    names[index] = next(like, name)
+                    blocks.setdefault(names[index], block)
                 layers.append(names[index])
         return layers, blocks
 
@@ -227,7 +282,7 @@ class Assembly:
         known: set[int] = set()
         for kind in order.kinds:
             owners[kind.segment] = [
-                TracedParameter(name=name, shape=tuple(item.shape), trained=item.requires_grad)
+                self._parameter(name, item)
                 for name, item in kind.module.named_parameters()
                 if id(item) not in known
             ]
@@ -235,9 +290,7 @@ class Assembly:
             if any(name.startswith(f"{path}.") for path in inside):
                 continue
             segment = self.first.first_use.get(name, 0)
-            owners.setdefault(segment, []).append(
-                TracedParameter(name=name, shape=tuple(parameter.shape), trained=parameter.requires_grad)
-            )
+            owners.setdefault(segment, []).append(self._parameter(name, parameter))
         return owners
 
     def _unused(self) -> Iterator[tuple[str, int]]:
@@ -254,6 +307,11 @@ class Assembly:
             if name and sizes and not name.startswith(done) and not used & set(sizes):
                 done += (f"{name}.",)
                 yield name, sum(sizes.values())
+
+    def _parameter(self, name: str, parameter: nn.Parameter) -> TracedParameter:
+        split = "tp" if self.plan.style_of(name) else ""
+        shape, trained = tuple(parameter.shape), parameter.requires_grad
+        return TracedParameter(name=name, shape=shape, trained=trained, split=split)  # type: ignore[arg-type]
 
     def _is_tied(self) -> bool:
         """Return whether two modules share a parameter."""
@@ -277,7 +335,7 @@ class Assembly:
 
     def _formula(self, values: Sequence[int]) -> Formula | None:
         """Return what gives these values at the recorded sizes; None if nothing does."""
-        return fitted(tuple(values), self.sizes)
+        return fitted_on_ranks(values, self.sizes, self.ranks)
 
     def _size(self, segment: int, name: str, field: str) -> Formula:
         values = [getattr(recording.segments[segment], field) for recording in self.recordings]
@@ -326,6 +384,11 @@ class Assembly:
                 extents=self._extents(name, key, [row[index][1] for row in rows]),
                 replayed=replayed,
             )
+            if kind.startswith("attention") and any(kernel.extents[5].split):
+                reason = (
+                    "its attention splits the size of heads, not their number: its forward counts all heads"
+                )
+                raise not_traceable(f"{name}, module {module or '(itself)'}", reason, "give it no tp_plan")
             modules.setdefault(module, {}).setdefault(part, Counter())[kernel] += 1
         return tuple(
             TracedOperator(module=module, **{part: _counted(kernels) for part, kernels in parts.items()})
@@ -357,7 +420,12 @@ def _undominated(formulas: Sequence[Formula]) -> tuple[Formula, ...]:
     """Return the formulas that are not below another at every size: those that can be the largest."""
 
     def below(one: Formula, other: Formula) -> bool:
-        pairs = zip(one.coefficients, other.coefficients, strict=True)
+        none = (0,) * len(one.coefficients)
+        pairs = zip(
+            (*one.coefficients, *(one.split or none)),
+            (*other.coefficients, *(other.split or none)),
+            strict=True,
+        )
         return all(a * other.divisor <= b * one.divisor for a, b in pairs)
 
     return tuple(

@@ -131,7 +131,7 @@ def test_a_deepspeed_file_is_found_above_or_known_by_its_name(read, tmp_path):
     )
     by_file = read(FACTORY + "deepspeed: ./ds.json\n")
     assert by_file.layout_fields["zero"] == 2
-    assert by_file.framework == "deepspeed-zero@transformers"
+    assert by_file.framework == "deepspeed-zero"
 
 
 def test_ms_swift_takes_devices_and_arithmetic_from_its_script(read):

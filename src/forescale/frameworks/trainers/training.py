@@ -197,7 +197,7 @@ def _sharding(run: Training, options: Options, model: Model | None) -> ParsedFil
         dp = max(1, (options.num_devices or 1) // (fields.get("tp", 1) * fields.get("cp", 1)))
         replicas = fields.get("dp_replicate", 1) if fields.get("zero") else dp
         fields |= {"dp_replicate": replicas, "dp_shard": max(1, dp // replicas)}
-        return replace(run.launch, layout_fields=fields, framework=_record(run, run.launch.framework))
+        return replace(run.launch, layout_fields=fields, framework=_record(run.launch.framework))
     named = settings.get("deepspeed")
     if isinstance(named, str | Mapping) and named:
         return _deepspeed(run, named, options, model)
@@ -267,10 +267,8 @@ def _data_parallel(
     )
 
 
-def _record(run: Training, framework: str | None) -> str:
-    """Return the record with the kernels of transformers' classes; the Trainer's own files keep DeepSpeed's."""
-    if framework == "deepspeed-zero":
-        return framework if run.form == "trainer" else f"{framework}@transformers"
+def _record(framework: str | None) -> str:
+    """Return the record of what distributes the training; FSDP under a trainer is that of transformers."""
     return "transformers" if framework in (None, "torch-fsdp") else str(framework)
 
 
@@ -314,7 +312,7 @@ def _deepspeed(
         types["compute"] = "fp32"
     return replace(
         inner,
-        framework=_record(run, inner.framework),
+        framework=_record(inner.framework),
         used=tuple(f"deepspeed.{key}" for key in inner.used),
         ignored=tuple(f"deepspeed.{key}" for key in inner.ignored),
     )

@@ -144,11 +144,17 @@ def _ring(b: Builder, gather: Collective, output: str, ranks: Numeric) -> tuple[
     of queries, keys and values likewise, and keys and values travel with their gradients (Liu et al. 2023,
     Ring Attention, arXiv:2310.01889, section 3). One rank alone merges nothing and launches nothing for it.
     """
-    merged, more = (ranks - 1.0) * (2.0 * ACCUMULATOR_BYTES + b.sharding.element_bytes), several(degree=ranks)
-    forward = Elementwise(bytes_moved=merged * b.tensors[output].elements, kernels=more)
+    width = b.sharding.element_bytes
     gradients = sum((b.tensors[name].elements for name in QKV[1:]), start=b.tensors[QKV[0]].elements)
-    backward = Elementwise(bytes_moved=merged * gradients, kernels=3.0 * more)
+    forward = merging(elements=b.tensors[output].elements, ranks=ranks, width=width)
+    backward = merging(elements=gradients, ranks=ranks, width=width, kernels=3.0)
     return (gather, forward), (gather, gather, backward)
+
+
+def merging(*, elements: Numeric, ranks: Numeric, width: float, kernels: float = 1.0) -> Elementwise:
+    """Return the kernels that add the results of a ring's steps to fp32 sums."""
+    moved = (ranks - 1.0) * (2.0 * ACCUMULATOR_BYTES + width)
+    return Elementwise(bytes_moved=moved * elements, kernels=kernels * several(degree=ranks))
 
 
 def _core(
