@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from forescale.cost.run_calibration import RECIPE, Assumptions, load_run_calibration, years_of
 from forescale.errors import ForescaleError
 from forescale.evidence.case import Case
-from forescale.evidence.cases import _plan_keys, load_cases, plan_of
+from forescale.evidence.cases import load_cases, plan_keys, plan_of
 from forescale.files import read_table
 from forescale.io.question import build_question
 from forescale.project import project
@@ -59,7 +59,7 @@ class Asked(Struct, frozen=True, kw_only=True):
 def asked(*, named: bool) -> list[Asked]:
     """Return every layout of the table, asked with or without its framework."""
     table = read_table(ROWS)
-    keys, cases = _plan_keys(table), {case.id: case for case in load_cases(ROWS)}
+    keys, cases = plan_keys(table), {case.id: case for case in load_cases(ROWS)}
     groups: dict[str, list[Asked]] = defaultdict(list)
     for row in table.rows:
         case, values = cases[row.id], plan_of(row, keys)

@@ -1,6 +1,6 @@
 """The page under load: clients that each ask some questions one after the other, as `forescale serve` answers them.
 
-    python benchmarks/bench_page.py [--clients 100] [--questions 20]
+    python benchmarks/bench_page.py [--clients 200] [--questions 20] [--pause 1]
 
 Run by hand. Each question is an answer, or a 429 whose Retry-After a retry resolves; of projections the median is told.
 Whatever else is answered is printed.
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 from urllib.parse import urlencode
 
 import httpx2 as httpx
@@ -39,10 +40,13 @@ def question(chance: random.Random) -> tuple[str, str]:
     return chance.choice(KINDS), urlencode(parts)
 
 
-async def client(url: str, seed: int, count: int, names: list[tuple[str, int, float, int]]) -> None:
+async def client(
+    url: str, seed: int, count: int, pause: float, names: list[tuple[str, int, float, int]]
+) -> None:
     """Ask `count` questions, each until it is answered."""
     chance = random.Random(seed)
     async with httpx.AsyncClient(base_url=url, timeout=120.0) as session:
+        await asyncio.sleep(pause * chance.random())
         for _ in range(count):
             path, parts = question(chance)
             perf_counter, retries = time.perf_counter(), 0
@@ -56,35 +60,51 @@ async def client(url: str, seed: int, count: int, names: list[tuple[str, int, fl
             names.append((path, answer.status_code, time.perf_counter() - perf_counter, retries))
             if answer.status_code != 200:
                 print(answer.status_code, link, answer.text[:200])
+            await asyncio.sleep(pause)
 
 
-async def load(url: str, clients: int, count: int) -> list[tuple[str, int, float, int]]:
+async def load(url: str, clients: int, count: int, pause: float = 0.0) -> list[tuple[str, int, float, int]]:
     """Return what every question got."""
     names: list[tuple[str, int, float, int]] = []
-    await asyncio.gather(*(client(url, seed, count, names) for seed in range(clients)))
+    await asyncio.gather(*(client(url, seed, count, pause, names) for seed in range(clients)))
     return names
+
+
+def memory_mib(pid: int) -> float:
+    """Return the memory of the server and its workers that no other process shares."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()
+    text = "".join(
+        Path(f"/proc/{one}/smaps_rollup").read_text(encoding="utf-8") for one in (str(pid), *children)
+    )
+    private = (line.split()[1] for line in text.splitlines() if line.startswith("Private_"))
+    return sum(map(float, private)) / 1024
 
 
 def main() -> None:
     """Start the server, load it, tell what it did."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--clients", type=int, default=100)
+    parser.add_argument("--clients", type=int, default=200)
+    parser.add_argument("--pause", type=float, default=1.0, help="seconds between two questions of a client")
     parser.add_argument("--questions", type=int, default=20)
     args = parser.parse_args()
     command = [sys.executable, "-m", "forescale", "serve", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         url = server.stdout.readline().split()[0]
         asyncio.run(load(url, 1, 3))
+        before = memory_mib(server.pid)
         started = time.perf_counter()
-        result = asyncio.run(load(url, args.clients, args.questions))
+        result = asyncio.run(load(url, args.clients, args.questions, args.pause))
         took = time.perf_counter() - started
+        after = memory_mib(server.pid)
         server.terminate()
     print(f"{len(result)} questions in {took:.1f} s: {dict(Counter(status for _, status, *_ in result))}")
     for path in sorted(set(KINDS)):
         times = sorted(seconds for item, _, seconds, _ in result if item == path)
         tail = times[int(0.95 * len(times))]
         print(f"{path:28} {len(times):5}  median {statistics.median(times):.2f} s  95 % {tail:.2f} s")
-    print(f"told to come back: {sum(retries for *_, retries in result)} times")
+    print(
+        f"told to come back: {sum(retries for *_, retries in result)} times; memory {before:.0f} → {after:.0f} MiB"
+    )
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-import forescale
+import forescale.api
 from forescale.catalogue.frameworks import load_framework, release_names
 from forescale.cli.options import RunOptions
 from forescale.frameworks.readers import READERS
@@ -36,9 +36,12 @@ GENERATED = "This page is written by `python scripts/api.py`."
 INTRODUCTION = """# Python
 
 `import forescale as fs` loads nothing until a name is used. Every function takes a `Question`, or what makes one: names
-of the catalogue, files, specifications, keywords. Every result has a short `repr`, a table with its picture in a
-notebook, `to_frame()` (pandas or polars) and `to_dict()`, the document that the command prints with `--json`
-([json.md](json.md)). Importing a package such as `forescale.search` first leaves `fs.search` the function; its contents
+of the catalogue, files, specifications, keywords. A model can also be a dictionary, a configuration of transformers or a
+`torch.nn.Module`. Every keyword is a named, typed parameter, which `help()`, completion and type checkers show; `ask` lists the
+keywords that all functions of a question have (`**keywords` below). Every result has a short `repr`, a headline with a table and a
+picture in a notebook, `plot()` with `save(file)`, `to_frame()` (pandas or polars) and `to_dict()`, the document that the command
+prints with `--json` ([json.md](json.md)). Errors are subclasses of `ForescaleError` with the fields `code`, `key`, `value`,
+`allowed`, `fix` and `location`. Importing a package such as `forescale.search` first leaves `fs.search` the function; its contents
 come with `from forescale.search import …`.
 
 This page is written from the docstrings by `python scripts/api.py`.
@@ -49,6 +52,9 @@ FUNCTIONS = (
     "memory",
     "explain",
     "compare",
+    "run",
+    "sweep",
+    "pipeline",
     "export",
     "advise",
     "fit",
@@ -82,6 +88,15 @@ def api() -> str:
 def _function(name: str) -> str:
     function = getattr(forescale, name)
     shown = inspect.signature(inspect.unwrap(function))
+    local = inspect.signature(getattr(forescale.api, name, function)).parameters
+    if "seq_len" in shown.parameters and name not in (
+        "ask",
+        "trace",
+    ):  # those of all questions are listed once
+        kept = [item for item in shown.parameters.values() if item.kind is not item.KEYWORD_ONLY]
+        kept += [item for key, item in shown.parameters.items() if key in local and item not in kept]
+        others = inspect.Parameter("keywords", inspect.Parameter.VAR_KEYWORD)
+        shown = shown.replace(parameters=[*kept, others])
     plain = ", ".join(_parameter(parameter) for parameter in shown.parameters.values())
     if any(parameter.kind is parameter.KEYWORD_ONLY for parameter in shown.parameters.values()):
         first = next(
@@ -99,17 +114,17 @@ def _parameter(parameter: inspect.Parameter) -> str:
     )
 
 
-def _field_docs(kind: type) -> dict[str, str]:
+def field_docs(kind: type) -> dict[str, str]:
     """Return the docstring under each field of a dataclass, or of a base, that has one."""
     base = kind.__base__
-    field_docs = {} if base is None or not is_dataclass(base) else _field_docs(base)
+    texts = {} if base is None or not is_dataclass(base) else field_docs(base)
     body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
     assert isinstance(body, ast.ClassDef)
     for statement, following in zip(body.body, body.body[1:], strict=False):
         match statement, following:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                field_docs[name] = inspect.cleandoc(text)
-    return field_docs
+                texts[name] = inspect.cleandoc(text)
+    return texts
 
 
 def _value(name: str) -> str:
@@ -118,7 +133,7 @@ def _value(name: str) -> str:
     if kind in _within(ROOTS):
         lines += [f"Fields: the keys of [{name}](files.md#{name.lower()}).", ""]
     elif isinstance(kind, type) and is_dataclass(kind):
-        described = _field_docs(kind)
+        described = field_docs(kind)
         for item in fields(kind):
             explicit = " ".join(described.get(item.name, "").split())
             lines.append(f"- `{item.name}: {item.type}`{f' – {explicit}' if explicit else ''}")
@@ -246,7 +261,7 @@ def _dataclasses(hint: Any) -> Iterator[type]:  # noqa: ANN401 (an annotation)
 
 def _table(kind: type) -> str:
     """Return the keys of a table: values, default, meaning."""
-    hints, described = get_type_hints(kind, include_extras=True), _field_docs(kind)
+    hints, described = get_type_hints(kind, include_extras=True), field_docs(kind)
     lines = [
         f"### {kind.__name__}\n",
         (inspect.getdoc(kind) or "").partition("\n\n")[0].replace("\n", " "),
@@ -366,7 +381,7 @@ def _meaning(item: Declared) -> str:
     kind: Any = Layout
     for name in item.path[:-1]:
         kind = get_type_hints(kind)[name]
-    text = " ".join(_field_docs(kind)[item.path[-1]].split()).replace("|", "\\|")
+    text = " ".join(field_docs(kind)[item.path[-1]].split()).replace("|", "\\|")
     if "default" in text.lower() or not isinstance(item.default, int | float | str):
         return text
     word = str(item.default).lower() if isinstance(item.default, bool) else item.default

@@ -20,7 +20,7 @@ DEGREES = {
     "num_microbatches": "#9c755f",
 }
 PARTS = {
-    "compute": "#4e79a7",
+    "compute": "#0072b2",
     "memory": "#a0cbe8",
     "tensor": "#e15759",
     "data": "#59a14f",

@@ -19,9 +19,11 @@ import forescale as fs
 from forescale import project as engine
 from forescale.errors import SpecError, UnknownKeyError
 from forescale.spec.space import Space
-from scripts import api
+from forescale.syntax import toml_value
+from scripts import api, face
 
 WORDS = {"devices": 8, "seq_len": 2048, "global_batch_size": 64}
+KEYWORDS = (*fs.Layout.__struct_fields__, *fs.Workload.__struct_fields__, "devices", "nodes", "framework")
 FUNCTIONS = ("search", "project", "memory", "explain")
 PACKAGES = ("forescale.search", "forescale.project", "forescale.memory.timeline", "forescale.explain")
 
@@ -53,6 +55,19 @@ def test_types_are_declared_where_they_are_loaded_from():
     assert {name for _, name in homes} | {"__version__"} == set(fs.__all__)
 
 
+def test_the_signatures_are_current():
+    assert face.FACE.read_text(encoding="utf-8") == face.generated(), "run python scripts/face.py"
+
+
+@pytest.mark.parametrize("name", face.FUNCTIONS)
+def test_every_keyword_is_a_named_typed_parameter(name):
+    function = getattr(fs, name)
+    parameters = inspect.signature(function).parameters.values()
+    assert {item.name for item in parameters} >= set(KEYWORDS)
+    assert not [item.name for item in parameters if item.annotation is item.empty]
+    assert not [item.name for item in parameters if item.kind in (item.VAR_KEYWORD, item.VAR_POSITIONAL)]
+
+
 def test_importing_it_loads_nothing_else():
     result = run(
         "import forescale, sys; print([name for name in sys.modules if name.startswith('forescale')])"
@@ -77,7 +92,7 @@ def test_packages_that_are_imported_afterwards_do_too():
     imported = (
         "import forescale.search; from forescale import search; from forescale.search import SearchResult;"
     )
-    assert run(imported + "print(search.__module__)") == "forescale.api\n"
+    assert run(imported + "print(search.__module__)") == "forescale.face\n"
     for package in PACKAGES:
         assert import_module(package).__name__ == package
     assert engine is fs.project
@@ -372,3 +387,57 @@ def test_a_published_analysis_is_searched_with_its_options():
     assert result.best[0].step_time_s == pytest.approx(116.199, abs=1e-3)
     with pytest.raises(UnknownKeyError, match="did you mean tensor_parallel"):
         fs.search("gpt3-1t", "b200-nvs8", **question, preset_options={"tensor_paralell": "1d"})
+
+
+def test_a_configuration_of_transformers_and_a_module_with_one_are_models():
+    config = {
+        "model_type": "llama", "hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4,
+        "num_hidden_layers": 2, "vocab_size": 1024,
+    }  # fmt: skip
+    kind = type("LlamaConfig", (), {"model_type": "llama", "to_dict": lambda _: config})
+    module = type("LlamaForCausalLM", (), {"config": kind()})
+    for item in (kind(), module()):
+        assert fs.load_model(item).layers == fs.load_model(config).layers
+        assert fs.ask(item, "h100", **WORDS).model.layers == fs.load_model(config).layers
+
+
+def test_a_run_of_phases_searches_the_layout_that_is_not_given():
+    phases = [{"tokens": "1B"}, {"tokens": "500M", "seq_len": 4096, "rampup_batch_size": (32, 32, 10_000)}]
+    given = fs.run(dense(4), cluster(8), tp=2, phases=phases, seq_len=2048, global_batch_size=64)
+    assert [phase.projection.workload.global_batch_size for phase in given.phases] == [64, 32, 64]
+    assert {phase.projection.strategy.tp for phase in given.phases} == {2}
+    searched = fs.run(dense(4), cluster(8), tokens="1B", seq_len=2048, global_batch_size=64, price=2.0)
+    assert searched.phases[0].origin.startswith("fastest of")
+    assert searched.money.expected == pytest.approx(2.0 * searched.device_hours.expected)
+    with raises(UnknownKeyError, "unknown_key seqlen"):
+        fs.run(dense(4), cluster(8), phases=[{"seqlen": 2048}], **WORDS)
+    with raises(SpecError, "missing the number of training tokens"):
+        fs.run(dense(4), cluster(8), tp=2, seq_len=2048, global_batch_size=64)
+
+
+def test_a_pipeline_is_simulated_by_its_name():
+    one, other = fs.pipeline("1f1b"), fs.pipeline("interleaved", vpp=2, input_grad=1.0)
+    assert one.makespan == pytest.approx(3 * (8 + 3))
+    assert other.makespan < one.makespan
+    with pytest.raises(fs.ForescaleError, match="1f1b"):
+        fs.pipeline("1f1")
+
+
+def test_a_sweep_takes_a_file_or_its_content(tmp_path):
+    content = {
+        "model": "llama-3.2-1b", "cluster": "h100-sxm", "devices": 8,
+        "workload": {"seq_len": 2048, "global_batch_size": 32}, "case": [{"name": "as it is"}],
+        "space": {"tp": 1, "cp": 1, "pp": 1, "zero": 1, "micro_batch_size": 1},
+    }  # fmt: skip
+    file = tmp_path / "sweep.toml"
+    file.write_text("\n".join(f"{key} = {toml_value(value)}" for key, value in content.items()))
+    one, other = fs.sweep(content, jobs=1), fs.sweep(file, jobs=1, overrides=["devices=16"])
+    assert [row["num_devices"] for row in (*one.rows, *other.rows)] == [8, 16]
+    assert list(one.to_frame()["num_devices"]) == [8]
+
+
+def test_a_layout_and_a_workload_print_on_one_line():
+    assert str(fs.Layout(tp=8, dp_shard=8)) == "Layout(tp=8, dp_shard=8)"
+    assert (
+        str(fs.Workload(seq_len=8192, global_batch_size=64)) == "Workload(seq_len=8192, global_batch_size=64)"
+    )

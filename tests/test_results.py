@@ -86,11 +86,33 @@ def test_a_front_is_drawn_as_points(found):
     ]
 
 
+def test_a_notebook_shows_a_headline_and_at_most_twelve_columns(found):
+    for result in found.values():
+        page = ET.fromstring(f"<p>{result._repr_html_()}</p>")
+        assert page.find(".//strong").text == result.headline
+        assert 0 < len(page.findall(".//th")) <= results.MOST_COLUMNS
+    assert found["projection"].headline.startswith("small-dense on 8 × ")
+
+
+def test_a_plot_is_written_to_files(found, tmp_path):
+    found["projection"].plot().save(tmp_path / "step.json")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-1.json", "step-2.json"]
+    assert set(found["projection"].plot()._repr_mimebundle_()) == {
+        "text/plain",
+        "text/html",
+        results.VEGA_LITE,
+    }
+    with raises(SpecError, "empty the list of pictures of TermNode"):
+        found["explanation"].plot()
+
+
 def test_a_table_shows_what_differs_and_counts_what_it_leaves_out(found):
     page = found["search"]._repr_html_()
     assert ">rank</th>" in page
     assert ">cp</th>" not in page  # the same in every row
-    many = type("Many", (results.Result,), {"rows": lambda _: [{"a": n} for n in range(50)]})()
+    many = type(
+        "Many", (results.Result,), {"headline": "50 rows", "rows": lambda _: [{"a": n} for n in range(50)]}
+    )()
     assert "… 30 more" in many._repr_html_()
 
 

@@ -21,30 +21,27 @@ from forescale.version import __version__
 TYPE_CHECKING = False
 """As in `typing`, which is not loaded for it: type checkers read what follows."""
 if TYPE_CHECKING:
-    from forescale.api import (
-        advise,
-        ask,
-        ask_search,
-        check,
-        compare,
-        diagnose,
-        explain,
-        export,
-        fit,
-        load_cluster,
-        load_model,
-        memory,
-        project,
-        search,
-        trace,
-        watch,
-        write_trace,
-    )
+    from forescale.api import compare, load_cluster, load_model, pipeline, sweep, trace, write_trace
     from forescale.catalogue.clusters import cluster_names
     from forescale.catalogue.frameworks import framework_names, load_framework
     from forescale.catalogue.models import model_names
     from forescale.cost.select import Costs
     from forescale.errors import ForescaleError
+    from forescale.face import (
+        advise,
+        ask,
+        ask_search,
+        check,
+        diagnose,
+        explain,
+        export,
+        fit,
+        memory,
+        project,
+        run,
+        search,
+        watch,
+    )  # fmt: skip
     from forescale.io.question import read_question, write_question
     from forescale.presets import preset_names
     from forescale.projection.result import Projection
@@ -53,90 +50,37 @@ if TYPE_CHECKING:
     from forescale.spec import Cluster, Layout, Model, Overlap, Precision, Recompute, Space, Workload
 
 _HOMES = {
-    "forescale.api": (
-        "advise",
-        "ask",
-        "ask_search",
-        "check",
-        "compare",
-        "diagnose",
-        "explain",
-        "export",
-        "fit",
-        "load_cluster",
-        "load_model",
-        "memory",
-        "project",
-        "search",
-        "trace",
-        "watch",
-        "write_trace",
-    ),
+    "forescale.api": ("compare", "load_cluster", "load_model", "pipeline", "sweep", "trace", "write_trace"),
     "forescale.catalogue.clusters": ("cluster_names",),
     "forescale.catalogue.frameworks": ("framework_names", "load_framework"),
     "forescale.catalogue.models": ("model_names",),
     "forescale.cost.select": ("Costs",),
     "forescale.errors": ("ForescaleError",),
+    "forescale.face": (
+        "advise", "ask", "ask_search", "check", "diagnose", "explain", "export", "fit", "memory", "project",
+        "run", "search", "watch",
+    ),
     "forescale.io.question": ("read_question", "write_question"),
     "forescale.presets": ("preset_names",),
     "forescale.projection.result": ("Projection",),
     "forescale.question": ("Question",),
     "forescale.search": ("SearchResult",),
     "forescale.spec": (
-        "Cluster",
-        "Model",
-        "Overlap",
-        "Precision",
-        "Recompute",
-        "Space",
-        "Layout",
-        "Workload",
+        "Cluster", "Model", "Overlap", "Precision", "Recompute", "Space", "Layout", "Workload",
     ),
-}
+}  # fmt: skip
 _RENAMED = {"Strategy": "Layout"}
 """Former names, which work in 0.1 with a warning."""
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "Cluster",
-    "Costs",
-    "ForescaleError",
-    "Layout",
-    "Model",
-    "Overlap",
-    "Precision",
-    "Projection",
-    "Question",
-    "Recompute",
-    "SearchResult",
-    "Space",
-    "Workload",
-    "__version__",
-    "advise",
-    "ask",
-    "ask_search",
-    "check",
-    "cluster_names",
-    "compare",
-    "diagnose",
-    "explain",
-    "export",
-    "fit",
-    "framework_names",
-    "load_cluster",
-    "load_framework",
-    "load_model",
-    "memory",
-    "model_names",
-    "preset_names",
-    "project",
-    "read_question",
-    "search",
-    "trace",
-    "watch",
-    "write_question",
-    "write_trace",
-]
+    "Cluster", "Costs", "ForescaleError", "Layout", "Model", "Overlap", "Precision", "Projection",
+    "Question", "Recompute", "SearchResult", "Space", "Workload", "__version__", "advise", "ask",
+    "ask_search", "check", "cluster_names", "compare", "diagnose", "explain", "export", "fit",
+    "framework_names", "load_cluster", "load_framework", "load_model", "memory", "model_names", "pipeline",
+    "preset_names", "project", "read_question", "run", "search", "sweep", "trace", "watch",
+    "write_question", "write_trace",
+]  # fmt: skip
 
 
 def _loaded(name: str) -> object:

@@ -24,7 +24,7 @@ class ReprMixin:
 
     def __repr__(self) -> str:
         """Return the class with its essentials."""
-        shown = ", ".join(f"{name}={_short(value)}" for name, value in self.essentials().items())
+        shown = ", ".join(f"{name}={one_line(value)}" for name, value in self.essentials().items())
         return f"{type(self).__name__}({shown})"
 
 
@@ -38,7 +38,7 @@ def _told(value: Any) -> dict[str, Any]:  # noqa: ANN401  (any dataclass)
     return {name: item for name, item in explicit.items() if item is not usual[name] and item != usual[name]}
 
 
-def _short(value: Any) -> str:  # noqa: ANN401
+def one_line(value: Any) -> str:  # noqa: ANN401
     """Return a value in few characters: a name, what differs from the usual, or the first of many."""
     if isinstance(value, float):
         return f"{value:.6g}"
@@ -47,10 +47,10 @@ def _short(value: Any) -> str:  # noqa: ANN401
     if is_dataclass(value) and isinstance(name := getattr(value, "name", None), str):
         return name
     if is_dataclass(value):
-        inner = ", ".join(f"{name}={_short(item)}" for name, item in _told(value).items())
+        inner = ", ".join(f"{name}={one_line(item)}" for name, item in _told(value).items())
         return f"{type(value).__name__}({inner})"
     if isinstance(value, tuple | list) and ((value and is_dataclass(value[0])) or len(repr(value)) > MOST):
-        first = _short(value[0])
+        first = one_line(value[0])
         return f"({first})" if len(value) == 1 else f"({first}, … {len(value) - 1} more)"
     whole = repr(value)
     return whole if len(whole) <= MOST else f"<{type(value).__name__}>"

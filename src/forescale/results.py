@@ -6,20 +6,66 @@ import json
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
-from forescale.errors import extra_missing
+from forescale.errors import empty, extra_missing
 from forescale.escaping import xml
 from forescale.repr import ReprMixin
 from forescale.view.axes import SCHEMA, Spec, colour
 from forescale.view.bars import Bar, BarChart
-from forescale.view.page import Chart, table
+from forescale.view.page import Chart, table, write_chart
 
 FRAMES = ("pandas", "polars")
 """Libraries whose data frames are made, the first that is installed."""
 VEGA_LITE = "application/vnd.vegalite.v5+json"
 SHOWN = 20
 """Rows of a table in a notebook; the rest are counted."""
+MOST_COLUMNS = 12
+"""Columns of a table in a notebook; a data frame has all."""
+MAIN_COLUMNS = frozenset(
+    ("rank", "tp", "cp", "pp", "ep", "dp_shard", "zero", "micro_batch_size", "recompute", "step_time_s", "mfu",
+     "peak_bytes", "verdict")
+)  # fmt: skip
+"""Columns that a table keeps where it has too many."""
+
+
+class Plot:
+    """The pictures of a result: a notebook draws them, and `save` writes them to files."""
+
+    def __init__(self, charts: Sequence[Chart]) -> None:
+        self.charts = tuple(charts)
+
+    def save(self, path: str | Path) -> None:
+        """Write the pictures to a file: .html, .json (Vega-Lite), .svg or .png; of several, each with its number.
+
+        Raises
+        ------
+        SpecError
+            If the name has another ending, or drawing needs the extra `pictures`.
+        """
+        file = Path(path)
+        for place, chart in enumerate(self.charts, 1):
+            numbered = file.with_stem(f"{file.stem}-{place}") if len(self.charts) > 1 else file
+            write_chart(chart, numbered)
+
+    def to_vega_lite(self) -> Spec:
+        """Return all pictures as one Vega-Lite specification with their data inside."""
+        charts = [
+            {name: part for name, part in chart.spec().items() if name != "$schema"} for chart in self.charts
+        ]
+        return {"$schema": SCHEMA, "vconcat": charts, "resolve": {"scale": {"color": "independent"}}}
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
+        return {"text/plain": repr(self), VEGA_LITE: self.to_vega_lite(), "text/html": self._repr_html_()}
+
+    def _repr_html_(self) -> str:
+        drawn = (_picture(chart) for chart in self.charts if isinstance(chart, BarChart))
+        return "".join(drawn) or f"<div>{xml(', '.join(chart.title for chart in self.charts))}</div>"
+
+    def __repr__(self) -> str:
+        """Return the titles."""
+        return f"Plot({', '.join(chart.title for chart in self.charts)})"
 
 
 class Result(ReprMixin):
@@ -41,13 +87,26 @@ class Result(ReprMixin):
 
     def to_vega_lite(self) -> Spec | None:
         """Return all pictures as one Vega-Lite specification with their data inside, None where there are none."""
-        charts = [
-            {name: part for name, part in picture.spec().items() if name != "$schema"}
-            for picture in self.pictures()
-        ]
+        charts = self.pictures()
+        return Plot(charts).to_vega_lite() if charts else None
+
+    def plot(self) -> Plot:
+        """Return the pictures of the result: displayed in a notebook, or written with `save("step.svg")`.
+
+        Raises
+        ------
+        SpecError
+            If the result has no picture.
+        """
+        charts = self.pictures()
         if not charts:
-            return None
-        return {"$schema": SCHEMA, "vconcat": charts, "resolve": {"scale": {"color": "independent"}}}
+            raise empty(f"the list of pictures of {type(self).__name__}", "use to_frame() for its numbers")
+        return Plot(charts)
+
+    @property
+    def headline(self) -> str:
+        """The result in one sentence."""
+        return repr(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document as plain dictionaries, lists, text and numbers."""
@@ -62,10 +121,7 @@ class Result(ReprMixin):
         SpecError
             If neither is installed.
         """
-        name = next((item for item in FRAMES if find_spec(item) is not None), None)
-        if name is None:
-            raise extra_missing("a data frame", "pandas or polars", "frame")
-        return import_module(name).DataFrame(self.rows())
+        return frame_of(self.rows())
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
         """Return what a notebook may show, by kind."""
@@ -74,12 +130,31 @@ class Result(ReprMixin):
 
     def _repr_html_(self) -> str:
         rows = self.rows()
-        columns = [name for name in (rows[0] if rows else ()) if len(rows) == 1 or _varies(rows, name)]
+        columns = _columns(rows)
         more = f"<p>… {len(rows) - SHOWN} more</p>" if len(rows) > SHOWN else ""
         drawn = "".join(_picture(picture) for picture in self.pictures() if isinstance(picture, BarChart))
         cells = [[_shown(row[name]) for name in columns] for row in rows[:SHOWN]]
         places = [place for place, name in enumerate(columns) if isinstance(rows[0][name], str)]
-        return f"{drawn}{table(type(self).__name__, columns, cells, words=places)}{more}"
+        shown = table(type(self).__name__, columns, cells, words=places)
+        return f"<p><strong>{xml(self.headline)}</strong></p>{drawn}{shown}{more}"
+
+
+def frame_of(rows: Sequence[Mapping[str, Any]]) -> Any:  # noqa: ANN401 (of the library that is installed)
+    """Return rows as a data frame, of pandas or else of polars; raises if neither is installed."""
+    name = next((item for item in FRAMES if find_spec(item) is not None), None)
+    if name is None:
+        raise extra_missing("a data frame", "pandas or polars", "frame")
+    return import_module(name).DataFrame(rows)
+
+
+def _columns(rows: list[dict[str, Any]]) -> list[str]:
+    """Return the columns of a table: those that vary, and the main ones where there are too many."""
+    columns = [name for name in (rows[0] if rows else ()) if len(rows) == 1 or _varies(rows, name)]
+    if len(columns) > MOST_COLUMNS:
+        unusual = [name for name in columns if any(row[name] not in (None, "", 0, 1) for row in rows)]
+        main = sorted(unusual, key=lambda name: name not in MAIN_COLUMNS)[:MOST_COLUMNS]
+        columns = [name for name in columns if name in main]
+    return columns
 
 
 def _varies(rows: list[dict[str, Any]], name: str) -> bool:

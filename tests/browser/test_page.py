@@ -12,6 +12,7 @@ from urllib.request import urlopen
 import pytest
 from playwright.sync_api import Page
 from tests.browser.conftest import Opened, serious
+from tests.browser.random_use import random_use
 from tests.web.test_asked import LLAMA
 
 QUERY = "model=llama-3.1-8b&cluster=h100-sxm&devices=16&seq_len=4096&global_batch_size=256&tp=2&pp=2"
@@ -29,12 +30,17 @@ def url() -> Iterator[str]:
 @pytest.fixture
 def page(url: str, opened: Opened) -> Page:
     result = opened(f"{url}?{QUERY}")
-    result.wait_for_selector(".chart svg")
+    result.wait_for_selector("#step")
     return result
 
 
+def tab(page: Page, name: str) -> None:
+    """Select a tab of the details."""
+    page.click(f"#tab-{name}")
+
+
 def document(page: Page) -> dict:
-    link = page.get_attribute("text=as JSON", "href")
+    link = page.get_attribute("#panel-launch a:text-is('as JSON')", "href")
     with urlopen(page.url.partition("?")[0].rstrip("/") + str(link)) as answer:
         result: dict = json.load(answer)
     return result
@@ -43,7 +49,7 @@ def document(page: Page) -> dict:
 def test_a_change_of_the_form_is_answered_and_kept_in_the_address(page: Page):
     page.fill("#devices", "32")
     page.press("#devices", "Tab")
-    page.wait_for_function("document.querySelector('#answer h2').textContent.includes('32 ×')")
+    page.wait_for_function("document.querySelector('#answer .asked').textContent.includes('32 ×')")
     assert "devices=32" in page.url
     shown = page.get_attribute("#step data", "value")
     assert float(str(shown)) == document(page)["step_time_s"]
@@ -65,10 +71,12 @@ def test_a_number_is_explained_by_a_click_and_by_the_keyboard(page: Page):
 
 
 def test_a_bar_explains_its_part(page: Page):
-    page.click("[aria-roledescription=bar] >> nth=0")
+    tab(page, "time")
+    page.click("#panel-time [aria-roledescription=bar] >> nth=0")
     page.wait_for_selector("text=/Where step_time\\.\\w+ comes from/")
     page.keyboard.press("Escape")
-    page.click("[aria-roledescription=bar] >> nth=-1")
+    tab(page, "memory")
+    page.click("#panel-memory [aria-roledescription=bar] >> nth=-1")
     page.wait_for_selector("text=/Where memory\\.\\w+ comes from/")
     assert "stage 1" in str(page.text_content("#tree > p"))
 
@@ -114,7 +122,7 @@ def test_a_search_is_asked_and_its_best_taken(page: Page):
 def test_a_slider_fills_its_field_by_the_keyboard(page: Page):
     page.focus("[data-for=devices]")
     page.keyboard.press("ArrowRight")
-    page.wait_for_function("document.querySelector('#answer h2').textContent.includes('32 ×')")
+    page.wait_for_function("document.querySelector('#answer .asked').textContent.includes('32 ×')")
     assert page.input_value("#devices") == "32"
 
 
@@ -136,6 +144,7 @@ def test_a_search_is_cancelled(page: Page):
 
 
 def test_a_launch_file_is_saved(page: Page, tmp_path: Path):
+    tab(page, "launch")
     page.click("button:text-is('megatron-core')")
     with page.expect_download() as saved:
         page.click("#files a[download]")
@@ -144,6 +153,7 @@ def test_a_launch_file_is_saved(page: Page, tmp_path: Path):
 
 
 def test_a_framework_file_fills_the_form(page: Page, tmp_path: Path):
+    tab(page, "launch")
     page.click("button:text-is('megatron-core')")
     with page.expect_download() as saved:
         page.click("#files a[download]")
@@ -161,20 +171,101 @@ def test_a_pasted_configuration_takes_the_place_of_the_model(page: Page):
     page.click("#more > summary")
     page.fill("#config", json.dumps(LLAMA))
     page.press("#config", "Tab")
-    page.wait_for_function("document.querySelector('#answer h2').textContent.startsWith('pasted on')")
+    page.wait_for_function("document.querySelector('#answer .asked').textContent.startsWith('pasted on')")
     assert "model=own" in page.url
 
 
 def test_two_layouts_are_compared(page: Page):
+    tab(page, "compare")
     page.click("#keep")
-    page.fill("#tp", "4")
-    page.press("#tp", "Tab")
+    changed(page, "tp", "4")
     page.wait_for_function("document.querySelector('.layout').textContent.includes('tp 4')")
-    page.click("#compare")
     page.wait_for_selector("text=strategy.tp")
     page.click("#compared tr:has(td:text-is('attention')) button >> nth=0")
     page.wait_for_selector("text=Where step_time.attention comes from")
     assert "tp 2" in str(page.text_content("#tree > p"))
+
+
+def test_a_comparison_of_four_is_a_link(page: Page):
+    tab(page, "compare")
+    for tp in ("4", "8", "1"):
+        page.click("#keep")
+        changed(page, "tp", tp)
+        page.wait_for_function(
+            f"!document.querySelector('#answer.outdated') && '{tp}' === document.querySelector('#tp').value"
+        )
+    page.wait_for_function("document.querySelectorAll('#compared thead tr')[0]?.children.length === 5")
+    assert page.is_disabled("#keep")
+    page.goto("about:blank")
+    page.go_back()
+    link = str(page.get_attribute("#compare-link", "href"))
+    page.evaluate("sessionStorage.clear()")
+    page.goto(page.url.partition("?")[0].rstrip("/") + link)
+    page.wait_for_function("document.querySelectorAll('#compared thead tr')[0]?.children.length === 5")
+
+
+def test_a_tab_is_part_of_the_address_and_moves_by_the_keyboard(page: Page):
+    tab(page, "memory")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement.id") == "tab-time"
+    assert page.url.endswith("#time")
+    changed(page, "tp", "4")
+    page.wait_for_function("document.querySelector('.layout').textContent.includes('tp 4')")
+    assert page.url.endswith("#time")
+    assert page.is_visible("#panel-time table")
+    page.reload()
+    page.wait_for_selector("#panel-time .chart svg")
+
+
+def test_a_model_is_picked_by_parts_of_its_name(page: Page):
+    page.fill("#model", "70 llama-3.1")
+    page.wait_for_selector("#model-list li")
+    assert page.text_content("#model-list li >> nth=0").startswith("llama-3.1-70b")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.wait_for_function("document.querySelector('#answer .asked').textContent.startsWith('llama-3.1-70b')")
+    page.click("#cluster")
+    page.wait_for_selector("#cluster-list small", timeout=60_000)
+    page.click("#cluster-list li:has-text('h200-sxm') >> nth=0")
+    page.wait_for_function("document.querySelector('#answer .asked').textContent.includes('h200-sxm')")
+
+
+def test_the_answer_is_shared_as_a_picture(page: Page):
+    page.click("#answer [data-share]")
+    page.wait_for_function("document.querySelector('#card').naturalWidth === 1200")
+    assert "/card.svg?" in str(page.text_content("#embed-markdown"))
+    assert serious(page) == []
+    page.keyboard.press("Escape")
+    assert not page.is_visible("#share")
+
+
+def test_a_published_run_is_a_starting_point(page: Page):
+    page.click("#gallery > summary")
+    page.wait_for_selector("#runs table", timeout=120_000)
+    assert page.locator("#runs tbody tr").count() == 20
+    page.click("#runs a:text-is('Llama 3 70B on 64 H100')")
+    page.wait_for_selector("#step")
+    assert page.input_value("#devices") == "64"
+
+
+def test_the_budget_of_the_first_answer(url: str, opened: Opened):
+    page = opened("about:blank")
+    page.route("**/search?*", lambda route: route.abort())
+    session = page.context.new_cdp_session(page)
+    session.send("Network.enable")
+    sizes: list[float] = []
+    session.on("Network.loadingFinished", lambda event: sizes.append(event["encodedDataLength"]))
+    page.add_init_script("""window.moved = 0;
+        new PerformanceObserver((list) => { for (const each of list.getEntries()) if (!each.hadRecentInput) window.moved += each.value; }).observe({ type: "layout-shift", buffered: true });""")
+    page.goto(f"{url}?{QUERY}", wait_until="load")
+    page.wait_for_selector("#step")
+    assert sum(sizes) < 300 * 1024
+    page.wait_for_timeout(1500)
+    assert page.evaluate("window.moved") < 0.05
+
+
+def test_no_row_of_another_question_is_ever_shown(page: Page, tmp_path: Path):
+    assert random_use(page, tmp_path, count=8, seed=1) == []
 
 
 def test_back_and_forward_bring_form_and_answer(page: Page):
@@ -190,6 +281,7 @@ def test_back_and_forward_bring_form_and_answer(page: Page):
 
 
 def test_the_command_line_is_copied(page: Page):
+    tab(page, "launch")
     page.evaluate("navigator.clipboard.writeText = async (text) => { window.taken = text; }")
     page.click("#line button")
     page.wait_for_selector("text=Copied")
@@ -234,7 +326,7 @@ def test_what_answers_the_previous_question_is_marked_until_the_next_is_answered
     assert "previous question" in str(page.text_content("#progress"))
     projections.pop().continue_()
     page.wait_for_selector("#answer:not(.outdated)")
-    assert "8 ×" in str(page.text_content("#answer h2"))
+    assert "8 ×" in str(page.text_content("#answer .asked"))
     assert page.text_content("#state") == ""
     assert page.locator("#ranking.outdated").count() == 1
     page.wait_for_function("document.querySelector('#progress').textContent.includes('Searching')")
@@ -330,7 +422,17 @@ def test_a_server_that_does_not_answer_is_said(page: Page):
 def test_it_is_readable_and_accessible(page: Page, width: int, scheme: str):
     page.set_viewport_size({"width": width, "height": 900})
     page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-    page.wait_for_selector(".drawing svg")
     page.wait_for_selector("#found table", timeout=120_000)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert serious(page) == []
+    page.wait_for_selector(".drawing svg", state="attached")
+    for name in ("layouts", "memory", "network", "cost", "launch"):
+        tab(page, name)
+        if name in ("memory", "cost"):
+            page.wait_for_selector(f"#panel-{name} .chart svg")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert serious(page) == [], name
+
+
+def test_a_phone_shows_the_answer_first(url: str, opened: Opened):
+    page = opened(f"{url}?{QUERY}", width=390)
+    page.wait_for_selector("#gain:not(:empty)", timeout=120_000)
+    assert page.evaluate("document.querySelector('#gain').getBoundingClientRect().bottom") < 844

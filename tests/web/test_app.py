@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import struct
+import xml.etree.ElementTree as ET
 from html import unescape
 from urllib.parse import parse_qsl, urlencode
 
@@ -13,12 +15,15 @@ import pytest
 from fastapi.testclient import TestClient
 from tests.web.test_asked import SMALL
 
+from forescale.catalogue.clusters import cluster_names
+from forescale.catalogue.models import model_names
 from forescale.cli.app import run
 from forescale.presets import preset_names
 from forescale.web.app import OF_A_CLIENT, create_app
 from forescale.web.guard import SECURITY
-from forescale.web.pages import ANALYSES
+from forescale.web.pages import ANALYSES, GALLERY
 from forescale.web.workers import Workers
+from scripts import gallery
 
 NEUTRAL = urlencode([*SMALL, ("tp", "2"), ("pp", "2"), ("tokens", "1000000000000"), ("framework", "none")])
 QUERY = urlencode([*SMALL, ("tp", "2"), ("pp", "2"), ("tokens", "1000000000000")])
@@ -107,8 +112,51 @@ def test_pictures_and_comparison(client):
     drawn = page(client, "/pictures")
     assert drawn.count("data-spec") == 3
     assert "<svg" in drawn
-    kept = urlencode({"with": urlencode(SMALL)})
-    assert "strategy.tp" in page(client, f"/compare?{kept}")
+    others = [urlencode([*SMALL, ("tp", tp)]) for tp in ("1", "4", "8")]
+    compared = page(client, f"/compare?{urlencode([('with', item) for item in others])}")
+    assert "strategy.tp" in compared
+    assert [f"question {place}" in compared for place in (1, 2, 3, 4)] == [True, True, True, False]
+
+
+def test_the_card_is_a_picture_that_other_pages_may_show(client):
+    drawn = client.get(f"/card.svg?{QUERY}")
+    assert (drawn.headers["content-type"], drawn.status_code) == ("image/svg+xml", 200)
+    assert drawn.headers["cross-origin-resource-policy"] == "cross-origin"
+    root = ET.fromstring(drawn.text)
+    assert (root.get("width"), root.get("height")) == ("1200", "630")
+    png = client.get(f"/card.png?{QUERY}")
+    assert struct.unpack(">8x4x4xII", png.content[:24]) == (1200, 630)
+
+
+def test_the_gallery_shows_published_runs_next_to_projections():
+    assert {run["id"]: run["address"] for run in GALLERY} == gallery.addresses()
+    assert len(GALLERY) == 20
+    assert all(run["source"] and run["measured_step_s"] for run in GALLERY)
+
+
+def test_the_costs_of_a_run_are_those_of_its_tokens(client):
+    assert "enter the tokens" in page(client, "/cost", urlencode([*SMALL, ("tp", "2")]))
+    priced = page(client, "/cost", f"{QUERY}&price=2")
+    hours, money = (
+        float(re.search(f'{name}</dt><dd><data value=.([^"]+)', priced)[1])
+        for name in ("Device-hours", "Cost")
+    )
+    assert money == pytest.approx(2 * hours)
+
+
+def test_names_have_the_numbers_of_the_catalogue(client):
+    names = client.get("/static/names.json").json()
+    assert [row["name"] for row in names["model"]] == list(model_names())
+    assert [row["name"] for row in names["cluster"]] == list(cluster_names())
+    assert all(row == gallery.model_row(row["name"]) for row in names["model"][::40])
+    assert all(row == gallery.cluster_row(row["name"]) for row in names["cluster"][::10])
+
+
+def test_a_log_is_compared_with_the_question(client):
+    log = " iteration 5/ 100 | elapsed time per iteration (ms): 9000.0 | global batch size: 256 |\n" * 3
+    read = client.post(f"/read?name=run.log&{QUERY}", content=log).json()
+    assert (read.get("format"), read.get("fields")) == ("a log", {}), read
+    assert '<data value="9.0">' in read["html"]
 
 
 @pytest.mark.parametrize(
@@ -253,7 +301,7 @@ def test_a_framework_file_fills_the_form(client):
 
 def test_a_file_that_is_none_is_refused(client):
     assert client.post("/read?name=a", content=b"\xff\xfe\x00").status_code == 422
-    assert client.post("/read?name=a", content=b"x" * 2_000_000).status_code == 413
+    assert client.post("/read?name=a", content=b"x" * 9_000_000).status_code == 413
     assert "not known" in client.post("/read?name=a.txt", content="hello").json()["error"]
 
 

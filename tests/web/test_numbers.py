@@ -162,7 +162,7 @@ def test_bars_are_those_of_the_json(client):
     before = asked(client, "/project.json", dict(parse_qsl(OTHER))["with"])
     for row in compared["Time of a step"]:
         if "part" in row:
-            assert row["value"] == {"kept": before, "now": document}[row["bar"]]["time_s"][row["part"]]
+            assert row["value"] == {"question 1": before, "now": document}[row["bar"]]["time_s"][row["part"]]
 
 
 def test_points_are_those_of_the_json_of_the_question_that_they_lead_to(client):

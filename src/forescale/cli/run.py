@@ -17,7 +17,7 @@ from forescale.cli.output import OutputOptions, PageOptions
 from forescale.cli.progress import SearchBar
 from forescale.cli.search import ranked
 from forescale.cli.space import SpaceOptions, spaced
-from forescale.errors import SpecError, UnknownNameError, missing, out_of_range, required_with, wrong_type
+from forescale.errors import SpecError, UnknownNameError, out_of_range, required_with, wrong_type
 from forescale.files import place_of
 from forescale.limits import Interval
 from forescale.positions import COMMAND_LINE, located
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from forescale.whole_run import Phase, Prices
 
 _service = partial(option, panel=Rare("Money and dice"))
-RAMP = "rampup_batch_size"
-"""Word of a phase whose batch grows, as Megatron-LM calls it."""
 SEED = Interval(ge=0, le=2**32 - 1)
 CARBON = 100_000
 """Most kg of CO2 per MWh; coal makes some 1,000."""
@@ -80,13 +78,13 @@ def run_command(
 ) -> None:
     """Project a whole run: days on the calendar, failures, money, energy."""
     from forescale.cli.render.run import run_view
-    from forescale.whole_run import project_run
+    from forescale.whole_run import project_run, projected_phases
 
     phases: list[Phase] = []
     for at, phase in enumerate(_phases(told, asked), 1):
         try:
             question, parts = _asked(phase, asked, operated)
-            phases += _projected(str(at), parts)
+            phases += projected_phases(str(at), parts, _ranked, answered)
         except SpecError as error:
             message = (
                 str(error) if told.phases else _in_plan(error, asked.plan.plan or asked.model, at, phase)
@@ -181,9 +179,7 @@ def _asked(
     parts: dict[str, Any], priced: Priced, operated: OperationsOptions
 ) -> tuple[Question, list[Question]]:
     """Return the question of a phase, and those of each batch where it grows."""
-    from forescale.io.named import build
-    from forescale.units import parse
-    from forescale.whole_run import Ramp
+    from forescale.io.phases import RAMP, ramped
 
     left = dict(parts)
     ramp = left.pop(RAMP, None)
@@ -192,35 +188,7 @@ def _asked(
     if question.strategy is None:
         limits = None if question.framework is None else question.framework.label
         question = spaced(question, SpaceOptions(limits=limits), sized=True)
-    if question.workload.tokens is None:
-        raise missing("the number of training tokens", "give --tokens 15T, or --phase 'tokens=15T …'")
-    if ramp is None:
-        return question, [question]
-    raw = ramp.split(",") if isinstance(ramp, str) else ramp
-    if not isinstance(raw, list) or len(raw) != 3:
-        raise wrong_type(RAMP, ramp, "start, increment and samples, such as 256,256,2M")
-    names = [item.name for item in fields(Ramp)]
-    values = {name: parse(value, "token") for name, value in zip(names, raw, strict=True)}
-    return question, build(Ramp, values, where=RAMP).parts(question)
-
-
-def _projected(name: str, parts: list[Question]) -> list[Phase]:
-    """Return a phase, or those of each batch where it grows; a layout that none of them gives is searched."""
-    from forescale.whole_run import Phase, searched_layout
-
-    origin = ""
-    if parts[-1].strategy is None:
-        layout, origin = searched_layout(parts, _ranked)
-        parts = [part.with_layout(layout) for part in parts]
-    return [
-        Phase(
-            name=name if len(parts) == 1 else f"{name}, {part.workload.global_batch_size:,}",
-            projection=answered(part),
-            tokens=part.workload.tokens or 0.0,
-            origin=origin,
-        )
-        for part in parts
-    ]
+    return question, ramped(question, ramp)
 
 
 def _ranked(question: Question) -> SearchResult:
@@ -235,6 +203,7 @@ def _ranked(question: Question) -> SearchResult:
 
 def _sets(values: dict[str, Any]) -> list[str]:
     """Return the overrides that a phase's words stand for."""
+    from forescale.io.phases import RAMP
     from forescale.spec import Layout, Workload
     from forescale.syntax import toml_value
 

@@ -117,7 +117,7 @@ def load_cases(path: str | Path, *, cluster: Cluster | None = None) -> list[Case
         positive number. A row that cannot be projected is a case with `skipped_reason`.
     """
     table = read_table(path)
-    keys = _plan_keys(table)
+    keys = plan_keys(table)
     _check_ids(table)
     for row, (column, key) in product(table.rows, keys.items()):
         if key in WHOLE:
@@ -131,7 +131,7 @@ def source_of(identifier: str, reference: str) -> str:
     return head if dash and number.isdigit() else reference or identifier
 
 
-def _plan_keys(table: Table) -> dict[str, str]:
+def plan_keys(table: Table) -> dict[str, str]:
     """Return the plan field of each column that has one.
 
     Raises

@@ -14,13 +14,14 @@ from forescale.formula import formula
 from forescale.numeric import Numeric
 from forescale.question import Note
 from forescale.results import Result
+from forescale.spec import phrases
 from forescale.spec.cluster import Cluster
 from forescale.spec.layout import Layout
 from forescale.spec.model import Model
 from forescale.spec.phrases import layout
 from forescale.spec.workload import Workload
 from forescale.struct import Struct, attributes
-from forescale.units import GIB, format_count, format_seconds
+from forescale.units import GIB, format_bytes, format_count, format_seconds
 from forescale.view.axes import value_axis
 from forescale.view.bars import Bar, BarChart
 from forescale.view.lines import Dot, Line, LineChart
@@ -439,6 +440,16 @@ class Projection(Result, Struct, frozen=True, kw_only=True):
             tokens=self.workload.tokens_per_step,
         )
         return float(per_token) * self.workload.tokens
+
+    @property
+    def headline(self) -> str:
+        """Model, devices, step time, utilisation and memory in one sentence."""
+        memory = f"{format_bytes(self.memory.peak_bytes)} per device ({self.memory.verdict})"
+        step = (
+            f"{format_seconds(self.step_time_s)} per step, {self.mfu:.1%} MFU, " if self.step_time_s else ""
+        )
+        devices = f"{self.cluster.num_devices} × {self.cluster.name}"
+        return f"{self.model.name} on {devices}, {phrases.layout(self.strategy)}: {step}{memory}"
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row: the layout and then what was projected; the same columns for every projection."""

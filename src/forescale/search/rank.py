@@ -471,6 +471,11 @@ class SearchResult(Result):
             return None
         return margin(self.best, self.surest, self.margin_cost)
 
+    @property
+    def headline(self) -> str:
+        """The best layout, and what is proven of it."""
+        return f"{self.best[0].headline}. {self.claim}."
+
     def __repr__(self) -> str:
         """Return the class with its essentials, and below what is proven."""
         return f"{Result.__repr__(self)}\n{self.claim}"

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from forescale.errors import conflicts, given_twice, required_with, wrong_type
 from forescale.limits import Devices, Extent, Factor, Interval, OptionalExtent
 from forescale.numeric import Numeric
+from forescale.repr import one_line
 from forescale.spec.context import CONTEXT_KINDS, ContextKind, Values, inner_ranks
 from forescale.spec.dispatchers import Dispatcher
 from forescale.spec.kernels import CrossEntropy as CrossEntropy  # noqa: PLC0414 (exported again)
@@ -406,6 +407,10 @@ class Layout(SpecStruct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse an order that is no order of all axes."""
         check_order(self.axis_order)
+
+    def __str__(self) -> str:
+        """Return the layout on one line, without what has its default."""
+        return one_line(self)
 
     @property
     def rank_order(self) -> str:

@@ -11,6 +11,7 @@ from forescale.errors import conflicts, given_twice, no_effect, required_with, u
 from forescale.formula import formula
 from forescale.limits import Amount, Count, Interval, OptionalExtent
 from forescale.numeric import Numeric
+from forescale.repr import one_line
 from forescale.spec.model import Images
 from forescale.spec.optimizers import TWO_MOMENTS, OptimizerName
 from forescale.spec.option import Option
@@ -271,6 +272,10 @@ class Workload(SpecStruct, frozen=True, kw_only=True):
         "WORDS", flag="outer")] = None  # fmt: skip
     """How the sites that the cluster's wide-area link joins train by themselves, each its part of the batch; None has
     gradients reduced over all of them in every step."""
+
+    def __str__(self) -> str:
+        """Return the workload on one line, without what has its default."""
+        return one_line(self)
 
     def __post_init__(self) -> None:
         """Refuse a type of frozen weights where none are, and one of second moments that the optimizer lacks."""

@@ -25,6 +25,7 @@ from forescale.projection.result import (
 )
 from forescale.question import Question
 from forescale.repr import ReprMixin
+from forescale.results import frame_of
 from forescale.search import search
 from forescale.spec import Cluster, Layout
 from forescale.struct import Struct
@@ -247,6 +248,10 @@ class SweepResult(ReprMixin, Struct, frozen=True, kw_only=True):
         best = self.best()
         shown = {} if best is None else {name: best[name] for name in ("index", self.metric)}
         return {"name": self.sweep.name, "counts": self.counts, "best": shown}
+
+    def to_frame(self) -> Any:  # noqa: ANN401 (of the library that is installed)
+        """Return the table as a data frame, of pandas or else of polars."""
+        return frame_of(self.rows)
 
     @property
     def counts(self) -> dict[str, int]:

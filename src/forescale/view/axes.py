@@ -13,18 +13,18 @@ from forescale.struct import Struct
 Spec: TypeAlias = dict[str, Any]
 """A Vega-Lite specification."""
 SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
-SERIES = ("#4e79a7", "#d9605b", "#6aa56e", "#f2a154", "#a883b8", "#3f9aa3", "#8c6d46", "#c55a91")
+SERIES = ("#0072b2", "#d55e00", "#009e73", "#e69f00", "#cc79a7", "#56b4e9", "#8c6d46", "#882255")
 """Colours of what has none of its own, in order."""
 LIMIT = "#d13f34"
 INK = "#1b2430"
 PARTS: Mapping[str, str] = {
-        "weights": "#4e79a7", "gradients": "#f2a154", "activations": "#d9605b", "buffers": "#a883b8",
-        "optimizer": "#6aa56e", "overhead": "#a09a93",
-        "attention": "#3d7ab8", "ffn": "#3f9aa3", "moe": "#2d7f6f", "norm": "#8fb8a8", "embedding": "#b3c48f",
-        "head": "#8ba35c", "recompute": "#9a74bd", "bubble": "#f2a154",
-        "tensor_comm": "#b8433f", "context_comm": "#d9605b", "expert_comm": "#e58a7f", "pipeline_comm": "#c55a91",
-        "data_comm": "#a34a78", "host_comm": "#8c6d46",
-        "feed-forward": "#3f9aa3", "other layers": "#8fb8a8", "communication": "#b8433f",
+        "weights": "#0072b2", "gradients": "#e69f00", "activations": "#d55e00", "buffers": "#cc79a7",
+        "optimizer": "#009e73", "overhead": "#a09a93",
+        "attention": "#0072b2", "ffn": "#56b4e9", "moe": "#009e73", "norm": "#b4d8ee", "embedding": "#d9d27a",
+        "head": "#a69b00", "recompute": "#7b5ea7", "bubble": "#e69f00",
+        "tensor_comm": "#b33f00", "context_comm": "#d55e00", "expert_comm": "#f0a075", "pipeline_comm": "#882255",
+        "data_comm": "#cc79a7", "host_comm": "#8c6d46",
+        "feed-forward": "#56b4e9", "other layers": "#b4d8ee", "communication": "#b33f00",
         "optimizer and rest": "#a09a93",
     }  # fmt: skip
 """Colours of parts of memory and of a step."""

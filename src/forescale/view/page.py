@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import unescape
 from io import BytesIO
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from forescale.atomic_write import replacing, write_text
 from forescale.errors import extra_missing, wrong_suffix
@@ -60,6 +60,23 @@ def picture(spec: Spec, suffix: str) -> bytes:
     SpecError
         If nothing that draws it is installed.
     """
+    vl_convert, font_files_ttf = _painter(suffix)
+    style = {**CONFIG, **spec.get("config", {}), "background": "white", "font": FONT}
+    whole = {**spec, "config": style}
+    if suffix == ".svg":
+        faces = {"normal": font_files_ttf["SourceSansPro"], "bold": font_files_ttf["SourceSansProBold"]}
+        return with_glyphs(str(vl_convert.vegalite_to_svg(whole)), faces).encode() + b"\n"
+    return bytes(vl_convert.vegalite_to_png(whole, scale=_SHARPNESS))
+
+
+def rasterised(svg: str) -> bytes:
+    """Return a picture as PNG, a pixel per point; raises where nothing that draws it is installed."""
+    painter, _ = _painter(".png")
+    return bytes(painter.svg_to_png(svg, scale=1))
+
+
+def _painter(suffix: str) -> tuple[Any, Any]:
+    """Return what draws pictures, with its font registered, and the files of the font."""
     try:
         import vl_convert
         from font_source_sans_pro import font_directory, font_files_ttf
@@ -69,12 +86,7 @@ def picture(spec: Spec, suffix: str) -> bytes:
             suffix, str(error.name), "pictures", "or write .html and save the picture from the page"
         ) from None
     vl_convert.register_font_directory(font_directory)
-    style = {**CONFIG, **spec.get("config", {}), "background": "white", "font": FONT}
-    whole = {**spec, "config": style}
-    if suffix == ".svg":
-        faces = {"normal": font_files_ttf["SourceSansPro"], "bold": font_files_ttf["SourceSansProBold"]}
-        return with_glyphs(str(vl_convert.vegalite_to_svg(whole)), faces).encode() + b"\n"
-    return bytes(vl_convert.vegalite_to_png(whole, scale=_SHARPNESS))
+    return vl_convert, font_files_ttf
 
 
 def with_glyphs(svg: str, faces: Mapping[str, str]) -> str:

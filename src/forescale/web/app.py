@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import socket
+from base64 import b64decode
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from urllib.parse import parse_qsl
 
@@ -18,6 +20,7 @@ import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse, StreamingResponse
 from fastapi.staticfiles import StaticFiles
+from starlette.middleware.gzip import GZipMiddleware
 
 from forescale.errors import ForescaleError, cannot_listen
 from forescale.escaping import xml
@@ -76,11 +79,17 @@ def serve(host: str, port: int, *, allowed_hosts: Sequence[str] = (), ready: Cal
     uvicorn.Server(config).run(sockets=[listener])
 
 
-LARGEST_FILE = 2**20
+LARGEST_FILE = 8 * 2**20
 """Bytes of a file that is handed in."""
-MOST_DISCARDED = 64 * LARGEST_FILE
+MOST_DISCARDED = 8 * LARGEST_FILE
 """Bytes of a larger one that are read before it is refused."""
 RETRY_AFTER_S = 1
+MOST_KEPT = 3
+"""Questions that are compared with the one of the form."""
+DRAWN = {"pictures": "text/html", "cost": "text/html", "gallery": "text/html", "card.svg": "image/svg+xml"}
+"""Addresses that processes which draw answer, and the types of the answers."""
+EMBEDDED = {"Cross-Origin-Resource-Policy": "cross-origin"}
+"""Header of pictures that other pages may show."""
 REMEMBERED = 1024
 """Answers that are kept."""
 QUICK_S, DRAWN_S, LONG_S = 10.0, 30.0, 60.0
@@ -131,9 +140,15 @@ def create_app(
     )
     app.mount("/view", StaticFiles(directory=FOLDER), name="view")
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
+    app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)
     app.add_middleware(Guard, hosts=hosts)
-    for path in ("/", "/pictures", "/compare", "/explain", "/launch", "/fit", "/search", "/front"):
+    for path in ("/", "/compare", "/explain", "/launch", "/search"):
         app.get(path)(getattr(served, path[1:] or "form"))
+    for path in ("fit", "front"):
+        app.get(f"/{path}")(partial(served.searched, path))
+    for path, kind in DRAWN.items():
+        app.get(f"/{path}")(partial(served.drawn, path.partition(".")[0], kind))
+    app.get("/card.png")(served.card_png)
     for name in ("project", "explain", "search"):
         app.get(f"/{name}.json")(getattr(served, f"{name}_json"))
     app.post("/read")(served.read)
@@ -217,18 +232,24 @@ class Pages:
         """Return the page, or of a change of the form its answer alone."""
         query = asked(request)
         if not request.headers.get("hx-request"):
-            return HTMLResponse(await self._quick.ask("form", query))
+            return HTMLResponse(await self._once("form", query))
         link = address(query)
         return HTMLResponse(await self._once("answer", query), headers={"HX-Push-Url": f"/?{link}"})
 
-    async def pictures(self, request: Request) -> Response:
-        """Return what takes longer to draw."""
-        return HTMLResponse(await self._once("pictures", asked(request), workers=self._drawn))
+    async def drawn(self, work: Work, kind: str, request: Request) -> Response:
+        """Return what one of the processes that draw answers."""
+        answer = await self._once(work, asked(request), workers=self._drawn)
+        return Response(answer, media_type=kind, headers=EMBEDDED if work == "card" else None)
+
+    async def card_png(self, request: Request) -> Response:
+        """Return the answer as a picture."""
+        text = await self._once("card_png", asked(request), workers=self._drawn)
+        return Response(b64decode(text), media_type="image/png", headers=EMBEDDED)
 
     async def compare(self, request: Request) -> Response:
-        """Return how the question differs from the one that was kept, whose address is the parameter `with`."""
-        kept = parse_qsl(_said(request, "with"))
-        return HTMLResponse(await self._once("compare", asked(request, "with"), kept, workers=self._drawn))
+        """Return the question next to those that were kept, whose addresses are the parameters `with`."""
+        kept = [parse_qsl(text) for text in request.query_params.getlist("with")[:MOST_KEPT]]
+        return HTMLResponse(await self._once("compare", asked(request, "with"), *kept, workers=self._drawn))
 
     async def explain(self, request: Request) -> Response:
         """Return the tree of one number."""
@@ -243,15 +264,10 @@ class Pages:
         name = file.rpartition("/")[2].replace('"', "")
         return PlainTextResponse(text, headers={"Content-Disposition": f'attachment; filename="{name}"'})
 
-    async def fit(self, request: Request) -> Response:
-        """Return what would make the layout fit."""
+    async def searched(self, work: Work, request: Request) -> Response:
+        """Return what takes a search: what would make the layout fit, or the front of step time and memory."""
         with self._turn(request):
-            return HTMLResponse(await self._once("fit", asked(request), workers=self._long))
-
-    async def front(self, request: Request) -> Response:
-        """Return the front of step time and memory."""
-        with self._turn(request):
-            return HTMLResponse(await self._once("front", asked(request), workers=self._long))
+            return HTMLResponse(await self._once(work, asked(request), workers=self._long))
 
     async def project_json(self, request: Request) -> Response:
         """Return what `forescale project --json` prints."""
@@ -285,12 +301,8 @@ class Pages:
         if length > LARGEST_FILE:
             text = f"the file is larger than the {LARGEST_FILE // 2**20} MiB that are read"
             return JSONResponse({"error": text}, status_code=413)
-        try:
-            text = body.decode()
-        except UnicodeDecodeError:
-            return JSONResponse({"error": "the file is no text"}, status_code=422)
         name = _said(request, "name", "file")[:200]
-        return _json(await self._drawn.ask("read", asked(request, "name"), name, text))
+        return _json(await self._drawn.ask("read", asked(request, "name"), name, bytes(body)))
 
     async def search(self, request: Request) -> Response:
         """Stream how far the search is, and the best layouts at its end; with the parameter `soon`, a short one."""

@@ -52,7 +52,9 @@ class Guard:
 
         async def secured(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(SECURITY)
+                headers = MutableHeaders(scope=message)
+                for name, value in SECURITY.items():
+                    headers.setdefault(name, value)
             await send(message)
 
         answer = self._app if scope["type"] != "http" else self._refusal(scope) or self._app

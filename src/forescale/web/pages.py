@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
+from urllib.parse import parse_qsl
 
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 
@@ -31,9 +33,9 @@ from forescale.spec import phrases
 from forescale.struct import Struct
 from forescale.units import GIB, format_bytes, format_count, format_seconds
 from forescale.version import __version__
-from forescale.view.axes import CONFIG, data_axis, value_axis
+from forescale.view.axes import CONFIG, colour, data_axis, value_axis
 from forescale.view.lines import Dot, Line, LineChart
-from forescale.view.page import figure
+from forescale.view.page import figure, rasterised
 from forescale.web.asked import (
     FIELDS,
     Query,
@@ -47,7 +49,8 @@ from forescale.web.asked import (
     search_question,
     told,
 )
-from forescale.web.upload import uploaded
+from forescale.web.upload import as_text, measured, measured_text, uploaded
+from forescale.whole_run import Phase, Prices, project_run
 
 
 class WhatIf(Struct, frozen=True, kw_only=True):
@@ -72,7 +75,7 @@ def curve(points: Sequence[WhatIf], text: str) -> LineChart | None:
     )
     return LineChart(
         title=f"What if: {text}",
-        note="a click on a point asks it",
+        note="a click on a point projects it",
         x=data_axis(f"{points[0].what} ×", [dot.x for dot in dots], log=True, say="{:g}".format),
         y=value_axis("tokens/s/device", [dot.y for dot in dots], log=False, say="{:,.0f}".format, zero=True),
         lines=lines,
@@ -105,6 +108,15 @@ DEPTH = 4
 """Levels of an explanation that are unfolded."""
 TOP = 10
 _EXAMPLES = json.loads((Path(__file__).parent / "analyses.json").read_text(encoding="utf-8"))
+GALLERY = json.loads((Path(__file__).parent / "gallery.json").read_text(encoding="utf-8"))
+"""Published runs: title, step time, source and the address of the question."""
+TRILLION = 1e12
+TABS = (
+    ("layouts", "Layouts"), ("memory", "Memory"), ("time", "Time"), ("pipeline", "Pipeline"), ("network", "Network"),
+    ("cost", "Cost"), ("whatif", "What-if"), ("explain", "Explanation"), ("launch", "Launch file"),
+    ("compare", "Compare"),
+)  # fmt: skip
+"""Panels of details: name and label."""
 ANALYSES = tuple(
     (name, load_preset(name).source, address([*query.items(), ("preset", name)]))
     for name, query in _EXAMPLES.items()
@@ -156,6 +168,7 @@ def form(query: Query) -> str:
         "page.html",
         **answer,
         fields=FIELDS,
+        tabs=TABS,
         said=dict(message),
         analyses=ANALYSES,
         version=__version__,
@@ -174,32 +187,76 @@ def document(query: Query) -> str:
     return json.dumps({**projection.to_json(), "question": question_values(request)})
 
 
+def cost(query: Query) -> str:
+    """Return the days, money and energy of the whole run; of a trillion tokens where the question gives none."""
+    projection, request = _projection(query), question(query)
+    tokens = request.workload.tokens or TRILLION
+    phases = [Phase(name="run", projection=projection, tokens=tokens)]
+    result = project_run(phases, request.operations, Prices(device_hour=price_of(query)))
+    charts = [figure(chart) for chart in result.pictures()]
+    return filled("cost.html", run=result, tokens=tokens, given=request.workload.tokens, charts=charts)
+
+
+def card(query: Query) -> str:
+    """Return the answer as a picture of 1,200 × 630 points (SVG), to share and to embed."""
+    projection = _projection(query)
+    document = projection.to_json()
+    parts = sorted(_parts(projection), key=lambda part: -part[1])
+    bars = [(name, value, colour(name, place)) for place, (name, value) in enumerate(parts)]
+    return filled("card.svg", found=projection, document=document, bars=bars, version=__version__)
+
+
+def card_png(query: Query) -> str:
+    """Return the same picture as PNG, in base64."""
+    return b64encode(rasterised(card(query))).decode()
+
+
+def gallery(query: Query) -> str:
+    """Return published runs next to what is projected for them, each with a link."""
+    del query
+    rows = [(run, _projected(tuple(told(parse_qsl(run["address"]))))) for run in GALLERY]
+    return filled("gallery.html", rows=rows)
+
+
 def pictures(query: Query) -> str:
     """Return what takes longer to draw: what if, where ranks lie, and one step of the pipeline."""
     points = list(_varied(query)) if _projection(query).step_time_s else []
     curves = (curve([point for point in points if point.what == what], parts) for what, parts in WHAT_IF)
     shown, request = [figure(item) for item in curves if item], question(query)
-    drawn = drawings(request) if request.preset == "default" else ()
-    return filled("pictures.html", curves=shown, drawn=drawn)
+    drawn = drawings(request) if request.preset == "default" else []
+    return filled("pictures.html", curves=shown, placement=drawn[:1], pipeline=drawn[1:])
 
 
-def compare(query: Query, kept: Query) -> str:
-    """Return how the question differs from the one that was kept."""
-    result = compared(_projection(kept), _projection(query), name_a="kept", name_b="now")
-    parts = result.to_json()
-    memory = [parts["memory"]["peak_bytes"], *parts["memory"]["parts_bytes"]]
+def compare(query: Query, *kept: Query) -> str:
+    """Return the question next to those that were kept, and how it differs from each of them."""
+    queries = [*kept, query]
+    found = [_projection(item) for item in queries]
+    prices = [one.run_cost(price_of(item)) for item, one in zip(queries, found, strict=True)]
+    columns = [(one, address(item), money) for item, one, money in zip(queries, found, prices, strict=True)]
     return filled(
         "compare.html",
-        found=parts,
-        charts=[figure(picture) for picture in result.pictures()],
-        tables=(
+        columns=columns,
+        pairs=[_pair(item, query, f"question {place}") for place, item in enumerate(kept, 1)],
+    )
+
+
+def _pair(kept: Query, query: Query, name: str) -> dict[str, Any]:
+    """Return how the question differs from one that was kept."""
+    result = compared(_projection(kept), _projection(query), name_a=name, name_b="now")
+    parts = result.to_json()
+    memory = [parts["memory"]["peak_bytes"], *parts["memory"]["parts_bytes"]]
+    return {
+        "name": name,
+        "found": parts,
+        "charts": [figure(picture) for picture in result.pictures()],
+        "tables": (
             ("Figures", parts["figures"], "", WRITTEN["six"]),
             ("Time of a step, in seconds", parts["time_parts_s"], "step_time.", WRITTEN["four"]),
             ("Memory of the fullest device, in GiB", memory, "memory.", WRITTEN["gib"]),
         ),
-        kept=address(kept),
-        now=address(query),
-    )
+        "kept": address(kept),
+        "now": address(query),
+    }
 
 
 def explain(query: Query, quantity: str, stage: str) -> str:
@@ -244,9 +301,14 @@ def fit(query: Query) -> str:
     return filled("fit.html", rows=rows, address=address(query))
 
 
-def read(query: Query, name: str, text: str) -> str:
-    """Return what a framework's file asks, as fields of the form, with what is to be known of it."""
-    return json.dumps(uploaded(name, text, dict(told(query))))
+def read(query: Query, name: str, data: bytes) -> str:
+    """Return what a file says: fields of the form, or how the run that it measured differs from the question."""
+    if (text := measured_text(name, data)) is None:
+        return json.dumps(uploaded(name, as_text(data), dict(told(query))))
+    result = measured(name, text, question(query))
+    kind = "a profiler trace" if result.traces else "a log"
+    shown = filled("diagnosis.html", found=result, file=name)
+    return json.dumps({"format": kind, "fields": {}, "notes": [], "html": shown})
 
 
 def search(tell: Tell, query: Query, limit: float) -> str:
@@ -262,6 +324,7 @@ def search(tell: Tell, query: Query, limit: float) -> str:
         address=address(query),
         charts=shown,
         rows=rows,
+        parts=dict(_parts(result.best[0])),
     )
 
 
@@ -302,8 +365,8 @@ def search_document(tell: Tell, query: Query, limit: float) -> str:
 
 def _searched(tell: Tell, query: Query, limit: float) -> SearchResult:
     def watch(progress: Progress) -> bool:
-        names = ("num_legal", "num_evaluated", "num_pruned", "gap", "elapsed_s")
-        tell({name: getattr(progress, name) for name in names})
+        names = ("num_legal", "num_evaluated", "num_pruned", "gap", "elapsed_s", "best")
+        tell({name: getattr(progress, name) for name in names if name != "best" or progress.gap < 1.0})
         return True
 
     price = price_of(query)
@@ -326,7 +389,7 @@ def _line(query: Query, request: Question, command: str, *more: str) -> str | No
 
 def _answer(query: Query) -> dict[str, Any]:
     projection = _projection(query)
-    parts = [(name, projection.time_s[name]) for name in TIME_PARTS if projection.time_s[name]]
+    parts = _parts(projection)
     return {
         "found": projection,
         "document": projection.to_json(),
@@ -339,6 +402,11 @@ def _answer(query: Query) -> dict[str, Any]:
         "source": load_preset(projection.preset).source,
         "charts": [figure(chart) for chart in projection.pictures()],
     }
+
+
+def _parts(projection: Projection) -> list[tuple[str, float]]:
+    """Return the parts of a step that take time."""
+    return [(name, projection.time_s[name]) for name in TIME_PARTS if projection.time_s[name]]
 
 
 def _layout(query: Query, one: Projection) -> str:

@@ -9,12 +9,14 @@ from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from zlib import decompressobj
 
 from msgspec.structs import replace
 
 from forescale.catalogue.clusters import is_cluster_name
 from forescale.catalogue.models import load_model, model_names, vocabulary_of
-from forescale.errors import ForescaleError, too_large
+from forescale.diagnose import Diagnosis, diagnose, measured_of
+from forescale.errors import ForescaleError, too_large, wrong_type
 from forescale.frameworks.huggingface import read_huggingface
 from forescale.frameworks.huggingface.writer import config_of, same_model
 from forescale.frameworks.readers import read_file
@@ -23,6 +25,8 @@ from forescale.io.line import told_words
 from forescale.io.merge import partial_question
 from forescale.io.named import named_model
 from forescale.io.question import build_question
+from forescale.presets import project_as
+from forescale.question import Question
 from forescale.spec.model import Model
 from forescale.web.asked import FIELDS, LONGEST_VALUE, OWN, ROOTS, leaves
 
@@ -30,6 +34,10 @@ MOST_CHARACTERS = 256 * 1024
 """Of a file."""
 SIZES = ("seq_len", "global_batch_size")
 """Fields of the form that stay as they are where a file does not say them."""
+SAMPLE = 64 * 1024
+"""Bytes in which a log is recognised."""
+MOST_UNPACKED = 64 * 2**20
+"""Bytes of a packed trace that are read."""
 NAMED = 8
 """Keys without effect that are named."""
 
@@ -72,14 +80,52 @@ def uploaded(name: str, text: str, form: Mapping[str, str]) -> dict[str, Any]:
     sections = ("framework", "strategy", "workload", *(() if open_ended else ("devices",)))
     parsed = partial_question(reading).values
     values = {name: parsed[name] for name in sections if name in parsed}
-    fields = dict(_fields(_needed(values, reading.model, form)))
+    fields = dict(form_fields(_needed(values, reading.model, form)))
     if reading.model is not None:
-        fields |= _model(reading.model)
+        fields |= model_fields(reading.model)
     return {
         "format": reading.format,
         "fields": fields,
         "notes": [note.replace(f"{file.parent}/", "") for note in notes],
     }
+
+
+def measured_text(name: str, data: bytes) -> str | None:
+    """Return the text of a log or a profiler trace, unpacked where it is; None for a file of another kind."""
+    if data.startswith(b"\x1f\x8b"):
+        data = decompressobj(wbits=31).decompress(data, MOST_UNPACKED)
+    is_log = (
+        name.endswith((".log", ".out", ".err")) or b"iteration" in data[:SAMPLE] or b"step:" in data[:SAMPLE]
+    )
+    is_trace = data[:1] == b"{" and b'"traceEvents"' in data
+    return as_text(data) if is_trace or (is_log and data[:1] not in b"{#[") else None
+
+
+def as_text(data: bytes) -> str:
+    """Return the text of a file; raises if it is binary."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise wrong_type("the file", "binary", "text in UTF-8") from None
+
+
+def measured(name: str, text: str, question: Question) -> Diagnosis:
+    """Return how the run of a log or trace differs from the question.
+
+    Raises
+    ------
+    ForescaleError
+        If nothing in it states the time of a step.
+    """
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / ("trace.json" if text[:1] == "{" else "run.log")
+        file.write_text(text, encoding="utf-8")
+        try:
+            return diagnose(question, measured_of([str(file)], project_as(question)), project_as)
+        except ForescaleError as error:
+            raise error.worded(str(error).replace(str(file), name)) from None
+        finally:
+            file.unlink()
 
 
 def _needed(values: dict[str, Any], model: Model | None, form: Mapping[str, str]) -> dict[str, Any]:
@@ -104,7 +150,7 @@ def _needed(values: dict[str, Any], model: Model | None, form: Mapping[str, str]
     return {**values, **{name: sections.get(name, {}) for name in ROOTS if name in message}}
 
 
-def _fields(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def form_fields(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Return what a plan says as fields of the form; what has none is a line of `set`."""
     names = {item.path: item.name for item in FIELDS if item.path}
     for path, name in names.items():
@@ -124,7 +170,7 @@ def _fields(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "set", "\n".join(sets)
 
 
-def _model(model: Model) -> dict[str, str]:
+def model_fields(model: Model) -> dict[str, str]:
     """Return a model by its name, or as the config.json of one that is the same, or field by field."""
     name = named_model(model)
     if name is not None:

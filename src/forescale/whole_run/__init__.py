@@ -4,7 +4,7 @@
 them within a deadline or a budget; `layouts` finds the layout of a phase that gives none.
 """
 
-from forescale.whole_run.layouts import searched_layout
+from forescale.whole_run.layouts import projected_phases, searched_layout
 from forescale.whole_run.run import Phase, Prices, Ramp, RunProjection, project_run
 
-__all__ = ["Phase", "Prices", "Ramp", "RunProjection", "project_run", "searched_layout"]
+__all__ = ["Phase", "Prices", "Ramp", "RunProjection", "project_run", "projected_phases", "searched_layout"]

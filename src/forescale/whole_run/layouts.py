@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import gcd
 
+from forescale.projection.result import Projection
 from forescale.question import Question
 from forescale.search import SearchResult
 from forescale.search.machines import fitting
 from forescale.spec.layout import Layout
 from forescale.spec.proposal import Constraint
 from forescale.units import counted
+from forescale.whole_run.run import Phase
 
 Search = Callable[[Question], SearchResult]
 
@@ -40,9 +42,30 @@ def searched_layout(parts: Sequence[Question], search: Search) -> tuple[Layout, 
         question = question.with_space(rules=(*question.space.rules, _divides(common)))
     result, has_margin = fitting(question, search)
     margin = "with margin" if has_margin else "as expected, but not at the upper end of the 80 % interval"
-    return result.best[
-        0
-    ].strategy, f"fastest of {counted(result.num_legal, 'legal layout')} that fits {margin}"
+    layout = result.best[0].strategy
+    return layout, f"fastest of {counted(result.num_legal, 'legal layout')} that fits {margin}"
+
+
+def projected_phases(
+    name: str, parts: Sequence[Question], search: Search, project: Callable[[Question], Projection]
+) -> list[Phase]:
+    """Return the phases of a question, or of the questions of each batch where the batch grows.
+
+    The layout is searched if none is given; `search` and `project` answer a question.
+    """
+    origin = ""
+    if parts[-1].strategy is None:
+        layout, origin = searched_layout(parts, search)
+        parts = [part.with_layout(layout) for part in parts]
+    return [
+        Phase(
+            name=name if len(parts) == 1 else f"{name}, {part.workload.global_batch_size:,}",
+            projection=project(part),
+            tokens=part.workload.tokens or 0.0,
+            origin=origin,
+        )
+        for part in parts
+    ]
 
 
 def _divides(batch: int) -> Constraint:

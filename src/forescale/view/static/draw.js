@@ -56,21 +56,43 @@ function saving(place, spec) {
   place.after(button);
 }
 
-function draw(inside) {
-  for (const place of inside.querySelectorAll(".chart[data-spec]")) if (!place.closest("details:not([open])")) drawChart(place);
+// What is hidden is drawn when it is shown. The library is loaded before the first chart, never before the answer.
+async function draw(inside) {
+  const places = [...inside.querySelectorAll(".chart[data-spec]")].filter((place) => !place.closest("details:not([open]), [hidden]"));
+  if (!places.length) return;
+  for (const place of places) {
+    const { height, data } = JSON.parse(place.dataset.spec);
+    const bars = new Set((data?.values || []).map((row) => row.bar)).size;
+    place.style.minHeight = (height?.step ? height.step * bars : height || 0) + 56 + "px";  // nothing moves when it is drawn
+  }
+  await library();
+  for (const place of places) if (place.dataset.spec && place.isConnected) drawChart(place);
 }
 
-async function unpack(library) {
-  const bytes = Uint8Array.from(atob(library.textContent), (each) => each.charCodeAt(0));
+let loading = null;
+function library() {
+  const packed = document.getElementById("library"), files = document.getElementById("chart-config").dataset.library;
+  loading ||= packed ? unpack(packed) : (files || "").split(" ").filter(Boolean).reduce((before, file) => before.then(() => load(file)), Promise.resolve());
+  return loading;
+}
+
+function load(file) {
+  return new Promise((resolve, reject) => {
+    const script = document.createElement("script");
+    script.src = file; script.onload = resolve; script.onerror = reject;
+    document.head.append(script);
+  });
+}
+
+async function unpack(packed) {
+  const bytes = Uint8Array.from(atob(packed.textContent), (each) => each.charCodeAt(0));
   const script = document.createElement("script");
   script.textContent = await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
   document.head.append(script);
 }
 
-async function begin() {
+function begin() {
   document.body.append(tip);
-  const library = document.getElementById("library");
-  if (library) await unpack(library);
   draw(document);
 }
 

@@ -30,7 +30,8 @@ function problem(text, field, focus) {
   const place = by("problem"), input = field && by(field);
   place.textContent = text;
   if (input) {
-    if (by("more").contains(input)) by("more").open = true;
+    const group = input.closest("details");
+    if (group) group.open = true;
     input.setAttribute("aria-invalid", "true");
     input.setAttribute("aria-describedby", "problem");
     const note = document.createElement("small");
@@ -55,13 +56,14 @@ function current(parts) {
   for (const part of parts) { part.classList.remove("outdated"); part.removeAttribute("aria-busy"); }
 }
 
-const answers = () => [by("answer"), by("details")];
+const answers = () => [by("answer"), by("details"), by("compared")];
 const answered = () => Boolean(by("step"));
 
 function sent() {
+  by("diagnosis").textContent = "";  // it answers the question before
   if (answered()) {
     outdated(answers(), true);
-    by("state").textContent = "Computing. The figures below answer the previous question.";
+    by("state").textContent = "Computing. The dimmed figures answer the previous question.";
   } else by("state").textContent = "Computing.";
   if (ranking.key !== searchWords()) leaveRanking();
   gain();
@@ -70,11 +72,12 @@ function sent() {
 function refused(text, field, focus) {
   problem(text, field, focus);
   for (const part of answers()) part.removeAttribute("aria-busy");
-  by("state").textContent = answered() ? "The figures below answer the previous question." : "";
+  by("state").textContent = answered() ? "The dimmed figures answer the previous question." : "";
   rank();
 }
 
 // The best layouts are searched next to every answer, for a short time; the button searches for longer, or cancels.
+const rankings = () => [by("ranking"), by("hero")];
 const ranking = { key: null, shown: false, source: null, wait: 0 };
 
 function stop() {
@@ -85,7 +88,7 @@ function stop() {
 }
 
 function say(text) {
-  const stale = by("ranking").classList.contains("outdated") ? "The layouts below answer the previous question." : "";
+  const stale = by("ranking").classList.contains("outdated") ? "The dimmed layouts answer the previous question." : "";
   by("progress").textContent = [text, stale].filter(Boolean).join(" ");
 }
 
@@ -93,7 +96,7 @@ function leaveRanking() {
   stop();
   ranking.key = null; ranking.shown = false;
   if (!by("ranking").hasChildNodes()) return;
-  outdated([by("ranking")], true);
+  outdated(rankings(), true);
   gain();
   say("");
 }
@@ -111,17 +114,20 @@ function search(soon) {
   say("Searching …");
   const source = new EventSource("/search?" + (soon ? "soon=1&" : "") + words());
   ranking.source = source;
-  const end = (text) => { stop(); by("ranking").removeAttribute("aria-busy"); say(text); };
+  const end = (text) => { stop(); for (const part of rankings()) part.removeAttribute("aria-busy"); say(text); };
   source.addEventListener("progress", (event) => {
     const far = JSON.parse(event.data), count = (value) => value.toLocaleString("en");
-    say(`${count(far.num_evaluated)} of ${count(far.num_legal)} legal layouts evaluated, ${count(far.num_pruned)} excluded by a bound; ${far.elapsed_s.toFixed(1)} s`);
+    const best = far.best ? ` Best step so far: ${far.best.toPrecision(4)} s.` : "";
+    say(`Searching: ${count(far.num_evaluated + far.num_pruned)} of ${count(far.num_legal)} legal layouts settled in ${far.elapsed_s.toFixed(0)} s.${best}`);
   });
   source.addEventListener("found", (event) => {
     by("ranking").innerHTML = event.data;
-    current([by("ranking")]);
+    by("hero").replaceChildren(by("ranking").querySelector(".hero-source"));
+    current(rankings());
     ranking.shown = true;
     end("");
-    htmx.process(by("ranking")); draw(by("ranking")); gain(); said("found");
+    for (const part of rankings()) htmx.process(part);
+    draw(by("ranking")); gain(); said("found");
   });
   source.addEventListener("failed", (event) => {
     ranking.shown = true;  // asked again, it would fail again
@@ -134,12 +140,24 @@ function search(soon) {
   source.onerror = () => { if (ranking.source === source) end("The server did not answer the search; try again."); };
 }
 
-// How much shorter the best step is than that of the layout above.
+// How much shorter the best step is than that of the form's layout, and which parts of the step make the difference.
+const NAMES = { tensor_comm: "tensor communication", context_comm: "context communication", expert_comm: "expert communication", pipeline_comm: "pipeline communication", data_comm: "data-parallel communication", host_comm: "transfers to the host", bubble: "the pipeline bubble", recompute: "recomputation", ffn: "feed-forward", moe: "experts", norm: "normalization", head: "the output layer" };
+
 function gain() {
-  const place = by("gain"), best = document.querySelector("#ranking tbody data"), now = document.querySelector("#step data");
+  const place = by("gain"), why = by("why"), best = document.querySelector("#hero [data-parts]"), now = document.querySelector("#answer [data-parts]"), step = document.querySelector("#step data");
   if (!place || !best) return;
-  const known = now && !document.querySelector("#answer.outdated, #ranking.outdated"), saved = known ? 1 - Number(best.value) / Number(now.value) : 0;
-  place.textContent = saved > 0.0005 ? `The first layout takes ${(100 * saved).toPrecision(2)} % less time per step than the layout above.` : "";
+  const known = now && step && !document.querySelector("#answer.outdated, #hero.outdated"), saved = known ? 1 - Number(best.dataset.step) / Number(step.value) : 0;
+  const differs = saved > 0.0005;
+  place.textContent = differs ? `The best layout takes ${(100 * saved).toPrecision(2)} % less time per step than yours.` : known ? "No layout of this search is faster than yours." : "";
+  why.textContent = known && differs ? reason(JSON.parse(best.dataset.parts), JSON.parse(now.dataset.parts)) : "";
+}
+
+function reason(best, now) {
+  const seconds = (value) => `${Math.abs(value).toPrecision(2)} s`, total = Object.values(now).reduce((sum, value) => sum + value, 0);
+  const changes = [...new Set([...Object.keys(best), ...Object.keys(now)])].map((name) => [NAMES[name] || name, (best[name] || 0) - (now[name] || 0)]).filter(([, value]) => Math.abs(value) > 0.002 * total).sort((a, b) => a[1] - b[1]);
+  const less = changes.filter(([, value]) => value < 0).slice(0, 3).map(([name, value]) => `${seconds(value)} less on ${name}`);
+  const more = changes.filter(([, value]) => value > 0).slice(-2).reverse().map(([name, value]) => `${seconds(value)} more on ${name}`);
+  return less.length ? `Per step it spends ${less.join(", ")}${more.length ? `; ${more.join(" and ")}` : ""}.` : "";
 }
 
 // A link to another layout changes the layout of the form and nothing else that was typed; any other changes its fields.
@@ -174,10 +192,10 @@ function clear(chosen) {
 // A framework's file fills the form with what it says; what it leaves open stays.
 let reads = 0;
 async function read(file) {
-  const mine = ++reads, place = by("read"), most = 1048576;
+  const mine = ++reads, place = by("read"), most = 8388608;
   const note = (text) => { const line = document.createElement("p"); line.textContent = text; place.append(line); };
   const failed = (text) => { place.textContent = ""; problem(`${file.name}: ${text}`, "file", true); };
-  if (file.size > most) { failed("The file is larger than 1 MiB."); return; }
+  if (file.size > most) { failed("The file is larger than 8 MiB."); return; }
   place.textContent = `Reading ${file.name} …`;
   let answer, found;
   try {
@@ -189,6 +207,7 @@ async function read(file) {
   place.textContent = "";
   note(`${file.name}: read as ${found.format}.`);
   for (const each of found.notes) note(each);
+  if (found.html) { by("diagnosis").innerHTML = found.html; by("diagnosis").scrollIntoView({ block: "nearest" }); return; }
   for (const [name, value] of Object.entries(found.fields)) by(name).value = value;
   submit();
 }
@@ -210,26 +229,176 @@ function slid(slider) {
 
 // Screen readers announce what changed in a few words.
 function said(id) {
-  const told = document.querySelectorAll(id === "answer" ? "#answer h2, .figures > div" : "#ranking > div > p");
+  const told = document.querySelectorAll(id === "answer" ? "#answer .asked, #answer .layout, #answer .big, #answer .figures > div" : "#gain, #why, #ranking > div > p");
   by("said").textContent = [...told].map((each) => each.textContent.trim().replace(/\s+/g, " ")).join("; ");
 }
 
-// What was kept stays in the browser.
+// Up to three questions are kept, in the browser and in the link to the comparison.
+const kept = () => JSON.parse(sessionStorage.getItem("kept") || "[]");
+const question = () => document.querySelector("#details [data-address]")?.dataset.address || "";
+
 function comparable() {
-  if (by("compare")) by("compare").hidden = !sessionStorage.getItem("kept");
+  const questions = kept(), link = by("compare-link");
+  by("forget").hidden = link.hidden = !questions.length;
+  by("keep").disabled = questions.length > 2;
+  link.href = `/?${question()}#compare=${encodeURIComponent(questions.join("|"))}`;
+}
+
+function compared() {
+  comparable();
+  const questions = kept(), query = new URLSearchParams(question());
+  for (const each of questions) query.append("with", each);
+  if (!questions.length) by("compared").textContent = "";
+  else if (selected() === "compare" && answered()) fetched(`/compare?${query}`, () => String(query) === comparison() && answerIsCurrent(), (text) => { by("compared").innerHTML = text; });
+}
+
+function comparison() {
+  const query = new URLSearchParams(question());
+  for (const each of kept()) query.append("with", each);
+  return String(query);
+}
+
+const answerIsCurrent = () => !by("answer").classList.contains("outdated");
+
+// What answers a question that is not the current one any more is discarded.
+async function fetched(path, wanted, show) {
+  let answer, text;
+  try { answer = await fetch(path, { headers: { "HX-Request": "true" } }); text = await answer.text(); } catch { return; }
+  if (!wanted()) return;
+  if (answer.status === 429) { setTimeout(() => wanted() && fetched(path, wanted, show), 1000 * (answer.headers.get("Retry-After") || 1)); return; }
+  if (!answer.ok) { const box = document.createElement("div"); box.innerHTML = text; text = ""; problem(box.textContent.trim(), "", false); return; }
+  show(text);
+  for (const part of [by("compared"), by("details")]) { htmx.process(part); draw(part); }
+  current([by("compared")]);
+}
+
+function pictures() {
+  const address = question();
+  if (address) setTimeout(() => address === question() && fetched(`/pictures?${address}`, () => address === question(), (text) => {
+    const box = document.createElement("template");
+    box.innerHTML = text;
+    for (const part of box.content.querySelectorAll("[data-part]")) by(part.dataset.part).replaceChildren(...part.childNodes);
+  }), 300);
+}
+
+function keep(questions) {
+  sessionStorage.setItem("kept", JSON.stringify(questions.slice(0, 3)));
+  compared();
+}
+
+// Tabs; the selected one is part of the address.
+const tabs = () => [...document.querySelectorAll("[role=tab]")];
+const selected = () => document.querySelector("[role=tab][aria-selected=true]").dataset.tab;
+
+function select(name) {
+  for (const tab of tabs()) {
+    const is = tab.dataset.tab === name, panel = by(`panel-${tab.dataset.tab}`);
+    tab.setAttribute("aria-selected", String(is)); tab.tabIndex = is ? 0 : -1;
+    if (panel) panel.hidden = !is;
+  }
+  if (name === "cost" && by("run")) htmx.trigger("#run", "opened");
+  if (name === "compare") compared();
+  const panel = by(`panel-${name}`);
+  if (panel) draw(panel);
+}
+
+function remember() {
+  const hash = selected() === "layouts" ? "" : `#${selected()}`;
+  if (location.hash !== hash) history.replaceState(history.state, "", location.pathname + location.search + hash);
+}
+
+function restored() {
+  const hash = decodeURIComponent(location.hash.slice(1)), names = tabs().map((tab) => tab.dataset.tab);
+  if (hash === "gallery") by("gallery").open = true;
+  if (hash.startsWith("compare=")) { sessionStorage.setItem("kept", JSON.stringify(hash.slice(8).split("|").slice(0, 3))); select("compare"); } else if (names.includes(hash)) select(hash);
+}
+
+// The card: a picture of the answer, to save, to link and to embed.
+function share(address) {
+  const here = location.origin, link = `${here}/?${address}`, card = `${here}/card.svg?${address}`;
+  by("card").src = card; by("card").alt = `The answer as a picture: ${document.querySelector(".asked")?.textContent || ""}`;
+  by("card-svg").href = card; by("card-png").href = `/card.png?${address}`; by("card-link").href = link;
+  by("embed-html").textContent = `<a href="${link}"><img src="${card}" width="600" alt="Forescale"></a>`;
+  by("embed-markdown").textContent = `[![Forescale](${card})](${link})`;
+  by("share").showModal();
+}
+
+// Models, clusters and frameworks are chosen from a list that every word typed narrows; numbers stand next to names.
+let numbers = null, catalogue = null;
+const unit = (value, digits = 3) => { const place = Math.max(0, Math.floor(Math.log10(value) / 3)); return `${Number((value / 1000 ** place).toPrecision(digits))}${["", "k", "M", "G", "T", "P"][place]}`; };
+const describe = {
+  model: (row) => `${unit(row.params).replace("G", " B").replace("M", " M").replace("T", " T")} parameters · ${row.layers} layers${row.seq_len ? ` · up to ${row.seq_len.toLocaleString("en")} tokens` : ""}`,
+  cluster: (row) => `${(row.hbm / 2 ** 30).toFixed(0)} GiB · ${unit(row.flops).replace(/([A-Z])$/, " $1")}FLOP/s bf16`,
+};
+const METERS = { flops: "compute", bandwidth: "memory", network: "network" };
+
+function picker(input) {
+  const names = [...by(`${input.id}-names`).options].map((option) => option.value), list = document.createElement("ul");
+  let shown = [], at = -1;
+  input.removeAttribute("list"); list.className = "names"; list.id = `${input.id}-list`; list.hidden = true;
+  list.setAttribute("role", "listbox"); list.setAttribute("aria-label", `${input.id} names`);
+  for (const [name, value] of Object.entries({ role: "combobox", "aria-expanded": "false", "aria-controls": list.id, "aria-autocomplete": "list" })) input.setAttribute(name, value);
+  input.after(list);
+  const close = () => { list.hidden = true; input.setAttribute("aria-expanded", "false"); input.removeAttribute("aria-activedescendant"); };
+  const mark = (place) => {
+    at = place;
+    [...list.children].forEach((row, index) => row.setAttribute("aria-selected", String(index === at)));
+    const row = list.children[at];
+    if (row) { input.setAttribute("aria-activedescendant", row.id); row.scrollIntoView({ block: "nearest" }); } else input.removeAttribute("aria-activedescendant");
+  };
+  const choose = (name) => { close(); if (input.value !== name) { input.value = name; input.dispatchEvent(new Event("change", { bubbles: true })); } };
+  const open = async (all) => {
+    const terms = all ? [] : input.value.toLowerCase().split(/[\s-]+/).filter(Boolean);
+    shown = names.filter((name) => terms.every((term) => name.toLowerCase().includes(term)));
+    const rows = numbers?.[input.id], highest = (name) => Math.max(...rows.map((row) => row[name]));
+    list.replaceChildren(...shown.slice(0, 200).map((name, place) => {
+      const row = document.createElement("li"), known = rows?.find((each) => each.name === name);
+      row.id = `${list.id}-${place}`; row.setAttribute("role", "option"); row.setAttribute("aria-selected", "false"); row.textContent = name;
+      if (known) {
+        const text = document.createElement("small");
+        text.textContent = describe[input.id](known);
+        if (input.id === "cluster") for (const [key, label] of Object.entries(METERS)) text.insertAdjacentHTML("beforeend", `${key === "flops" ? "<br>" : ""}${label} <span class="meter"><i style="width:${(100 * known[key] / highest(key)).toFixed(0)}%"></i></span> `);
+        row.append(text);
+      }
+      row.addEventListener("mousedown", (event) => { event.preventDefault(); choose(name); });
+      return row;
+    }));
+    at = -1;
+    list.hidden = !shown.length || document.activeElement !== input; input.setAttribute("aria-expanded", String(!list.hidden));
+    if (!numbers && describe[input.id]) { catalogue ||= fetch("/static/names.json").then((answer) => answer.json()).catch(() => ({})); numbers = await catalogue; if (!list.hidden) open(all); }
+  };
+  input.addEventListener("click", () => open(true));
+  input.addEventListener("input", () => open(false));
+  input.addEventListener("blur", close);
+  input.addEventListener("keydown", (event) => {
+    if (event.key === "ArrowDown" || event.key === "ArrowUp") {
+      event.preventDefault();
+      if (list.hidden) { open(true); return; }
+      mark((at + (event.key === "ArrowDown" ? 1 : -1) + list.children.length) % list.children.length);
+    } else if (event.key === "Escape") close();
+    else if (event.key === "Enter" && !list.hidden && at >= 0) { event.preventDefault(); choose(shown[at]); }
+  });
 }
 
 document.addEventListener("click", async (event) => {
-  const dialog = by("explanation"), target = event.target;
-  if (target === dialog || target.parentElement === dialog && target.type === "button") dialog.close();
+  const target = event.target, dialog = target.closest && target.closest("dialog");
+  if (dialog && (target === dialog || target.parentElement === dialog && target.classList.contains("save") && !("copy" in target.dataset))) dialog.close();
   if ("copy" in target.dataset) { await navigator.clipboard.writeText(target.nextElementSibling.textContent); target.textContent = "Copied"; }
-  if (target.id === "keep") { sessionStorage.setItem("kept", target.dataset.address); target.textContent = "Kept"; comparable(); }
-  if (target.id === "compare") {
-    const kept = encodeURIComponent(sessionStorage.getItem("kept"));
-    htmx.ajax("GET", `/compare?with=${kept}&${by("keep").dataset.address}`, "#compared");
-  }
+  if ("share" in target.dataset) share(target.dataset.share);
+  if ("tab" in target.dataset) { select(target.dataset.tab); remember(); }
+  if (target.id === "keep") keep([...kept(), question()]);
+  if (target.id === "forget") keep([]);
   const link = target.closest && target.closest("[data-layout] a[href^='/?']");
   if (link && !(event.ctrlKey || event.metaKey || event.shiftKey || event.altKey)) { event.preventDefault(); follow(link.getAttribute("href"), link); }
+});
+
+document.addEventListener("keydown", (event) => {
+  if (event.target.role !== "tab" && event.target.getAttribute?.("role") !== "tab") return;
+  const all = tabs(), at = all.indexOf(event.target), to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: all.length - 1 }[event.key];
+  if (to === undefined) return;
+  event.preventDefault();
+  const tab = all[(to + all.length) % all.length];
+  select(tab.dataset.tab); remember(); tab.focus();
 });
 
 // Whether an error may take the focus: not from someone who types in the next field already.
@@ -238,18 +407,27 @@ const asks = (event) => event.detail.requestConfig.triggeringEvent?.type !== "ch
 document.addEventListener("DOMContentLoaded", () => {
   const first = by("problem");
   comparable(); slide();
+  for (const input of document.querySelectorAll("#question input[list]")) picker(input);
+  addEventListener("hashchange", restored);
+  restored(); pictures();
+  for (const kind of ["dragover", "dragleave", "drop"]) document.addEventListener(kind, (event) => {
+    if (!event.dataTransfer?.types.includes("Files")) return;
+    event.preventDefault();
+    document.body.classList.toggle("dropping", kind === "dragover");
+    if (kind === "drop" && event.dataTransfer.files.length) read(event.dataTransfer.files[0]);
+  });
   if (first.textContent) problem(first.textContent, first.dataset.field, true);
   rank();
   document.addEventListener("input", (event) => { if (event.target.dataset.for) slid(event.target); else if (event.target.closest("#question")) slide(); });
   document.addEventListener("follow", (event) => { event.preventDefault(); follow(event.detail, event.target); });
   document.addEventListener("toggle", (event) => { if (event.target.open) draw(event.target); }, true);
-  document.addEventListener("quantity", (event) => htmx.ajax("GET", `/explain?${new URLSearchParams(event.detail)}&${by("keep").dataset.address}`, "#tree"));
+  document.addEventListener("quantity", (event) => htmx.ajax("GET", `/explain?${new URLSearchParams(event.detail)}&${question()}`, { target: "#tree", source: "#tree" }));
   by("config").addEventListener("change", (event) => { if (event.target.value.trim()) by("model").value = "own"; });
   by("clear").addEventListener("click", () => clear(() => true));
   by("clear-layout").addEventListener("click", () => clear(inLayout));
   by("search").addEventListener("click", () => {
     if (!ranking.source && !ranking.wait) { search(false); return; }
-    stop(); by("ranking").removeAttribute("aria-busy"); say("Cancelled.");
+    stop(); for (const part of rankings()) part.removeAttribute("aria-busy"); say("Cancelled.");
   });
   by("file").addEventListener("change", (event) => {
     event.stopPropagation();
@@ -262,13 +440,13 @@ document.addEventListener("DOMContentLoaded", () => {
       event.detail.shouldSwap = false;
       const question = words();
       if (ofAnswer) by("state").textContent = "The server is busy; the question is sent again.";
-      setTimeout(() => { if (!ofAnswer || question === words()) ofAnswer ? submit() : htmx.ajax("GET", pathInfo.finalRequestPath, { target }); }, 1000 * (xhr.getResponseHeader("Retry-After") || 1));
+      setTimeout(() => { if (!ofAnswer || question === words()) ofAnswer ? submit() : htmx.ajax("GET", pathInfo.finalRequestPath, { target, source: target }); }, 1000 * (xhr.getResponseHeader("Retry-After") || 1));
     } else if (ofAnswer && xhr.status >= 400) {
       event.detail.shouldSwap = false;
       const text = document.createElement("div");
       text.innerHTML = xhr.responseText;
       refused(text.textContent.trim(), text.firstElementChild?.dataset.field, asks(event));
-    } else if (ofAnswer) { noProblem(); current(answers()); by("state").textContent = ""; }
+    } else if (ofAnswer) { noProblem(); current([by("answer"), by("details")]); by("state").textContent = ""; }
   });
   document.body.addEventListener("htmx:sendError", (event) => {
     const text = "The server did not answer. Check that forescale serve is running, and try again.";
@@ -277,8 +455,8 @@ document.addEventListener("DOMContentLoaded", () => {
   });
   document.body.addEventListener("htmx:afterSwap", (event) => {
     requestAnimationFrame(() => setTimeout(draw, 0, event.target.id === "answer" ? by("details") : event.target));  // numbers are seen first
-    comparable();
     if (event.target.id === "answer") {
+      select(selected()); remember(); comparable(); pictures();
       said("answer"); rank();
       if (matchMedia("(max-width: 50rem)").matches && asks(event)) by("answer").scrollIntoView();
     }

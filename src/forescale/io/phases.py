@@ -1,0 +1,34 @@
+"""A phase whose batch grows, as Megatron-LM's `rampup_batch_size`."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from forescale.errors import missing, wrong_type
+from forescale.io.named import build
+from forescale.question import Question
+from forescale.units import parse
+from forescale.whole_run import Ramp
+
+RAMP = "rampup_batch_size"
+"""Key of a phase whose batch grows."""
+
+
+def ramped(question: Question, ramp: object) -> list[Question]:
+    """Return the question of each batch of a phase: one, or those of `ramp` (start, increment and samples).
+
+    Raises
+    ------
+    SpecError
+        If the question has no number of tokens, or the ramp is not three numbers.
+    """
+    if question.workload.tokens is None:
+        raise missing("the number of training tokens", "give --tokens 15T, or --phase 'tokens=15T …'")
+    if ramp is None:
+        return [question]
+    raw = ramp.split(",") if isinstance(ramp, str) else ramp
+    if not isinstance(raw, list | tuple) or len(raw) != 3:
+        raise wrong_type(RAMP, ramp, "start, increment and samples, such as 256,256,2M")
+    names = [item.name for item in fields(Ramp)]
+    values = {name: parse(value, "token") for name, value in zip(names, raw, strict=True)}
+    return build(Ramp, values, where=RAMP).parts(question)

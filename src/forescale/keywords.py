@@ -1,0 +1,213 @@
+"""Questions from the keywords of a function of `import forescale`, read as the values of a plan file are."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields, is_dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+from msgspec.structs import replace
+
+from forescale.cost.select import Costs
+from forescale.errors import UnknownKeyError, extra_missing, given_twice, wrong_type
+from forescale.io.measurements import CostSection
+from forescale.io.plan import spelt_out
+from forescale.io.question import KINDS, build_layout, build_question
+from forescale.io.space import held_space
+from forescale.question import Question, question_of
+from forescale.records import home_of, same
+from forescale.spec import Cluster, Layout, Model, Workload
+from forescale.spec.framework import searched as framework_space
+from forescale.spec.framework import with_recipes
+from forescale.spec.space import NAMES, Space
+
+F = TypeVar("F", bound=Callable[..., object])
+Keywords: TypeAlias = Mapping[str, Any]
+"""Arguments of a function of the face by name."""
+LAYOUT = tuple(item.name for item in fields(Layout))
+RUN = tuple(item.name for item in fields(Workload))
+COST = tuple(item.name for item in fields(CostSection))
+PLAN = (
+    *("devices", "nodes", "sites", "framework", "preset", "preset_options"),
+    *("hardware_config", "operations"),
+    *("objective", "max_memory", "safe"),
+)
+PARTS = {"space": Space, "costs": Costs}
+KEYWORDS = (*PLAN, *RUN, *LAYOUT, *COST, *PARTS)
+"""Keywords that every function of a question has."""
+SEQ_LEN = 4096
+WHERE = "the question"
+SEVERAL = (list, tuple, range, set, frozenset)
+"""Values of a dimension that a search may choose from."""
+
+
+class TransformersConfig(Protocol):
+    """A configuration of transformers."""
+
+    model_type: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the configuration's keys."""
+
+
+class TorchModule(Protocol):
+    """A `torch.nn.Module`."""
+
+    def parameters(self, recurse: bool = ...) -> Any:  # noqa: ANN401 (as torch has it)
+        """Return the parameters."""
+
+
+def question_of_layout(keywords: Keywords, *, framework: str | None = None) -> Question:
+    """Return the question of one layout that the keywords of a function make, or the complete one among them.
+
+    `framework` trains where no keyword names one.
+    """
+    model, cluster, strategy, workload, values = _parts(keywords)
+    if isinstance(model, Question):
+        return question_of(model, cluster, workload, strategy=strategy, **values)
+    values.setdefault("framework", framework)
+    layout = {name: values.pop(name) for name in LAYOUT if name in values}
+    question, parts = _read(model, cluster, strategy, workload, values, layout=layout, laid=True)
+    return replace(question, **parts)
+
+
+def question_of_space(keywords: Keywords, *, limited: bool = False) -> Question:
+    """Return the question of a space of layouts that the keywords of a function make, or the complete one among them.
+
+    `limited` restricts it to what the framework supports.
+    """
+    model, cluster, _, workload, values = _parts(keywords)
+    if isinstance(model, Question):
+        return question_of(model, cluster, workload, **values)
+    kept = {name: values.pop(name) for name in NAMES if name in values}
+    layout = {name: values.pop(name) for name in LAYOUT if name in values}
+    question, parts = _read(model, cluster, None, workload, values, layout=layout or None)
+    space: Space = parts.pop("space", Space())
+    if question.strategy is not None:
+        space = replace(space, base=question.strategy)
+    if question.framework is not None:
+        space = framework_space(question.framework, space, limited=limited)
+    several = {name: tuple(item) if isinstance(item, SEVERAL) else (item,) for name, item in kept.items()}
+    several |= {
+        name: tuple(_policy(one) for one in item) for name, item in several.items() if name == "recompute"
+    }
+    texts = {name: list(map(_word, item)) for name, item in several.items() if all(map(_is_word, item))}
+    chosen: dict[str, Any] = {name: item for name, item in several.items() if name not in texts}
+    space = replace(space, **chosen)
+    space = held_space(same(space, WHERE, "space"), texts, question.model, where=f"{WHERE}:")
+    if question.framework is not None:
+        space = with_recipes(question.framework, space, question.model, question.cluster, question.assumed)
+    return replace(question, **{**parts, "strategy": None, "space": space})
+
+
+def _parts(keywords: Keywords) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    """Return model, cluster, layout and workload, and the keywords that have a value."""
+    kept = {name: plain(keywords[name]) for name in KEYWORDS if keywords.get(name) is not None}
+    names = ("model", "cluster", "strategy", "workload")
+    model, cluster, strategy, workload = (keywords.get(name) for name in names)
+    return model_object(model, keywords), cluster, strategy, workload, kept
+
+
+def model_object(model: object, keywords: Keywords) -> object:
+    """Return a configuration of transformers as a dictionary, and a module as what its code computes."""
+    config = getattr(model, "config", model)
+    if callable(describe := getattr(config, "to_dict", None)) and hasattr(config, "model_type"):
+        return describe()
+    if callable(getattr(model, "named_parameters", None)):
+        return traced_module(model, seq_len=keywords.get("seq_len") or SEQ_LEN)
+    return model
+
+
+def traced_module(model: Any, *values: Any, **options: Any) -> Model:  # noqa: ANN401 (as `trace` takes them)
+    """Return a traced module; what traces is loaded first."""
+    try:
+        from forescale.trace import trace
+    except ImportError as error:
+        raise extra_missing("fs.trace", str(error.name), "trace") from error
+    return trace(model, *values, **options)
+
+
+def names_checked(function: F) -> F:
+    """Return a function of the face that refuses an unknown keyword with the nearest one."""
+    known = tuple(inspect.signature(function).parameters)
+
+    @wraps(function)
+    def call(*values: object, **keywords: object) -> object:
+        for name in keywords:
+            if name not in known:
+                raise UnknownKeyError(name, f"fs.{function.__name__}", known, home_of(name, KINDS))
+        return function(*values, **keywords)
+
+    return call  # type: ignore[return-value]
+
+
+def _policy(value: object) -> object:
+    """Return a recompute policy that is given by its fields as `project` takes it; all else as it is."""
+    return build_layout({"recompute": value}, 1, where=WHERE).recompute if isinstance(value, dict) else value
+
+
+def _is_word(value: object) -> bool:
+    return isinstance(value, str | int)
+
+
+def _word(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _read(
+    model: Model | str | Path | Mapping[str, Any],
+    cluster: Cluster | str | Path | None,
+    strategy: Layout | None,
+    workload: Workload | None,
+    overrides: dict[str, Any],
+    *,
+    layout: dict[str, Any] | None,
+    laid: bool = False,
+) -> tuple[Question, dict[str, Any]]:
+    """Return what plain words and values ask, read as a plan file is, and the whole parts among them."""
+    parts = {name: overrides.pop(name) for name in PARTS if overrides.get(name) is not None}
+    for name, part in parts.items():
+        if not isinstance(part, PARTS[name]):
+            raise wrong_type(name, part, f"an fs.{PARTS[name].__name__}").at(WHERE)
+        same(part, WHERE, name)
+    run = {name: overrides.pop(name) for name in RUN if name in overrides}
+    cost = {name: overrides.pop(name) for name in COST if name in overrides}
+    values = {name: overrides.pop(name) for name in PLAN if name in overrides}
+    for name, raw, explicit in (("layout", strategy, layout), ("workload", workload, run)):
+        if raw is not None and explicit:
+            fix = f"a complete {name} is given: change it with dataclasses.replace"
+            raise given_twice(list(explicit), fix=fix).at(WHERE)
+    if isinstance(run.get("precision"), str):
+        run["precision"] = {"compute": run["precision"]}
+    if layout and isinstance(layout.get("recompute"), str):
+        layout["recompute"] = {"granularity": layout["recompute"]}
+    values |= {"model": plain(model), "cluster": plain(cluster), "workload": workload or _tables(run)}
+    if strategy is not None or layout is not None:
+        values["strategy"] = strategy or _tables(layout or {})
+    if cost:
+        values["cost"] = cost
+    present = {name: value for name, value in values.items() if value is not None}
+    return build_question(spelt_out(present), where=WHERE, laid=laid, default_framework=True), parts
+
+
+def plain(value: Any) -> Any:  # noqa: ANN401 (any value)
+    """Return a word as a file would have it: numbers and arrays of numpy as Python's, paths as text."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
+    return type(value)(map(plain, value)) if type(value) in (list, tuple) else value
+
+
+def _tables(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return words whose values are plain: specifications within as tables."""
+    return {
+        name: asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+        for name, value in values.items()
+    }
