@@ -22,12 +22,12 @@ from msgspec.structs import replace
 
 from forescale.cost.run_calibration import RECIPE, Assumptions, load_run_calibration, years_of
 from forescale.errors import ForescaleError
-from forescale.evidence.case import Case
-from forescale.evidence.cases import load_cases, plan_keys, plan_of
 from forescale.files import read_table
 from forescale.io.question import build_question
 from forescale.project import project
 from forescale.struct import Struct
+from forescale.validation.case import Case
+from forescale.validation.cases import load_cases, plan_keys, plan_of
 
 ROWS = Path("data/published/plans/runs.csv")
 TARGET = Path("src/forescale/catalogue/calibrations/runs/published.json")

@@ -26,10 +26,10 @@ from forescale.cost.calibration import Calibration, Residual
 from forescale.cost.roofline import Roofline
 from forescale.cost.tile import TileModel
 from forescale.cost.timings import KernelRow
-from forescale.evidence import entries
-from forescale.evidence import kernels as fit
 from forescale.graph.ops import AttentionCore, Gemm, GroupedGemm
 from forescale.spec import Device
+from forescale.validation import entries
+from forescale.validation import kernels as fit
 
 DATE = "2026-11-23"
 OUT = Path(__file__).parents[1] / "src/forescale/catalogue/calibrations"

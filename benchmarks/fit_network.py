@@ -35,10 +35,10 @@ from forescale.cost.timings import (
     read_collectives,
     stack,
 )
-from forescale.evidence.entries import residual
-from forescale.evidence.network import fit_link, parameters_of, with_parameters
 from forescale.graph.ops import CollectiveKind
 from forescale.io.measurements import read_nccl_tests
+from forescale.validation.entries import residual
+from forescale.validation.network import fit_link, parameters_of, with_parameters
 
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "src/forescale/catalogue/calibrations/network"

@@ -24,10 +24,11 @@ from forescale.cost.run_calibration import (
     load_run_calibration,
 )
 from forescale.errors import ForescaleError
-from forescale.evidence.case import Case, projector_of
-from forescale.evidence.cases import load_cases
-from forescale.evidence.fit import Fitted, best_step, fit, rounded
-from forescale.evidence.runs import (
+from forescale.numeric import Array
+from forescale.validation.case import Case, projector_of
+from forescale.validation.cases import load_cases
+from forescale.validation.fit import Fitted, best_step, fit, rounded
+from forescale.validation.runs import (
     CalibrationRun,
     RunParameter,
     measured_of,
@@ -36,7 +37,6 @@ from forescale.evidence.runs import (
     weights_of,
     with_logs,
 )
-from forescale.numeric import Array
 
 TARGET = Path("src/forescale/catalogue/calibrations/runs/published.json")
 PEAKS = Path("src/forescale/catalogue/calibrations/memory/spreads.json")

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forescale.cost.run_calibration import LEFT_OPEN, WAITING, Unseen, closest
-from forescale.evidence.fit import quantiles
-from forescale.evidence.runs import BALANCE
 from forescale.numeric import Array
 from forescale.struct import Struct
+from forescale.validation.fit import quantiles
+from forescale.validation.runs import BALANCE
 
 Mask: TypeAlias = NDArray[np.bool_]
 

@@ -35,12 +35,18 @@ from forescale.cost.select import Costs
 from forescale.errors import ForescaleError
 from forescale.escaping import markdown as safe
 from forescale.escaping import printable
-from forescale.evidence.case import Case, InexpressibleError, projector_of
-from forescale.evidence.cases import load_cases
-from forescale.evidence.chart import points, scatter, time_chart
-from forescale.evidence.metrics import ErrorSummary, coverage, summarise
-from forescale.evidence.peers import PeerGroup, compare_peers
-from forescale.evidence.scoreboard import (
+from forescale.files import packaged
+from forescale.spec.attention import FullAttention
+from forescale.spec.cluster import Cluster
+from forescale.spec.layout import Layout
+from forescale.spec.model import DenseFfn, Model, MoeFfn
+from forescale.units import GB, TB
+from forescale.validation.case import Case, InexpressibleError, projector_of
+from forescale.validation.cases import load_cases
+from forescale.validation.chart import points, scatter, time_chart
+from forescale.validation.metrics import ErrorSummary, coverage, summarise
+from forescale.validation.peers import PeerGroup, compare_peers
+from forescale.validation.scoreboard import (
     DIMENSIONS,
     ErrorGroup,
     RowOutcome,
@@ -49,12 +55,6 @@ from forescale.evidence.scoreboard import (
     mean_spearman,
     score,
 )
-from forescale.files import packaged
-from forescale.spec.attention import FullAttention
-from forescale.spec.cluster import Cluster
-from forescale.spec.layout import Layout
-from forescale.spec.model import DenseFfn, Model, MoeFfn
-from forescale.units import GB, TB
 from forescale.view.bars import Bar, BarChart
 from forescale.view.lines import LineChart
 from forescale.view.page import Chart, write_chart

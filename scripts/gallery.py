@@ -15,11 +15,11 @@ from urllib.parse import parse_qsl, urlencode
 
 from forescale.catalogue.clusters import cluster_names, load_cluster
 from forescale.catalogue.models import load_model, model_names
-from forescale.evidence.cases import load_cases, plan_keys, plan_of
 from forescale.files import read_table
 from forescale.graph.counts import count_parameters
 from forescale.io.named import model_given
 from forescale.presets import project_as
+from forescale.validation.cases import load_cases, plan_keys, plan_of
 from forescale.web.asked import question, told
 from forescale.web.upload import form_fields, model_fields
 

@@ -15,10 +15,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from forescale import __version__
-from forescale.evidence.case import Case
-from forescale.evidence.cases import load_cases
-from forescale.evidence.chart import ErrorPoint, scatter
 from forescale.project import project
+from forescale.validation.case import Case
+from forescale.validation.cases import load_cases
+from forescale.validation.chart import ErrorPoint, scatter
 from forescale.view.page import write_chart
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from scripts.rows.cases import load_rows
-from tests.evidence.runs import own_columns_only
+from tests.validation.runs import own_columns_only
 
-from forescale.evidence.case import Case, Prediction
-from forescale.evidence.published import published_flops
 from forescale.files import Row
+from forescale.validation.case import Case, Prediction
+from forescale.validation.published import published_flops
 
 EXCERPT = Path(__file__).parent / "data" / "runs" / "excerpt.csv"
 COLUMNS = tuple(next(csv.reader(EXCERPT.read_text(encoding="utf-8").splitlines())))

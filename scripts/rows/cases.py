@@ -18,9 +18,6 @@ from scripts.rows.model import model_of
 from scripts.rows.tables import doubt_of, sitting_of
 
 from forescale.errors import ForescaleError
-from forescale.evidence.case import Case, Measured, RowSpec
-from forescale.evidence.cases import source_of
-from forescale.evidence.published import Speed
 from forescale.files import Row, read_table
 from forescale.project import project
 from forescale.question import Question
@@ -30,6 +27,9 @@ from forescale.spec.framework import explicit_fields, light_ends
 from forescale.spec.layout import Recompute
 from forescale.time.pipeline import lay_out
 from forescale.units import GB
+from forescale.validation.case import Case, Measured, RowSpec
+from forescale.validation.cases import source_of
+from forescale.validation.published import Speed
 
 
 def load_rows(path: str | Path, *, cluster: Cluster | None = None) -> list[Case]:

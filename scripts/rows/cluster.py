@@ -12,10 +12,10 @@ from scripts.rows.tables import first_match
 
 from forescale.catalogue.clusters import cluster_names, hardware_cluster, load_cluster
 from forescale.errors import UnknownNameError, nearest
-from forescale.evidence.case import InexpressibleError
 from forescale.files import Row
 from forescale.spec.cluster import Cluster
 from forescale.units import GB
+from forescale.validation.case import InexpressibleError
 
 
 def cluster_of(row: Row, notes: Notes) -> Cluster:

@@ -11,7 +11,6 @@ from scripts.rows.columns import Notes
 from scripts.rows.tables import first_match, framework_name, names_framework, words_of
 
 from forescale.catalogue.frameworks import load_framework
-from forescale.evidence.case import InexpressibleError, RowSpec
 from forescale.files import Row
 from forescale.frameworks.megatron.layout import launch_graphs
 from forescale.spec.dispatchers import DISPATCHERS, Dispatcher
@@ -20,6 +19,7 @@ from forescale.spec.layout import KeptName, LaunchGraphs, Module, Offload, Offlo
 from forescale.spec.model import Model
 from forescale.spec.optimizers import OptimizerName
 from forescale.struct import Struct
+from forescale.validation.case import InexpressibleError, RowSpec
 
 _DEFAULT_SEQ_LEN = 4096
 _DEFAULT_MICROBATCHES_PER_STAGE = 8

@@ -8,9 +8,9 @@ from typing import Any
 from scripts.rows.layout import source_text
 from scripts.rows.tables import all_matches, first_match
 
-from forescale.evidence.published import Speed
 from forescale.files import Row
 from forescale.units import GB, GIB, MIB
+from forescale.validation.published import Speed
 
 UNITS = {"GB": GB, "GiB": GIB, "1000 MiB": 1000 * MIB}
 """Bytes of the units in which sources count peaks."""

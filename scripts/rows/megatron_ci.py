@@ -17,12 +17,12 @@ from scripts.rows.tables import table
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import vocabulary_of
 from forescale.errors import ForescaleError, ReaderError
-from forescale.evidence.case import Case, InexpressibleError, Measured, RowSpec
-from forescale.evidence.published import Speed
 from forescale.files import Row, Table, parse_json
 from forescale.frameworks.megatron.reader import read_arguments
 from forescale.frameworks.reading import Options, ParsedFile
 from forescale.struct import asdict
+from forescale.validation.case import Case, InexpressibleError, Measured, RowSpec
+from forescale.validation.published import Speed
 
 COLUMNS = ("test_case", "golden", "platform", "all_args")
 """Columns by which such a table is known."""

@@ -13,13 +13,13 @@ from scripts.rows.tables import all_matches, first_match
 
 from forescale.catalogue.models import load_model
 from forescale.errors import UnknownNameError
-from forescale.evidence.case import InexpressibleError
-from forescale.evidence.published import published_flops
 from forescale.files import Row
 from forescale.spec.attention import Attention, FullAttention, LatentAttention
 from forescale.spec.layout import Layout
 from forescale.spec.model import DenseFfn, Ffn, Layer, Model, MoeFfn
 from forescale.units import TB
+from forescale.validation.case import InexpressibleError
+from forescale.validation.published import published_flops
 
 _HEAD_DIM = 128
 """Head size where a row names none: GPT-3 6.7B and above (Brown et al. 2020, Table 2.1)."""

@@ -8,9 +8,9 @@ from typing import Any
 
 from scripts.rows.tables import reasons_of
 
-from forescale.evidence.case import Case
 from forescale.files import Row
 from forescale.frameworks.reading import flat
+from forescale.validation.case import Case
 
 TYPED = (
     "model", "cluster", "devices", "framework", "strategy.tp", "strategy.cp", "strategy.pp", "strategy.vpp",

@@ -20,13 +20,13 @@ from scripts.rows.origins import TYPED, origins_of
 from forescale.atomic_write import write_text
 from forescale.catalogue.clusters import cluster_names, load_cluster
 from forescale.catalogue.models import load_model, model_names
-from forescale.evidence.case import Case, Measured
-from forescale.evidence.cases import COLUMNS, source_of
 from forescale.files import Row, read_table
 from forescale.frameworks.reading import flat
 from forescale.io.named import named_cluster, named_model
 from forescale.spec import Cluster, Model
 from forescale.struct import asdict
+from forescale.validation.case import Case, Measured
+from forescale.validation.cases import COLUMNS, source_of
 
 
 def convert(path: str | Path, target: str | Path) -> int:

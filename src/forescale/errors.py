@@ -107,11 +107,11 @@ class ScheduleError(SpecError):
 class ReaderError(ForescaleError):
     """A file that cannot be read as what it should be."""
 
-    def __init__(self, path: object, problem: str | ForescaleError) -> None:
-        super().__init__(problem)
-        self.path, self.problem = path, problem
+    def __init__(self, path: object, violation: str | ForescaleError) -> None:
+        super().__init__(violation)
+        self.path, self.problem = path, violation
         self.location = Location.of(path, self.location)
-        self.args = (f"{path}: {problem}",)
+        self.args = (f"{path}: {violation}",)
 
 
 class InfeasibleError(ForescaleError):

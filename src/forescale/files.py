@@ -262,9 +262,9 @@ class Row(Struct, frozen=True, kw_only=True):
             raise self.refused(column, wording.not_one_of(column, text, "y or n"))
         return FLAGS[text]
 
-    def refused(self, column: str, problem: str | ForescaleError) -> ReaderError:
+    def refused(self, column: str, violation: str | ForescaleError) -> ReaderError:
         """Return the error that says what is wrong with a cell."""
-        error = ReaderError(self.path, SpecError(problem).at(f"line {self.line}, column {column}"))
+        error = ReaderError(self.path, SpecError(violation).at(f"line {self.line}, column {column}"))
         error.location = Location(self.path, self.line, column)
         return error
 
@@ -316,8 +316,8 @@ def read_table(path: str | Path) -> Table:
         raise ReaderError(path, wording.given_twice(f"the key {shown(twice)}"))
     for line, cells in values:
         if len(cells) != len(columns):
-            problem = f"line {line} has {len(cells)} cells, not as many as the {len(columns)} columns"
-            raise ReaderError(path, problem + _separated(columns))
+            violation = f"line {line} has {len(cells)} cells, not as many as the {len(columns)} columns"
+            raise ReaderError(path, violation + _separated(columns))
     rows = tuple(
         Row(path=str(path), line=line, cells=dict(zip(columns, cells, strict=True)))
         for line, cells in values[1:]

@@ -75,12 +75,12 @@ def within(value: Any, allowed: Interval, what: str, *, whole: bool = False) -> 
     finite = number and (isinstance(value, int) or math.isfinite(value))
     low = finite and not (value > allowed.gt if allowed.gt is not None else value >= allowed.ge)
     if whole and (low or not finite or value != int(value)):
-        problem = f"a whole number of {allowed.ge if allowed.gt is None else allowed.gt + 1} or more"
+        violation = f"a whole number of {allowed.ge if allowed.gt is None else allowed.gt + 1} or more"
     else:
-        problem = outside(value, allowed) if finite else "a number"
-    if problem:
+        violation = outside(value, allowed) if finite else "a number"
+    if violation:
         where, _, key = what.rpartition(": ")
-        raise (out_of_range if finite else wrong_type)(key, value, problem).at(where)
+        raise (out_of_range if finite else wrong_type)(key, value, violation).at(where)
     return int(value) if whole else value
 
 

@@ -116,14 +116,14 @@ def _line_about(error: ForescaleError, where: str, text: str, lines: Mapping[str
     """Return the line of the first key that a message names, else that of the section that it is about."""
     if isinstance(error, UnknownNameError):
         return _row_with(error.name, text) if error.name else lines.get(error.kind)
-    head, _, problem = str(error).partition(where)[2].partition(": ")
-    if not problem:
-        head, problem = "", str(error)
+    head, _, violation = str(error).partition(where)[2].partition(": ")
+    if not violation:
+        head, violation = "", str(error)
     if isinstance(error, UnknownKeyError):
-        head, problem = error.where.removeprefix(where), error.key
+        head, violation = error.where.removeprefix(where), error.key
     section = re.sub(r"\[(\d+)\]", r".\1", head.strip(", ")).replace(", ", ".")
-    parts = _WORD.findall(re.sub(r"\[(\d+)\]", r".\1", problem))
-    quoted = [word for word in parts if f"'{word}'" in problem]
+    parts = _WORD.findall(re.sub(r"\[(\d+)\]", r".\1", violation))
+    quoted = [word for word in parts if f"'{word}'" in violation]
     named = [word for word in parts if re.search(r"[_.]|^--", word) or word in quoted]
     for word in dict.fromkeys([*filter(None, error.key.split(", ")), *parts[:1], *named, *parts]):
         if (row := _found(word, section, lines)) is not None:

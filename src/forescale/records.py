@@ -153,7 +153,7 @@ class Walk:
             clean[key] = self.read(forms[key], quantity, (*path, key)) if quantity is not MISSING else None
             if dimension and quantity is not MISSING:
                 self.problems[noted:] = [
-                    problem.worded(f"{problem} {dimension}") for problem in self.problems[noted:]
+                    violation.worded(f"{violation} {dimension}") for violation in self.problems[noted:]
                 ]
         for name in required(kind):
             if name not in values:
@@ -197,8 +197,8 @@ class Walk:
         finite = isinstance(value, int) or math.isfinite(value)
         if not finite or (whole and value != int(value)):
             return self._refuse(wording.wrong_type, path, value, _NUMBERS[int if whole else float])
-        if problem := outside(value, bare[int if whole else float]):
-            return self._refuse(wording.out_of_range, path, value, problem)
+        if violation := outside(value, bare[int if whole else float]):
+            return self._refuse(wording.out_of_range, path, value, violation)
         return int(value) if whole else float(value)
 
     def _refuse(

@@ -64,8 +64,8 @@ def parse_toml(text: str, where: object) -> object:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         end = f"at line {text.count(chr(10)) + 1}, the end of the file"
-        problem = str(error).replace("at end of document", end)
-        raise ReaderError(where, wording.cannot_parse("TOML", problem)) from error
+        violation = str(error).replace("at end of document", end)
+        raise ReaderError(where, wording.cannot_parse("TOML", violation)) from error
     except RecursionError as error:
         raise ReaderError(where, wording.too_deep(DEPTH)) from error
     except ValueError as error:  # more digits than Python reads
@@ -166,8 +166,8 @@ def _yaml_loader() -> Any:  # noqa: ANN401  (the class is made from a lazy impor
                     continue
                 key = self.construct_object(key_node, deep=True)
                 if isinstance(key, str) and key in seen and not _alike(seen[key], value_node):
-                    problem = f"the key {key!r} is given twice"
-                    raise yaml.MarkedYAMLError(problem=problem, problem_mark=key_node.start_mark)
+                    violation = f"the key {key!r} is given twice"
+                    raise yaml.MarkedYAMLError(problem=violation, problem_mark=key_node.start_mark)
                 if value_node.tag != "tag:yaml.org,2002:null":
                     seen[key if isinstance(key, str) else repr(key)] = value_node
             return super().construct_mapping(node, deep=deep)

@@ -25,8 +25,8 @@ from benchmarks.fit_compute import (
 from forescale.catalogue.clusters import load_device
 from forescale.cost.calibration import calibration_of, inherited, read_calibration
 from forescale.cost.timings import batches
-from forescale.evidence.kernels import FittedEntry, errors, fit_entry
 from forescale.graph.ops import Gemm, GroupedGemm
+from forescale.validation.kernels import FittedEntry, errors, fit_entry
 
 ROOT = Path(__file__).parents[2]
 TABLES = ("data/published/kernels.csv", "tests/data/kernels/cdna.csv", "tests/data/kernels/volta.csv")

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from benchmarks.fit_runs import PRIORS, errors_of, family_of, held_out, parameters_of, seen
-from tests.evidence.runs import ARCHITECTURE, BASE, LAYOUTS, PARAMETERS, run
+from tests.validation.runs import ARCHITECTURE, BASE, LAYOUTS, PARAMETERS, run
 
 from forescale.catalogue.clusters import load_device
-from forescale.evidence.fit import fit
-from forescale.evidence.runs import CalibrationRun, logs_of, measured_of, with_logs
+from forescale.validation.fit import fit
+from forescale.validation.runs import CalibrationRun, logs_of, measured_of, with_logs
 
 
 def test_held_out_errors_are_of_fits_that_did_not_see_the_source():

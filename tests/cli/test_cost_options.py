@@ -9,7 +9,7 @@ import pytest
 from tests.cli.questions import DENSE, LAYOUT, SEARCH
 
 from forescale.cost.run_calibration import load_run_calibration
-from forescale.evidence.fit import rounded
+from forescale.validation.fit import rounded
 
 KERNEL = {"op": "elementwise", "family": "norm", "bytes_moved": 4096 * 4096 / 4 * 2 * 2, "seconds": 1.0}
 

@@ -56,7 +56,7 @@ def test_a_folder_that_is_not_there_is_refused_before_the_work(
         raise AssertionError
 
     monkeypatch.setattr("forescale.io.question.build_question", works)
-    monkeypatch.setattr("forescale.evidence.cases.load_cases", works)
+    monkeypatch.setattr("forescale.validation.cases.load_cases", works)
     monkeypatch.setattr("forescale.schedule.optimise.optimise", works)
     file = tmp_path / "no" / name
     ran = forescale(*arguments, file)

@@ -34,9 +34,9 @@ from forescale.cost.tile import (
 )
 from forescale.cost.timings import batches, read_kernels
 from forescale.errors import SpecError
-from forescale.evidence import kernels as fit
 from forescale.formula import Term, as_term
 from forescale.graph.ops import AttentionCore, Elementwise, Gemm, GroupedGemm
+from forescale.validation import kernels as fit
 
 DATA = Path(__file__).parents[1] / "data" / "kernels"
 BIG = Gemm(m=8192.0, n=8192.0, k=8192.0)

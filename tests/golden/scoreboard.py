@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from forescale.evidence.case import Case, projector_of
-from forescale.evidence.cases import load_cases
-from forescale.evidence.metrics import ErrorSummary
-from forescale.evidence.scoreboard import DIMENSIONS, Scoreboard, group_of, headline_label, score
+from forescale.validation.case import Case, projector_of
+from forescale.validation.cases import load_cases
+from forescale.validation.metrics import ErrorSummary
+from forescale.validation.scoreboard import DIMENSIONS, Scoreboard, group_of, headline_label, score
 
 SAMPLE = Path(__file__).parents[1] / "data" / "runs" / "sample_plans.csv"
 GROUPS: dict[str, Callable[[Case], str]] = {

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from tests import small
 
-from forescale.evidence.published import layer_flops
 from forescale.graph.layer import layer_block
 from forescale.graph.sharding import ShardingRules, split_layout
 from forescale.spec import Layout, Precision
+from forescale.validation.published import layer_flops
 
 TOKENS, HIDDEN, LATENT = 512, 1024, 256
 

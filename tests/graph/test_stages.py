@@ -17,7 +17,7 @@ from forescale.graph.stages import (
     over_stages,
     stack_plans,
     sum_over_stages,
-    with_moments,
+    with_memory_events,
 )
 from forescale.spec import Recompute
 
@@ -102,9 +102,14 @@ def test_moments_that_no_other_exceeds():
 
 def with_moments_of(*sizes):
     """Return the plan of one rank with moments of so many layers, and as many that wait, a forward at work in all."""
-    one = replace(PLAN.taken(np.array([0])), moments=(), waiting=(), active=())
+    one = replace(PLAN.taken(np.array([0])), memory_events=(), pending_weight_gradients=(), active=())
     moments = tuple(replace(one, counts=np.array([[size]])) for size in sizes)
-    return replace(one, moments=moments, waiting=moments, active=(np.array([[1.0, 0.0, 0.0]]),) * len(sizes))
+    return replace(
+        one,
+        memory_events=moments,
+        pending_weight_gradients=moments,
+        active=(np.array([[1.0, 0.0, 0.0]]),) * len(sizes),
+    )
 
 
 def test_plans_stand_side_by_side_as_high_as_the_highest():
@@ -123,7 +128,7 @@ def test_a_stage_that_stands_for_none_sets_no_pace():
 
 def test_plans_with_fewer_moments_repeat_their_last():
     stages = stack_plans([with_moments_of(3.0, 5.0, 4.0), with_moments_of(7.0)])
-    for moments in (stages.moments, stages.waiting):
+    for moments in (stages.memory_events, stages.pending_weight_gradients):
         assert [moment.counts[0].tolist() for moment in moments] == [[[3.0, 7.0]], [[5.0, 7.0]], [[4.0, 7.0]]]
     assert [[item.tolist() for item in moment] for moment in stages.active] == [
         [[[1, 1]], [[0, 0]], [[0, 0]]]
@@ -133,12 +138,15 @@ def test_plans_with_fewer_moments_repeat_their_last():
 def test_plans_without_moments_hold_their_layers_and_nothing_waits():
     """Beside passes that wait, a plan of which none does has any pass at work."""
     stages = stack_plans([with_moments_of(3.0, 5.0), PLAN.taken(np.array([1]))])
-    assert [moment.counts[0].tolist() for moment in stages.moments] == [[[3.0, 2.0]], [[5.0, 2.0]]]
-    assert [item.counts[0].tolist() for item in stages.waiting] == [[[3.0, 0.0]], [[5.0, 0.0]]]
+    assert [moment.counts[0].tolist() for moment in stages.memory_events] == [[[3.0, 2.0]], [[5.0, 2.0]]]
+    assert [item.counts[0].tolist() for item in stages.pending_weight_gradients] == [
+        [[3.0, 0.0]],
+        [[5.0, 0.0]],
+    ]
     assert [[item.tolist() for item in moment] for moment in stages.active] == [
         [[[1, 1]], [[0, 1]], [[0, 1]]]
     ] * 2
-    assert stack_plans([PLAN, PLAN]).moments == stack_plans([PLAN, PLAN]).waiting == ()
+    assert stack_plans([PLAN, PLAN]).memory_events == stack_plans([PLAN, PLAN]).pending_weight_gradients == ()
 
 
 def chunks_of(*layers):
@@ -165,7 +173,7 @@ def test_ranks_are_told_apart_by_what_they_hold_when_passes_wait():
 
     def rows(first, second):
         live = np.array([[[[one], [other]] for one, other in zip(first, second, strict=True)]] * 2)
-        return len(with_moments(plan, chunks, stage_of, live, work).compressed().index)
+        return len(with_memory_events(plan, chunks, stage_of, live, work).compressed().index)
 
     assert rows([2.0, 1.0], [2.0, 1.0]) == 1
     assert rows([2.0, 1.0], [1.0, 2.0]) == 2
@@ -175,9 +183,9 @@ def test_moments_of_layers_that_are_replayed_do_not_stand_for_others():
     """Two passes of a stage whose layer is replayed, then one of a stage that keeps all: either may hold most."""
     chunks = replace(chunks_of(1.0, 1.0), replayed=np.array([[1.0], [0.0]]), heads=np.array([[1.0], [0.0]]))
     live = np.array([[[[2.0, 0.0]], [[0.0, 1.0]]]])
-    plan = with_moments(PLAN.taken(np.array([0])), chunks, np.array([[0, 1]]), live)
-    assert [moment.counts.tolist() for moment in plan.moments] == [[[2.0]], [[1.0]]]
-    assert [moment.replayed.tolist() for moment in plan.moments] == [[[2.0]], [[0.0]]]
+    plan = with_memory_events(PLAN.taken(np.array([0])), chunks, np.array([[0, 1]]), live)
+    assert [moment.counts.tolist() for moment in plan.memory_events] == [[[2.0]], [[1.0]]]
+    assert [moment.replayed.tolist() for moment in plan.memory_events] == [[[2.0]], [[0.0]]]
 
 
 def test_the_fewest_layers_of_any_chunk_are_in_every_chunk():

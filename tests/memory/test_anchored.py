@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.errors import raises
 
+from forescale.bench_transfer import Bench, anchored, bench_memory
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
 from forescale.cost.anchor import Residual
@@ -20,7 +21,6 @@ from forescale.memory.anchored import (
 from forescale.memory.timeline import block_loads, total_bytes
 from forescale.project import project
 from forescale.question import Question
-from forescale.restore import Bench, anchored, bench_memory
 from forescale.spec import Layout, Workload
 
 DENSE, MOE = load_model("llama-3.1-8b"), load_model("mixtral-8x7b")

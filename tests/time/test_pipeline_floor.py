@@ -112,4 +112,6 @@ def test_what_lies_before_ranks(name, pp, vpp, layers, pieces, apart):
     assert (floor.in_flight.num_splits, floor.ends_apart) == (pieces, apart)
     assert (which.tolist(), ranks.first.shape[1]) == ([0, 0], 1)
     several = [] if name.endswith("1f1b") else [[8 / pp * (1 + (name == "dualpipe"))]] * len(layers)
-    assert [moment.counts[0].tolist() for moment in ranks.moments] == ([several, several] if several else [])
+    assert [moment.counts[0].tolist() for moment in ranks.memory_events] == (
+        [several, several] if several else []
+    )

@@ -174,8 +174,8 @@ def check(
     subject = subject or question.model.name
     try:
         named = FRAMEWORK not in question.assumed  # what nobody named forbids nothing
-        if named and (problem := question.violation(question.strategy)):
-            raise illegal_layout(["layout"], [problem])
+        if named and (violation := question.violation(question.strategy)):
+            raise illegal_layout(["layout"], [violation])
         if named and not accepts(question):
             raise illegal_layout(["layout"], ["the framework's own configuration cannot state this layout"])
         result = projected(question)

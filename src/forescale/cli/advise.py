@@ -32,7 +32,7 @@ Remedies: TypeAlias = Mapping[str, Mapping[str, Any]]
 @grouped
 def advise_command(
     *,
-    asked: Asked,
+    request: Asked,
     max_memory: str | None = option("Peak per device, such as 70GiB.", "SIZE"),
     safe: bool = option("Only layouts that fit by the upper estimate of memory.", default=False),
     exact: bool = option("Say how far the advice is from the exact best.", default=True),
@@ -44,9 +44,9 @@ def advise_command(
     from forescale.advise import advise
     from forescale.cli.render.advise import advice_view
 
-    question = read_question(replace(asked, cost=cost), operated=operated)
+    question = read_question(replace(request, cost=cost), operated=operated)
     refuse_presets(question, "advise")
-    question = spaced(limited(question, max_memory), SpaceOptions(), sized=True, sets=asked.plan.sets)
+    question = spaced(limited(question, max_memory), SpaceOptions(), sized=True, sets=request.plan.sets)
     result = advise(replace(question, safe=safe or question.safe), exact=exact)
     show(answer_of(result, partial(advice_view, notes=question.notes)), output)
 
@@ -75,7 +75,7 @@ class ChangeOptions:
 @grouped
 def fit_command(
     *,
-    asked: Priced,
+    request: Priced,
     change: ChangeOptions,
     output: OutputOptions,
 ) -> None:
@@ -84,25 +84,25 @@ def fit_command(
     from forescale.cli.render.advise import fit_view
     from forescale.export import is_writable
 
-    question = read_question(asked)
+    question = read_question(request)
     refuse_presets(question, "fit")
     question = limited(question, change.max_memory)
-    keep, remedies = tuple(change.keep or ()), _remedies(asked)
+    keep, remedies = tuple(change.keep or ()), _remedies(request)
     if remedies:
         text = partial(_text_of, remedies=remedies, question=question)
         result = fit(question, keep=keep, pairs=change.pairs, text_of=text)
     else:
         result = fit(question, keep=keep, pairs=change.pairs, accepts=is_writable)
     if change.patch or change.output_file is not None:
-        _write_patched(asked, result, remedies, change)
+        _write_patched(request, result, remedies, change)
     show(answer_of(result, partial(fit_view, most=change.top), question=question), output)
 
 
-def _file_of(asked: Asked) -> Path | None:
+def _file_of(request: Asked) -> Path | None:
     """Return the framework's file that is asked about, if there is one."""
     from forescale.frameworks.readers import is_bare_model
 
-    file = asked.plan.config or (None if asked.model is None else place_of(asked.model))
+    file = request.plan.config or (None if request.model is None else place_of(request.model))
     return (
         file
         if file is not None and is_file(file) and file.suffix != ".toml" and not is_bare_model(file)
@@ -110,15 +110,15 @@ def _file_of(asked: Asked) -> Path | None:
     )
 
 
-def _remedies(asked: Asked) -> Remedies:
+def _remedies(request: Asked) -> Remedies:
     """Return the keys of a file by the change of the layout that they make; none if the file's format has none."""
     from forescale.catalogue.models import load_model
     from forescale.frameworks.readers import read_file
     from forescale.frameworks.reading import Options
 
     try:
-        options = Options(model_of=load_model, num_devices=asked.cluster.devices, strict=False)
-        file = _file_of(asked)
+        options = Options(model_of=load_model, num_devices=request.cluster.devices, strict=False)
+        file = _file_of(request)
         return {} if file is None else read_file(file, options).remedies
     except ForescaleError:  # such as a plan
         return {}
@@ -131,13 +131,13 @@ def _text_of(change: Change, *, remedies: Remedies, question: Question) -> str |
     return None if keys is None else text_of(keys)
 
 
-def _write_patched(asked: Asked, result: Fit, remedies: Remedies, change: ChangeOptions) -> None:
+def _write_patched(request: Asked, result: Fit, remedies: Remedies, change: ChangeOptions) -> None:
     """Write a copy of the file with the first changes made."""
     from forescale.frameworks.trainers.patch import edits, patched
 
     if change.output_file is None or not change.patch:
         raise required_with("--patch and --output FILE", "--patch" if change.patch else "--output")
-    file = _file_of(asked)
+    file = _file_of(request)
     if file is None or not remedies:
         raise no_effect(
             "--patch", "its keys are not known for this file", "give a file of a Hugging Face trainer"

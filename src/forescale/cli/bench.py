@@ -89,7 +89,7 @@ class MeasureOptions(BenchRunOptions):
 @grouped
 def bench_command(
     *,
-    asked: LaidOut,
+    request: LaidOut,
     bench: MeasureOptions,
     output: OutputOptions,
 ) -> None:
@@ -98,13 +98,13 @@ def bench_command(
     The layout is scaled down to your GPUs and benchmarked; loading the file extrapolates to the target.
     Needs torch and transformers (the extra `bench`).
     """
-    bench.refuse_idle(asked)
+    bench.refuse_idle(request)
     if bench.merge is not None:
         from forescale.io.bench import merged, read_bench
 
         _give(merged({str(file): read_bench(file) for file in bench.merge}), bench.save, output=output)
         return
-    question = read_question(asked)
+    question = read_question(request)
     refuse_presets(question, "bench")
     if bench.check is not None:
         _check(question, bench.check, bench.seconds, output=output)

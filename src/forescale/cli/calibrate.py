@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
     from forescale.cost.measured import Measurements
     from forescale.cost.select import Calibrations
-    from forescale.evidence.entries import EntryFit, Left
-    from forescale.evidence.fit import ClusterCalibration
-    from forescale.evidence.kernels import KernelFits
-    from forescale.evidence.network import NetworkFits
-    from forescale.evidence.runs import CalibrationRun
     from forescale.spec import Cluster, Device
+    from forescale.validation.entries import EntryFit, Left
+    from forescale.validation.fit import ClusterCalibration
+    from forescale.validation.kernels import KernelFits
+    from forescale.validation.network import NetworkFits
+    from forescale.validation.runs import CalibrationRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ def calibrate_command(
 
     from forescale.cli.render.calibrate import calibration_view
     from forescale.cost.select import Calibrations, read_calibrations
-    from forescale.evidence.fit import rounded
+    from forescale.validation.fit import rounded
 
     if runs is None and not kernel.kernels and not logs.collectives:
         raise missing("a table to fit to", "give RUNS.csv, --kernels FILE or --collectives FILE")
@@ -148,10 +148,10 @@ def _device(name: str | None, cluster: Cluster | None) -> Device:
     return load_device(name or "")
 
 
-def _read(paths: Sequence[Path], device: Device, **asked: Any) -> list[Measurements]:  # noqa: ANN401
+def _read(paths: Sequence[Path], device: Device, **facts: Any) -> list[Measurements]:  # noqa: ANN401
     from forescale.io.measurements import read_measurements
 
-    measurements = [read_measurements(path, device, **asked) for path in paths]
+    measurements = [read_measurements(path, device, **facts) for path in paths]
     for one in measurements:
         if one.device and one.device != device.name:
             raise other_run(one.source, one.device, device.name)
@@ -167,7 +167,7 @@ def _kernels(
     date: str,
 ) -> tuple[Calibrations, KernelFits]:
     from forescale.cost.select import Costs
-    from forescale.evidence.kernels import fit_kernels, rows_of
+    from forescale.validation.kernels import fit_kernels, rows_of
 
     key = device.architecture if options.generation else device.name
     kernels = fit_kernels(
@@ -184,7 +184,7 @@ def _kernels(
 def _links(
     calibrations: Calibrations, measured: Sequence[Measurements], cluster: Cluster, *, date: str
 ) -> tuple[Calibrations, NetworkFits]:
-    from forescale.evidence.network import fit_network, timed_of
+    from forescale.validation.network import fit_network, timed_of
 
     network = fit_network(timed_of(measured), cluster, own=calibrations.links, date=date)
     names = {link.name for link in network.links}
@@ -204,9 +204,9 @@ def _runs(
     """Fit what whole runs lose, against kernels and links of one's own where there are any."""
     from forescale.cost.run_calibration import load_run_calibration
     from forescale.cost.select import Costs
-    from forescale.evidence.cases import load_cases
-    from forescale.evidence.fit import calibrate_cluster
-    from forescale.evidence.runs import runs_of
+    from forescale.validation.cases import load_cases
+    from forescale.validation.fit import calibrate_cluster
+    from forescale.validation.runs import runs_of
 
     start = calibrations.runs or load_run_calibration()
     costs = Costs(kernels=calibrations.kernels, links=calibrations.links)

@@ -78,7 +78,7 @@ class LimitOptions:
 @grouped
 def check_command(
     *,
-    asked: Checked,
+    request: Checked,
     limit: LimitOptions,
     operated: OperationsOptions,
     folder: Path | None = option("Also all configurations in a folder.", "DIR", flag="--all"),
@@ -89,7 +89,7 @@ def check_command(
     """Check runs before they start; exit code 0 passes, 3 fails, 4 is illegal."""
     from forescale.cli.render.check import check_view, junit_xml, solved_view, workflow_commands
 
-    subjects: Sequence[str | None] = asked.model or ()
+    subjects: Sequence[str | None] = request.model or ()
     skipped: list[str] = []
     if folder is not None:
         files = list(_configurations(folder, skipped))
@@ -97,9 +97,9 @@ def check_command(
     elif not subjects:
         subjects = (None,)
     if limit.solve is not None:
-        show(answer_of(_solved(asked, limit, operated, subjects), solved_view), output)
+        show(answer_of(_solved(request, limit, operated, subjects), solved_view), output)
         return
-    checks = tuple(_checked(asked, limit, operated, subject) for subject in subjects)
+    checks = tuple(_checked(request, limit, operated, subject) for subject in subjects)
     result = Checks(checks=checks, skipped=tuple(skipped))
     if junit is not None:
         from forescale.atomic_write import write_text
@@ -112,20 +112,22 @@ def check_command(
     raise typer.Exit(CODES[result.status])
 
 
-def _checked(asked: Checked, limit: LimitOptions, operated: OperationsOptions, subject: str | None) -> Check:
+def _checked(
+    request: Checked, limit: LimitOptions, operated: OperationsOptions, subject: str | None
+) -> Check:
     """Return the check of one subject; what cannot be read is a finding, as others are still to be looked at."""
-    name = subject or str(asked.plan.plan or "the question")
+    name = subject or str(request.plan.plan or "the question")
     try:
-        question = _question(asked, limit, operated, subject)
-        return _gate(question, limit, name, strict=asked.plan.strict)
+        question = _question(request, limit, operated, subject)
+        return _gate(question, limit, name, strict=request.plan.strict)
     except ForescaleError as error:
         return refused(name, error)
 
 
 def _question(
-    asked: Checked, limit: LimitOptions, operated: OperationsOptions, subject: str | None
+    request: Checked, limit: LimitOptions, operated: OperationsOptions, subject: str | None
 ) -> Question:
-    one = Priced(**{item: getattr(asked, item) for item in Priced.__struct_fields__})
+    one = Priced(**{item: getattr(request, item) for item in Priced.__struct_fields__})
     return limited(read_question(replace(one, model=subject), operated=operated), limit.max_memory)
 
 
@@ -144,14 +146,14 @@ def _gate(question: Question, limit: LimitOptions, subject: str, *, strict: bool
 
 
 def _solved(
-    asked: Checked, limit: LimitOptions, operated: OperationsOptions, subjects: Sequence[str | None]
+    request: Checked, limit: LimitOptions, operated: OperationsOptions, subjects: Sequence[str | None]
 ) -> Solved:
     if len(subjects) != 1:
         raise required_with("one MODEL or file", f"--solve {limit.solve}")
-    question = _question(asked, limit, operated, subjects[0])
+    question = _question(request, limit, operated, subjects[0])
     assert limit.solve is not None
     name = subjects[0] or question.model.name
-    return solve(question, limit.solve, partial(_gate, limit=limit, subject=name, strict=asked.plan.strict))
+    return solve(question, limit.solve, partial(_gate, limit=limit, subject=name, strict=request.plan.strict))
 
 
 def _configurations(folder: Path, skipped: list[str]) -> Iterator[str]:

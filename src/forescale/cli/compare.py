@@ -61,7 +61,7 @@ class OnMachines(LaidOut, frozen=True, kw_only=True):
 @grouped
 def compare_command(
     *,
-    asked: OnMachines,
+    request: OnMachines,
     b: Annotated[
         str | None,
         typer.Argument(metavar="B", help="What A is compared with: the same kinds.", show_default=False),
@@ -75,13 +75,13 @@ def compare_command(
     """Compare two plans or projections term by term, or one model on several clusters or numbers of devices."""
     from forescale.search.compare import compare
 
-    if asked.model is None and asked.plan.plan is None and asked.plan.config is None:
+    if request.model is None and request.plan.plan is None and request.plan.config is None:
         raise missing("A", "give two plans or projections, or a MODEL with --cluster A,B")
     if b is None:
-        _compare_machines(asked, cost, output)
+        _compare_machines(request, cost, output)
         return
-    _refuse_machines(asked)
-    a, budget = asked.model or "", amount("--equal-budget", equal_budget)
+    _refuse_machines(request)
+    a, budget = request.model or "", amount("--equal-budget", equal_budget)
     if budget is not None:
         from forescale.cli.render.run import equal_budget_view
         from forescale.whole_run.plans import at_equal_budget
@@ -95,19 +95,19 @@ def compare_command(
     show(answer_of(result, comparison_view), output)
 
 
-def _refuse_machines(asked: OnMachines) -> None:
+def _refuse_machines(request: OnMachines) -> None:
     """Refuse flags of a question next to two plans, which say everything."""
-    for group in (asked.cluster, asked.run, asked.layout):
+    for group in (request.cluster, request.run, request.layout):
         refuse(group, "plans A and B have it", "leave B out to compare machines")
 
 
-def _compare_machines(asked: OnMachines, cost: CostOptions, output: PageOptions) -> None:
+def _compare_machines(request: OnMachines, cost: CostOptions, output: PageOptions) -> None:
     from forescale.cli.render.compare import machines_view
     from forescale.search.machines import on_machines
     from forescale.search.rank import search
     from forescale.whole_run.plans import hourly_price
 
-    questions = [_on_machine(asked, cost, cluster) for cluster in _machines(asked.cluster)]
+    questions = [_on_machine(request, cost, cluster) for cluster in _machines(request.cluster)]
     prices = {item.cluster.name: hourly_price(item.cluster) for item in questions}
     result = on_machines(questions, lambda question: search(question, top=1).best[0], answered, prices)
     show(answer_of(result, machines_view), output)
@@ -121,11 +121,11 @@ def _machines(cluster: SeveralClusters) -> list[ClusterOptions]:
         raise missing(
             "machines to compare", "give several: --cluster h100,b200 or --devices 64,128; or plans A and B"
         )
-    given = {item.name: getattr(cluster, item.name) for item in fields(ClusterOptions)}
+    values = {item.name: getattr(cluster, item.name) for item in fields(ClusterOptions)}
     return [
         ClusterOptions(
             **{
-                **given,
+                **values,
                 "cluster": name.strip() or None,
                 "devices": None if count is None else whole_in(count.strip(), DEVICES, "--devices"),
             }
@@ -142,13 +142,13 @@ def whole_in(text: str, allowed: Interval, flag: str) -> int:
     return int(within(number, allowed, flag))
 
 
-def _on_machine(asked: OnMachines, cost: CostOptions, cluster: ClusterOptions) -> Question:
-    values = {item: getattr(asked, item) for item in Asked.__struct_fields__}
+def _on_machine(request: OnMachines, cost: CostOptions, cluster: ClusterOptions) -> Question:
+    values = {item: getattr(request, item) for item in Asked.__struct_fields__}
     one = Asked(**{**values, "cluster": cluster, "cost": cost})
-    if given(asked.layout):
+    if given(request.layout):
         return read_question(one)
     question = read_question(replace(one, layout=None))
-    return asked_space(question, SpaceOptions(), sized=True, sets=asked.plan.sets)
+    return asked_space(question, SpaceOptions(), sized=True, sets=request.plan.sets)
 
 
 def _projection(text: str, cost: CostOptions) -> Projection | dict[str, Any]:

@@ -15,7 +15,7 @@ from forescale.errors import missing
 @grouped
 def diagnose_command(
     *,
-    asked: Priced,
+    request: Priced,
     measured: list[str] | None = option(
         "A log, a profiler trace, a folder of traces of several ranks, or a figure: step=12.4s, mfu=35%, tflops=410, "
         "tokens_per_s_per_device=5000, memory=70GiB. Repeatable.",
@@ -29,7 +29,7 @@ def diagnose_command(
     from forescale.cli.render.diagnose import diagnosis_view
     from forescale.diagnose import diagnose, measured_of
 
-    question = read_question(asked)
+    question = read_question(request)
     refuse_presets(question, "diagnose")
     if not measured:
         raise missing("--measured", "give a log, a trace, or a figure such as step=12.4s")

@@ -35,7 +35,7 @@ class TargetOptions:
 def export_command(
     *,
     target: TargetOptions,
-    asked: Priced,
+    request: Priced,
     output: OutputOptions,
 ) -> None:
     """Write a layout as a framework's own configuration, and what it cannot say there."""
@@ -44,7 +44,7 @@ def export_command(
     refuse_idle_force(target.output, force=target.force)
     if target.output is not None:
         check_place(target.output, force=target.force, to=None if target.slurm else target.to)
-    question = read_question(asked, framework=target.to)
+    question = read_question(request, framework=target.to)
     refuse_presets(question, "export")
     name = file_name(target.output, target.to)
     result = export(question, target.to, slurm=target.slurm, name=name)

@@ -120,9 +120,9 @@ def read_question(
     laid = layout is not None and not (searched and _left_to_search(values))
     if plan.plan is None:
         require(values, folder, facts, file=next(iter(parsed), None), laid=laid)
-    own = not any({"framework", "strategy"} & part.values.keys() for part in parsed.values())
+    is_open = not any({"framework", "strategy"} & part.values.keys() for part in parsed.values())
     with said_by([*parsed], requested.sources):
-        question = _built(values, written, merged, plan.plan, laid=laid, own=own)
+        question = _built(values, written, merged, plan.plan, laid=laid, is_open=is_open)
     if request.run.images and question.model.vision is None:
         raise wording.no_effect("--images", f"{question.model.name} has no vision tower to see images")
     if operated is not None and question.workload.tokens is None:
@@ -172,7 +172,7 @@ def _built(
     plan: Path | None,
     *,
     laid: bool,
-    own: bool,
+    is_open: bool,
 ) -> Question:
     """Return the question of all values; an error about a value of the plan has its line.
 
@@ -185,7 +185,7 @@ def _built(
     others = frozenset(merged.sources) - merged.keys_from((written.source,))
     with located(plan, others):
         question = build_question(
-            values, where=where, folder=folder, laid=laid, default_framework=own and plan is None
+            values, where=where, folder=folder, laid=laid, default_framework=is_open and plan is None
         )
         # The defaults of a framework are not a layout: the search selects one.
         if "strategy" in values and question.strategy is not None and question.preset == "default":
@@ -426,8 +426,8 @@ def _read(
         return reading, None
     if reading.num_devices is not None:
         return reading, size_note(reading.num_devices, file.name)
-    asked = any(fact.part == "devices" for fact in reading.missing)
-    if not options.layout or reading.strategy is None or asked:
+    is_asked = any(fact.part == "devices" for fact in reading.missing)
+    if not options.layout or reading.strategy is None or is_asked:
         return reading, None
     devices, origin = _least_nodes(reading, values, folder)
     return read_file(file, replace(options, num_devices=devices)), size_note(

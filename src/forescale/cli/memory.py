@@ -82,14 +82,14 @@ class TimelineOptions:
 @grouped
 def memory_command(
     *,
-    asked: LaidOut,
+    request: LaidOut,
     bench: BenchOptions,
     over_time: TimelineOptions,
     components: bool = output_option("Exact parameters and kept bytes of every component.", default=False),
     output: PageOptions,
 ) -> None:
     """Project the memory of one layout, stage by stage."""
-    show_memory(read_question(replace(asked, cost=bench)), bench, over_time, output, components=components)
+    show_memory(read_question(replace(request, cost=bench)), bench, over_time, output, components=components)
 
 
 def show_memory(
@@ -149,9 +149,9 @@ def _view(
 
 
 def _anchored(question: Question, result: Projection) -> AnchoredMemory:
+    from forescale.bench_transfer import bench_memory
     from forescale.io.question import benches_of
     from forescale.memory.anchored import anchored_memory
-    from forescale.restore import bench_memory
 
     refuse_presets(question, "--load-benchmark")
     benches = [bench for bench in benches_of(question) if bench.ranks]
@@ -247,7 +247,7 @@ USUAL = {
 @grouped
 def compare_command(
     *,
-    asked: LaidOut,
+    request: LaidOut,
     across: Across = option("What differs.", panel=PANEL, default=...),
     values: str | None = option(
         "Its values, such as 1,2,4; of recompute also modules (core_attn+mlp) and policies.",
@@ -267,7 +267,7 @@ def compare_command(
     if plot is not None and plot.suffix not in SUFFIXES:
         raise wrong_suffix("--plot", plot, SUFFIXES)
     parts = [value.strip() for value in (values or USUAL[across]).split(",") if value.strip()]
-    compared = _compared(across, parts, asked)
+    compared = _compared(across, parts, request)
     if plot is not None:
         write_chart(memory_bars(compared), plot)
     answer = Answer(

@@ -190,8 +190,8 @@ def memory_limit(text: str | None) -> float | None:
     from forescale.units import parse
 
     value = positive("--max-memory", text, lambda text: parse(text, "byte"))
-    if value is not None and (problem := outside(value, MEMORY)):
-        raise out_of_range("--max-memory", text, f"{problem} bytes", "add a unit, such as 70GiB")
+    if value is not None and (violation := outside(value, MEMORY)):
+        raise out_of_range("--max-memory", text, f"{violation} bytes", "add a unit, such as 70GiB")
     return value
 
 

@@ -29,7 +29,7 @@ SCHEMA = "forescale.pipeline_partition/1"
 @grouped
 def partition_command(
     *,
-    asked: Priced,
+    request: Priced,
     measured: Path | None = option("Folder of a run of this layout: layers take what its stages took."),
     output: OutputOptions,
 ) -> None:
@@ -41,7 +41,7 @@ def partition_command(
     from forescale.search.partition import partition_stages
 
     taken = None if measured is None else _seconds(measured)
-    result = partition_stages(read_question(asked), taken)
+    result = partition_stages(read_question(request), taken)
     show(Answer(view=lambda: _view(result, taken), document=lambda: _document(result)), output)
 
 

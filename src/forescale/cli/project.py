@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 @grouped
 def project_command(
     *,
-    asked: Priced,
+    request: Priced,
     operated: OperationsOptions,
     measured: Path | None = option(
         "Folder of a run of this layout (pp_rank_*.json): its stages take what they took, beside the models.",
@@ -50,9 +50,9 @@ def project_command(
     output: PageOptions,
 ) -> None:
     """Project step time and memory of one layout."""
-    question = read_question(asked, operated=operated)
+    question = read_question(request, operated=operated)
     show_projection(
-        question, asked.cost, output, operated=operated, measured=measured, communication=communication
+        question, request.cost, output, operated=operated, measured=measured, communication=communication
     )
 
 

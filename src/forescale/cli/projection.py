@@ -80,26 +80,26 @@ class PrimusOptions:
 
 @projection_app.command("memory")
 @grouped
-def memory_command(*, asked: Priced, primus: PrimusOptions, output: PageOptions) -> None:
+def memory_command(*, priced: Priced, primus: PrimusOptions, output: PageOptions) -> None:
     """Project the memory of a Primus experiment: by formulas, from a measurement, or both."""
-    with _answerable(asked, primus, output) as (request, question, comparison):
+    with _answerable(priced, primus, output) as (request, question, comparison):
         show_memory(question, request.cost, TimelineOptions(), output, components=True, contents=comparison)
 
 
 @projection_app.command("performance")
 @grouped
-def performance_command(*, asked: Priced, primus: PrimusOptions, output: PageOptions) -> None:
+def performance_command(*, priced: Priced, primus: PrimusOptions, output: PageOptions) -> None:
     """Project step time, communication and memory of a Primus experiment."""
-    with _answerable(asked, primus, output) as (request, question, comparison):
+    with _answerable(priced, primus, output) as (request, question, comparison):
         show_projection(question, request.cost, output, communication=True, contents=comparison)
 
 
 @contextmanager
 def _answerable(
-    asked: Priced, primus: PrimusOptions, output: PageOptions
+    request: Priced, primus: PrimusOptions, output: PageOptions
 ) -> Iterator[tuple[Priced, Question, Sequence[Content]]]:
     """Give the options and the question, measured first where a bench is wanted, and a comparison of schedules."""
-    request, notes = _on_platform(_scheduled(asked, primus.algorithm), primus)
+    request, notes = _on_platform(_scheduled(request, primus.algorithm), primus)
     with _measured(request, primus, output) as request:
         question = read_question(request)
         comparison: Sequence[Content] = ()
@@ -108,16 +108,16 @@ def _answerable(
         yield request, replace(question, notes=(*notes, *question.notes)), comparison
 
 
-def _on_platform(asked: Priced, primus: PrimusOptions) -> tuple[Priced, tuple[Note, ...]]:
+def _on_platform(request: Priced, primus: PrimusOptions) -> tuple[Priced, tuple[Note, ...]]:
     """Return the options with a cluster and a clock from --gpu-arch, the environment or the folder of the file."""
     from forescale.io.question import is_plan
     from forescale.question import Note
 
-    file = asked.plan.config or (None if asked.model is None else Path(asked.model))
-    planned = asked.plan.plan is not None or (file is not None and is_plan(file))
+    file = request.plan.config or (None if request.model is None else Path(request.model))
+    planned = request.plan.plan is not None or (file is not None and is_plan(file))
     if file is None and not planned:
         raise MissingError(["--config"], "--config is required: the YAML file of a Primus experiment")
-    notes, cluster, cost = [], asked.cluster, asked.cost
+    notes, cluster, cost = [], request.cluster, request.cost
     if primus.gpu_arch is not None and cluster.cluster is not None:
         raise SpecError("--gpu-arch and --cluster are two names for one thing; give one of them")
     if primus.gpu_arch is not None or (cluster.cluster is None and file is not None and not planned):
@@ -133,7 +133,7 @@ def _on_platform(asked: Priced, primus: PrimusOptions) -> tuple[Priced, tuple[No
             raise SpecError(f"{CLOCK} must be a whole number of MHz, got {text!r}")
         notes.append(Note(topic="environment", text=f"{CLOCK}={text}"))
     cost = replace_fields(cost, device_clock_mhz=None if clock is None else float(clock))
-    return replace(asked, cluster=cluster, cost=cost), tuple(notes)
+    return replace(request, cluster=cluster, cost=cost), tuple(notes)
 
 
 def _platform(file: Path | None, architecture: str | None) -> tuple[str, str]:
@@ -192,18 +192,18 @@ def _measured(request: Priced, primus: PrimusOptions, output: PageOptions) -> It
         )
 
 
-def _scheduled(asked: Priced, algorithm: str | None) -> Priced:
+def _scheduled(request: Priced, algorithm: str | None) -> Priced:
     """Return the options with the schedule of --pipeline-schedule-algorithm, by our name."""
     from forescale.schedule import family
 
     if algorithm in (None, AUTO, ALL):
-        return asked
-    if asked.layout.schedule is not None:
+        return request
+    if request.layout.schedule is not None:
         raise SpecError(
             "--pipeline-schedule-algorithm and --schedule are two names for one thing; give one of them"
         )
     name = family(algorithm).name
-    return replace(asked, layout=replace_fields(asked.layout, schedule=name))
+    return replace(request, layout=replace_fields(request.layout, schedule=name))
 
 
 def _fastest(question: Question) -> tuple[Question, Sequence[Content]]:

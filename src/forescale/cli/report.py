@@ -36,7 +36,7 @@ LEAST_MFU = 0.2
 def report_command(
     *,
     context: typer.Context,
-    asked: Asked,
+    request: Asked,
     top: int = option("Layouts in the ranking.", panel=PANEL, default=10, check=bounded(SHOWN)),
     all_variants: bool = option(
         "Rank every variant of a layout, not its best for all.", panel=PANEL, default=False
@@ -58,13 +58,13 @@ def report_command(
     """
     if output is not None and output.suffix not in SUFFIXES:
         raise wrong_suffix("--output", output.name, SUFFIXES)
-    question = read_question(asked, framework=framework_of(choice))
+    question = read_question(request, framework=framework_of(choice))
     if question.preset == STUDY:
         if all_variants:
             raise conflicts(["--all-variants", f"--preset {STUDY}"])
         report = _study(held_by_preset(question, choice), top=top, details=details, worst=worst)
     else:
-        question = asked_space(question, choice, sized=True, sets=asked.plan.sets)
+        question = asked_space(question, choice, sized=True, sets=request.plan.sets)
         result = ranked(question, top=top, all_variants=all_variants)
         report = _search(result, details=details, worst=worst)
     _print(report, output, printed, command_line(context.obj))

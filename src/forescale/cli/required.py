@@ -51,18 +51,18 @@ def require(
     """
     from forescale.io.named import devices_told
 
-    asked = {fact.part: fact for fact in facts}
+    missing_facts = {fact.part: fact for fact in facts}
     uncounted = values.get("nodes") is None and devices_told(dict(values), folder) is None
     explicit = values["workload"]
     workload = explicit if isinstance(explicit, dict) else {"seq_len": 1, "global_batch_size": 1}
     absent = {
         "model": "model" not in values,
         "cluster": "cluster" not in values,
-        "devices": uncounted and (not laid or "devices" in asked),
+        "devices": uncounted and (not laid or "devices" in missing_facts),
         "workload.seq_len": "seq_len" not in workload,
         "workload.global_batch_size": "global_batch_size" not in workload,
     }
-    missing = [asked.get(part, PARTS[part]) for part, is_absent in absent.items() if is_absent]
+    missing = [missing_facts.get(part, PARTS[part]) for part, is_absent in absent.items() if is_absent]
     missing += [fact for fact in facts if fact.part not in absent and not _is_set(values, fact.part)]
     if not missing:
         return

@@ -70,8 +70,8 @@ class PriceOptions:
 @grouped
 def run_command(
     *,
-    asked: Priced,
-    told: PhaseOptions,
+    request: Priced,
+    phase_options: PhaseOptions,
     operated: OperationsOptions,
     prices: PriceOptions,
     output: PageOptions,
@@ -81,30 +81,32 @@ def run_command(
     from forescale.whole_run import project_run, projected_phases
 
     phases: list[Phase] = []
-    for at, phase in enumerate(_phases(told, asked), 1):
+    for at, phase in enumerate(_phases(phase_options, request), 1):
         try:
-            question, parts = _asked(phase, asked, operated)
+            question, parts = _asked(phase, request, operated)
             phases += projected_phases(str(at), parts, _ranked, answered)
         except SpecError as error:
             message = (
-                str(error) if told.phases else _in_plan(error, asked.plan.plan or asked.model, at, phase)
+                str(error)
+                if phase_options.phases
+                else _in_plan(error, request.plan.plan or request.model, at, phase)
             )
             raise SpecError(error).worded(f"phase {at}: {message}") from error
-    result = project_run(phases, question.operations, _prices(prices), seed=told.seed)
+    result = project_run(phases, question.operations, _prices(prices), seed=phase_options.seed)
     show(answer_of(result, run_view), output)
 
 
 @grouped
 def sites_command(
     *,
-    asked: Priced,
+    request: Priced,
     output: OutputOptions,
 ) -> None:
     """Train on sites with slow links between them: the bandwidth that each use of their devices needs."""
     from forescale.time.outer import bandwidth_needed
 
-    run = replace(asked.run, outer=asked.run.outer or ("diloco" if asked.plan.plan is None else None))
-    result = answered(read_question(replace(asked, run=run)))
+    run = replace(request.run, outer=request.run.outer or ("diloco" if request.plan.plan is None else None))
+    result = answered(read_question(replace(request, run=run)))
     outer, sites = result.workload.outer, result.sites
     if outer is None or sites is None:
         raise required_with("--outer", "--sites", fix="such as --outer 'diloco every=100'")

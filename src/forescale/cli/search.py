@@ -97,7 +97,7 @@ def search_command(
     *,
     output: FileOptions,
     goal: GoalOptions,
-    asked: Asked,
+    request: Asked,
     answer: AnswerOptions,
     effort: EffortOptions,
     choice: SpaceOptions,
@@ -108,15 +108,15 @@ def search_command(
 ) -> None:
     """Find the best layouts: the whole legal space, ranked."""
     choice = _limited_by(emission, choice)
-    asked = complete_question(scan, replace(asked, cost=cost))
+    request = complete_question(scan, replace(request, cost=cost))
     try:
-        question = read_question(asked, framework=framework_of(choice), operated=operated)
+        question = read_question(request, framework=framework_of(choice), operated=operated)
     except MissingError as error:
         raise needing_most(error, scan) from error
     question = _limited(question, goal, safe=answer.safe)
     _refuse_unused(scan, effort, answer, emission, question.objective)
     sized = not (scan.device_counts or scan.has_target or scan.of_run)
-    question = asked_space(question, choice, sized=sized, sets=asked.plan.sets)
+    question = asked_space(question, choice, sized=sized, sets=request.plan.sets)
     if question.preset != "default":
         _refuse_own_engine(question.preset, scan, (effort, answer, operated), emission)
     if question.preset == STUDY and not scan.wanted:

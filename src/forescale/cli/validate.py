@@ -17,7 +17,7 @@ from forescale.positions import says_lines
 
 if TYPE_CHECKING:
     from forescale.cost.select import Costs
-    from forescale.evidence.scoreboard import Scoreboard
+    from forescale.validation.scoreboard import Scoreboard
 
 
 @grouped
@@ -42,13 +42,13 @@ def validate_command(
 ) -> None:
     """Project every run of a corpus and compare with what was measured."""
     from forescale.cli.render.validate import validation_view
-    from forescale.evidence.case import projector_of
-    from forescale.evidence.cases import load_cases
-    from forescale.evidence.peers import compare_peers
-    from forescale.evidence.report import document
-    from forescale.evidence.scoreboard import check_dimension, score
     from forescale.io.named import cluster_of
     from forescale.presets import load_preset
+    from forescale.validation.case import projector_of
+    from forescale.validation.cases import load_cases
+    from forescale.validation.peers import compare_peers
+    from forescale.validation.report import document
+    from forescale.validation.scoreboard import check_dimension, score
 
     check_dimension(by)
     load_preset(preset)
@@ -87,7 +87,7 @@ def _costs(options: CostOptions) -> Costs:
 
 def _draw(board: Scoreboard, runs: Path, chart: Path) -> None:
     """Write the picture of step times."""
-    from forescale.evidence.chart import time_chart
+    from forescale.validation.chart import time_chart
     from forescale.view.page import write_chart
 
     drawing = time_chart(board)

@@ -34,7 +34,7 @@ CHUNK = 1 << 20
 @grouped
 def watch_command(
     *,
-    asked: Priced,
+    request: Priced,
     log: Path | None = option(
         "Log of the job, which is only read; standard input by default.", "FILE", flag="--log", panel=PANEL
     ),
@@ -60,7 +60,7 @@ def watch_command(
     """Follow the log of a running job: step time against the expected interval, drifts, restarts, days left."""
     from forescale.diagnose.watch import Watcher
 
-    question = read_question(asked)
+    question = read_question(request)
     refuse_presets(question, "watch")
     if log is not None and not log.exists():
         raise ReaderError(log, not_found("log"))

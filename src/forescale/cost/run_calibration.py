@@ -155,9 +155,9 @@ class Assumptions(Struct, frozen=True, kw_only=True):
 
     def doubt(self, assumed: tuple[str, ...], *, moe: bool, years: float) -> float:
         """Return the spread, in ln(measured / projected), of `assumed` settings, on a release `years` newer."""
-        each = self.moe if moe else self.dense
+        share = self.moe if moe else self.dense
         names = set(assumed)
-        squares = [each**2] * len(names - {FRAMEWORK, RECIPE})
+        squares = [share**2] * len(names - {FRAMEWORK, RECIPE})
         squares += [self.framework**2] * (FRAMEWORK in names) + [self.recipe**2] * (RECIPE in names)
         return math.sqrt(sum(squares) + self.release**2 * years)
 

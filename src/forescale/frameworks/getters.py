@@ -14,9 +14,9 @@ class Getters:
     where: str
     """The file, for messages."""
 
-    def refuse(self, problem: str | ForescaleError) -> NoReturn:
+    def refuse(self, violation: str | ForescaleError) -> NoReturn:
         """Raise: the configuration is invalid, or cannot be expressed."""
-        raise ReaderError(self.where, problem)
+        raise ReaderError(self.where, violation)
 
     def whole(
         self, key: str, number: int | None, value: object, *, least: int, most: float, hint: str = ""

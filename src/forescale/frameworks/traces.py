@@ -137,8 +137,8 @@ def _check(trace: Trace, path: Path) -> None:
     if unused := set(trace.blocks) - set(trace.layers):
         raise ReaderError(path, not_one_of("blocks", min(unused), list(trace.layers)))
     for block in (*trace.blocks.values(), trace.embedding, trace.head):
-        for problem in _problems(block):
-            raise ReaderError(path, corrupted(f"block {block.name!r}", problem))
+        for violation in _problems(block):
+            raise ReaderError(path, corrupted(f"block {block.name!r}", violation))
 
 
 def _problems(block: TracedBlock) -> Iterable[str]:

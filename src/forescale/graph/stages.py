@@ -47,15 +47,15 @@ class StagePlan(Struct, frozen=True, kw_only=True, dict=True):
     """(stages, kinds) layers of `counts` that the recompute policy takes."""
     heads: Array
     """(stages, kinds) layers of `replayed` whose input is kept: the first of each unit."""
-    moments: tuple[StagePlan, ...] = ()
+    memory_events: tuple[StagePlan, ...] = ()
     """Layers × passes of theirs in flight, at the moments at which a rank may hold most; none where all of a
     rank's layers are in flight equally often."""
-    waiting: tuple[StagePlan, ...] = ()
+    pending_weight_gradients: tuple[StagePlan, ...] = ()
     """At each of them, layers × passes of theirs that wait for their weight gradients; none where none ever wait."""
     active: tuple[Array, ...] = ()
     """At each of them, (stages, 3) 1 where a forward runs, a backward, one of the last stage; as many as wait."""
     of_chunks: Array | None = None
-    """(stages, ...) the same numbers chunk by chunk, by which ranks with `moments` are told apart."""
+    """(stages, ...) the same numbers chunk by chunk, by which ranks with `memory_events` are told apart."""
 
     @cached_property
     def alone(self) -> Stages:
@@ -81,11 +81,17 @@ class StagePlan(Struct, frozen=True, kw_only=True, dict=True):
         subset: dict[str, Any] = {
             name: values[keep] for name, values in arrays.items() if isinstance(values, np.ndarray)
         }
-        moments, waiting = (
-            tuple(plan.taken(keep) for plan in plans) for plans in (self.moments, self.waiting)
+        memory_events, pending_weight_gradients = (
+            tuple(plan.taken(keep) for plan in plans)
+            for plans in (self.memory_events, self.pending_weight_gradients)
         )
         active = tuple(item[keep] for item in self.active)
-        return StagePlan(**subset, moments=moments, waiting=waiting, active=active)
+        return StagePlan(
+            **subset,
+            memory_events=memory_events,
+            pending_weight_gradients=pending_weight_gradients,
+            active=active,
+        )
 
 
 def layers_per_stage(num_layers: int, pp: int, vpp: int = 1) -> Chunks:
@@ -163,7 +169,7 @@ def stages_of_ranks(rank_of_stage: Sequence[int], num_replicas: int = 1) -> NDAr
     return stages % (len(rank_of_stage) // num_replicas)
 
 
-def with_moments(
+def with_memory_events(
     plan: StagePlan,
     chunks: StagePlan,
     stage_of: NDArray[np.int64],
@@ -184,7 +190,7 @@ def with_moments(
         (ranks, chunks) which of them each rank has.
     live
         (1 or 2, moments, ranks, chunks) passes in flight, and those that wait for weight gradients, if any do.
-    at_work
+    active
         (moments, ranks, 3) whether a forward, a backward, one of the last stage is at work, where some wait.
     apart
         How many of the moments stay the first, as they are.
@@ -197,18 +203,18 @@ def with_moments(
     told_apart = [chunks.rows[stage_of].reshape(len(ranks), -1)]
     if active is not None:
         told_apart += [np.moveaxis(item, 1, 0).reshape(len(ranks), -1) for item in einsums]
-    moments, *late = (
+    memory_events, *late = (
         tuple(
             _weighted(chunks, stage_of, passes)
-            for passes in (*item[:apart], *(item[moment, ranks] for moment in order))
+            for passes in (*item[:apart], *(item[event, ranks] for event in order))
         )
         for item in live
     )
     return replace(
         plan,
-        moments=moments,
-        waiting=late[0] if late else (),
-        active=() if active is None else tuple(active[moment, ranks] for moment in order),
+        memory_events=memory_events,
+        pending_weight_gradients=late[0] if late else (),
+        active=() if active is None else tuple(active[event, ranks] for event in order),
         of_chunks=np.concatenate(told_apart, axis=1),
     )
 
@@ -362,9 +368,9 @@ class Stages(Struct, frozen=True, kw_only=True):
     """Layers by kind that the recompute policy takes."""
     heads: tuple[Array, ...]
     """Of those, layers whose input is kept."""
-    moments: tuple[Stages, ...] = ()
+    memory_events: tuple[Stages, ...] = ()
     """As in `StagePlan`, of as many moments as any candidate has; of those that have none, their layers."""
-    waiting: tuple[Stages, ...] = ()
+    pending_weight_gradients: tuple[Stages, ...] = ()
     """As many, where passes of any candidate wait; none otherwise."""
     active: tuple[tuple[Array, ...], ...] = ()
     """As many as wait: whether a forward runs, a backward, one of the last stage."""
@@ -419,34 +425,41 @@ def stack_plans(plans: Sequence[StagePlan]) -> Stages:
     fields: dict[str, Any] = {name: stack(attrgetter(name)) for name in OF_STAGE}
     for name in BY_KIND:
         fields[name] = tuple(stack(lambda plan, n=name, k=kind: getattr(plan, n)[:, k]) for kind in kinds)  # type: ignore[misc]
-    most = max(len(plan.moments) for plan in plans)
-    moments = tuple(stack_plans([_moment(plan, at) for plan in plans]) for at in range(most))
-    if not any(plan.waiting for plan in plans):
-        return Stages(**fields, moments=moments)
-    waiting = tuple(stack_plans([_waiting(plan, at) for plan in plans]) for at in range(most))
+    most = max(len(plan.memory_events) for plan in plans)
+    memory_events = tuple(stack_plans([_memory_event(plan, at) for plan in plans]) for at in range(most))
+    if not any(plan.pending_weight_gradients for plan in plans):
+        return Stages(**fields, memory_events=memory_events)
+    pending_weight_gradients = tuple(
+        stack_plans([_pending_weight_gradients(plan, at) for plan in plans]) for at in range(most)
+    )
     active = tuple(
-        tuple(stack(lambda plan, m=at, k=which: _at_work(plan, m)[:, k]) for which in range(3))  # type: ignore[misc]
+        tuple(stack(lambda plan, m=at, k=which: _active(plan, m)[:, k]) for which in range(3))  # type: ignore[misc]
         for at in range(most)
     )
-    return Stages(**fields, moments=moments, waiting=waiting, active=active)
+    return Stages(
+        **fields,
+        memory_events=memory_events,
+        pending_weight_gradients=pending_weight_gradients,
+        active=active,
+    )
 
 
-def _moment(plan: StagePlan, at: int) -> StagePlan:
+def _memory_event(plan: StagePlan, at: int) -> StagePlan:
     """Return a moment, the last again where there are fewer, or the plan where there are none."""
-    if not plan.moments:
-        return replace(plan, moments=(), waiting=(), active=())
-    return plan.moments[min(at, len(plan.moments) - 1)]
+    if not plan.memory_events:
+        return replace(plan, memory_events=(), pending_weight_gradients=(), active=())
+    return plan.memory_events[min(at, len(plan.memory_events) - 1)]
 
 
-def _waiting(plan: StagePlan, at: int) -> StagePlan:
+def _pending_weight_gradients(plan: StagePlan, at: int) -> StagePlan:
     """Return what waits at a moment: nothing where nothing ever does."""
-    if plan.waiting:
-        return plan.waiting[min(at, len(plan.waiting) - 1)]
+    if plan.pending_weight_gradients:
+        return plan.pending_weight_gradients[min(at, len(plan.pending_weight_gradients) - 1)]
     none = {name: 0.0 * getattr(plan, name) for name in SUMMED}
-    return replace(plan, **none, moments=())
+    return replace(plan, **none, memory_events=())
 
 
-def _at_work(plan: StagePlan, at: int) -> Array:
+def _active(plan: StagePlan, at: int) -> Array:
     """Return whether passes run at a moment: they do where none ever wait."""
     return plan.active[min(at, len(plan.active) - 1)] if plan.active else np.ones((len(plan.index), 3))
 

@@ -344,16 +344,16 @@ def usable_rows(
 ) -> tuple[dict[str, list[Any]], tuple[str, ...]]:
     """Return the rows of each section that are measurements, and what is wrong with each of the others."""
     usable: dict[str, list[Any]] = {}
-    problems = []
+    violations = []
     for key, rows in sections.items():
         for row in rows:
             try:
                 _row(key, row, key)
             except SpecError as error:
-                problems.append(str(error))
+                violations.append(str(error))
             else:
                 usable.setdefault(key, []).append(row)
-    return usable, tuple(problems)
+    return usable, tuple(violations)
 
 
 def _layers(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:

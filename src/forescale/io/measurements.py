@@ -284,8 +284,8 @@ def read_nccl_tests(
         results, kind=collective_kind, num_ranks=ranks, ranks_per_node=per_node, source=path.stem
     )
     if not rows:
-        problem = f"all of its {wrong} results are wrong" if wrong else "all of its messages have no bytes"
-        raise ReaderError(path, wording.empty("the table of usable rows", problem))
+        violation = f"all of its {wrong} results are wrong" if wrong else "all of its messages have no bytes"
+        raise ReaderError(path, wording.empty("the table of usable rows", violation))
     return NcclTestsRun(
         kind=collective_kind,
         device=device,

@@ -95,7 +95,7 @@ def build(kind: type[T], values: Mapping[str, Any], *, where: str) -> T:
         return built  # type: ignore[no-any-return]
     if len(walk.problems) == 1:
         raise walk.problems[0].at("" if isinstance(walk.problems[0], UnknownKeyError) else where)
-    raise SpecError(f"{where}: " + "; ".join(str(problem) for problem in walk.problems))
+    raise SpecError(f"{where}: " + "; ".join(str(violation) for violation in walk.problems))
 
 
 def checked_model(model: Model, *, where: str) -> Model:

@@ -156,9 +156,9 @@ def _check(events: Sequence[Event], file: Path) -> None:
     for at, event in enumerate(events):
         for table, kinds in ((event, READ), (_args(event), READ_ARGUMENTS)):
             for key, value in table.items():
-                if key in kinds and (problem := _problem(value, kinds[key], RANGES.get(key, USUAL))):
+                if key in kinds and (violation := _problem(value, kinds[key], RANGES.get(key, USUAL))):
                     where = f"{key!r} of event {at} ({event.get('name')})"
-                    raise ReaderError(file, wording.out_of_range(where, value, problem))
+                    raise ReaderError(file, wording.out_of_range(where, value, violation))
             if new := table.keys() - kinds.keys() - strange:
                 strange |= new
                 refuse_misspelt(table, kinds, f"{file}, event {at} ({event.get('name')})")

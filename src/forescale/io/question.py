@@ -82,8 +82,8 @@ from forescale.syntax import deep_merge, dump_toml, load_mapping, parse_mapping
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+    from forescale.bench_transfer import Bench
     from forescale.io.bench import BenchArtifact
-    from forescale.restore import Bench
 
 SECTIONS = (
     "model", "cluster", "hardware_config", "devices", "nodes", "sites", "framework", "preset", "preset_options",
@@ -222,7 +222,7 @@ def build_question(
     )
     if not question.costs.benchmark_files:
         return recomputed_to_fit(question)
-    from forescale.restore import anchored
+    from forescale.bench_transfer import anchored
 
     return anchored(question, benches_of(question))
 
@@ -269,8 +269,8 @@ def _measured(file: Path, target: Question) -> Bench | BenchArtifact:
 
 def _bench(files: Mapping[Path, BenchArtifact], target: Question) -> Bench:
     """Return one run that was measured in several files."""
+    from forescale.bench_transfer import Bench
     from forescale.io.bench import merged
-    from forescale.restore import Bench
 
     file, names = next(iter(files)), ", ".join(file.name for file in files)
     artifact = merged({str(item): file for item, file in files.items()})
@@ -293,10 +293,10 @@ def _bench(files: Mapping[Path, BenchArtifact], target: Question) -> Bench:
 
 def _profiled(file: Path, target: Question) -> Bench:
     """Return what torch recorded of a run of the question itself."""
+    from forescale.bench_transfer import WHOLE, Bench
     from forescale.cost.timings import BlockTiming, StepTiming
     from forescale.io.profile import read_profile
     from forescale.io.recorded import check_device, check_run
-    from forescale.restore import WHOLE, Bench
 
     if target.strategy is None:
         raise wording.incomplete("layout", file.name, "a search needs one: project the layout that was run")

@@ -175,10 +175,10 @@ def _listed(path: Path, index: int, entry: object, durations: Mapping[str, float
 
 def _limit(path: Path, where: str, entry: Mapping[object, object], vpp: int) -> float | None:
     """Return the most micro-batches of a full share that a rank may hold; None where the entry has no limit."""
-    given = {key: entry[key] for key in LIMITS if entry.get(key) is not None}
-    if len(given) > 1:
-        raise ReaderError(path, f"{where}: {' and '.join(given)} are two limits; give one of them")
-    for key, value in given.items():
+    limits = {key: entry[key] for key in LIMITS if entry.get(key) is not None}
+    if len(limits) > 1:
+        raise ReaderError(path, f"{where}: {' and '.join(limits)} are two limits; give one of them")
+    for key, value in limits.items():
         count = _count(path, f"{where}.{key}", value)
         return count / vpp if key == "cached_fwd_chunks_limit" else float(count)
     return None

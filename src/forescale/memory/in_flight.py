@@ -22,7 +22,7 @@ class InFlightBytes(Struct, frozen=True, kw_only=True):
 
     whole: OfStages
     """Between its forward and its backward, or its input gradient."""
-    waiting: OfStages | None = None
+    pending_weight_gradients: OfStages | None = None
     """From its input gradient to its weight gradient, where they are passes of their own; None is not asked."""
     work: tuple[Numeric, Numeric] = (0.0, 0.0)
     """What a forward and a backward need beyond that while they run."""
@@ -64,15 +64,15 @@ def held_bytes(*, plain: Numeric, few: Numeric, many: Numeric, vpp: Numeric, rou
     unit="byte",
     source="Qi et al. 2023, arXiv:2401.10241, section 2.1: M_B of passes in flight, M_W of those that wait for W",
 )
-def held_until(*, whole: Numeric, waiting: Numeric) -> Numeric:
+def held_until(*, whole: Numeric, pending_weight_gradients: Numeric) -> Numeric:
     """Held by passes from forward to input gradient + held by others until their weight gradients."""
-    return whole + waiting
+    return whole + pending_weight_gradients
 
 
 @formula(unit="byte", source="order of the schedule: what runs at a moment")
-def idle_bytes(*, active: Numeric, most_at_work: Numeric) -> Numeric:
+def idle_bytes(*, active: Numeric, most_active: Numeric) -> Numeric:
     """Of the largest working set, what is not in use at a moment."""
-    return most_at_work - active
+    return most_active - active
 
 
 class InFlight(Struct, frozen=True, kw_only=True, eq=False):
@@ -104,9 +104,9 @@ class InFlight(Struct, frozen=True, kw_only=True, eq=False):
         plain = saved_bytes(
             per_microbatch=in_flight_bytes.whole(stages), microbatches=self.shares(degrees, stages, count)
         )
-        if not stages.moments:
+        if not stages.memory_events:
             return plain, plain
-        first, *others = map(in_flight_bytes.whole, stages.moments)
+        first, *others = map(in_flight_bytes.whole, stages.memory_events)
         vpp, rounds = degrees.vpp, count / (self.group or degrees.pp)
         most = held_bytes(plain=plain, few=first, many=_most(others), vpp=vpp, rounds=rounds)
         return most, held_bytes(plain=plain, few=first, many=first, vpp=vpp, rounds=rounds)
@@ -126,10 +126,12 @@ class ScheduledInFlight(InFlight, frozen=True, kw_only=True, eq=False):
         self, degrees: Degrees, stages: Stages, count: Numeric, in_flight_bytes: InFlightBytes
     ) -> tuple[Numeric, Numeric]:
         """Return the bytes of the fullest moment."""
-        if stages.waiting and in_flight_bytes.waiting is not None:
-            return _split(stages, in_flight_bytes.whole, in_flight_bytes.waiting, in_flight_bytes.work)
-        if stages.moments:
-            most = _most(map(in_flight_bytes.whole, stages.moments))
+        if stages.pending_weight_gradients and in_flight_bytes.pending_weight_gradients is not None:
+            return _split(
+                stages, in_flight_bytes.whole, in_flight_bytes.pending_weight_gradients, in_flight_bytes.work
+            )
+        if stages.memory_events:
+            most = _most(map(in_flight_bytes.whole, stages.memory_events))
         else:
             shares = self.shares(degrees, stages, count)
             most = saved_bytes(per_microbatch=in_flight_bytes.whole(stages), microbatches=shares)
@@ -149,12 +151,14 @@ class InFlightBound(ScheduledInFlight, frozen=True, kw_only=True, eq=False):
 
         The moments are the least layers of passes in flight and of passes that wait for their weight gradients.
         """
-        between, late = stages.moments or (stages, stages)
+        between, late = stages.memory_events or (stages, stages)
         shares = self.shares(degrees, stages, count)
         most = saved_bytes(per_microbatch=in_flight_bytes.whole(between), microbatches=shares)
-        if in_flight_bytes.waiting is not None:
-            waiting = saved_bytes(per_microbatch=in_flight_bytes.waiting(late), microbatches=self.waits)
-            most = held_until(whole=most, waiting=waiting)
+        if in_flight_bytes.pending_weight_gradients is not None:
+            pending_weight_gradients = saved_bytes(
+                per_microbatch=in_flight_bytes.pending_weight_gradients(late), microbatches=self.waits
+            )
+            most = held_until(whole=most, pending_weight_gradients=pending_weight_gradients)
         return most, most
 
 
@@ -163,16 +167,16 @@ def _most(values: Iterable[Numeric]) -> Numeric:
 
 
 def _split(
-    stages: Stages, whole: OfStages, waiting: OfStages, work: tuple[Numeric, Numeric]
+    stages: Stages, whole: OfStages, pending_weight_gradients: OfStages, work: tuple[Numeric, Numeric]
 ) -> tuple[Numeric, Numeric]:
     """Return the most where some passes wait for weight gradients, and at the moments alone that have a loss."""
     most: Numeric = 0.0 * stages.first
     beside_loss = most
-    moments = zip(stages.moments, stages.waiting, stages.active, strict=True)
-    for between, late, (forward, backward, loss) in moments:
-        kept = held_until(whole=whole(between), waiting=waiting(late))
+    memory_events = zip(stages.memory_events, stages.pending_weight_gradients, stages.active, strict=True)
+    for between, late, (forward, backward, loss) in memory_events:
+        kept = held_until(whole=whole(between), pending_weight_gradients=pending_weight_gradients(late))
         here = largest(first=forward * work[0], second=backward * work[1])
-        idle = idle_bytes(active=here, most_at_work=largest(first=work[0], second=work[1]))
+        idle = idle_bytes(active=here, most_active=largest(first=work[0], second=work[1]))
         most = largest(first=most, second=kept - idle)
         beside_loss = largest(first=beside_loss, second=loss * kept)
     return most, beside_loss

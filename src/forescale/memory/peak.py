@@ -68,7 +68,7 @@ def working_bytes(setting: EvalContext, inputs: MemoryInputs) -> Working:
     most = (lambda on: kept(on) - moved(on)) if offloads else kept
     part = 1.0 / in_flight.num_splits
     forward, backward = (part * working_set for working_set in _working_sets(setting, inputs))
-    in_flight_bytes = InFlightBytes(whole=most, waiting=awaited, work=(forward, backward))
+    in_flight_bytes = InFlightBytes(whole=most, pending_weight_gradients=awaited, work=(forward, backward))
     saved, beside_loss = in_flight.most(degrees, stages, count, in_flight_bytes)
     late = deferred_bytes(setting, inputs, count)
     loss = part * (stages.last * largest(first=head.forward, second=head.backward))
@@ -82,8 +82,8 @@ def working_bytes(setting: EvalContext, inputs: MemoryInputs) -> Working:
         local = most(stages) / degrees.vpp - head.held - head.afterwards
         activations = largest(first=activations, second=beside_loss - stages.last * local)
     least = _at_end(setting, inputs, at_layers, most(stages)) if setting.model.traces else activations
-    moments = (activations, least), (at_layers, at_loss, beside_loss)
-    beyond, stranded = _beyond(setting, inputs, *moments, loss)
+    memory_events = (activations, least), (at_layers, at_loss, beside_loss)
+    beyond, stranded = _beyond(setting, inputs, *memory_events, loss)
     host: Numeric = 0.0
     if offloads:
         host, _ = in_flight.most(degrees, stages, count, InFlightBytes(whole=moved))
@@ -102,11 +102,11 @@ def _beyond(
     setting: EvalContext,
     inputs: MemoryInputs,
     at_peak: tuple[Numeric, Numeric],
-    moments: tuple[Numeric, Numeric, Numeric],
+    memory_events: tuple[Numeric, Numeric, Numeric],
     of_loss: Numeric,
 ) -> tuple[Numeric, Numeric]:
     """Return what is gathered beyond the least at the fullest moment, and what the loss leaves that nothing takes."""
-    states, (layers, loss, head), (most, least) = inputs.states, moments, at_peak
+    states, (layers, loss, head), (most, least) = inputs.states, memory_events, at_peak
     ratio, freed = float(setting.overhead.fragmentation.expected), inputs.blocks.head.replayed.stranded
     lost = inputs.stages.last * stranded_bytes(freed=freed, loss=of_loss, ratio=ratio)
     beyond: Numeric = 0.0

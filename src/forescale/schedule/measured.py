@@ -102,8 +102,8 @@ def step_of_simulation(simulation: Simulation) -> MeasuredStep:
 
     Its memory is the number of micro-batches (of a full share) that a rank holds.
     """
-    flat, held = simulation.compiled.program.flat, simulation.memory
-    columns = (flat.code, 1e-3 * simulation.start, 1e-3 * simulation.end, held)
+    flat, peaks = simulation.compiled.program.flat, simulation.memory
+    columns = (flat.code, 1e-3 * simulation.start, 1e-3 * simulation.end, peaks)
     passes = [
         Pass(unpack(code), start, end, live=live)
         for code, start, end, live in zip(*(column.tolist() for column in columns), strict=True)

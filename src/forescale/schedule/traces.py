@@ -66,8 +66,8 @@ class MeasuredRun(Struct, frozen=True, kw_only=True):
             if step.iteration == iteration:
                 return step
         known = [step.iteration for step in self.steps]
-        where, problem = "dump", f"iteration {iteration} is not in it; it holds {known[0]} to {known[-1]}"
-        raise ReaderError(where, problem)
+        where, violation = "dump", f"iteration {iteration} is not in it; it holds {known[0]} to {known[-1]}"
+        raise ReaderError(where, violation)
 
 
 def read_run(folder: Path) -> MeasuredRun:
@@ -266,11 +266,11 @@ class _Reader:
         rows: list[_Row] = []
         for name, kinds in SERIES.items():
             columns = {part: record.get(f"{name}_{part}", []) for part in ("start", "end", *_PARTS)}
-            problem = _refusal(name, columns)
-            if problem is None and name in _ALWAYS and not columns["start"]:
-                problem = f"needs {name}_start and {name}_end"
-            if problem is not None:
-                raise ReaderError(path, f"{where} {problem}")
+            violation = _refusal(name, columns)
+            if violation is None and name in _ALWAYS and not columns["start"]:
+                violation = f"needs {name}_start and {name}_end"
+            if violation is not None:
+                raise ReaderError(path, f"{where} {violation}")
             rows += self._series(kinds, columns)
         apart = {(row.unit, row.chunk) for row in rows if row.kind is Kind.W}
         rows = [

@@ -54,10 +54,10 @@ class Machine(Struct, frozen=True, kw_only=True):
         if one is not None:
             known = {"layout": layout(one.strategy), **attributes(one, "step_time_s", "mfu")}
             known |= attributes(one.memory, "peak_bytes", "verdict")
-        own = attributes(
+        figures = attributes(
             self, "cluster", "devices", "chosen", "tokens_per_s", "cost_per_million_tokens", "problem"
         )
-        return {**own, **known}
+        return {**figures, **known}
 
 
 class Machines(Result, Struct, frozen=True, kw_only=True):

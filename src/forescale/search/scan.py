@@ -266,8 +266,8 @@ def _point(question: Question, terms: Terms) -> Point:
     point = Point(num_devices=cluster.num_devices, global_batch_size=workload.global_batch_size)
     limit = None if terms.target is None else terms.target.limit(workload)
     if limit is not None and (fastest := least_step(question)) > limit:
-        problem = f"a step takes at least {format_seconds(fastest)}, even at the devices' peak rate"
-        return replace(point, problem=problem, meets_target=False)
+        violation = f"a step takes at least {format_seconds(fastest)}, even at the devices' peak rate"
+        return replace(point, problem=violation, meets_target=False)
     try:
         result = search(replace(question, objective="step_time"), top=1)
     except InfeasibleError as error:

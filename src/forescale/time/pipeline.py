@@ -28,7 +28,7 @@ from forescale.graph.stages import (
     stack_plans,
     stages_of_ranks,
     virtual_stages,
-    with_moments,
+    with_memory_events,
 )
 from forescale.memory.in_flight import InFlight, InFlightBound, ScheduledInFlight
 from forescale.numeric import Array, Numeric, mapped, maximum, minimum, taking, where
@@ -202,7 +202,7 @@ def pipeline_of(
         live, active = live_passes(built)
         waits = bool(live[1].any())
         live = placement.num_replicas * live[: 1 + waits]
-        ranks = with_moments(ranks, stages, stage_of, live, active if waits else None)
+        ranks = with_memory_events(ranks, stages, stage_of, live, active if waits else None)
     first, *_, last = placement.rank_of_stage
     beside, others = losses_beside(built)
     return Simulated(
@@ -280,7 +280,9 @@ def interleaved_stages(
         return plan
     ranks = tuple(range(pp)) * vpp
     chunks = virtual_stages(model, ranks, stage_layers=stage_layers, recompute=recompute.selection)
-    return with_moments(plan, chunks, stages_of_ranks(ranks), live_chunks(pp, vpp, group)[None], apart=1)
+    return with_memory_events(
+        plan, chunks, stages_of_ranks(ranks), live_chunks(pp, vpp, group)[None], apart=1
+    )
 
 
 def interleaved(
@@ -335,7 +337,7 @@ def _counted(
         losses_beside=beside,
         other_losses=others,
     )
-    return with_moments(plan, chunks, stages_of_ranks(ranks), live[:1]), Pipeline(in_flight=counted)
+    return with_memory_events(plan, chunks, stages_of_ranks(ranks), live[:1]), Pipeline(in_flight=counted)
 
 
 @formula(
@@ -512,12 +514,12 @@ def _plans(
         least = least_chunks(chunks, stage_of)
         nested = placement.num_replicas == 1
         in_flight = least_chunks(chunks, stage_of, nested=True) if nested else least
-        ranks = replace(ranks, moments=(in_flight, least))
+        ranks = replace(ranks, memory_events=(in_flight, least))
     whole = ranks.compressed()
     one_path = placement.num_replicas == 1 and not kind.splits_sequences
     starts = [of_stage.index(_last_alike(ranks, int(rank))) if one_path else 0 for rank in whole.index]
     summed: dict[str, Any] = {name: _sums(getattr(chunks, name), starts) for name in SUMMED}
-    return whole, replace(whole, **summed, moments=(), waiting=(), active=())
+    return whole, replace(whole, **summed, memory_events=(), pending_weight_gradients=(), active=())
 
 
 def _last_alike(ranks: StagePlan, rank: int) -> int:

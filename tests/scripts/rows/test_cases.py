@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 from scripts.rows.cases import express, load_rows
-from tests.evidence.runs import own_columns_only
+from tests.validation.runs import own_columns_only
 
-from forescale.evidence.case import InexpressibleError
-from forescale.evidence.cases import source_of
 from forescale.spec import Recompute
+from forescale.validation.case import InexpressibleError
+from forescale.validation.cases import source_of
 
 from .conftest import EXCERPT
 

@@ -4,7 +4,7 @@ import pytest
 from scripts.rows.cluster import cluster_of
 
 from forescale.catalogue.clusters import load_cluster
-from forescale.evidence.case import InexpressibleError
+from forescale.validation.case import InexpressibleError
 
 
 def build(row):

@@ -12,11 +12,11 @@ from scripts.rows.cases import load_rows
 from scripts.rows.tables import table
 
 from forescale.catalogue.frameworks import load_framework
-from forescale.evidence.case import projector_of, published_peak
 from forescale.io.named import named_cluster, named_model
 from forescale.io.question import build_question, read_question, write_question
 from forescale.project import project
 from forescale.syntax import dump_toml
+from forescale.validation.case import projector_of, published_peak
 
 RUNS = Path(__file__).parents[3] / "data" / "published" / "runs.csv"
 OF_ROWS = {

@@ -8,9 +8,9 @@ from scripts.rows.model import model_of
 from forescale.catalogue.clusters import load_device
 from forescale.cost.run_calibration import load_run_calibration
 from forescale.errors import ForescaleError
-from forescale.evidence.case import InexpressibleError
 from forescale.spec import Recompute
 from forescale.spec.framework import light_ends
+from forescale.validation.case import InexpressibleError
 
 
 def build(row):

@@ -7,9 +7,9 @@ import pytest
 from scripts.rows.cases import load_rows
 
 from forescale.errors import ReaderError
-from forescale.evidence.case import Measured, projector_of, published_peak
-from forescale.evidence.published import Speed
 from forescale.projection.result import MemorySummary, StageMemory
+from forescale.validation.case import Measured, projector_of, published_peak
+from forescale.validation.published import Speed
 
 EXCERPT = Path(__file__).parents[2] / "data" / "megatron_ci" / "excerpt.csv"
 

@@ -7,8 +7,8 @@ import pytest
 from scripts.rows.model import model_of
 
 from forescale.catalogue.models import load_model
-from forescale.evidence.case import InexpressibleError
 from forescale.spec import DenseFfn, FullAttention, LatentAttention, Layer, Model, MoeFfn
+from forescale.validation.case import InexpressibleError
 
 
 def build(row, find=lambda _: None):

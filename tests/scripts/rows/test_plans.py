@@ -11,8 +11,8 @@ from scripts.rows.cases import load_rows
 from scripts.rows.plans import convert, explicit, read_rows, text_of
 
 from forescale.errors import ReaderError
-from forescale.evidence.case import projector_of
-from forescale.evidence.cases import COLUMNS, load_cases
+from forescale.validation.case import projector_of
+from forescale.validation.cases import COLUMNS, load_cases
 
 ROOT = Path(__file__).parents[3]
 PUBLISHED = ROOT / "data" / "published"

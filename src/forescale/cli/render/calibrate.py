@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from forescale.cost.calibration import Residual
-from forescale.evidence.entries import EntryFit, Left, Move
-from forescale.evidence.fit import ClusterCalibration
-from forescale.evidence.runs import CalibrationRun
 from forescale.report.document import Column, Content, Table, View, line, listed, table
 from forescale.units import counted
+from forescale.validation.entries import EntryFit, Left, Move
+from forescale.validation.fit import ClusterCalibration
+from forescale.validation.runs import CalibrationRun
 
 SHOWN = 8
 """Runs and their moves that are printed."""

@@ -54,10 +54,12 @@ def run_view(result: RunProjection) -> View:
     )
 
 
-def _apart(*found: Projection) -> tuple[Note, ...]:
+def _apart(*projections: Projection) -> tuple[Note, ...]:
     """Return once the notes on sites that train by themselves, and those on the layout in every phase."""
-    message = dict.fromkeys(note for one in found for note in one.notes if note.topic in APART)
-    return tuple(item for item in message if item.topic == "sites" or all(item in one.notes for one in found))
+    message = dict.fromkeys(note for one in projections for note in one.notes if note.topic in APART)
+    return tuple(
+        item for item in message if item.topic == "sites" or all(item in one.notes for one in projections)
+    )
 
 
 def _layouts(result: RunProjection) -> list[TextLine]:

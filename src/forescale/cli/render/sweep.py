@@ -40,8 +40,8 @@ def sweep_view(result: SweepResult, files: Sequence[Path] = ()) -> View:
 def _tables(result: SweepResult) -> list[Content]:
     metric, axes = result.metric, result.sweep.axes
     if not result.feasible:
-        problem = result.rows[0]["problem"]
-        return [line(f"nothing fits at any point; the first: {problem}", style="bold")]
+        violation = result.rows[0]["problem"]
+        return [line(f"nothing fits at any point; the first: {violation}", style="bold")]
     if len(result.rows) <= MOST_POINTS and not axes.ranges:
         return [_every(result, metric), *_follows(result, metric)]
     varied = (name for name in axes.names if varies(result.column(name)) and not _sampled(result.sweep, name))

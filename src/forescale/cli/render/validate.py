@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from forescale.cli.render import words
-from forescale.evidence.peers import PeerGroup
-from forescale.evidence.scoreboard import ErrorGroup, Scoreboard, mean_regret, mean_spearman
 from forescale.report.document import Column, TextLine, View, line, listed
 from forescale.units import counted
+from forescale.validation.peers import PeerGroup
+from forescale.validation.scoreboard import ErrorGroup, Scoreboard, mean_regret, mean_spearman
 
 FEW_SKIPPED = 3
 """Skipped rows that say why on the screen."""

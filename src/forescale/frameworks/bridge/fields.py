@@ -229,7 +229,7 @@ class ContainerSettings:
         if values.get("bf16") and "accumulate_allreduce_grads_in_fp32" in values:
             values["grad_reduce_in_bf16"] = not values["accumulate_allreduce_grads_in_fp32"]
         if isinstance(stages := values.get(LAYOUT), list | tuple):
-            values[LAYOUT] = layout_of(stages, lambda problem: self._refuse(LAYOUT, problem))
+            values[LAYOUT] = layout_of(stages, lambda violation: self._refuse(LAYOUT, violation))
         virtual = "num_virtual_stages_per_pipeline_rank"
         if values.get(LAYOUT) and values.get(virtual):
             values["virtual_pipeline_model_parallel_size"] = values.pop(virtual)
@@ -261,11 +261,11 @@ class ContainerSettings:
         whole = isinstance(result, list | tuple) and all(type(item) is int for item in result)
         return tuple(result) if whole and result is not None else ()
 
-    def _refuse(self, key: str, problem: str) -> NoReturn:
+    def _refuse(self, key: str, violation: str) -> NoReturn:
         field = self.spelling[key]
         part = self.part(field.partition(".")[0])
         place = part.places.get(key, part.place) if part is not None else str(self.path)
-        raise ReaderError(f"{place}, {field}", problem)
+        raise ReaderError(f"{place}, {field}", violation)
 
 
 def layout_of(stages: list[Any] | tuple[Any, ...], refuse: Any) -> str:  # noqa: ANN401

@@ -89,11 +89,11 @@ def _check_kind(part: Call) -> None:
         )
     seen = next((name for name in (*part.fields, *part.defaults) if name.startswith(TOWERS)), None)
     if part.name != BUILT and part.kinds and seen is not None:
-        problem = (
+        violation = (
             f"the model is a {part.name}, whose tower ({seen}) its fields do not describe; models with towers are read "
             f"where {BUILT} builds them by a name of the catalogue"
         )
-        raise ReaderError(part.place, problem)
+        raise ReaderError(part.place, violation)
 
 
 def _lay_vocabulary(container_settings: ContainerSettings, settings: Settings, model: Model | None) -> None:

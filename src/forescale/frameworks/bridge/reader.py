@@ -40,8 +40,8 @@ def read_peft(container_settings: ContainerSettings) -> dict[str, Any] | None:
         return None
     place = container_settings.place("peft")
 
-    def refuse(problem: str) -> NoReturn:
-        raise ReaderError(place, problem)
+    def refuse(violation: str) -> NoReturn:
+        raise ReaderError(place, violation)
 
     if part.name not in USUAL:
         refuse(f"cfg.peft = {part.name[:60]}(...) cannot be expressed; {' and '.join(USUAL)} can")

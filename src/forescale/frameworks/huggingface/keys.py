@@ -317,8 +317,8 @@ def full_attention(
         fields = {"rope": rope_of(keys), **fields}
     kv_heads = keys.size(*KV_HEADS, default=heads)
     if heads % kv_heads:
-        problem = wording.not_divisible(keys.key(*HEADS), heads, kv_heads, keys.key(*KV_HEADS))
-        keys.refuse(problem)
+        violation = wording.not_divisible(keys.key(*HEADS), heads, kv_heads, keys.key(*KV_HEADS))
+        keys.refuse(violation)
     return FullAttention(num_heads=heads, num_kv_heads=kv_heads, head_dim=width, **fields)
 
 

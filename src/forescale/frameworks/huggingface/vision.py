@@ -160,8 +160,10 @@ def _tiled(vision: Vision, outer: Keys, usual: Sequence[tuple[int, int]]) -> Vis
     except (TypeError, ValueError):
         grids = ()
     if not grids or min(map(min, grids)) < 1:
-        problem = f"the key 'image_grid_pinpoints' must list heights and widths of {side} pixels or more each"
-        outer.refuse(problem)
+        violation = (
+            f"the key 'image_grid_pinpoints' must list heights and widths of {side} pixels or more each"
+        )
+        outer.refuse(violation)
     return replace(vision, tiles=Tiles(grids=grids, fits="resolution", rows_end=True))
 
 

@@ -13,13 +13,13 @@ from msgspec import field
 from msgspec.structs import replace
 
 from forescale import wording
+from forescale.bench_transfer import WHOLE, Bench
 from forescale.cost.measured import Measurements
 from forescale.cost.timings import BlockTiming, MeasuredCollective, Part
 from forescale.errors import SpecError, refuse_misspelt, shown
 from forescale.limits import AMOUNT, DEVICES, whole_of, within
 from forescale.memory.anchored import LayerMeasurement, RankPeak
 from forescale.question import Question
-from forescale.restore import WHOLE, Bench
 from forescale.spec.layout import Layout
 from forescale.spec.model import Layer, Model, MoeFfn
 from forescale.struct import Struct

@@ -198,8 +198,8 @@ def _with_adapters(reading: ParsedFile, adapters: object, path: Path) -> ParsedF
     if not adapters.get("enabled"):
         return reading
 
-    def refuse(problem: str) -> NoReturn:
-        raise ReaderError(path, problem)
+    def refuse(violation: str) -> NoReturn:
+        raise ReaderError(path, violation)
 
     modules = adapters.get("target_modules") or USUAL["LoRA"]
     if not isinstance(modules, list):

@@ -133,8 +133,8 @@ def _found(module: Module, node: ast.expr) -> Call | None:
     try:
         result = Frame(module, {}).value(node)
     except Stopped as stopped:
-        problem = f"the configuration stops here: {stopped.kind} {stopped.text}".rstrip()
-        raise ReaderError(stopped.place, problem) from stopped
+        violation = f"the configuration stops here: {stopped.kind} {stopped.text}".rstrip()
+        raise ReaderError(stopped.place, violation) from stopped
     except RecursionError as error:
         raise ReaderError(
             module.path,

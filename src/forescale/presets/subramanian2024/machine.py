@@ -302,10 +302,10 @@ def _panel_counts(hidden: int, side: int) -> list[int]:
 
 def _placements(groups: Columns, num_devices: int, domain: int, fixed: Mapping[str, int]) -> Columns:
     """Return the ways to fill a fast domain exactly; all devices are in it where they fit."""
-    held = {degree: fixed.get(f"placement_{degree}") for degree in DEGREES}
+    fixed_near = {degree: fixed.get(f"placement_{degree}") for degree in DEGREES}
     if num_devices <= domain:
         counts = np.ones_like(groups["tp1"])
-        for degree, value in held.items():
+        for degree, value in fixed_near.items():
             counts *= 1 if value is None else groups[degree] == value
         near = {name: groups[degree] for name, degree in zip(NEAR, DEGREES, strict=True)}
         return {"start": np.arange(len(counts)), "count": counts, **near}
@@ -316,8 +316,8 @@ def _placements(groups: Columns, num_devices: int, domain: int, fixed: Mapping[s
     fits = np.ones((len(groups["tp1"]), len(filled)), dtype=bool)
     for way, degree in zip(ways, DEGREES, strict=True):
         fits &= groups[degree][:, None] % way == 0
-        if held[degree] is not None:
-            fits &= way == held[degree]
+        if fixed_near[degree] is not None:
+            fits &= way == fixed_near[degree]
     selected = np.nonzero(fits)[1]
     counts = fits.sum(axis=1)
     near = {name: way[selected] for name, way in zip(NEAR, ways, strict=True)}

@@ -97,8 +97,8 @@ class Subramanian2024Preset(Preset, frozen=True, kw_only=True):
 
     def scores(self, question: Question) -> PresetScores:
         """Return every configuration of the published search that fits, with its placement and panels."""
-        found = Found.from_question(question, self)
-        candidates, analysis = found.candidates, found.analysis
+        space = Found.from_question(question, self)
+        candidates, analysis = space.candidates, space.analysis
 
         def projected(index: int) -> Projection:
             columns = {name: values[[index]] for name, values in candidates.items()}
@@ -108,7 +108,7 @@ class Subramanian2024Preset(Preset, frozen=True, kw_only=True):
         return PresetScores(
             step_time=np.asarray(analysis.step_time(candidates).total),
             peak=np.asarray(analysis.memory(candidates).total),
-            num_legal=found.num_candidates,
+            num_legal=space.num_candidates,
             project=projected,
         )
 
@@ -446,18 +446,18 @@ def ranked_study(
 ) -> StudyResult:
     """Return the fastest configurations of the published search, in the paper's own terms."""
     started = time.perf_counter() if started is None else started
-    found = Found.from_question(question, preset)
-    best = _fastest(found.analysis, found.candidates, top)
+    space = Found.from_question(question, preset)
+    best = _fastest(space.analysis, space.candidates, top)
     return StudyResult(
         model=question.model,
         cluster=question.cluster,
-        tensor_parallel=found.analysis.kind,
-        seq_len=found.analysis.shape.seq_len,
+        tensor_parallel=space.analysis.kind,
+        seq_len=space.analysis.shape.seq_len,
         global_batch_size=question.workload.global_batch_size,
         quirks=preset.quirks,
-        best=_ranked(found.analysis, *best, question.workload),
-        num_candidates=found.num_candidates,
-        num_feasible=found.num_feasible,
+        best=_ranked(space.analysis, *best, question.workload),
+        num_candidates=space.num_candidates,
+        num_feasible=space.num_feasible,
         elapsed_s=time.perf_counter() - started,
     )
 

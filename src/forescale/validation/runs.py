@@ -12,8 +12,6 @@ from forescale.cost.mesh import order_of
 from forescale.cost.run_calibration import RunCalibration, usual_software
 from forescale.cost.select import Costs
 from forescale.errors import ForescaleError
-from forescale.evidence.case import Case
-from forescale.evidence.entries import Left
 from forescale.graph.operator import Block
 from forescale.graph.per_block import PerBlock, build_blocks
 from forescale.graph.sharding import Degrees, ShardingRules, StructuralOptions, split_layout
@@ -27,6 +25,8 @@ from forescale.time.blocks import price_built
 from forescale.time.data_parallel import data_traffic
 from forescale.time.pipeline import Pipeline, lay_out
 from forescale.time.step import StepSeconds, step_seconds
+from forescale.validation.case import Case
+from forescale.validation.entries import Left
 
 CORE_WEIGHT = 1.0
 OTHER_WEIGHT = 0.3

@@ -6,12 +6,12 @@ import pytest
 from scripts.accuracy import by_name_alone, markdown, table
 from scripts.rows.cases import express
 from tests.errors import raises
-from tests.evidence.runs import own_columns_only
+from tests.validation.runs import own_columns_only
 
 from forescale.errors import InfeasibleError, UnknownNameError
-from forescale.evidence.case import Prediction
-from forescale.evidence.report import document
-from forescale.evidence.scoreboard import DIMENSIONS, check_dimension, score
+from forescale.validation.case import Prediction
+from forescale.validation.report import document
+from forescale.validation.scoreboard import DIMENSIONS, check_dimension, score
 
 
 def fixed(seconds, **more):

@@ -12,6 +12,7 @@ from tests.errors import raises
 from tests.explained import check_explanation
 from tests.small import cluster, dense, device, moe, workload
 
+from forescale.bench_transfer import Bench, anchored
 from forescale.cost.select import Costs
 from forescale.cost.timings import BlockTiming, StepTiming
 from forescale.errors import SpecError
@@ -21,7 +22,6 @@ from forescale.io.question import build_question
 from forescale.memory.anchored import LayerMeasurement, RankPeak
 from forescale.project import project
 from forescale.question import Question
-from forescale.restore import Bench, anchored
 from forescale.search import search
 from forescale.search.evaluate import score_layouts
 from forescale.spec import Layout, Space

@@ -28,14 +28,14 @@ from forescale.errors import (
     shown,
     wrong_type,
 )
-from forescale.evidence.case import Case, InexpressibleError, Measured, PeakMeasure, PeakStage, RowSpec
-from forescale.evidence.published import Speed
 from forescale.files import FLAGS, Row, Table, parse_json, read_table
 from forescale.io.question import build_question
 from forescale.limits import AMOUNT, Interval, within
 from forescale.question import Question
 from forescale.spec import Cluster, Layout, Workload
 from forescale.units import GB, GIB
+from forescale.validation.case import Case, InexpressibleError, Measured, PeakMeasure, PeakStage, RowSpec
+from forescale.validation.published import Speed
 
 COLUMNS: Mapping[str, str] = MappingProxyType(
     {

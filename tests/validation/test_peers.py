@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from forescale.evidence.case import InexpressibleError, Prediction
-from forescale.evidence.metrics import relative_error
-from forescale.evidence.peers import compare_peers
-from forescale.evidence.scoreboard import score
+from forescale.validation.case import InexpressibleError, Prediction
+from forescale.validation.metrics import relative_error
+from forescale.validation.peers import compare_peers
+from forescale.validation.scoreboard import score
 
 
 def exact(case):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from forescale.evidence.scoreboard import Label, RowOutcome, Scoreboard, headline_label
 from forescale.struct import Struct
+from forescale.validation.scoreboard import Label, RowOutcome, Scoreboard, headline_label
 from forescale.view.axes import Axis, value_axis
 from forescale.view.lines import Dot, Line, LineChart
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from forescale.evidence.case import Prediction
-from forescale.evidence.peers import compare_peers
-from forescale.evidence.report import document
-from forescale.evidence.scoreboard import score
+from forescale.validation.case import Prediction
+from forescale.validation.peers import compare_peers
+from forescale.validation.report import document
+from forescale.validation.scoreboard import score
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "validation.json"
 ROWS = ("SMX-001", "SMX-002", "SMX-004", "BSGPT2-009")

@@ -14,9 +14,11 @@ from msgspec.structs import replace
 from forescale.cost.calibration import Spread
 from forescale.cost.run_calibration import DeviceFactors, RunCalibration
 from forescale.errors import differs
-from forescale.evidence.entries import Move
-from forescale.evidence.least_squares import bounded_least_squares
-from forescale.evidence.runs import (
+from forescale.numeric import Array
+from forescale.struct import Struct
+from forescale.validation.entries import Move
+from forescale.validation.least_squares import bounded_least_squares
+from forescale.validation.runs import (
     CalibrationRun,
     RunParameter,
     logs_of,
@@ -26,8 +28,6 @@ from forescale.evidence.runs import (
     weights_of,
     with_logs,
 )
-from forescale.numeric import Array
-from forescale.struct import Struct
 
 DIFFERENCE = 0.02
 """Step of a parameter's logarithm for its derivative."""

@@ -14,9 +14,9 @@ from forescale.cost.calibration import RunFactors, load_calibration, read_calibr
 from forescale.cost.roofline import Roofline
 from forescale.cost.timings import KernelBatch, batches, read_kernels
 from forescale.errors import ReaderError
-from forescale.evidence import entries
-from forescale.evidence import kernels as fit
 from forescale.graph.ops import AttentionCore, Gemm, GroupedGemm
+from forescale.validation import entries
+from forescale.validation import kernels as fit
 
 DATA = Path(__file__).parents[1] / "data" / "kernels"
 MACHINES = {

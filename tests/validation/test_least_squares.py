@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from forescale.evidence.least_squares import bounded_least_squares, robust_least_squares
+from forescale.validation.least_squares import bounded_least_squares, robust_least_squares
 
 
 def test_bounded_least_squares_agrees_with_scipy():

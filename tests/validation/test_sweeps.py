@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from scripts.rows.cases import express
 
-from forescale.evidence.scoreboard import mean_regret, mean_spearman, sweeps_of
+from forescale.validation.scoreboard import mean_regret, mean_spearman, sweeps_of
 
 LAYOUTS = ({"tp": 1, "dp": 8}, {"tp": 2, "dp": 4}, {"tp": 4, "dp": 2})
 

@@ -8,10 +8,10 @@ from tests.small import cluster, dense, workload
 
 from forescale.cost.run_calibration import load_run_calibration
 from forescale.cost.select import Costs
-from forescale.evidence.case import Case, Measured
-from forescale.evidence.runs import CalibrationRun, RunParameter
 from forescale.project import project
 from forescale.spec import Layout
+from forescale.validation.case import Case, Measured
+from forescale.validation.runs import CalibrationRun, RunParameter
 
 BASE = load_run_calibration()
 ARCHITECTURE = cluster(8).device.architecture

@@ -7,8 +7,8 @@ import pytest
 from scripts.accuracy import EFFICIENCY, llm_analysis_step
 
 from forescale.errors import ForescaleError
-from forescale.evidence.case import InexpressibleError
 from forescale.graph.counts import model_flops
+from forescale.validation.case import InexpressibleError
 
 
 def test_without_it_one_sentence_says_how_to_get_it(cases, monkeypatch):

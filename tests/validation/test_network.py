@@ -16,7 +16,7 @@ from forescale.cost.measured import Measurements
 from forescale.cost.select import Calibrations, read_calibrations
 from forescale.cost.timings import MeasuredCollective, stack
 from forescale.errors import SpecError
-from forescale.evidence.network import fit_network, timed_of, with_parameters
+from forescale.validation.network import fit_network, timed_of, with_parameters
 
 CLUSTER = load_cluster("h100-sxm", 64)
 KNOWN = calibrate(CLUSTER).links

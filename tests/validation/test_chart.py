@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 from scripts.accuracy import memory_chart, peer_chart
 
-from forescale.evidence.case import Prediction
-from forescale.evidence.chart import time_chart
-from forescale.evidence.peers import compare_peers
-from forescale.evidence.scoreboard import score
+from forescale.validation.case import Prediction
+from forescale.validation.chart import time_chart
+from forescale.validation.peers import compare_peers
+from forescale.validation.scoreboard import score
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 from tests.errors import raises
 
 from forescale.errors import ReaderError
-from forescale.evidence.case import projector_of
-from forescale.evidence.cases import COLUMNS, load_cases
 from forescale.io.named import cluster_of
+from forescale.validation.case import projector_of
+from forescale.validation.cases import COLUMNS, load_cases
 
 HEADER = "id,model,cluster,devices,seq_len,global_batch_size"
 RUN = "A-1,llama-3.1-8b,h100-sxm,16,8192,64"

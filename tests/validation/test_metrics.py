@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from forescale.evidence.metrics import coverage, regret, relative_error, spearman, summarise
+from forescale.validation.metrics import coverage, regret, relative_error, spearman, summarise
 
 
 def test_relative_error_is_above_zero_where_too_slow():

@@ -18,14 +18,14 @@ from forescale.cost.collectives.calibration import (
 from forescale.cost.measured import Measurements
 from forescale.cost.timings import CollectiveBatch, MeasuredCollective, errors, stack
 from forescale.errors import SpecError, differs, not_measured
-from forescale.evidence.entries import FEWEST, CheckedFit, EntryFit, Left, fit_and_check, moves_of
-from forescale.evidence.least_squares import robust_least_squares
 from forescale.files import packaged
 from forescale.graph.ops import CollectiveKind
 from forescale.numeric import Array
 from forescale.spec import Cluster
 from forescale.struct import Struct
 from forescale.units import counted
+from forescale.validation.entries import FEWEST, CheckedFit, EntryFit, Left, fit_and_check, moves_of
+from forescale.validation.least_squares import robust_least_squares
 
 BOUNDS: Mapping[str, tuple[float, float]] = packaged("fit_bounds")["links"]
 """Physical bounds: no efficiency above 1, no time below what a launch or a hop takes."""

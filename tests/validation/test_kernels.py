@@ -14,8 +14,8 @@ from forescale.cost.measured import Measurements
 from forescale.cost.roofline import Roofline
 from forescale.cost.select import Calibrations, Costs, read_calibrations
 from forescale.errors import ReaderError, SpecError
-from forescale.evidence.kernels import Entry, fit_kernels, rows_of
 from forescale.graph.ops import AttentionCore, Elementwise, Gemm
+from forescale.validation.kernels import Entry, fit_kernels, rows_of
 
 H100 = load_device("h100-sxm")
 BASE = load_calibration(H100)

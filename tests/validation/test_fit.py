@@ -7,19 +7,19 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 from tests.errors import raises
-from tests.evidence.runs import ARCHITECTURE, BASE, LAYOUTS, PARAMETERS, WIDE, run
 from tests.small import cluster
+from tests.validation.runs import ARCHITECTURE, BASE, LAYOUTS, PARAMETERS, WIDE, run
 
 from forescale.cost.run_calibration import run_calibration_of
 from forescale.errors import SpecError
-from forescale.evidence.fit import (
+from forescale.validation.fit import (
     calibrate_cluster,
     fit,
     moves,
     rounded,
     spread_of,
 )
-from forescale.evidence.runs import (
+from forescale.validation.runs import (
     RunParameter,
     measured_of,
     predict,

@@ -7,8 +7,8 @@ from tests.cost.collectives.clusters import two_level
 from forescale.cost.collectives.alpha_beta import AlphaBeta
 from forescale.cost.collectives.calibration import LinkCalibration, NetworkCalibration, WireProtocol
 from forescale.cost.timings import MeasuredCollective, errors, stack
-from forescale.evidence.entries import residual
-from forescale.evidence.network import BOUNDS, fit_link, parameters_of, with_parameters
+from forescale.validation.entries import residual
+from forescale.validation.network import BOUNDS, fit_link, parameters_of, with_parameters
 
 TRUTH = LinkCalibration(
     name="truth",

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from forescale.catalogue.frameworks import load_framework
 from forescale.cost.select import Costs
 from forescale.errors import ForescaleError
-from forescale.evidence.published import Speed, StepSource
 from forescale.files import packaged
 from forescale.presets import project_as
 from forescale.project import spread_of
@@ -20,6 +19,7 @@ from forescale.question import Question
 from forescale.spec import Cluster, Layout, Model, Workload
 from forescale.spec.framework import merged
 from forescale.struct import Struct
+from forescale.validation.published import Speed, StepSource
 
 PeakMeasure: TypeAlias = Literal["allocated", "reserved", "device", "unstated"]
 """What a source means by peak memory: handed out by the allocator, held by it, or in use on the device; what

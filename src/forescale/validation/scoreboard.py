@@ -11,12 +11,12 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from forescale.errors import ForescaleError, UnknownNameError
-from forescale.evidence.case import Case, Prediction, Projector
-from forescale.evidence.metrics import ErrorSummary, coverage, regret, relative_error, spearman, summarise
-from forescale.evidence.published import published_flops
 from forescale.repr import ReprMixin
 from forescale.spec import Model
 from forescale.struct import Struct
+from forescale.validation.case import Case, Prediction, Projector
+from forescale.validation.metrics import ErrorSummary, coverage, regret, relative_error, spearman, summarise
+from forescale.validation.published import published_flops
 
 Label: TypeAlias = Callable[[Case], str]
 

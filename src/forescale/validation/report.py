@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from forescale.evidence.peers import PeerGroup
-from forescale.evidence.scoreboard import (
+from forescale.struct import attributes
+from forescale.validation.peers import PeerGroup
+from forescale.validation.scoreboard import (
     DIMENSIONS,
     ErrorGroup,
     RowOutcome,
@@ -15,7 +16,6 @@ from forescale.evidence.scoreboard import (
     mean_regret,
     mean_spearman,
 )
-from forescale.struct import attributes
 
 SCHEMA = "forescale.validation/1"
 

@@ -20,14 +20,14 @@ from forescale.cost.roofline import Roofline, peak_rate
 from forescale.cost.tile import TileModel
 from forescale.cost.timings import KernelBatch, KernelRow, batches
 from forescale.errors import SpecError, not_measured, other_run
-from forescale.evidence.entries import FEWEST, EntryFit, Left, fit_and_check, moves_of
-from forescale.evidence.least_squares import robust_least_squares
 from forescale.files import packaged
 from forescale.graph.ops import AttentionCore, Compute, EagerKernel, Elementwise, Gemm, GroupedGemm
 from forescale.numeric import Array
 from forescale.spec import Device
 from forescale.struct import Struct
 from forescale.units import counted
+from forescale.validation.entries import FEWEST, EntryFit, Left, fit_and_check, moves_of
+from forescale.validation.least_squares import robust_least_squares
 
 ModelOf: TypeAlias = Callable[[Calibration, Device], Roofline]
 """Builds the cost model of a device from a calibration."""

@@ -8,11 +8,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from forescale.evidence.case import Case, InexpressibleError
-from forescale.evidence.metrics import ErrorSummary, relative_error, summarise
-from forescale.evidence.scoreboard import RowOutcome, Scoreboard
 from forescale.struct import Struct
 from forescale.units import GIB
+from forescale.validation.case import Case, InexpressibleError
+from forescale.validation.metrics import ErrorSummary, relative_error, summarise
+from forescale.validation.scoreboard import RowOutcome, Scoreboard
 
 
 class PeerGroup(Struct, frozen=True, kw_only=True):

@@ -7,9 +7,8 @@ from scripts.rows.cases import express
 from scripts.rows.columns import read_corpus
 from scripts.rows.measured import speed_of
 from scripts.rows.tables import all_matches
-from tests.evidence.runs import own_columns_only
+from tests.validation.runs import own_columns_only
 
-from forescale.evidence.published import layer_flops, published_flops
 from forescale.spec import (
     DenseFfn,
     FullAttention,
@@ -20,6 +19,7 @@ from forescale.spec import (
     Model,
     MoeFfn,
 )
+from forescale.validation.published import layer_flops, published_flops
 
 from .conftest import EXCERPT
 

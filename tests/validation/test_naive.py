@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from scripts.rows.cases import express
 
-from forescale.evidence.scoreboard import naive_rates, naive_seconds, naive_work
+from forescale.validation.scoreboard import naive_rates, naive_seconds, naive_work
 
 
 def test_the_line_goes_through_the_median_row(row):
