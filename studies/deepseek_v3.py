@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from charts import bar_chart, titled
 from study import Output, Study, bounds
 from winners import Winners
 
-from forescale.api import ask, ask_search
+from forescale.face import ask, ask_search
 from forescale.graph.ops import AttentionCore, Collective, Gemm, GroupedGemm, Primitive
 from forescale.inputs import prepare
 from forescale.memory.peak import PARTS
@@ -22,6 +22,7 @@ from forescale.spec.framework import searched
 from forescale.units import GIB
 
 Row = dict[str, Any]
+Reshard: TypeAlias = Literal["always", "never", "default"]
 RUN: Row = {
     "cluster": "h800-sxm",
     "devices": 2048,
@@ -195,7 +196,7 @@ def deepseek_table() -> str:
     return "\n".join(lines)
 
 
-def llama(devices: int, cp: int, seq_len: int, batch: int, reshard: str = "default") -> Question:
+def llama(devices: int, cp: int, seq_len: int, batch: int, reshard: Reshard = "default") -> Question:
     """Return the question of one line of `LLAMA`."""
     return ask(
         "llama-3.1-405b",
@@ -214,7 +215,7 @@ def llama(devices: int, cp: int, seq_len: int, batch: int, reshard: str = "defau
     )
 
 
-def fullest(reshard: str) -> StageMemory:
+def fullest(reshard: Reshard) -> StageMemory:
     """Return the fullest device of Llama 3 405B."""
     stages = project(llama(*LLAMA[0][:4], reshard=reshard)).memory.stages
     return max(stages, key=lambda stage: stage.peak_bytes)
@@ -223,10 +224,11 @@ def fullest(reshard: str) -> StageMemory:
 def llama_memory() -> str:
     """Return the fullest device of Llama 3 405B where gradients wait for the last backward, and where none does."""
     lines = ["| gradients | of 80 GiB | activations |", "|---|---:|---:|"]
-    for name, reshard in (
+    named: tuple[tuple[str, Reshard], ...] = (
         ("whole until a stage's last backward", "default"),
         ("reduced as they come", "always"),
-    ):
+    )
+    for name, reshard in named:
         most = fullest(reshard)
         lines.append(f"| {name} | {most.peak_bytes / GIB:.0f} | {most.activations_bytes / GIB:.0f} |")
     return "\n".join(lines)
@@ -322,7 +324,7 @@ def llama_figures() -> dict[str, object]:
             LLAMA, llama_rates(), strict=True
         )
     ]
-    whole, reduced = (fullest(reshard) for reshard in ("default", "always"))
+    whole, reduced = (fullest("default"), fullest("always"))
     return {
         "llama_rows": "\n".join(rows),
         "whole_gib": whole.peak_bytes / GIB,

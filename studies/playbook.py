@@ -15,11 +15,11 @@ from study import Output, Study, bounds
 from winners import Winners
 
 from forescale.advise import Advice, advise
-from forescale.api import ask, ask_search
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.frameworks import load_framework
 from forescale.catalogue.models import load_model
 from forescale.cost.mesh import Group
+from forescale.face import ask, ask_search
 from forescale.memory.peak import PARTS
 from forescale.presets.playbook.preset import (
     playbook_bubble_ratio,

@@ -56,7 +56,7 @@ def test_types_are_declared_where_they_are_loaded_from():
 
 
 def test_the_signatures_are_current():
-    assert face.FACE.read_text(encoding="utf-8") == face.generated(), "run python scripts/face.py"
+    assert face.FACE.read_text(encoding="utf-8") == face.generated(), "run python -m scripts.face"
 
 
 @pytest.mark.parametrize("name", face.FUNCTIONS)

@@ -84,7 +84,8 @@ def _mapped(value: Any, of: Select, known: dict[int, Any]) -> Any:  # noqa: ANN4
         items = {}
         for name in _field_names(kind):  # most fields are numbers, which need no call of their own
             item = getattr(value, name)
-            items[name] = of(item) if _form(type(item)) == "number" else _mapped(item, of, known)
+            kind_of_item: Any = type(item)
+            items[name] = of(item) if _form(kind_of_item) == "number" else _mapped(item, of, known)
         result = known[id(value)] = kind(**items)
     return result
 

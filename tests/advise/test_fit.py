@@ -11,9 +11,9 @@ from tests.small import dense
 from forescale.advise import fit
 from forescale.advise.changes import changed, changes
 from forescale.advise.fit import _pairs, _tried
-from forescale.api import ask
 from forescale.catalogue.frameworks import load_framework
 from forescale.export import is_writable
+from forescale.face import ask
 from forescale.project import project
 from forescale.search.evaluate import score_layouts
 from forescale.spec import Recompute

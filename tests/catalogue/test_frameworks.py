@@ -5,10 +5,10 @@ import pickle
 import pytest
 from tests.errors import raises
 
-from forescale.api import ask
 from forescale.catalogue.frameworks import framework_names, load_framework, release_names
 from forescale.cost.run_calibration import load_run_calibration
 from forescale.errors import UnknownNameError
+from forescale.face import ask
 from forescale.project import project
 from forescale.spec.layout import Kernels
 

@@ -7,10 +7,10 @@ import pytest
 from tests.errors import raises
 from tests.small import asked, cluster, dense, moe, workload
 
-from forescale.api import ask
 from forescale.errors import SpecError, UnknownNameError
 from forescale.explain import Explainer, explain, quantity_names
 from forescale.explain.explain import operation_of, tidy
+from forescale.face import ask
 from forescale.formula import REGISTRY, Term, formula, total
 from forescale.presets import load_preset, project_as
 from forescale.project import project

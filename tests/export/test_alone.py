@@ -9,10 +9,10 @@ import pytest
 from msgspec.structs import replace
 from tests.errors import raises
 
-from forescale.api import ask
 from forescale.cli.app import run
 from forescale.errors import ReaderError, SpecError
 from forescale.export import Export, export, place
+from forescale.face import ask
 from forescale.frameworks.readers import training_file
 from forescale.frameworks.writers import WRITERS
 from forescale.spec.layout import Recompute

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from tests.errors import raises
 
-from forescale.api import ask
 from forescale.catalogue.models import load_model, vocabulary_of
 from forescale.errors import SpecError
 from forescale.export import export, place
+from forescale.face import ask
 from forescale.frameworks.readers import read_file
 from forescale.frameworks.reading import Options
 from forescale.spec.workload import Trainable

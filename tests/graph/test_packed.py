@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from forescale.api import ask
+from forescale.face import ask
 from forescale.graph.counts import model_flops
 from forescale.graph.ops import AttentionCore
 from forescale.graph.per_block import build_blocks

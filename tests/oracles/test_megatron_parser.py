@@ -10,9 +10,9 @@ import pytest
 from tests.oracles.parsers import launched, needs, parser
 from tests.plans import drawn, plans
 
-from forescale.api import ask
 from forescale.errors import ForescaleError
 from forescale.export import export
+from forescale.face import ask
 from forescale.frameworks.megatron import read_arguments
 from forescale.frameworks.megatron.writer import launch_script
 from forescale.graph.stages import given_chunks, layers_per_chunk

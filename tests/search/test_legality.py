@@ -12,8 +12,8 @@ from tests.small import cluster, dense, moe, sees, workload
 from tests.toy import cluster as toy_cluster
 from tests.toy import costs as toy_costs
 
-from forescale.api import ask_search
 from forescale.errors import InfeasibleError, SpecError
+from forescale.face import ask_search
 from forescale.io.space import held_space, wider_space
 from forescale.numeric import divisors
 from forescale.project import project

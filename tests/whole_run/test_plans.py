@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from tests.errors import raises
 
-from forescale.api import ask_search
 from forescale.errors import InfeasibleError, SpecError
+from forescale.face import ask_search
 from forescale.goodput.expected import expected
 from forescale.goodput.operations import case_of, load_failures
 from forescale.search.rank import score_all

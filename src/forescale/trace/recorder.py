@@ -349,7 +349,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         event.live_bytes = max(event.live_bytes, live)
 
 
-_expired = torch.UntypedStorage._expired  # type: ignore[attr-defined]  # noqa: SLF001
+_expired = torch.UntypedStorage._expired  # noqa: SLF001
 
 
 def _reference(storage: torch.UntypedStorage) -> StorageWeakRef:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from forescale.api import ask
 from forescale.export import export
+from forescale.face import ask
 
 ROPE = "model.layers.attention.rope"
 

@@ -10,9 +10,9 @@ from tests.errors import raises, refusal
 from tests.export.laws import check_writer
 from tests.plans import plans
 
-from forescale.api import ask
 from forescale.errors import ReaderError, SpecError, UnknownKeyError
 from forescale.export import export
+from forescale.face import ask
 from forescale.frameworks.bridge.reader import BridgeReader
 from forescale.frameworks.reading import Options
 from forescale.question import Question

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from forescale.api import ask
 from forescale.catalogue.models import load_model
 from forescale.export import export
+from forescale.face import ask
 from forescale.frameworks.maxtext.command import base_values
 from forescale.frameworks.maxtext.rope import read_rope, rope_keys
 from forescale.frameworks.settings import Settings

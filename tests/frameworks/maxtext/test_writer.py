@@ -10,9 +10,9 @@ from tests.errors import raises
 from tests.export.laws import check_writer
 from tests.plans import dense_first, plans
 
-from forescale.api import ask
 from forescale.errors import SpecError
 from forescale.export import export
+from forescale.face import ask
 from forescale.spec.workload import Trainable
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from tests.errors import raises
 
-from forescale.api import ask
 from forescale.catalogue.models import load_model
 from forescale.errors import ReaderError, SpecError
 from forescale.export import export
+from forescale.face import ask
 from forescale.frameworks.megatron import read_arguments
 from forescale.frameworks.reading import Options
 from forescale.question import Question

@@ -9,10 +9,10 @@ from tests.errors import raises
 from tests.export.laws import check_writer
 from tests.plans import plans
 
-from forescale.api import ask
 from forescale.catalogue.models import load_model
 from forescale.errors import SpecError
 from forescale.export import export
+from forescale.face import ask
 from forescale.question import Question
 
 

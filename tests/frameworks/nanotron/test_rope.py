@@ -6,8 +6,8 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
-from forescale.api import ask
 from forescale.export import export
+from forescale.face import ask
 from forescale.spec.model import Model
 from forescale.spec.rope import Rope
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from forescale.api import ask
 from forescale.catalogue.models import load_model
 from forescale.export import export
+from forescale.face import ask
 
 LLAMA3 = "theta=500000.0, scaling='llama', scaling_factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, "
 
