@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from forescale.whole_run import RunProjection
 
 '''
+AS_GIVEN = ("ask", "fit")
+"""Functions whose layout is as it was given, though it may not fit."""
 OF_SPACES = ("ask_search", "search", "advise")
 FUNCTIONS = (
     "ask", "ask_search", "project", "memory", "explain", "search", "export", "advise", "fit", "check", "diagnose",
@@ -153,6 +155,7 @@ def _function(name: str) -> str:
         call = f"locals(){passed}"
     else:
         usual = ", framework=to" if name == "export" else ""
+        usual += "" if space or name in AS_GIVEN else ", to_fit=True"
         call = f"question_of_{'space' if space else 'layout'}(locals(){usual}){passed}"
     return "\n".join([*lines, f"    return api.{name}({call})", "", ""])
 

@@ -31,9 +31,10 @@ class Function(NamedTuple):
     callers: tuple[str, ...]
 
 
-def functions() -> Iterator[Function]:
-    """Yield the public functions and methods of the engine with their callers."""
-    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(SOURCE.rglob("*.py"))}
+def functions(*packages: str) -> Iterator[Function]:
+    """Yield the public functions and methods of the engine with their callers, or with those in some packages."""
+    paths = sorted(path for name in packages or ("",) for path in (SOURCE / name).rglob("*.py"))
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in paths}
     callers = _callers(trees)
     for path, tree in trees.items():
         module = _module(path)

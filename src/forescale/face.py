@@ -455,7 +455,7 @@ def project(
     SpecError
         If the layout is illegal; the message names every violated constraint.
     """
-    return api.project(question_of_layout(locals()))
+    return api.project(question_of_layout(locals(), to_fit=True))
 
 
 @names_checked
@@ -533,7 +533,7 @@ def memory(
 
     The parameters are those of `ask`.
     """
-    return api.memory(question_of_layout(locals()))
+    return api.memory(question_of_layout(locals(), to_fit=True))
 
 
 @names_checked
@@ -625,7 +625,7 @@ def explain(
     UnknownNameError
         If there is no such quantity; the message names the nearest ones.
     """
-    return api.explain(question_of_layout(locals()), quantity=quantity, stage=stage)
+    return api.explain(question_of_layout(locals(), to_fit=True), quantity=quantity, stage=stage)
 
 
 @names_checked
@@ -825,7 +825,7 @@ def export(
     SpecError
         If Forescale writes no files for it, or it does not support the layout; the message names the limit.
     """
-    return api.export(question_of_layout(locals(), framework=to), to=to, slurm=slurm)
+    return api.export(question_of_layout(locals(), framework=to, to_fit=True), to=to, slurm=slurm)
 
 
 @names_checked
@@ -1097,7 +1097,7 @@ def check(
     SpecError
         If the question is invalid, or a limit needs a value that it does not have.
     """
-    return api.check(question_of_layout(locals()), limits=limits, strict=strict)
+    return api.check(question_of_layout(locals(), to_fit=True), limits=limits, strict=strict)
 
 
 @names_checked
@@ -1186,7 +1186,7 @@ def diagnose(
     SpecError
         If nothing in it states the time of a step.
     """
-    return api.diagnose(question_of_layout(locals()), measured=measured)
+    return api.diagnose(question_of_layout(locals(), to_fit=True), measured=measured)
 
 
 @names_checked
@@ -1275,7 +1275,7 @@ def watch(
     others
         See `ask`.
     """
-    return api.watch(question_of_layout(locals()), price_per_device_hour=price_per_device_hour, fail_below=fail_below)
+    return api.watch(question_of_layout(locals(), to_fit=True), price_per_device_hour=price_per_device_hour, fail_below=fail_below)
 
 
 @names_checked

@@ -17,6 +17,7 @@ from forescale.errors import UnknownKeyError, extra_missing, given_twice, wrong_
 from forescale.io.measurements import CostSection
 from forescale.io.plan import spelt_out
 from forescale.io.question import KINDS, build_layout, build_question
+from forescale.io.recipes import recomputed_to_fit
 from forescale.io.space import held_space
 from forescale.question import Question, question_of
 from forescale.records import home_of, same
@@ -61,11 +62,17 @@ class TorchModule(Protocol):
         """Return the parameters."""
 
 
-def question_of_layout(keywords: Keywords, *, framework: str | None = None) -> Question:
+def question_of_layout(keywords: Keywords, *, framework: str | None = None, to_fit: bool = False) -> Question:
     """Return the question of one layout that the keywords of a function make, or the complete one among them.
 
-    `framework` trains where no keyword names one.
+    `framework` trains where no keyword names one. With `to_fit`, a layout that does not fit takes recompute where
+    nothing names one.
     """
+    question = _question_of_layout(keywords, framework)
+    return recomputed_to_fit(question) if to_fit else question
+
+
+def _question_of_layout(keywords: Keywords, framework: str | None) -> Question:
     model, cluster, strategy, workload, values = _parts(keywords)
     if isinstance(model, Question):
         return question_of(model, cluster, workload, strategy=strategy, **values)

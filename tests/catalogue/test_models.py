@@ -142,7 +142,7 @@ class TestEntries:
     @pytest.mark.parametrize("name", NAMES)
     def test_entries_hold_only_what_describes_the_model(self, name: str):
         record = packaged(f"models/{name}")
-        if "huggingface" in record:
+        if "huggingface" in record and not record.get("trace"):
             assert read_huggingface(record["huggingface"], name=name, where=name).ignored == ()
 
     def test_a_cached_model_is_loaded_once(self):

@@ -7,7 +7,7 @@ import pytest
 from tests.errors import raises
 from typer.testing import CliRunner
 
-from forescale.cli.pipeline import app
+from forescale.cli.pipeline import pipeline_app as app
 from forescale.errors import ForescaleError
 from forescale.schedule import Request, build_schedule
 from forescale.schedule.torch_csv import to_csv

@@ -76,8 +76,8 @@ def test_a_table_of_hugging_face_s_keys_is_a_model():
     assert result.name == "Llama-3.2-1B"
     assert count_parameters(result) == count_parameters(known)
     assert model_given(LLAMA_1B, "test").name == "llama"
-    with raises(ReaderError, "missing num_hidden_layers"):
-        model_given({"model_type": "llama", "hidden_size": 2048}, "test")
+    with raises(ReaderError, "missing num_attention_heads"):
+        model_given({"model_type": "internlm2", "hidden_size": 2048}, "test")
 
 
 def test_addresses():

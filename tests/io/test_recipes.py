@@ -7,6 +7,7 @@ import pytest
 from forescale.catalogue.frameworks import load_framework
 from forescale.catalogue.models import load_model
 from forescale.io.question import build_question
+from forescale.io.recipes import recomputed_to_fit
 from forescale.project import project
 from forescale.spec.framework import searched, with_recipes
 from forescale.spec.space import Space
@@ -21,7 +22,7 @@ def asked(**strategy):
         "strategy": {"zero": 1, "micro_batch_size": 4, **strategy},
         "workload": {"seq_len": 8192, "global_batch_size": 32, "precision": {"compute": "bf16"}},
     }
-    return build_question(values, where="test")
+    return recomputed_to_fit(build_question(values, where="test"))
 
 
 def test_a_layout_that_does_not_fit_recomputes_unless_told_not_to():

@@ -17,7 +17,7 @@ from forescale.catalogue.frameworks import load_framework
 from forescale.errors import InfeasibleError, SpecError
 from forescale.question import Question
 from forescale.schedule import families
-from forescale.search import search, solve
+from forescale.search import scope, search, solve
 from forescale.search.evaluate import score
 from forescale.search.layouts import allowed
 from forescale.search.relax import memory_limits
@@ -182,7 +182,7 @@ def a_search_finds_the_best_of_all(question, candidates, scores, data):
             patch.setattr(solve, f"DIVE_{name}", data.draw(st.sampled_from([5, most])))
         for name in ("LAYOUTS_AT_ONCE", "SIMULATED_AT_ONCE"):
             patch.setattr(solve, name, max(data.draw(st.sampled_from([40, 300])), len(candidates) // STEPS))
-        patch.setattr(solve, "SAMPLED_FROM", data.draw(st.sampled_from([0, solve.SAMPLED_FROM])))
+        patch.setattr(scope, "SAMPLED_FROM", data.draw(st.sampled_from([0, scope.SAMPLED_FROM])))
         every_one = data.draw(st.booleans())
         request = replace(question, objective=objective, max_memory=limit)
         result = search(request, top=top, all_variants=every_one)
@@ -211,7 +211,7 @@ def no_layout_is_below_its_bounds(question, space, scores):
     legal = cells.whole.legal
     tree, scored = Tree.from_candidates(cells.whole), legal[:, owner[np.argsort(place)]]
     assert np.array_equal(np.isfinite(scores.step_time), scored)
-    assert (tree.nodes @ tree.num_layouts(cells)).sum() == scored.sum()
+    assert tree.num_layouts(cells)[tree.nodes].sum() == scored.sum()
     for bound, ratio in every_bound(question, space, scores).ratios().items():
         assert ratio.max() <= 1.0, bound
 

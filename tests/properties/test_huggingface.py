@@ -49,4 +49,4 @@ def test_a_damaged_configuration_is_read_or_refused_with_a_sentence(config: dict
         assert str(error).startswith("config.json")
     else:
         assert model.num_layers > 0
-        assert all(layer.attention or layer.ffn for layer in model.layers)
+        assert all(layer.attention or layer.ffn or layer.traced for layer in model.layers)

@@ -84,7 +84,7 @@ def fit_command(
     from forescale.cli.render.advise import fit_view
     from forescale.export import is_writable
 
-    question = read_question(request)
+    question = read_question(request, to_fit=False)
     refuse_presets(question, "fit")
     question = limited(question, change.max_memory)
     keep, remedies = tuple(change.keep or ()), _remedies(request)

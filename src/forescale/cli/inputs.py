@@ -78,6 +78,7 @@ def read_question(
     operated: OperationsOptions | None = None,
     phased: bool = False,
     searched: bool = False,
+    to_fit: bool = True,
 ) -> Question:
     """Return the question of a command line; without options of a layout it may have no strategy.
 
@@ -94,11 +95,14 @@ def read_question(
         Whether the phases of the plan are left out.
     searched
         Whether a search chooses the layout if no source sets a dimension that a search chooses.
+    to_fit
+        Whether a layout that does not fit takes recompute where no source names one.
     """
     from forescale.cli.unused import hardware_notes, unused_notes
     from forescale.io.document import is_written
     from forescale.io.merge import PartialQuestion, merge
     from forescale.io.question import read_plan
+    from forescale.io.recipes import recomputed_to_fit
 
     request = _with_numbered_layout(_with_model(request))
     plan, layout = request.plan, request.layout
@@ -123,6 +127,8 @@ def read_question(
     is_open = not any({"framework", "strategy"} & part.values.keys() for part in parsed.values())
     with said_by([*parsed], requested.sources):
         question = _built(values, written, merged, plan.plan, laid=laid, is_open=is_open)
+    if to_fit:
+        question = recomputed_to_fit(question)
     if request.run.images and question.model.vision is None:
         raise wording.no_effect("--images", f"{question.model.name} has no vision tower to see images")
     if operated is not None and question.workload.tokens is None:

@@ -64,7 +64,7 @@ from forescale.io.plan import (
     uncontradicted,
     with_fixed_vpp,
 )
-from forescale.io.recipes import ASSUMED, completed_by, framework_of, recomputed_to_fit
+from forescale.io.recipes import ASSUMED, completed_by, framework_of
 from forescale.io.sizes import sized_cluster
 from forescale.positions import COMMAND_LINE, located, says_lines
 from forescale.question import Objective, PresetOptions, Question
@@ -221,7 +221,7 @@ def build_question(
         **_limits(values, where, cluster.device),
     )
     if not question.costs.benchmark_files:
-        return recomputed_to_fit(question)
+        return question
     from forescale.bench_transfer import anchored
 
     return anchored(question, benches_of(question))

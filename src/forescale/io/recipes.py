@@ -14,6 +14,7 @@ from forescale.catalogue.frameworks import NONE, default_stack
 from forescale.cost.run_calibration import FRAMEWORK, RECIPE
 from forescale.io.named import devices_told, framework_given
 from forescale.io.sizes import microbatch_note
+from forescale.project import project
 from forescale.question import Note, Question
 from forescale.schedule.legality import LEGALITY
 from forescale.spec import Cluster, Layout, Model
@@ -138,7 +139,14 @@ def recomputed_to_fit(question: Question) -> Question:
     recompute is enough.
     """
     framework, layout, model = question.framework, question.strategy, question.model
-    if framework is None or layout is None or "recompute" not in question.assumed:
+    if (
+        framework is None
+        or layout is None
+        or "recompute" not in question.assumed
+        or question.preset != "default"
+    ):
+        return question
+    if project(question).memory.peak_bytes <= question.memory_limit:
         return question
     from forescale.search.evaluate import score_layouts
 
@@ -149,8 +157,6 @@ def recomputed_to_fit(question: Question) -> Question:
     several = [layout, *(_replaying(layout, policy) for policy in space.recompute or ())]
     proposal = Proposal(model=model, cluster=question.cluster, workload=question.workload, degrees=layout)
     several = [item for item in several if not violated(replace(proposal, degrees=item), LEGALITY)]
-    if layout not in several or score_layouts(question, [layout]).peak[0] <= question.memory_limit:
-        return question
     scores = score_layouts(question, several)
     times = np.where(scores.peak <= question.memory_limit, scores.step_time, np.inf)
     if not np.isfinite(times.min()):
