@@ -87,7 +87,7 @@ def test_a_folder_with_training_arguments_is_read_as_such(tmp_path, capsys):
     read = json.loads(capsys.readouterr().out)
     assert (read["strategy"]["zero"], read["strategy"]["recompute"]["granularity"]) == (3, "full")
     assert read["step_time_s"] == result.projection.step_time_s
-    (tmp_path / "out" / "other.yaml").write_text("output_dir: x\n")
+    (tmp_path / "out" / "other.yaml").write_text("output_dir: x\nper_device_train_batch_size: 1\n")
     with raises(ReaderError, "choose_one configurations of training"):
         training_file(tmp_path / "out")
 

@@ -133,7 +133,8 @@ def test_trl(tmp_path):
     place.write_text(TRL, encoding="utf-8")
     file = read_file(place, OPTIONS)
     assert trained(file) == Trainable(lora_rank=64, lora_targets=(*ALL_LINEAR, *RECURRENT))
-    assert file.workload_fields["precision"] == {"compute": "bf16", "frozen": "nf4_double"}
+    types = {"compute": "bf16", "gradients": "fp32", "frozen": "nf4_double"}
+    assert file.workload_fields["precision"] == types
 
 
 def test_quantised_weights_of_maxtext(tmp_path):

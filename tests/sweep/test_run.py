@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 
 import pytest
 from tests.errors import raises
@@ -60,7 +61,7 @@ def test_a_defect_is_named_and_does_not_end_the_sweep(monkeypatch):
         msg = "faster than light"
         raise PhysicsError(msg)
 
-    monkeypatch.setattr("forescale.sweep.result.search", broken)
+    monkeypatch.setattr(sys.modules["forescale.sweep.result"], "search", broken)
     results_found = run(grid(devices=[8, 16]), executor=HERE)
     assert [(row["status"], row["problem"]) for row in results_found.rows] == [
         ("defect", "faster than light")

@@ -101,7 +101,7 @@ def test_another_sweep_is_refused_and_said_why(tmp_path):
 def test_another_version_is_refused(tmp_path, monkeypatch):
     question = grid(devices=[8, 16])
     run(question, executor=HERE, output=tmp_path)
-    monkeypatch.setattr("forescale.sweep.definition.__version__", "999.0")
+    monkeypatch.setattr(sys.modules["forescale.sweep.definition"], "__version__", "999.0")
     with raises(ForescaleError, "file_exists"):
         run(question, executor=HERE, output=tmp_path)
 

@@ -135,16 +135,12 @@ def recipe_notes(
 def recomputed_to_fit(question: Question) -> Question:
     """Return a question with the recompute that lets its layout fit, where it names none and does not fit without.
 
-    It is the fastest of what its framework can recompute, as a run that took place was set up. Nothing changes if no
-    recompute is enough.
+    Its framework has recipes, which say how it is usually run. It is the fastest of what the framework can recompute, as
+    a run that took place was set up. Nothing changes if no recompute is enough.
     """
     framework, layout, model = question.framework, question.strategy, question.model
-    if (
-        framework is None
-        or layout is None
-        or "recompute" not in question.assumed
-        or question.preset != "default"
-    ):
+    is_open = "recompute" in question.assumed and question.preset == "default"
+    if framework is None or not framework.recipes or layout is None or not is_open:
         return question
     if project(question).memory.peak_bytes <= question.memory_limit:
         return question

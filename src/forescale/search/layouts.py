@@ -285,6 +285,7 @@ def variants_of(space: Space, model: Model, cluster: Cluster) -> tuple[Variant, 
     """Return the choices of a space that are crossed with every row."""
     if space.tp_kind == ("summa",) and (reason := summa_refusal(model)) is not None:
         raise SpecError(reason)
+    dispatchers = space.values_of("dispatcher") if model.is_moe else (space.base.dispatcher,)
     return tuple(
         Variant(
             recompute=recompute,
@@ -299,7 +300,7 @@ def variants_of(space: Space, model: Model, cluster: Cluster) -> tuple[Variant, 
             overlap=overlap,
         )
         for schedule in space.schedule
-        for dispatcher in space.values_of("dispatcher")
+        for dispatcher in dispatchers
         for graphs in space.values_of("graphs")
         for overlap in space.values_of("overlap")
         for tensor, panels, kind in _kinds(space)
