@@ -8,7 +8,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from forescale.graph.recorded import recorded_traces
-from forescale.spec.trace import Formula
+from forescale.spec.trace import COLLECTIVES, Formula
 from forescale.trace.session import fake, record
 from forescale.trace.sources import EXPERTS, default_type, token_inputs
 from forescale.trace.tracing import Assembly
@@ -47,11 +47,13 @@ def packaged(config, precision, attention, length):
 
 
 def kernels(block, size=(1, 1)):
-    """Return how often each kernel of a block runs."""
+    """Return how often each kernel of a block runs; messages of split blocks are none on one rank."""
     counts = Counter()
     for operator in block.operators:
         for part in ("forward", "backward", "weight"):
             for kernel in getattr(operator, part):
+                if kernel.kind in COLLECTIVES:
+                    continue
                 extents = tuple(round(float(extent.at(*map(float, size)))) for extent in kernel.extents)
                 key = (
                     part,

@@ -135,8 +135,8 @@ def recipe_notes(
 def recomputed_to_fit(question: Question) -> Question:
     """Return a question with the recompute that lets its layout fit, where it names none and does not fit without.
 
-    Its framework has recipes, which say how it is usually run. It is the fastest of what the framework can recompute, as
-    a run that took place was set up. Nothing changes if no recompute is enough.
+    Its framework has recipes, which say how it is usually run. It is the fastest of what the framework can recompute,
+    as a run that took place was set up. Nothing changes if no recompute is enough.
     """
     framework, layout, model = question.framework, question.strategy, question.model
     is_open = "recompute" in question.assumed and question.preset == "default"
