@@ -105,7 +105,7 @@ class Result(ReprMixin):
 
     @property
     def headline(self) -> str:
-        """The result in one sentence."""
+        """The result on one line."""
         return repr(self)
 
     def to_dict(self) -> dict[str, Any]:

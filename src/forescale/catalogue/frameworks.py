@@ -85,7 +85,7 @@ def _recipes(name: str) -> tuple[Recipe, ...]:
 def first_releases(name: str, layout: Layout) -> dict[str, str]:
     """Return the first release whose recipes have each setting of a layout that the oldest software lacks, by setting.
 
-    These are the dispatcher, graphs, and expert overlap where they are not as usual.
+    These are the dispatcher, graphs and expert overlap that differ from the defaults.
     """
     releases = [load_framework(f"{name}@{release}") for release in release_names(name)]
     dated = [item for item in releases if item.released and item.recipes] or releases

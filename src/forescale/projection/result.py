@@ -443,7 +443,7 @@ class Projection(Result, Struct, frozen=True, kw_only=True):
 
     @property
     def headline(self) -> str:
-        """Model, devices, step time, utilisation and memory in one sentence."""
+        """Model, devices, step time, utilisation and memory on one line."""
         memory = f"{format_bytes(self.memory.peak_bytes)} per device ({self.memory.verdict})"
         step = (
             f"{format_seconds(self.step_time_s)} per step, {self.mfu:.1%} MFU, " if self.step_time_s else ""
