@@ -165,13 +165,13 @@ def executed_flops(primitive: Primitive) -> Numeric:
     return primitive_flops(primitive, "masked")
 
 
-@lru_cache(maxsize=256)
 @formula(unit="FLOP", source="Kaplan et al. 2020, arXiv:2001.08361, section 2.1: C = 6 N D approximately")
 def flops_of_parameters(*, parameters: Numeric, tokens: Numeric) -> Numeric:
     """Return the FLOP of training on tokens as counted from the parameters alone, without attention scores."""
     return 6.0 * parameters * tokens
 
 
+@lru_cache(maxsize=256)
 def model_flops(
     model: Model,
     seq_len: int,

@@ -103,29 +103,37 @@ def closest(
     tokens per device in powers of two, the nearest compute type, the most equal degrees; of equals the last in the
     file, which is the newest variant.
     """
-    if not recipes:
-        return None
-    kind, width = kind_of(model), active_width(model)
-    device, degrees = cluster.device, {**degrees, "devices": cluster.num_devices}
+    kind = kind_of(model)
+    remaining = [recipe for recipe in recipes if recipe.kind == kind] or recipes
+    width, device = active_width(model), cluster.device
+    degrees = {**degrees, "devices": cluster.num_devices}
     length = seq_len if isinstance(seq_len, int) else 0
     tokens = length * _degree(degrees, "micro_batch_size") / _degree(degrees, "cp")
 
-    def distance(recipe: Recipe) -> tuple[float, ...]:
-        same = sum(degrees.get(name, 1) == value for name, value in recipe.degrees.items())
-        return (
-            float(recipe.kind != kind),
-            round(abs(math.log(width / recipe.active_width)), 9),
-            0.0
-            if device.name.startswith(recipe.device)
-            else 1.0 + _apart(device.architecture, recipe.architecture),
-            round(abs(math.log2(tokens / recipe.tokens))) if tokens > 0 and recipe.tokens else 0.0,
-            0.0
-            if compute in recipe.names
-            else 1.0 + ((compute in NARROW) != (next(iter(recipe.names)) in NARROW)),
-            -float(same),
-        )
+    def of_device(recipe: Recipe) -> float:
+        if device.name.startswith(recipe.device):
+            return 0.0
+        return 1.0 + _apart(device.architecture, recipe.architecture)
 
-    return min(reversed(recipes), key=distance)
+    def of_types(recipe: Recipe) -> float:
+        if compute in recipe.names:
+            return 0.0
+        return 1.0 + ((compute in NARROW) != (next(iter(recipe.names)) in NARROW))
+
+    distances: tuple[Callable[[Recipe], float], ...] = (
+        lambda recipe: round(abs(math.log(width / recipe.active_width)), 9),
+        of_device,
+        lambda recipe: round(abs(math.log2(tokens / recipe.tokens))) if tokens > 0 and recipe.tokens else 0.0,
+        of_types,
+        lambda recipe: -sum(degrees.get(name, 1) == value for name, value in recipe.degrees.items()),
+    )
+    for distance in distances:
+        if len(remaining) < 2:
+            break
+        values = [distance(recipe) for recipe in remaining]
+        least = min(values)
+        remaining = [recipe for recipe, value in zip(remaining, values, strict=True) if value == least]
+    return remaining[-1] if remaining else None
 
 
 def _apart(one: str, other: str) -> float:
