@@ -12,11 +12,17 @@ from forescale.catalogue.frameworks import load_framework
 from forescale.catalogue.models import load_model
 from forescale.io.line import project_line
 from forescale.io.question import build_question, question_values
+from forescale.spec import Cluster, Model
 from forescale.spec.layout import Layout
-from forescale.spec.recipes import active_width, closest, kind_of, settings_of
+from forescale.spec.recipes import Recipe, active_width, closest, kind_of, nearest, settings_of
 
 BRIDGE = load_framework("megatron-bridge@26.04.01")
 V3 = {"tp": 1, "pp": 8, "vpp": 2, "ep": 32}
+
+
+def closest_of(model: Model, cluster: Cluster, compute: str, degrees: dict[str, int]) -> Recipe | None:
+    """Return the recipe that a question of these degrees follows."""
+    return closest(nearest(BRIDGE.recipes, model, cluster.device), cluster, compute, degrees)
 
 
 @pytest.mark.parametrize(
@@ -54,14 +60,14 @@ def test_widths_order_models_by_active_parameters() -> None:
 def test_the_closest_recipe(
     model: str, cluster: str, compute: str, degrees: dict[str, int], expected: str
 ) -> None:
-    recipe = closest(BRIDGE.recipes, load_model(model), load_cluster(cluster, 256), compute, degrees)
+    recipe = closest_of(load_model(model), load_cluster(cluster, 256), compute, degrees)
     assert recipe is not None
     assert recipe.name(compute) == expected
 
 
 def test_settings_that_do_not_suit_are_left_out() -> None:
     model, cluster = load_model("deepseek-v3"), load_cluster("b200", 256)
-    recipe = closest(BRIDGE.recipes, model, cluster, "mxfp8", V3)
+    recipe = closest_of(model, cluster, "mxfp8", V3)
     assert recipe is not None
     settings, dropped = settings_of(recipe, model, V3)
     assert dropped == ()
@@ -113,9 +119,7 @@ def test_uneven_stages_have_light_ends(vpp: int, expected: dict[int, int]) -> No
 def test_degrees_that_are_left_out_are_1() -> None:
     model, cluster = load_model("qwen3-30b-a3b"), load_cluster("gb200-nvl72", 8)
     explicit = {"tp": 1, "pp": 1, "cp": 1, "vpp": 1, "ep": 8, "zero": 1}
-    assert closest(BRIDGE.recipes, model, cluster, "mxfp8", {"ep": 8}) == closest(
-        BRIDGE.recipes, model, cluster, "mxfp8", explicit
-    )
+    assert closest_of(model, cluster, "mxfp8", {"ep": 8}) == closest_of(model, cluster, "mxfp8", explicit)
 
 
 @pytest.mark.parametrize(

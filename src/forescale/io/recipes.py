@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from msgspec.structs import replace
 
 from forescale.catalogue.frameworks import NONE, default_stack
 from forescale.cost.run_calibration import FRAMEWORK, RECIPE
+from forescale.evaluate import Evaluation, evaluate
+from forescale.inputs import prepare
 from forescale.io.named import devices_told, framework_given
 from forescale.io.sizes import microbatch_note
-from forescale.project import project
 from forescale.question import Note, Question
 from forescale.schedule.legality import LEGALITY
 from forescale.spec import Cluster, Layout, Model
@@ -142,24 +142,27 @@ def recomputed_to_fit(question: Question) -> Question:
     is_open = "recompute" in question.assumed and question.preset == "default"
     if framework is None or not framework.recipes or layout is None or not is_open:
         return question
-    if project(question).memory.peak_bytes <= question.memory_limit:
+    if _evaluated(question, layout).peak <= question.memory_limit:
         return question
-    from forescale.search.evaluate import score_layouts
-
     counts = range(1, -(-model.num_layers // (layout.pp * layout.vpp)))
     partial = (Recompute(granularity="full", num_layers=count) for count in counts)
     usual = Space(recompute=(*default_recompute(model), *partial))
     space = replayed(framework, searched(framework, usual, limited=framework.limits is not None), model)
-    several = [layout, *(_replaying(layout, policy) for policy in space.recompute or ())]
     proposal = Proposal(model=model, cluster=question.cluster, workload=question.workload, degrees=layout)
-    several = [item for item in several if not violated(replace(proposal, degrees=item), LEGALITY)]
-    scores = score_layouts(question, several)
-    times = np.where(scores.peak <= question.memory_limit, scores.step_time, np.inf)
-    if not np.isfinite(times.min()):
+    several = (_replaying(layout, policy) for policy in space.recompute or ())
+    legal = [item for item in several if not violated(replace(proposal, degrees=item), LEGALITY)]
+    results = [(_evaluated(question, item), item) for item in legal]
+    times = {item: result.step_time for result, item in results if result.peak <= question.memory_limit}
+    if not times:
         return question
-    fitting = several[int(times.argmin())]
+    fitting = min(times, key=times.__getitem__)
     text = f"recompute is not given, and the layout does not fit as it is: {recompute(fitting.recompute)} assumed"
     return replace(question, strategy=fitting, notes=(*question.notes, Note(topic="framework", text=text)))
+
+
+def _evaluated(question: Question, layout: Layout) -> Evaluation:
+    prepared = prepare(question.with_layout(layout))
+    return evaluate(prepared.setting, prepared.inputs)
 
 
 def _replaying(layout: Layout, policy: Recompute) -> Layout:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
@@ -14,14 +14,14 @@ from msgspec.structs import replace
 
 from forescale.errors import not_one_of, unsupported_by
 from forescale.limits import Devices
-from forescale.spec.cluster import Cluster
+from forescale.spec.cluster import Cluster, Device
 from forescale.spec.context import ContextKind
 from forescale.spec.dispatchers import Dispatcher
 from forescale.spec.layout import Allocator, Kernels, LaunchGraphs, Layout, Overlap, Recompute
 from forescale.spec.model import DenseFfn, Model
 from forescale.spec.proposal import Constraint
 from forescale.spec.proposal import Proposal as Asked
-from forescale.spec.recipes import Recipe, closest, kind_of, settings_of
+from forescale.spec.recipes import Recipe, closest, kind_of, nearest, settings_of
 from forescale.spec.space import Space, default_recompute, partial_recompute
 from forescale.spec.workload import NARROW, ComputeType, Precision, StorageType, Workload
 from forescale.struct import asdict
@@ -187,9 +187,8 @@ class Framework:
 
     def recipe(self, layout: Words, workload: Words, model: Model, cluster: Cluster) -> Recipe | None:
         """Return the performance recipe that fills what fields of a layout and a workload leave open; None without."""
-        return closest(
-            self.recipes, model, cluster, self.compute_of(workload), layout, workload.get("seq_len")
-        )
+        recipes = _recipes_of(self, model, cluster.device)
+        return closest(recipes, cluster, self.compute_of(workload), layout, workload.get("seq_len"))
 
     def compute_of(self, workload: Words) -> str:
         """Return the compute type of a workload's fields, or the framework's own."""
@@ -322,6 +321,12 @@ class Framework:
         batch = _count(workload, "global_batch_size")
         ranks = cluster.num_devices // (pp * _count(layout, "tp") * _count(layout, "cp"))
         return count and max(1, batch // (max(1, ranks) * count))
+
+
+@lru_cache(maxsize=256)
+def _recipes_of(framework: Framework, model: Model, device: Device) -> tuple[Recipe, ...]:
+    """Return the recipes of a framework for the models and devices that are nearest."""
+    return nearest(framework.recipes, model, device)
 
 
 def light_ends(num_layers: int, pp: int, vpp: int) -> tuple[int, ...] | None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from forescale.limits import Interval
 from forescale.spec.attention import FullAttention, LatentAttention
-from forescale.spec.cluster import Cluster
+from forescale.spec.cluster import Cluster, Device
 from forescale.spec.model import DenseFfn, Model
 from forescale.spec.space import recompute_modules
 from forescale.spec.workload import NARROW
@@ -65,6 +66,7 @@ def kind_of(model: Model) -> Kind:
     return "mla" if model.has_latent else "moe"
 
 
+@lru_cache(maxsize=256)
 def active_width(model: Model) -> float:
     """Return the weights of the layers that one token passes, in units of the hidden size (approximately).
 
@@ -89,51 +91,59 @@ def _ffn_width(ffn: Any) -> float:  # noqa: ANN401 (dense, routed or none)
     return float((3 if ffn.gated else 2) * (width + getattr(ffn, "shared_ffn_hidden_size", 0)))
 
 
-def closest(
-    recipes: Sequence[Recipe],
-    model: Model,
-    cluster: Cluster,
-    compute: str,
-    degrees: Mapping[str, Any],
-    seq_len: object = None,
-) -> Recipe | None:
-    """Return the recipe of the closest model, device, tokens, types and degrees, in this order; None without recipes.
-
-    Closest is: the same kind of model, then the nearest active parameters, the nearest device generation, the nearest
-    tokens per device in powers of two, the nearest compute type, the most equal degrees; of equals the last in the
-    file, which is the newest variant.
-    """
-    kind = kind_of(model)
-    remaining = [recipe for recipe in recipes if recipe.kind == kind] or recipes
-    width, device = active_width(model), cluster.device
-    degrees = {**degrees, "devices": cluster.num_devices}
-    length = seq_len if isinstance(seq_len, int) else 0
-    tokens = length * _degree(degrees, "micro_batch_size") / _degree(degrees, "cp")
+def nearest(recipes: Sequence[Recipe], model: Model, device: Device) -> tuple[Recipe, ...]:
+    """Return the recipes of the same kind of model, then of the nearest active parameters, then device generation."""
+    kind, width = kind_of(model), active_width(model)
 
     def of_device(recipe: Recipe) -> float:
         if device.name.startswith(recipe.device):
             return 0.0
         return 1.0 + _apart(device.architecture, recipe.architecture)
 
+    same = [recipe for recipe in recipes if recipe.kind == kind] or recipes
+    alike = _least(same, lambda recipe: round(abs(math.log(width / recipe.active_width)), 9))
+    return tuple(_least(alike, of_device))
+
+
+def closest(
+    recipes: Sequence[Recipe],
+    cluster: Cluster,
+    compute: str,
+    degrees: Mapping[str, Any],
+    seq_len: object = None,
+) -> Recipe | None:
+    """Return the recipe of `nearest` ones that is closest in tokens, types and degrees, in this order; None of none.
+
+    Closest is: the nearest tokens per device in powers of two, the nearest compute type, the most equal degrees; of
+    equals the last in the file, which is the newest variant.
+    """
+    degrees = {**degrees, "devices": cluster.num_devices}
+    length = seq_len if isinstance(seq_len, int) else 0
+    tokens = length * _degree(degrees, "micro_batch_size") / _degree(degrees, "cp")
+
     def of_types(recipe: Recipe) -> float:
         if compute in recipe.names:
             return 0.0
         return 1.0 + ((compute in NARROW) != (next(iter(recipe.names)) in NARROW))
 
-    distances: tuple[Callable[[Recipe], float], ...] = (
-        lambda recipe: round(abs(math.log(width / recipe.active_width)), 9),
-        of_device,
-        lambda recipe: round(abs(math.log2(tokens / recipe.tokens))) if tokens > 0 and recipe.tokens else 0.0,
-        of_types,
-        lambda recipe: -sum(degrees.get(name, 1) == value for name, value in recipe.degrees.items()),
+    if tokens > 0:
+        recipes = _least(
+            recipes, lambda one: round(abs(math.log2(tokens / one.tokens))) if one.tokens else 0.0
+        )
+    recipes = _least(recipes, of_types)
+    equal = _least(
+        recipes, lambda one: -sum(degrees.get(name, 1) == value for name, value in one.degrees.items())
     )
-    for distance in distances:
-        if len(remaining) < 2:
-            break
-        values = [distance(recipe) for recipe in remaining]
-        least = min(values)
-        remaining = [recipe for recipe, value in zip(remaining, values, strict=True) if value == least]
-    return remaining[-1] if remaining else None
+    return equal[-1] if equal else None
+
+
+def _least(recipes: Sequence[Recipe], distance: Callable[[Recipe], float]) -> Sequence[Recipe]:
+    """Return the recipes of the least distance, in their order."""
+    if len(recipes) < 2:
+        return recipes
+    values = [distance(recipe) for recipe in recipes]
+    least = min(values)
+    return [recipe for recipe, value in zip(recipes, values, strict=True) if value == least]
 
 
 def _apart(one: str, other: str) -> float:
