@@ -2,18 +2,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forescale.catalogue.models import model_names
 from forescale.errors import ReaderError
 from forescale.files import packaged
-from forescale.frameworks.huggingface import read_huggingface
+from forescale.frameworks.huggingface import read_huggingface, reader
 
 CONFIGS = [
     record["huggingface"]
     for record in (packaged(f"models/{name}") for name in model_names())
-    if "huggingface" in record
+    if "huggingface" in record and "trace" not in record
 ]
 VALUES = st.one_of(
     st.none(),
@@ -44,7 +45,9 @@ def damaged(draw: Any) -> dict[str, Any]:
 @given(config=damaged())
 def test_a_damaged_configuration_is_read_or_refused_with_a_sentence(config: dict[str, Any]):
     try:
-        model = read_huggingface(config, name="m", where="config.json").model
+        with pytest.MonkeyPatch.context() as patch:  # as on an install without the extra that traces
+            patch.setattr(reader, "traceable_types", lambda: "")
+            model = read_huggingface(config, name="m", where="config.json").model
     except ReaderError as error:
         assert str(error).startswith("config.json")
     else:

@@ -373,20 +373,31 @@ class Evaluator:
         """Return the formula of micro-batch size and sequence length that a polynomial is."""
         split = self._split
         if (text, split) not in self._known:
-            totals = [dict.fromkeys(BASIS, Fraction(0)) for _ in range(3)]
-            for factor, of_batch, of_length, symbols in _terms(text):
-                value = factor
-                for name, power in symbols:
-                    value *= Fraction(self._dimension(name)) ** power
-                part = self._part(symbols, split, varies=bool(of_batch or of_length))
-                totals[part][of_batch, of_length] += value
-            divisor = lcm(*(value.denominator for part in totals for value in part.values()))
-            parts = [tuple(int(value * divisor) for value in part.values()) for part in totals]
+            terms = [self._term(term, split) for term in _terms(text)]
+            common = lcm(*(denominator for *_, denominator in terms))
+            totals = [dict.fromkeys(BASIS, 0) for _ in range(3)]
+            for part, powers, numerator, denominator in terms:
+                totals[part][powers] += numerator * (common // denominator)
+            shared = gcd(common, *(value for total in totals for value in total.values()))
+            divisor = common // shared
+            parts = [tuple(value // shared for value in total.values()) for total in totals]
             split_part, experts = (part if any(part) else () for part in parts[1:])
             self._known[text, split] = Formula(
                 coefficients=parts[0], divisor=divisor, split=split_part, experts=experts
             )
         return self._known[text, split]
+
+    def _term(self, term: Term, split: frozenset[str]) -> tuple[int, tuple[int, int], int, int]:
+        """Return the part of a term, its powers of micro-batch and sequence, its numerator and its denominator."""
+        factor, of_batch, of_length, symbols = term
+        numerator, denominator = factor.numerator, factor.denominator
+        for name, power in symbols:
+            if power > 0:
+                numerator *= self._dimension(name) ** power
+            else:
+                denominator *= self._dimension(name) ** -power
+        part = self._part(symbols, split, varies=bool(of_batch or of_length))
+        return part, (of_batch, of_length), numerator, denominator
 
     def _part(self, symbols: Sequence[tuple[str, int]], split: frozenset[str], *, varies: bool) -> int:
         """Return whether a term is whole (0), shared (1), or weights of experts (2)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Final, TypeVar, cast
 
@@ -166,10 +167,11 @@ class Keys(Getters):
 
         Keys with a leading underscore are a library's own (`_sliding_window_pattern` of Gemma 3).
         """
+        missing, defaulted = frozenset(self._missing), frozenset(self._defaulted)
         for name in self._data:
-            startswith = name in self._used or name.startswith("_")
-            near = [] if startswith else get_close_matches(name, self._missing, 1, MISSPELT)
-            near = near or ([] if startswith else get_close_matches(name, self._defaulted, 1, MISSPELT_SIZE))
+            if name in self._used or name.startswith("_"):
+                continue
+            near = _nearest(name, missing, MISSPELT) or _nearest(name, defaulted, MISSPELT_SIZE)
             if near:
                 raise UnknownKeyError(name, self.where, near)
         for child in self._children.values():
@@ -201,6 +203,11 @@ class Keys(Getters):
     def key(self, *names: str) -> str:
         """Return the name that is present of several, the first where none is."""
         return self.spelt(*names).strip("'")
+
+
+@lru_cache(maxsize=4096)
+def _nearest(name: str, others: frozenset[str], cutoff: float) -> list[str]:
+    return get_close_matches(name, sorted(others), 1, cutoff)
 
 
 Part = TypeVar("Part")
