@@ -14,7 +14,7 @@ from forescale.sweep import Local, read_sweep, run
 
 MANY = (
     TEXT
-    + "[vary]\nnic_bandwidth = { from = 'x0.5', to = 'x8', steps = 20 }\nhbm_bandwidth = ['x1', 'x2', 'x4']\n"
+    + "[vary]\nnic_bandwidth = { from = 'x0.5', to = 'x8', steps = 12 }\nhbm_bandwidth = ['x1', 'x2', 'x4']\n"
 )
 
 
@@ -61,7 +61,7 @@ def goes_on_after_a_kill(folder, executor, *options):
         assert time.monotonic() < deadline, "workers of a killed sweep go on"
         time.sleep(0.02)
     kept = kept_in(output)
-    assert 5 <= len(kept) < 60
+    assert 5 <= len(kept) < 36
     assert not (output / "results.parquet").exists()
 
     sweep = read_sweep(file)

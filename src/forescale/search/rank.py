@@ -368,7 +368,6 @@ def search(
         refused=ranking.refused,
         relaxations=gains,
         question=request,
-        held_fixed=held_fixed(question, best[0].strategy if best else None),
     )
 
 
@@ -442,10 +441,13 @@ class SearchResult(Result):
     """Layouts that each constraint refused."""
     relaxations: tuple[Relaxation, ...]
     question: Question = field(repr=False, compare=False)
-    held_fixed: tuple[Held, ...] = ()
-    """Dimensions that were held fixed although another value may be faster."""
     price_per_device_hour: float | None = None
     """What `run_cost` counts with, in any currency."""
+
+    @property
+    def held_fixed(self) -> tuple[Held, ...]:
+        """Dimensions that were held fixed although another value may be faster, evaluated for the best layout."""
+        return held_fixed(self.question, self.best[0].strategy if self.best else None)
 
     @property
     def num_feasible_is_exact(self) -> bool:
@@ -455,7 +457,7 @@ class SearchResult(Result):
     @property
     def claim(self) -> str:
         """What is proven of the first of `best`."""
-        return claim(self.objective, num_legal=self.num_legal, gap=self.gap, held=self.held_fixed)
+        return claim(self.objective, num_legal=self.num_legal, gap=self.gap, held=held_fixed(self.question))
 
     @property
     def margin_cost(self) -> float | None:

@@ -46,6 +46,7 @@ def search_view(result: SearchResult, *, again: str = "") -> View:
         for place, (one, folded) in enumerate(zip(result.best, result.variants, strict=True), start=1)
     ]
     sure = [] if result.surest is None or result.surest in result.best else [RankedRow(SURE, result.surest)]
+    held = "; ".join(map(str, result.held_fixed))
     folded = FOLDED_LEGEND.format("fast" if result.objective == "step_time" else "small")
     return View(
         title=words.asked(first.model, first.cluster),
@@ -57,7 +58,7 @@ def search_view(result: SearchResult, *, again: str = "") -> View:
             *([line(folded, style="dim")] if any(result.variants) else []),
             *([line(f"the first: {words.calendar(first)}")] if words.ends(first) else []),
             line(result.claim, style="yellow" if result.gap > 0.0 else "bold"),
-            *([line(f"held fixed: {'; '.join(map(str, result.held_fixed))}")] if result.held_fixed else []),
+            *([line(f"held fixed: {held}")] if held else []),
             *_needed(result),
             line(counts),
             *_gains(result),
