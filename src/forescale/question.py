@@ -43,7 +43,19 @@ class Note(Struct, frozen=True, kw_only=True):
 MIDDLE = 2
 TOPICS: tuple[tuple[str, ...], ...] = (
     ("left out", "environment"),
-    ("platform", "sites", "framework", "devices", "experts", "measured", "time", "preset", "attention"),
+    (
+        "platform",
+        "sites",
+        "framework",
+        "length",
+        "compute",
+        "devices",
+        "experts",
+        "measured",
+        "time",
+        "preset",
+        "attention",
+    ),
     (
         *(
             "calibration",

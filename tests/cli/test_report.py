@@ -89,7 +89,7 @@ def test_one_report_in_three_forms(forescale, tmp_path):
         ),
         (
             ("llama-3.1-8b",),
-            "--cluster, --devices (or --nodes), --seq-len, --global-batch-size are required",
+            "missing --cluster, --devices, --global-batch-size",
         ),
         (("--preset", "almodel", "--devices", "3"), "no legal layout of almodel on 3 devices"),
     ],

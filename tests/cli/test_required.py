@@ -27,6 +27,20 @@ def test_a_file_takes_its_model_from_an_option(forescale, tmp_path):
     assert json.loads(by_option.out)["memory"] == json.loads(by_config.out)["memory"]
 
 
+def test_what_a_command_lacks_is_one_error_with_a_command_that_works(forescale):
+    error = forescale("project", "gpt2", "--cluster", "t4", "--devices", 128).error
+    assert error.missing == ("--global-batch-size",)
+    assert error.fix == "forescale project gpt2 --cluster t4 --devices 128 --global-batch-size 128"
+    assert forescale(*error.fix.split()[1:]).code == 0
+
+
+def test_a_length_that_nobody_gives_is_the_models(forescale):
+    options = ("--cluster", "h100-sxm", "--devices", 8, "--global-batch-size", 64, "--json")
+    short, long = (json.loads(forescale("project", name, *options).out) for name in ("gpt2", "llama-3.1-8b"))
+    assert [item["workload"]["seq_len"] for item in (short, long)] == [1024, 4096]
+    assert all("length" in {note["topic"] for note in item["notes"]} for item in (short, long))
+
+
 def test_facts_are_named_once():
     fact = MissingFact("the number of devices", "--devices N", "--devices 8", "devices")
     error = MissingError.of("run.sh", [fact, fact], "forescale project run.sh")

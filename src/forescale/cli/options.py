@@ -268,7 +268,9 @@ class PlanOptions:
 class ClusterOptions:
     """What it runs on."""
 
-    cluster: str | None = _machine("Catalogue name or a file.", "NAME|FILE", complete=complete_clusters)
+    cluster: str | None = _machine(
+        "Catalogue name or a file. Required.", "NAME|FILE", complete=complete_clusters
+    )
     hardware_config: Path | None = _machine("Primus's node and network, over --cluster's.", "FILE.yaml")
     devices: int | None = _machine("Devices.")
     nodes: int | None = _machine("Nodes, instead of devices.", flag="--nodes --target-nodes")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from forescale.errors import MissingError, MissingFact
+from forescale.positions import COMMAND_LINE
 
 PARTS: Final[Mapping[str, MissingFact]] = {
     part: MissingFact(what, f"{flag} {value}", f"{flag} {example}", part)
@@ -59,10 +60,11 @@ def require(
         "model": "model" not in values,
         "cluster": "cluster" not in values,
         "devices": uncounted and (not laid or "devices" in missing_facts),
-        "workload.seq_len": "seq_len" not in workload,
+        "workload.seq_len": "seq_len" not in workload and file is not None,
         "workload.global_batch_size": "global_batch_size" not in workload,
     }
-    missing = [missing_facts.get(part, PARTS[part]) for part, is_absent in absent.items() if is_absent]
+    usual = {**PARTS, "workload.global_batch_size": _batch_for(values.get("devices"))}
+    missing = [missing_facts.get(part, usual[part]) for part, is_absent in absent.items() if is_absent]
     missing += [fact for fact in facts if fact.part not in absent and not _is_set(values, fact.part)]
     if not missing:
         return
@@ -70,21 +72,20 @@ def require(
         from forescale.presets import load_preset
 
         load_preset(preset)
-    if file is not None:
-        raise MissingError.of(file, missing, _command())
-    names = [NAMES.get(fact.part) or fact.flag.partition(" ")[0] for fact in missing]
-    verb = "are" if names[1:] else "is"
-    raise MissingError(names, f"{', '.join(names)} {verb} required, here or in a plan file (--plan)")
+    raise MissingError.of(COMMAND_LINE if file is None else file, missing, _command())
+
+
+def _batch_for(devices: object) -> MissingFact:
+    """Return the fact of a batch, with an example that gives each of the devices a sequence."""
+    fact = PARTS["workload.global_batch_size"]
+    count = max(devices, 64) if isinstance(devices, int) else 64
+    return fact._replace(example=f"--global-batch-size {count}")
 
 
 def _is_set(values: Mapping[str, Any], part: str) -> bool:
     """Return whether a question has the key of a fact."""
     section, _, key = part.partition(".")
     return key in (values.get(section) or {})
-
-
-NAMES: Final = {"model": "MODEL", "devices": "--devices (or --nodes)"}
-"""Parts that a command without a file gives otherwise than by the option of their fact."""
 
 
 @contextmanager

@@ -7,16 +7,18 @@ from math import gcd
 from pathlib import Path
 from typing import Any
 
-from forescale.errors import conflicts, exactly_one
+from forescale.errors import conflicts, exactly_one, missing
 from forescale.io.named import build, devices_told
 from forescale.limits import DEVICES, within
 from forescale.question import Note
-from forescale.spec import Cluster
-from forescale.spec.cluster import SiteLink
+from forescale.spec import Cluster, Model
+from forescale.spec.cluster import Device, SiteLink
 from forescale.units import counted
 
 DEGREES = ("tp", "cp", "pp", "dp_replicate", "dp_shard")
 """Degrees whose product is the number of devices."""
+USUAL_LENGTH = 4096
+"""Longest sequence that is assumed, in tokens: the length at which most models are trained first."""
 EXPERT_DEGREES = ("ep", "etp")
 """Degrees that share the devices of tp × cp × dp_shard."""
 
@@ -36,6 +38,42 @@ def fewest_devices(layout: Mapping[str, Any]) -> int:
 def size_note(devices: int, origin: str) -> Note:
     """Return the note that says from what a number of devices was inferred."""
     return Note(topic="devices", text=f"devices = {devices:,}, inferred from {origin}")
+
+
+def with_length(
+    workload: Mapping[str, Any], model: Model, where: str
+) -> tuple[dict[str, Any], tuple[Note, ...]]:
+    """Return the fields of a workload with the usual sequence length of a model if they have none, and its origin.
+
+    Raises
+    ------
+    SpecError
+        If the global batch size is missing: nothing is assumed of it.
+    """
+    if workload.get("global_batch_size") is None:
+        raise missing("global_batch_size", "give the sequences of one optimizer step, such as 64").at(
+            f"{where}, workload"
+        )
+    if workload.get("seq_len") is not None:
+        return dict(workload), ()
+    length = min(model.max_seq_len or USUAL_LENGTH, USUAL_LENGTH)
+    longest = f", the longest of {model.name}" if length == model.max_seq_len else ""
+    note = Note(
+        topic="length", text=f"sequence length = {length:,} tokens, assumed{longest}; --seq-len changes it"
+    )
+    return {**workload, "seq_len": length}, (note,)
+
+
+def with_compute(workload: dict[str, Any], device: Device) -> tuple[dict[str, Any], tuple[Note, ...]]:
+    """Return the fields of a workload in fp16 on a device without bf16 if they name no type, and why."""
+    types = workload.get("precision", {})
+    rates = device.matrix_flops
+    if not isinstance(types, Mapping) or "compute" in types or rates.bf16 or not rates.fp16:
+        return workload, ()
+    note = Note(
+        topic="compute", text=f"compute type = fp16, as {device.name} has no bf16; --precision changes it"
+    )
+    return {**workload, "precision": {**types, "compute": "fp16"}}, (note,)
 
 
 def sized_cluster(

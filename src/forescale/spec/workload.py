@@ -242,9 +242,11 @@ class Outer(SpecStruct, frozen=True, kw_only=True):
 class Workload(SpecStruct, frozen=True, kw_only=True):
     """One training step's input, and how many tokens the whole run sees."""
 
-    seq_len: Annotated[Count, _run("Tokens per sequence, such as 128k.", unit="length")]
+    seq_len: Annotated[
+        Count, _run("Tokens per sequence, such as 128k; by default the model's, at most 4096.", unit="length")
+    ]
     """Tokens (or patches) per sequence."""
-    global_batch_size: Annotated[Count, _run("Sequences per optimizer step.")]
+    global_batch_size: Annotated[Count, _run("Sequences per optimizer step. Required.")]
     """Sequences per optimizer step over all devices."""
     tokens: Annotated[Amount | None, _run("Tokens of the whole run, such as 15T.", "COUNT", unit="token")] = (
         None
