@@ -242,9 +242,7 @@ class Outer(SpecStruct, frozen=True, kw_only=True):
 class Workload(SpecStruct, frozen=True, kw_only=True):
     """One training step's input, and how many tokens the whole run sees."""
 
-    seq_len: Annotated[
-        Count, _run("Tokens per sequence, such as 128k; by default the model's, at most 4096.", unit="length")
-    ]
+    seq_len: Annotated[Count, _run("Tokens per sequence, such as 128k; else the model's.", unit="length")]
     """Tokens (or patches) per sequence."""
     global_batch_size: Annotated[Count, _run("Sequences per optimizer step. Required.")]
     """Sequences per optimizer step over all devices."""
