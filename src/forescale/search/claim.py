@@ -143,9 +143,9 @@ def claim(objective: str, *, num_legal: int, gap: float, held: Sequence[Held]) -
     if gap > 0.0:
         return (
             f"Search stopped early; the {best} layout that fits, {scope}, may be up to "
-            f"{100.0 * gap:.1f} % {better} than the first"
+            f"{100.0 * gap:.1f} % {better} than #1"
         )
-    return f"The first is the {best} layout that fits, {scope}"
+    return f"#1 is the {best} layout that fits, {scope}"
 
 
 def margin(best: Sequence[Projection], surest: Projection, cost: float) -> str:

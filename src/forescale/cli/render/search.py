@@ -34,7 +34,10 @@ class RankedRow(NamedTuple):
 
 
 def search_view(result: SearchResult, *, again: str = "") -> View:
-    """Return the assumptions, the ranking, how many layouts there were, and what limits the best."""
+    """Return the assumptions, the ranking, how many layouts there were, and what limits the best.
+
+    The best layout that fits with margin is the first row, whatever its place.
+    """
     first = result.best[0]
     least = "" if result.num_feasible_is_exact else "at least "
     counts = (
@@ -45,18 +48,20 @@ def search_view(result: SearchResult, *, again: str = "") -> View:
         RankedRow(place, one, folded)
         for place, (one, folded) in enumerate(zip(result.best, result.variants, strict=True), start=1)
     ]
-    sure = [] if result.surest is None or result.surest in result.best else [RankedRow(SURE, result.surest)]
+    places = {id(row.found): row for row in ranked}
+    sure = [places.get(id(result.surest), RankedRow(SURE, result.surest))] if result.surest else []
+    rows = [*sure, *(row for row in ranked if row not in sure)]
     held = "; ".join(map(str, result.held_fixed))
     folded = FOLDED_LEGEND.format("fast" if result.objective == "step_time" else "small")
     return View(
         title=words.asked(first.model, first.cluster),
         lead=words.lead(first.workload, first.preset),
         contents=(
-            ranking([*ranked, *sure], cost=result.run_cost),
-            *verdict_legend(item.found for item in (*ranked, *sure)),
+            ranking(rows, cost=result.run_cost),
+            *verdict_legend(item.found for item in rows),
             *([] if result.margin is None else [line(result.margin)]),
             *([line(folded, style="dim")] if any(result.variants) else []),
-            *([line(f"the first: {words.calendar(first)}")] if words.ends(first) else []),
+            *([line(f"#1: {words.calendar(first)}")] if words.ends(first) else []),
             line(result.claim, style="yellow" if result.gap > 0.0 else "bold"),
             *([line(f"held fixed: {held}")] if held else []),
             *_needed(result),
@@ -74,7 +79,7 @@ def _needed(result: SearchResult) -> list[TextLine]:
         return []
     releases = first_releases(framework.name, result.best[0].strategy)
     text = ", ".join(f"{setting} (from {release} on)" for setting, release in releases.items())
-    return [line(f"the first needs, by recipes of {framework.name}: {text}")] if text else []
+    return [line(f"#1 needs, by recipes of {framework.name}: {text}")] if text else []
 
 
 def _evaluated(result: SearchResult) -> str:
