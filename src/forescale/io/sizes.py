@@ -59,7 +59,7 @@ def with_length(
     length = min(model.max_seq_len or USUAL_LENGTH, USUAL_LENGTH)
     longest = f", the longest of {model.name}" if length == model.max_seq_len else ""
     note = Note(
-        topic="length", text=f"sequence length = {length:,} tokens, assumed{longest}; --seq-len changes it"
+        topic="length", text=f"sequence length = {length:,} tokens, not given{longest}; --seq-len changes it"
     )
     return {**workload, "seq_len": length}, (note,)
 
