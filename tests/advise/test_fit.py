@@ -197,3 +197,14 @@ def test_chunks_that_need_another_micro_batch_are_tried_with_it():
     assert "vpp 2" not in alone
     pairs = _pairs(changes(question), _tried(question, [(change,) for change in changes(question)], bool))
     assert {"vpp 2", "micro_batch_size 2"} in [{item.text for item in pair} for pair in pairs]
+
+
+@pytest.mark.parametrize(("model", "frozen"), [("qwen3-8b", None), ("qwen3-14b", "nf4_double")])
+def test_where_no_layout_trains_all_weights_adapters_are_tried(model, frozen):
+    question = ask(model, "rtx-4090", devices=1, seq_len=4096, global_batch_size=16, framework="transformers")
+    result = fit(question)
+    assert result.first is None
+    assert result.adapters.question.workload.trainable.lora_rank == 16
+    assert result.adapters.question.workload.precision.frozen == frozen
+    assert result.adapters.first.verdict == "FITS"
+    assert result.to_json()["adapters"]["fixes"][0]["verdict"] == "FITS"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import combinations, product
 from typing import Any
 
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 from forescale.advise.advice import verdict_within
 from forescale.advise.changes import KINDS, Change, changed, changes
 from forescale.advise.decide import LEAST_GAIN
-from forescale.errors import UnknownNameError
+from forescale.errors import SpecError, UnknownNameError
 from forescale.project import project
 from forescale.projection.result import Projection, Verdict
 from forescale.question import Question
@@ -21,6 +22,7 @@ from forescale.results import Result
 from forescale.search.evaluate import score_layouts
 from forescale.search.rank import pareto_front
 from forescale.spec.layout import Layout
+from forescale.spec.workload import Trainable
 from forescale.struct import Struct, attributes, jsonable
 from forescale.units import GIB
 from forescale.view.bars import Bar, BarChart
@@ -35,6 +37,8 @@ DEGREES = ("tp", "cp", "pp", "vpp", "micro_batch_size")
 """What is paired even where it is not legal by itself."""
 GRADED = ("vpp", "micro_batch_size")
 """For a layout that does not fit with margin, list every value of a kind that is not dominated by another one."""
+USUAL_RANK = 16
+"""Rank of the adapters that are tried."""
 ALONE = ("schedule",)
 """What is not paired: every shape of a named schedule is simulated."""
 GRADES: Mapping[Verdict, int] = {"FITS": 0, "AT RISK": 1, "OOM": 2}
@@ -86,6 +90,13 @@ class Fit(Result, Struct, frozen=True, kw_only=True):
     least per byte that it frees. Else what shortens the step and fits with margin, fastest first."""
     num_tried: int
     """Legal layouts that were evaluated."""
+    adapters: Fit | None = None
+    """The same question with LoRA, or with QLoRA, where no change of the layout lets all weights be trained."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the layout fits with margin as it is, or with what is proposed."""
+        return self.verdict == "FITS" or self.first is not None
 
     @property
     def first(self) -> Fix | None:
@@ -120,6 +131,7 @@ class Fit(Result, Struct, frozen=True, kw_only=True):
             "schema": SCHEMA,
             "limit_bytes": self.question.memory_limit,
             **attributes(self, "verdict", "num_tried", "now"),
+            "adapters": None if self.adapters is None else self.adapters.to_json(),
             "fixes": [
                 {
                     **fix.row(),
@@ -195,13 +207,32 @@ def fit(
     verdict = verdict_within(now, question.memory_limit)
     faster = _faster(question, now, tried) if verdict == "FITS" else _smaller(question, now, tried)
     fixes = [_fix(question, now, item) for item in faster]
-    return Fit(
+    result = Fit(
         question=question,
         now=now,
         verdict=verdict,
         fixes=tuple(fixes if verdict == "FITS" else _ranked(fixes)),
         num_tried=len(tried),
     )
+    if result.fits or not question.workload.trainable.is_all:
+        return result
+    again = partial(fit, keep=keep, pairs=pairs, accepts=accepts, text_of=text_of)
+    return replace(result, adapters=_with_adapters(question, again))
+
+
+def _with_adapters(question: Question, again: Callable[[Question], Fit]) -> Fit | None:
+    """Return what makes a question fit with LoRA, else with QLoRA; None where neither does."""
+    workload = question.workload
+    for frozen in (None, "nf4_double"):
+        types = replace(workload.precision, frozen=frozen)
+        trained = replace(workload, trainable=Trainable(lora_rank=USUAL_RANK), precision=types)
+        try:
+            result = again(replace(question, workload=trained))
+        except SpecError:  # not with this model or framework
+            continue
+        if result.fits:
+            return result
+    return None
 
 
 def _tried(

@@ -159,7 +159,7 @@ def _proposal(result: Fit) -> TextLine:
         return line("it fits, and no change of one or two things makes it faster and still fits with margin")
     if first is None:
         return line(
-            "no change of one or two things makes it fit with margin; forescale search tries everything"
+            "no change of one or two things makes it fit with margin; ", *_with_adapters(result.adapters)
         )
     if result.verdict == "FITS":
         return line(
@@ -170,6 +170,23 @@ def _proposal(result: Fit) -> TextLine:
         f"makes a step {format_seconds(abs(first.lost_s))} {longer}" if first.lost_s else "costs no step time"
     )
     return line("with ", (first.text, "bold"), f" it fits with margin, which {price}")
+
+
+def _with_adapters(result: Fit | None) -> list[str | tuple[str, str]]:
+    """Return that adapters fit, with what, or what to do where not even they do."""
+    if result is None:
+        return ["forescale search tries everything"]
+    workload, first = result.question.workload, result.first if result.verdict != "FITS" else None
+    options = f"--lora-rank {workload.trainable.lora_rank}"
+    if workload.precision.frozen:
+        options += f" --frozen-dtype {workload.precision.frozen}"
+    best = result.now if first is None else first.projection
+    also = "" if first is None else f" and {first.text}"
+    return [
+        "trained with adapters (",
+        (options, "bold"),
+        f"){also} it fits: {words.gib(best.memory.peak_bytes)} GiB",
+    ]
 
 
 def _lost_per_gib(fix: Fix) -> Cell:
