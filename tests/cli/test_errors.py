@@ -140,7 +140,7 @@ BAD = {
     "a bench of a preset": (("bench", *DENSE, "--preset", "almodel"), "unsupported_by bench"),
     "a picture of no kind": (("pipeline", "draw", "-o", "x.png"), "not_one_of the suffix of --output"),
     "nothing among several": (("project", *DENSE, "--set", " "), "no_value --set"),
-    "a schedule that stands alone": (("pipeline", "draw", "zb-h1"), "not_found file zb-h1"),
+    "a schedule that stands alone": (("pipeline", "simulate", "zb-h1", "-s", "1f1b"), "given_twice --schedule"),
     "a number that stands alone": (("project", *DENSE, "3"), "unexpected argument '3' (see forescale project --help)"),
     "a model as an option": (("project", "--model", MODEL), "missing --cluster, --global-batch-size"),
     "a degree as frameworks call it": (("project", *DENSE, "--tensor-model-parallel-size", 8), "did you mean --tp? (see"),

@@ -136,9 +136,9 @@ def test_a_run_says_its_shape_also_where_the_usual_one_is_given(words):
         run("draw", "--trace", str(TRACE), *words)
 
 
-def test_a_schedule_where_a_file_stands_is_told_its_option():
-    with raises(ForescaleError, "not_found file zb_h1"):
-        run("simulate", "zb_h1", "--pp", "4", "-m", "8")
+@pytest.mark.parametrize("command", ["simulate", "draw"])
+def test_a_schedule_may_stand_where_a_file_does(command):
+    assert run(command, "zb_h1") == run(command, "-s", "zb-h1", "--pp", "4", "-m", "8")
 
 
 def test_several_schedules_are_one_picture():
@@ -297,7 +297,7 @@ SHAPE = ("--pp", "4", "-m", "8")
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("simulate", "-s", "1f1b", "--pp", "4"), "missing --schedule, --pp, --microbatches"),
+        (("simulate", "--pp", "4"), "missing --schedule"),
         (
             ("simulate", "-s", "1f1b", *SHAPE, "--forward", "inf"),
             "forward must be a duration from 0 to 1e.100; got inf",
@@ -400,7 +400,7 @@ def test_files_of_any_size_are_refused_in_time(tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--schedule", "zbv", "--pp", 2), "missing --schedule, --pp, --microbatches"),
+        (("--pp", 2), "missing --schedule"),
         (("table.csv", "--pp", 2), "no_effect --schedule, --pp, --microbatches"),
         (
             ("--schedule", "1f1b", "--pp", 2, "-m", 2, "-o", "x.png"),
@@ -409,7 +409,7 @@ def test_files_of_any_size_are_refused_in_time(tmp_path):
         (("--schedule", "1f1b", "--pp", 99, "-m", 2), "not_enough_devices 1f1b"),
         ((*ONE, "--jitter", 0.5), "no_effect --jitter"),
         ((*ONE, "--stage-forward", "1,2"), "no_effect --stage-forward and its like"),
-        (("zb-h1", "--pp", 2, "-m", 2), "not_found file zb-h1"),
+        (("zb-h9", "--pp", 2, "-m", 2), "unknown_name"),
         ((*ONE, "--nodes", 1), "required_with --slurm FILE"),
         (
             (*ONE, "--model", "sleep", "--measured", TRACE, "--stage-forward", "1,2"),

@@ -48,9 +48,7 @@ def test_a_framework_holds_what_is_its_own_and_takes_no_more_than_it_knows():
 
 def test_the_claim_is_as_strong_as_the_proof(found):
     assert found.gap == 0.0
-    assert found.claim.startswith(
-        f"#1 is the fastest layout that fits, of {found.num_legal:,} legal layouts"
-    )
+    assert found.claim.startswith(f"#1 is the fastest layout that fits, of {found.num_legal:,} legal layouts")
     assert "(framework, schedule, overlap, graphs held fixed)" in found.claim
     stopped = replace(found, gap=0.032).claim
     assert "stopped early" in stopped

@@ -28,6 +28,7 @@ from forescale.cli.pipeline_options import (
     PassOptions,
     PlacementName,
     StageOptions,
+    file_or_names,
     measured_step,
     memory_held,
     microbatches_of_step,
@@ -36,6 +37,7 @@ from forescale.cli.pipeline_options import (
     run_command,
     schedule_name,
     schedule_of,
+    shape_of,
 )
 from forescale.cli.pipeline_table import (
     Built,
@@ -78,7 +80,6 @@ from forescale.schedule.simulation import SCHEMA
 from forescale.schedule.torch_csv import to_csv
 from forescale.struct import attributes
 
-RANKS, MICROBATCHES = 4, 8
 """Of a picture, where nothing says them."""
 
 pipeline_app = Commands(
@@ -149,8 +150,8 @@ def _export(built: Built, folder: Path | None, printed: OutputOptions) -> None:
 @grouped
 def compare(
     *,
-    pp: int = pipeline_ranks(default=...),
-    microbatches: int = microbatches_of_step(default=...),
+    pp: int | None = pipeline_ranks(),
+    microbatches: int | None = microbatches_of_step(),
     passes: PassOptions,
     printed: OutputOptions,
 ) -> None:
@@ -159,7 +160,7 @@ def compare(
     Schedules that run with any vpp use --vpp, or 2.
     """
     passes.refuse(SPREAD, ONE_SPREADS)
-    results, refused = _compare(passes, pp, microbatches)
+    results, refused = _compare(passes, *shape_of(pp, microbatches))
     if not results:
         name, reason = next(iter(refused.items()))
         raise ForescaleError(f"no schedule applies; {name}: {reason}")
@@ -176,10 +177,8 @@ def draw(
     table: TableArgument = None,
     config: Path | None = config_option(),
     schedule: list[str] | None = option("Name; repeat to draw several.", flag="--schedule -s"),
-    pp: int | None = option(f"Pipeline ranks, {RANKS} by default."),
-    microbatches: int | None = option(
-        f"Micro-batches per step, {MICROBATCHES} by default.", flag="--microbatches -m"
-    ),
+    pp: int | None = pipeline_ranks(),
+    microbatches: int | None = microbatches_of_step(),
     passes: PassOptions,
     wanted: DrawFormat | None = option(
         "What to write; by default what the name of the file says, else for the terminal.", flag="--format -f"
@@ -197,16 +196,14 @@ def draw(
     measured (or with --forward, --input-grad, --weight-grad), and it says which passes, messages and pauses differ.
     """
     passes.refuse(SPREAD, ONE_SPREADS)
-    table = file_of(table, config)
+    table, schedule = file_or_names(file_of(table, config), schedule or [])
     if table is not None:
-        built, pictures = _of_file(table, schedule or [], passes, (pp, microbatches, trace, iteration))
+        built, pictures = _of_file(table, schedule, passes, (pp, microbatches, trace, iteration))
         difference, timelines = None, [picture.timeline for picture in pictures]
     elif trace is None:
         if iteration is not None:
             raise required_with("the run's folder (--trace)", "--iteration")
-        request = passes.request(
-            RANKS if pp is None else pp, MICROBATCHES if microbatches is None else microbatches
-        )
+        request = passes.request(*shape_of(pp, microbatches))
         names = schedule or ["1f1b"]
         built = passes.build(names, request)
         difference, timelines = None, [passes.picture(item).timeline for item in built]
@@ -214,7 +211,7 @@ def draw(
         if (pp, microbatches) != (None, None):
             raise no_effect(["--pp", "--microbatches"], f"{trace} says which shape")
         step = measured_step(trace, iteration)
-        built, difference, timelines = _beside(step, schedule or [], passes)
+        built, difference, timelines = _beside(step, schedule, passes)
     wanted = _format(wanted, output, width)
     if wanted == "csv":
         if len(built) > 1:
@@ -285,8 +282,8 @@ def check_file(
 @grouped
 def optimise_schedule(
     *,
-    pp: int = pipeline_ranks(default=...),
-    microbatches: int = microbatches_of_step(default=...),
+    pp: int | None = pipeline_ranks(),
+    microbatches: int | None = microbatches_of_step(),
     passes: PassOptions,
     stages: StageOptions,
     placement: PlacementName | None = option("Where stages lie; V for --vpp 2, else loop."),
@@ -304,7 +301,7 @@ def optimise_schedule(
     """
     from forescale.schedule.optimise import optimise
 
-    problem = stages.problem(pp, microbatches, passes, placement)
+    problem = stages.problem(*shape_of(pp, microbatches), passes, placement)
     optimised = optimise(problem, time_limit_s=time_limit, num_workers=workers)
     result = simulate(
         optimised.schedule,

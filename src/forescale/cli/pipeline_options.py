@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,6 @@ from forescale.cli.output import OutputOptions, command_line
 from forescale.cli.progress import interruptible
 from forescale.errors import (
     ForescaleError,
-    UnknownNameError,
     extra_missing,
     not_one_of,
     wrong_suffix,
@@ -71,8 +70,12 @@ MOST_DRAWN = 1 << 16
 DrawFormat: TypeAlias = Literal["terminal", "svg", "html", "perfetto", "csv"]
 """What `draw` writes."""
 SHARE = Interval(ge=0, le=1)
-pipeline_ranks = partial(option, "Pipeline ranks.")
-microbatches_of_step = partial(option, "Micro-batches per step.", flag="--microbatches -m")
+RANKS, MICROBATCHES = 4, 8
+"""Shape of a schedule that none is given for."""
+pipeline_ranks = partial(option, f"Pipeline ranks, {RANKS} by default.")
+microbatches_of_step = partial(
+    option, f"Micro-batches per step, {MICROBATCHES} by default.", flag="--microbatches -m"
+)
 schedule_name = partial(option, "Name or alias; see `pipeline list`.", flag="--schedule -s")
 memory_held = partial(option, "Most micro-batches (of a full share) a rank may hold.")
 
@@ -532,19 +535,33 @@ srun torchrun --nnodes {nodes} --nproc-per-node {schedule.num_ranks // nodes} \\
 """
 
 
-def refuse_name(file: Path) -> None:
-    """Raise if a file does not exist and its name is that of a schedule."""
-    with suppress(UnknownNameError):
-        if not exists(file) and family(str(file)):
-            raise wording.not_found(f"file {file}", f"for the schedule of that name write -s {file}")
+def shape_of(pp: int | None, microbatches: int | None) -> tuple[int, int]:
+    """Return ranks and micro-batches of a schedule as given, or the usual ones."""
+    return RANKS if pp is None else pp, MICROBATCHES if microbatches is None else microbatches
+
+
+def file_or_names(argument: Path | None, names: Sequence[str]) -> tuple[Path | None, list[str]]:
+    """Return the file that an argument is, and the names of schedules, of which the argument may be one.
+
+    Raises
+    ------
+    UnknownNameError
+        If it is neither; the message names the nearest schedules.
+    """
+    if argument is None or argument.suffix or len(argument.parts) > 1 or exists(argument):
+        return argument, [*names]
+    family(str(argument))
+    return None, [str(argument), *names]
 
 
 def schedule_of(
     file: Path | None, name: str | None, pp: int | None, microbatches: int | None, passes: PassOptions
 ) -> Schedule | LoweredSchedule:
     """Return the schedule of a file, or of that name and shape."""
+    file, names = file_or_names(file, [] if name is None else [name])
+    if file is None and names[1:]:
+        raise wording.given_twice(["--schedule"], fix=f"leave out {names[0]} or {names[1]}")
     if file is not None:
-        refuse_name(file)
         if pp is not None or microbatches is not None:
             raise wording.no_effect(
                 ["--schedule", "--pp", "--microbatches"], f"{file} gives schedule and shape"
@@ -552,9 +569,9 @@ def schedule_of(
         passes.refuse_shape(f"{file} says which schedule and shape")
         result, with_messages = read_schedule(file, name)
         return with_messages or result
-    if name is None or pp is None or microbatches is None:
-        raise wording.missing(["--schedule", "--pp", "--microbatches"], "or give a file of a schedule")
-    return passes.build([name], passes.request(pp, microbatches))[0]
+    if not names:
+        raise wording.missing("--schedule", "or give a file of a schedule")
+    return passes.build(names, passes.request(*shape_of(pp, microbatches)))[0]
 
 
 def ran_view(difference: Difference, before: MeasuredStep | None) -> View:

@@ -10,7 +10,7 @@ import typer
 
 from forescale.cli.console import say
 from forescale.cli.options import option
-from forescale.cli.pipeline_options import ONE_SPREADS, SPREAD, PassOptions, check_folder, refuse_name
+from forescale.cli.pipeline_options import ONE_SPREADS, SPREAD, PassOptions, check_folder
 from forescale.errors import ForescaleError, no_effect
 from forescale.io.schedule_table import TABLES, read_schedule_table
 from forescale.schedule import Schedule, Simulation
@@ -43,8 +43,6 @@ def file_of(argument: Path | None, config: Path | None) -> Path | None:
     """Return the file that the argument or --config names."""
     if argument is not None and config is not None:
         raise ForescaleError(f"{argument} and --config {config} are two files; give one of them")
-    if argument is not None:
-        refuse_name(argument)
     return config if argument is None else argument
 
 
