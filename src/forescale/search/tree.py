@@ -113,7 +113,8 @@ class Blocks:
 
     def __init__(self, model: Model, cluster: Cluster, workload: Workload, space: Space) -> None:
         self._of = (model, cluster, workload, space)
-        self._blocks = [_Block(*self._of, *shape) for shape in _outer(model, cluster, space)]
+        rules, base = _rules_of_degrees(space), _base(space)
+        self._blocks = [_Block(*self._of, *shape, rules, base) for shape in _outer(model, cluster, space)]
 
     @property
     def refused(self) -> dict[str, int]:
@@ -183,8 +184,9 @@ def _inner(
 def unlisted(model: Model, cluster: Cluster, workload: Workload, space: Space) -> dict[str, int]:
     """Return how many layouts are not even tried, by the constraint that they would break: only divisors are."""
     values: dict[str, int] = {}
+    rules, base = _rules_of_degrees(space), _base(space)
     for tp, cp, pp in _outer(model, cluster, space):
-        block = _Block(model, cluster, workload, space, tp, cp, pp)
+        block = _Block(model, cluster, workload, space, tp, cp, pp, rules, base)
         sizes = dict(zip(block.lists, block.shape, strict=True))
         if not sizes["micro_batch_size"]:
             name = "global batch"
@@ -261,9 +263,10 @@ def _rules(space: Space) -> tuple[Constraint, ...]:
     return tuple(rule for rule in (*LEGALITY, *joint, *space.rules) if rule.name not in space.waived)
 
 
-def _settled(space: Space) -> set[str]:
-    """Return the choices of which a space has one value."""
-    return {name for name in BRANCHED if len(space.values_of(name)) == 1}
+def _rules_of_degrees(space: Space) -> tuple[Constraint, ...]:
+    """Return the rules that depend on degrees alone, and on choices of which a space has one value."""
+    settled = {name for name in BRANCHED if len(space.values_of(name)) == 1}
+    return tuple(rule for rule in _rules(space) if settled.issuperset(rule.choices))
 
 
 class _Found:
@@ -302,7 +305,16 @@ class _Block:
     """All rows of one choice of tp, cp and pp: experts × chunks × shardings × micro-batches × sp, in this order."""
 
     def __init__(
-        self, model: Model, cluster: Cluster, workload: Workload, space: Space, tp: int, cp: int, pp: int
+        self,
+        model: Model,
+        cluster: Cluster,
+        workload: Workload,
+        space: Space,
+        tp: int,
+        cp: int,
+        pp: int,
+        rules: Sequence[Constraint],
+        base: Layout,
     ) -> None:
         self.outer = {"tp": tp, "cp": cp, "pp": pp}
         self.dp = cluster.num_devices // (tp * cp * pp)
@@ -320,9 +332,8 @@ class _Block:
             model=model,
             cluster=cluster,
             workload=workload,
-            degrees=ManyLayouts(self._columns(), _base(space)),
+            degrees=ManyLayouts(self._columns(), base),
         )
-        rules = [rule for rule in _rules(space) if set(rule.choices) <= _settled(space)]
         masks = masks_of(question, rules)
         self.refused = refused_by(masks, math.prod(self.shape))
         self.of_sharding, self.of_rows, self.mixed = self._parted(list(masks.values()))
