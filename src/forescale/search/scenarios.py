@@ -390,9 +390,9 @@ class Ranking:
             scope, sampled = self._sample(question, scope)
         cutoff = self.sampled.widest_cutoff if self.goal.by_time else np.inf
         if cutoff < np.inf:
-            rest = None if rest is None else scope
-            solver = Solver(question, scope.within(cutoff, scope.begins), self.goal, scope.work)
-            self.beyond += scope.num_layouts(scope.begins) - solver.num_legal
+            rest, every = None, np.ones_like(scope.begins)
+            solver = Solver(question, scope.within(cutoff, every), self.goal, scope.work)
+            self.beyond += scope.num_layouts(every) - solver.num_legal
         else:
             solver = Solver(question, scope.first(), self.goal, scope.work)
         kept = self._kept(question, nth)
@@ -424,15 +424,20 @@ class Ranking:
     def _sample(self, question: Question, scope: Scope) -> tuple[Scope, float]:
         """Return the rows of a scenario with closer bounds, and the best of a sample of it; infinite of none.
 
-        One scenario that has as many layouts as wanted tells the others what does not matter.
+        The sample ends with as many layouts as wanted; its best one has neighbours that are about as good. One
+        scenario that has as many tells the others what does not matter.
         """
         least = self.sampled.widest_cutoff
         if least == np.inf:
             scope = scope.bounded(question)
             solver = Solver(question, scope.sample(), self.goal, scope.work)
-            solver.run(self._told)
-            self.sampled.learn(solver.incumbent.fastest, cutoff=solver.incumbent.cutoff)
-            least = solver.incumbent.least
+            solver.run(lambda progress: self._told(progress) and solver.incumbent.cutoff == np.inf)
+            if (least := solver.incumbent.least) < np.inf:
+                near = Solver(question, scope.neighbours(solver.layout(0)), self.goal, scope.work)
+                near.incumbent.learn(solver.incumbent.fastest, cutoff=solver.incumbent.cutoff)
+                near.run(lambda progress: self._told(progress) and near.counts.evaluated == 0)
+                self.sampled.learn(near.incumbent.fastest, cutoff=near.incumbent.cutoff)
+                least = min(least, near.incumbent.least)
         cutoff = self.sampled.widest_cutoff
         return scope.closer(question, cutoff) if cutoff < np.inf else scope, least
 

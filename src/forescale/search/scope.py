@@ -11,6 +11,7 @@ from forescale.search.bounds import WorkBounds
 from forescale.search.layouts import ROW_KEY, distinct, first_rows
 from forescale.search.ranks import relaxed_placement
 from forescale.search.tree import Blocks, Cells, Mask, ShapeRows, branches_of
+from forescale.spec.layout import Layout
 from forescale.spec.space import Space
 from forescale.struct import Struct
 
@@ -63,6 +64,13 @@ class Scope(Struct, frozen=True, kw_only=True):
         mask = np.zeros(len(batch), dtype=bool)
         mask[order[np.sort(first_rows(kinds.where))[:SAMPLED]]] = True
         return self.blocks.cells(self.rows, mask)
+
+    def neighbours(self, layout: Layout) -> Cells:
+        """Return the cells of the rows with tp and cp of a layout, and half to twice its pipeline stages."""
+        columns = self.rows.whole.columns
+        near = (2 * columns["pp"] >= layout.pp) & (columns["pp"] <= 2 * layout.pp)
+        alike = (columns["tp"] == layout.tp) & (columns["cp"] == layout.cp)
+        return self.blocks.cells(self.rows, near & alike)
 
     def closer(self, question: Question, cutoff: float) -> Scope:
         """Return the same, experts counted in the bounds of the rows that may take no longer than a cutoff [s]."""
