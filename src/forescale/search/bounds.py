@@ -119,6 +119,10 @@ class WorkBounds:
         other.where = self.where[same_rows(self.whole.columns, cells.columns)]
         return other
 
+    def list_of(self, nodes: Rows) -> Rows:
+        """Return the number of the operator list of each node."""
+        return self.kind[nodes // self.whole.num_rows]
+
     def coarse(self) -> Array:
         """Return (branches, cells) bounds, without experts where there are any: they are of few distinct cells."""
         columns = {"work": self.where, **{name: self.whole.columns[name] for name in ("pp", "vpp")}}

@@ -297,7 +297,7 @@ class Solver:
         if isinstance(bounds, MemoryBounds):
             known = bounds.closest.reshape(-1)[legal]
         else:
-            alike = lambda subset: bounds.kind[subset // len(cells)]
+            alike = bounds.list_of
         queue = NodeQueue(legal, coarse[legal], refine, known, first, not goal.by_time, alike)
         self.begin(question, goal, queue)
 

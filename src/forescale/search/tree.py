@@ -113,8 +113,7 @@ class Blocks:
 
     def __init__(self, model: Model, cluster: Cluster, workload: Workload, space: Space) -> None:
         self._of = (model, cluster, workload, space)
-        rules, base = _rules_of_degrees(space), _base(space)
-        self._blocks = [_Block(*self._of, *shape, rules, base) for shape in _outer(model, cluster, space)]
+        self._blocks = _blocks(model, cluster, workload, space)
 
     @property
     def refused(self) -> dict[str, int]:
@@ -184,14 +183,12 @@ def _inner(
 def unlisted(model: Model, cluster: Cluster, workload: Workload, space: Space) -> dict[str, int]:
     """Return how many layouts are not even tried, by the constraint that they would break: only divisors are."""
     values: dict[str, int] = {}
-    rules, base = _rules_of_degrees(space), _base(space)
-    for tp, cp, pp in _outer(model, cluster, space):
-        block = _Block(model, cluster, workload, space, tp, cp, pp, rules, base)
+    for block in _blocks(model, cluster, workload, space):
         sizes = dict(zip(block.lists, block.shape, strict=True))
         if not sizes["micro_batch_size"]:
             name = "global batch"
         elif not sizes["vpp"]:
-            name = "layers over pp × vpp" if pp > 1 else "vpp needs pp"
+            name = "layers over pp × vpp" if block.outer["pp"] > 1 else "vpp needs pp"
         else:
             continue
         values[name] = values.get(name, 0) + math.prod(max(size, 1) for size in block.shape)
@@ -263,12 +260,6 @@ def _rules(space: Space) -> tuple[Constraint, ...]:
     return tuple(rule for rule in (*LEGALITY, *joint, *space.rules) if rule.name not in space.waived)
 
 
-def _rules_of_degrees(space: Space) -> tuple[Constraint, ...]:
-    """Return the rules that depend on degrees alone, and on choices of which a space has one value."""
-    settled = {name for name in BRANCHED if len(space.values_of(name)) == 1}
-    return tuple(rule for rule in _rules(space) if settled.issuperset(rule.choices))
-
-
 class _Found:
     """Cells collected so far."""
 
@@ -301,24 +292,23 @@ EXPERT, CHUNKS, SHARDS, BATCH, SP = range(5)
 """Axes of a block."""
 
 
+def _blocks(model: Model, cluster: Cluster, workload: Workload, space: Space) -> list[_Block]:
+    """Return all blocks; rules that depend on choices of which the space has several are for variants."""
+    settled = {name for name in BRANCHED if len(space.values_of(name)) == 1}
+    rules = [rule for rule in _rules(space) if settled.issuperset(rule.choices)]
+    one = Proposal(model=model, cluster=cluster, workload=workload, degrees=_base(space))
+    return [_Block(one, space, shape, rules) for shape in _outer(model, cluster, space)]
+
+
 class _Block:
     """All rows of one choice of tp, cp and pp: experts × chunks × shardings × micro-batches × sp, in this order."""
 
-    def __init__(
-        self,
-        model: Model,
-        cluster: Cluster,
-        workload: Workload,
-        space: Space,
-        tp: int,
-        cp: int,
-        pp: int,
-        rules: Sequence[Constraint],
-        base: Layout,
-    ) -> None:
+    def __init__(self, one: Proposal, space: Space, shape: Shape, rules: Sequence[Constraint]) -> None:
+        model, cluster = one.model, one.cluster
+        tp, cp, pp = shape
         self.outer = {"tp": tp, "cp": cp, "pp": pp}
         self.dp = cluster.num_devices // (tp * cp * pp)
-        chunks, batches, sp = _inner(model, cluster, workload, space, tp, cp, pp)
+        chunks, batches, sp = _inner(model, cluster, one.workload, space, tp, cp, pp)
         experts = expert_degrees(model, space, tp * cp * self.dp)
         self.lists = {
             "expert": np.array(experts, dtype=np.int64).reshape(-1, 2),
@@ -328,13 +318,7 @@ class _Block:
             "sp": np.array(sp, dtype=np.int64),
         }
         self.shape = tuple(len(values) for values in self.lists.values())
-        question = Proposal(
-            model=model,
-            cluster=cluster,
-            workload=workload,
-            degrees=ManyLayouts(self._columns(), base),
-        )
-        masks = masks_of(question, rules)
+        masks = masks_of(replace(one, degrees=ManyLayouts(self._columns(), one.degrees)), rules)
         self.refused = refused_by(masks, math.prod(self.shape))
         self.of_sharding, self.of_rows, self.mixed = self._parted(list(masks.values()))
 
