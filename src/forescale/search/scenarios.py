@@ -23,7 +23,9 @@ from forescale.errors import InfeasibleError, SpecError, file_exists
 from forescale.files import exists, is_file
 from forescale.numeric import Array
 from forescale.question import Question
+from forescale.schedule.legality import JOINT
 from forescale.search.incumbent import SMALLEST, Goal, Incumbent
+from forescale.search.layouts import variants_of
 from forescale.search.recorded import by_recording
 from forescale.search.scope import Scope
 from forescale.search.solve import Progress, Solver, Watch
@@ -31,7 +33,7 @@ from forescale.search.tree import Cells, unlisted
 from forescale.spec.constraints import picks_keys
 from forescale.spec.context import CONTEXT_KINDS
 from forescale.spec.layout import Layout
-from forescale.spec.proposal import Constraint
+from forescale.spec.proposal import Constraint, Proposal, violated
 from forescale.spec.workload import Workload
 from forescale.struct import Struct
 from forescale.time.outer import step_of_sites
@@ -229,6 +231,14 @@ def nothing_legal(question: Question, refused: dict[str, int]) -> InfeasibleErro
     gathered = any(CONTEXT_KINDS[kind].gathers for kind in space.cp_kind)
     if picks_keys(question.model) and not gathered and 1 not in (space.cp or (1,)):
         msg += f": cp_kind of what reads picked keys is all_gather, not {' or '.join(space.cp_kind)}"
+    one = Proposal(model=question.model, cluster=cluster, workload=question.workload, degrees=space.base)
+    several = [
+        replace(one, degrees=replace(space.base, recompute=item.recompute, **item.choices))
+        for item in variants_of(space, question.model, cluster)
+    ]
+    broken = [(item, violated(item, JOINT)) for item in several]
+    if all(rules for _, rules in broken):
+        msg += f": {broken[0][1][0].message(broken[0][0])}"
     return InfeasibleError(msg, rows)
 
 

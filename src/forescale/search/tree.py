@@ -225,39 +225,9 @@ def _base(space: Space) -> Layout:
     return replace(space.base, stage_layers=None, placement=None, **single)
 
 
-JOINT = (
-    Constraint(
-        name="graphs replay no whole layers",
-        choices=("graphs", "recompute"),
-        holds=lambda q: q.degrees.recompute.granularity != "full",
-        message=lambda _: "graphs of parts of a layer need a recompute of single modules, or none",
-        applies=lambda q: q.degrees.graphs in ("partial", "router"),
-    ),
-    Constraint(
-        name="expert overlap replays no experts",
-        choices=("overlap", "recompute"),
-        holds=lambda q: (
-            not (q.degrees.recompute.granularity == "full" or "moe" in q.degrees.recompute.modules)
-        ),
-        message=lambda _: "overlap.expert needs a recompute without experts",
-        applies=lambda q: q.degrees.overlap.expert,
-    ),
-    Constraint(
-        name="expert overlap interleaves",
-        choices=("overlap",),
-        holds=lambda q: (q.degrees.pp == 1) | (q.degrees.vpp > 1),
-        message=lambda _: "overlap.expert needs several virtual stages per rank where pp is above 1",
-        applies=lambda q: q.degrees.overlap.expert,
-    ),
-)
-"""Conditions on settings that a search chooses (Megatron-Core, transformer_config.py)."""
-
-
 def _rules(space: Space) -> tuple[Constraint, ...]:
     """Return all that a layout of a space keeps to."""
-    several = {"recompute", *(name for name in BRANCHED if len(space.values_of(name)) > 1)}
-    joint = (rule for rule in JOINT if several.issuperset(rule.choices))
-    return tuple(rule for rule in (*LEGALITY, *joint, *space.rules) if rule.name not in space.waived)
+    return tuple(rule for rule in (*LEGALITY, *space.rules) if rule.name not in space.waived)
 
 
 class _Found:
