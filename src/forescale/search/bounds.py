@@ -136,27 +136,23 @@ class WorkBounds:
             result.append(self._step(row, first, model, slowest)[where])
         return np.array(result).reshape(len(self.branches), len(where))
 
-    def with_experts(self, rows: Rows, cells: Candidates, placement: RelaxedPlacement, alike: Rows) -> Array:
-        """Return (branches, rows) bounds of some rows with the least that experts take, however they are laid out.
-
-        `cells` are the layouts of experts of one of the rows that are `alike`, (rows,), with their `placement`.
-        """
-        within = self.on(cells, placement)
-        columns = {name: values[rows[first_rows(alike)]] for name, values in self.whole.columns.items()}
-        parent = same_rows(columns, cells.columns)
-        order = np.argsort(parent, kind="stable")
-        starts = np.searchsorted(parent[order], np.arange(len(columns["tp"])))
-        least: dict[int, PerBlock[Array]] = {}
-        result = np.empty((len(self.branches), len(rows)))
+    def of_shapes(self, cells: Candidates, placement: RelaxedPlacement) -> Array:
+        """Return (cells,) bounds of all branches and numbers of virtual stages, experts and all."""
+        within = self.on(
+            replace(cells, columns={**cells.columns, "vpp": np.ones_like(cells.columns["vpp"])}), placement
+        )
+        within.where = self.where[same_rows(self.whole.columns, cells.columns)]
+        every, at = np.arange(cells.num_rows), _at(within.where)
+        experts: dict[int, PerBlock[Array]] = {}
+        least = np.full(cells.num_rows, np.inf)
         for row, kind in enumerate(self.kind.tolist()):
-            first = int(self.alike[kind])
-            if first not in least:
-                every = within.of_experts(self.kinds[first])
-                least[first] = every.map(lambda values: np.minimum.reduceat(values[order], starts, axis=0))
-            seconds, hidden = (least[first].map(_column(column)).map(_at(alike)) for column in (0, 1))
-            blocks = self.dense[kind].map(_at(self.where[rows])).zipped(seconds, np.add)
-            result[row] = self._of_kind(np.full(len(rows), row), rows, blocks, hidden, np.arange(len(rows)))
-        return result
+            alike = int(self.alike[kind])
+            if alike not in experts:
+                experts[alike] = within.of_experts(self.kinds[alike]).map(_column(0))
+            model = within._of_model(self.dense[kind].map(at).zipped(experts[alike], np.add))
+            mean = model / cells.columns["pp"]
+            least = np.minimum(least, within._step(row, every, mean, mean))
+        return least
 
     def of_experts(self, kind: Kind) -> PerBlock[Array]:
         """Return (cells, 2) seconds of experts of all cells, and what they hide of that."""

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from forescale.numeric import Array
 from forescale.question import Question
 from forescale.search.bounds import WorkBounds
-from forescale.search.layouts import ROW_KEY, distinct, first_rows
+from forescale.search.layouts import ROW_KEY, Columns, distinct, first_rows
 from forescale.search.ranks import relaxed_placement
 from forescale.search.tree import Blocks, Cells, Mask, ShapeRows, branches_of
 from forescale.spec.layout import Layout
@@ -35,6 +35,8 @@ class Scope(Struct, frozen=True, kw_only=True):
     """Bounds of the work of rows, where others come later."""
     least: Array | None = None
     """(rows,) seconds below which no layout of a row is, where `work` is known."""
+    promising: Columns | None = None
+    """Shapes of rows and experts that may take no longer than a cutoff, where the others are known."""
 
     @classmethod
     def from_question(cls, question: Question, space: Space, *, by_time: bool) -> Scope:
@@ -80,14 +82,15 @@ class Scope(Struct, frozen=True, kw_only=True):
         if not question.model.is_moe or len(rows) == 0:
             return scope
         columns = {name: values[rows] for name, values in self.rows.whole.columns.items()}
-        alike = distinct(columns, ROW_KEY if self.blocks.mixed else EXPERT_KEY).where
+        names = ROW_KEY if self.blocks.mixed else EXPERT_KEY
         mask = np.zeros(len(scope.least), dtype=bool)
-        mask[rows[first_rows(alike)]] = True
+        mask[rows[first_rows(distinct(columns, names).where)]] = True
         cells = self.blocks.cells(self.rows, mask).whole
-        placement = relaxed_placement(cells, question.cluster)
-        least = scope.least.copy()
-        least[rows] = scope.work.with_experts(rows, cells, placement, alike).min(axis=0)
-        return replace(scope, least=least)
+        bounds = scope.work.of_shapes(cells, relaxed_placement(cells, question.cluster))
+        promising = cells.take(np.flatnonzero(bounds <= cutoff)).columns
+        keys = {name: promising[name] for name in (*names, "ep", "etp")}
+        least = np.where(_among(self.rows.whole.columns, keys, names), scope.least, np.inf)
+        return replace(scope, least=least, promising=keys)
 
     def bounded(self, question: Question) -> Scope:
         """Return the same with bounds of time, if they are not known yet."""
@@ -106,7 +109,10 @@ class Scope(Struct, frozen=True, kw_only=True):
     def within(self, cutoff: float, rows: Mask) -> Cells:
         """Return the cells of some rows whose work may take no longer than a cutoff [s]."""
         assert self.least is not None
-        return self.blocks.cells(self.rows, rows & (self.least <= cutoff))
+        cells = self.blocks.cells(self.rows, rows & (self.least <= cutoff))
+        if self.promising is None:
+            return cells
+        return cells.some(np.flatnonzero(_among(cells.whole.columns, self.promising, tuple(self.promising))))
 
     def num_layouts(self, rows: Mask) -> int:
         """Return the layouts of some rows."""
@@ -118,3 +124,10 @@ class Scope(Struct, frozen=True, kw_only=True):
         if self.least is None:
             return np.inf
         return float(np.min(self.least, where=~self.begins, initial=np.inf))
+
+
+def _among(columns: Columns, others: Columns, names: tuple[str, ...]) -> Mask:
+    """Return which rows of some columns are among other rows, by their names."""
+    both = {name: np.concatenate([others[name], columns[name]]) for name in names}
+    where, count = distinct(both, names).where, len(others[names[0]])
+    return np.isin(where[count:], where[:count])
