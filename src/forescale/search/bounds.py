@@ -131,17 +131,16 @@ class WorkBounds:
         work = self.where[first]
         result = []
         for row, kind in enumerate(self.kind.tolist() if len(first) else ()):
-            model = self._of_model(self.dense[kind])[work]
+            model = self.of_model(self.dense[kind])[work]
             slowest = self._slowest(row, first, model, self.dense[kind], work)
-            result.append(self._step(row, first, model, slowest)[where])
+            result.append(self.step(row, first, model, slowest)[where])
         return np.array(result).reshape(len(self.branches), len(where))
 
     def of_shapes(self, cells: Candidates, placement: RelaxedPlacement) -> Array:
         """Return (cells,) bounds of all branches and numbers of virtual stages, experts and all."""
-        within = self.on(
-            replace(cells, columns={**cells.columns, "vpp": np.ones_like(cells.columns["vpp"])}), placement
-        )
-        within.where = self.where[same_rows(self.whole.columns, cells.columns)]
+        within = self.on(cells, placement)
+        alone = {**cells.columns, "vpp": np.ones_like(cells.columns["vpp"])}
+        within.whole = replace(cells, columns=alone)
         every, at = np.arange(cells.num_rows), _at(within.where)
         experts: dict[int, PerBlock[Array]] = {}
         least = np.full(cells.num_rows, np.inf)
@@ -149,9 +148,9 @@ class WorkBounds:
             alike = int(self.alike[kind])
             if alike not in experts:
                 experts[alike] = within.of_experts(self.kinds[alike]).map(_column(0))
-            model = within._of_model(self.dense[kind].map(at).zipped(experts[alike], np.add))
+            model = within.of_model(self.dense[kind].map(at).zipped(experts[alike], np.add))
             mean = model / cells.columns["pp"]
-            least = np.minimum(least, within._step(row, every, mean, mean))
+            least = np.minimum(least, within.step(row, every, mean, mean))
         return least
 
     def of_experts(self, kind: Kind) -> PerBlock[Array]:
@@ -182,16 +181,16 @@ class WorkBounds:
         self, rows: Rows, cells: Rows, blocks: PerBlock[Array], hidden: PerBlock[Array], at: Rows
     ) -> Array:
         """Return the bounds of pairs of one list, whose blocks are the ones `at`, as is what they hide."""
-        bounds, model = np.empty(len(rows)), self._of_model(blocks)
+        bounds, model = np.empty(len(rows)), self.of_model(blocks)
         for row in np.flatnonzero(np.bincount(rows)).tolist():
             local = np.flatnonzero(rows == row)
             slowest = self._slowest(row, cells[local], model[at[local]], blocks, at[local])
             apart = self.apart[int(self.kind[row])]
             least = 0.0 if apart else self._least_on_stage(row, cells[local], hidden, at[local])
-            bounds[local] = self._step(row, cells[local], model[at[local]], slowest, least)
+            bounds[local] = self.step(row, cells[local], model[at[local]], slowest, least)
         return bounds
 
-    def _of_model(self, blocks: PerBlock[Array]) -> Array:
+    def of_model(self, blocks: PerBlock[Array]) -> Array:
         """Return the seconds of all layers and both ends."""
         model = self.question.model
         whole = stack_plans([plan_stages(model, pp=1)])
@@ -222,7 +221,7 @@ class WorkBounds:
         seconds = np.asarray(over_stages(stages, blocks.map(_at(at)), _own, num_mtp=num_mtp))
         return seconds, np.asarray(stages.multiplicity > 0)
 
-    def _step(self, row: int, cells: Rows, model: Array, slowest: Array, hidden: Numeric = 0.0) -> Array:
+    def step(self, row: int, cells: Rows, model: Array, slowest: Array, hidden: Numeric = 0.0) -> Array:
         """Return the seconds of a step from those of one micro-batch, through the model and its slowest stage.
 
         `hidden` is what a stage hides at least of exchanges of experts where passes cross.
