@@ -1,4 +1,4 @@
-"""The rows of one search: those that it begins with, and of the others those that a cutoff leaves."""
+"""The rows of one search: a sample of them, and those that a cutoff leaves."""
 
 from __future__ import annotations
 
@@ -19,9 +19,6 @@ SAMPLED_FROM, SAMPLED = 65536, 48
 """Rows, each counted once for every operator list, from which on a search starts with a sample of so many of them."""
 EXPERT_KEY = ("tp", "cp", "pp", "micro_batch_size", "sp")
 """What experts depend on of a row."""
-SPARED = 2
-"""Virtual stages that may lack a layer in what a search begins with: embedding and head weigh about a layer each
-(Megatron-LM --account-for-embedding-in-pipeline-split)."""
 
 
 class Scope(Struct, frozen=True, kw_only=True):
@@ -29,26 +26,18 @@ class Scope(Struct, frozen=True, kw_only=True):
 
     blocks: Blocks
     rows: ShapeRows
-    begins: Mask
-    """Rows that a search begins with: pipelines whose virtual stages are about equal. A good layout is among them."""
     work: WorkBounds | None = None
-    """Bounds of the work of rows, where others come later."""
+    """Bounds of the work of rows."""
     least: Array | None = None
     """(rows,) seconds below which no layout of a row is, where `work` is known."""
     promising: Columns | None = None
     """Shapes of rows and experts that may take no longer than a cutoff, where the others are known."""
 
     @classmethod
-    def from_question(cls, question: Question, space: Space, *, by_time: bool) -> Scope:
-        """Return the rows of a space; without bounds of their time it is searched at once."""
+    def from_question(cls, question: Question, space: Space) -> Scope:
+        """Return the rows of a space, without bounds of their time."""
         blocks = Blocks(question.model, question.cluster, question.workload, space)
-        rows = blocks.rows()
-        columns = rows.whole.columns
-        begins = columns["vpp"] == 1
-        begins |= -question.model.num_layers % (columns["pp"] * columns["vpp"]) <= SPARED
-        if not by_time or begins.all() or not begins.any():
-            return cls(blocks=blocks, rows=rows, begins=np.ones_like(begins))
-        return cls(blocks=blocks, rows=rows, begins=begins).bounded(question)
+        return cls(blocks=blocks, rows=blocks.rows())
 
     @property
     def is_large(self) -> bool:
@@ -100,30 +89,21 @@ class Scope(Struct, frozen=True, kw_only=True):
         placement = relaxed_placement(whole, question.cluster, experts=False)
         work = WorkBounds(question, whole, branches_of(whole.variants), placement)
         least = np.min(work.coarse(), axis=0, initial=np.inf)
-        return Scope(blocks=self.blocks, rows=self.rows, begins=self.begins, work=work, least=least)
+        return replace(self, work=work, least=least)
 
-    def first(self) -> Cells:
-        """Return the cells that a search begins with."""
-        return self.blocks.cells() if self.begins.all() else self.blocks.cells(self.rows, self.begins)
-
-    def within(self, cutoff: float, rows: Mask) -> Cells:
-        """Return the cells of some rows whose work may take no longer than a cutoff [s]."""
-        assert self.least is not None
-        cells = self.blocks.cells(self.rows, rows & (self.least <= cutoff))
+    def within(self, cutoff: float) -> Cells:
+        """Return the cells of the rows whose work may take no longer than a cutoff [s]; all where none is known."""
+        if self.least is None or cutoff == np.inf:
+            return self.blocks.cells()
+        cells = self.blocks.cells(self.rows, self.least <= cutoff)
         if self.promising is None:
             return cells
         return cells.some(np.flatnonzero(_among(cells.whole.columns, self.promising, tuple(self.promising))))
 
-    def num_layouts(self, rows: Mask) -> int:
-        """Return the layouts of some rows."""
-        return int(self.rows.num_layouts[rows].sum()) if rows.any() else 0
-
     @property
-    def later_bound(self) -> float:
-        """Seconds below which none of them is; infinite if there are none."""
-        if self.least is None:
-            return np.inf
-        return float(np.min(self.least, where=~self.begins, initial=np.inf))
+    def num_layouts(self) -> int:
+        """Layouts of all rows."""
+        return int(self.rows.num_layouts.sum())
 
 
 def _among(columns: Columns, others: Columns, names: tuple[str, ...]) -> Mask:

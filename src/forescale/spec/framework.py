@@ -564,9 +564,10 @@ def rule_of(framework: str, name: str, text: str) -> Constraint:
 
 def joint_rules(framework: Framework | None) -> tuple[Constraint, ...]:
     """Return the rules of a framework on settings that every search chooses together."""
-    rules = {} if framework is None or framework.limits is None else framework.limits.rules
-    every = (rule_of(framework.name, name, text) for name, text in rules.items() if framework is not None)
-    return tuple(rule for rule in every if rule.choices)
+    if framework is None or framework.limits is None:
+        return ()
+    rules = (rule_of(framework.name, name, text) for name, text in framework.limits.rules.items())
+    return tuple(rule for rule in rules if rule.choices)
 
 
 def _limits(framework: Framework) -> Limits:
