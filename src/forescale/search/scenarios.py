@@ -373,29 +373,21 @@ class Ranking:
             solver = like.solver.again(question, self.goal)
             return Run(question=question, solver=solver, checkpoint=None, nth=nth)
         scope = Scope.from_question(question, question.space.whole(question.model))
-        if self.cutoff < np.inf:
-            scope = scope.closer(question, self.cutoff)
-            cells = scope.within(self.cutoff)
-            if len(cells) == 0:
-                return None
-            solver = Solver(question, cells, self.goal, scope.work)
-            return Run(question=question, solver=solver, checkpoint=None, nth=nth)
-        sampled = np.inf
-        if self.goal.by_time and scope.is_large:
+        cutoff, sampled = self.cutoff, np.inf
+        if cutoff < np.inf:
+            scope = scope.closer(question, cutoff)
+        elif self.goal.by_time and scope.is_large:
             scope, sampled = self._sample(question, scope)
-        cells = scope.within(self.sampled.widest_cutoff if self.goal.by_time else np.inf)
+            cutoff = self.sampled.widest_cutoff
+        cells, kept = scope.within(cutoff), None
+        if len(cells) == 0 and self.cutoff < np.inf:
+            return None
         solver = Solver(question, cells, self.goal, scope.work)
         self.beyond += scope.num_layouts - solver.num_legal
-        return Run(
-            question=question, solver=solver, checkpoint=self._kept(question, nth), nth=nth, sampled=sampled
-        )
-
-    def _kept(self, question: Question, nth: int) -> Checkpoint | None:
-        """Return the checkpoint of a scenario."""
-        if (path := self.checkpoint) is None:
-            return None
-        name = f"{path.name}.{nth}" if nth else path.name
-        return Checkpoint.from_question(path.with_name(name), question, self.goal)
+        if (path := self.checkpoint) is not None:
+            path = path.with_name(f"{path.name}.{nth}") if nth else path
+            kept = Checkpoint.from_question(path, question, self.goal)
+        return Run(question=question, solver=solver, checkpoint=kept, nth=nth, sampled=sampled)
 
     def _sample(self, question: Question, scope: Scope) -> tuple[Scope, float]:
         """Return the rows of a scenario with closer bounds, and the best of a sample of it; infinite of none.
