@@ -93,6 +93,21 @@ SPACES = {
         2,
         {**PLAIN, "zero": (1,), "recompute": (NONE, FULL, *(replace(FULL, num_layers=n) for n in (1, 2, 3)))},
     ),
+    "settings-that-exclude-each-other": (
+        moe(4),
+        4,
+        4,
+        {
+            **PLAIN,
+            "recompute": (NONE, FULL, Recompute(granularity="selective", modules=("moe",))),
+            "tp": (1,),
+            "zero": (1,),
+            "etp": (1,),
+            "graphs": ("none", "partial", "full"),
+            "overlap": (None, ("expert",)),
+            "base": Layout(software="megatron-core"),
+        },
+    ),
     "orders": (
         dense(2),
         4,
@@ -133,8 +148,17 @@ def every_combination(question):
         "sp": (True, False),
     }
     values = {name: getattr(space, name) or names[name] for name in (*DEGREE_NAMES, "sp")}
-    others = ("tp_kind", "summa_panels", "cp_kind", "recompute", "axis_order", "schedule")
-    values |= {name: getattr(space, name) for name in others}
+    others = (
+        "tp_kind",
+        "summa_panels",
+        "cp_kind",
+        "recompute",
+        "axis_order",
+        "schedule",
+        "graphs",
+        "overlap",
+    )
+    values |= {name: space.values_of(name) for name in others}
     if "summa" not in space.tp_kind:
         values["summa_panels"] = (1,)
     values["placement"] = tuple(None if item == "orders" else item for item in space.placement)
@@ -285,3 +309,11 @@ def test_a_policy_is_given_by_its_fields_as_to_a_projection():
 def test_any_order_of_axes_can_be_held():
     space = held_space(Space(), {"axis_order": ["dp-tp-pp-cp"]}, dense(2), where="--fix")
     assert space.axis_order == (("dp", "tp", "pp", "cp"),)
+
+
+def test_settings_that_exclude_each_other_in_every_layout_are_named():
+    question = question_in("settings-that-exclude-each-other").with_space(
+        graphs=("partial",), recompute=(FULL,)
+    )
+    with pytest.raises(InfeasibleError, match="graphs partial cannot be captured"):
+        search(question)

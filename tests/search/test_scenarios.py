@@ -14,7 +14,7 @@ from forescale.project import project
 from forescale.question import Question
 from forescale.search import pareto_search, search
 from forescale.search.scenarios import scenarios
-from forescale.search.tree import JOINT, enumerate_layouts
+from forescale.search.tree import enumerate_layouts
 from forescale.spec import Layout, Overlap, Precision, Recompute
 from forescale.spec.framework import explicit_fields, merged, searched
 from forescale.spec.space import Space
@@ -57,7 +57,6 @@ def test_several_questions_are_ranked_as_if_each_were_asked(objective):
                 FEW,
                 **few,
                 base=Layout(overlap=overlap, offload=replace(Layout().offload, optimizer=share)),
-                rules=tuple(rule for rule in JOINT if "overlap" in rule.choices),
             ),
             objective=objective,
             top=12,

@@ -6,7 +6,6 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -273,8 +272,8 @@ class MeasuredMessages(Struct, frozen=True, kw_only=True):
         }
 
         def prices(kind: CollectiveKind) -> Priced:
-            timed = [(inside, self.curves[key]) for key, inside in where.items() if key[0] == kind]
-            return partial(_priced, others(kind), timed) if timed else others(kind)
+            timed = tuple((inside, self.curves[key]) for key, inside in where.items() if key[0] == kind)
+            return _Timed(otherwise=others(kind), timed=timed) if timed else others(kind)
 
         return prices
 
@@ -316,15 +315,26 @@ def curves_of(rows: tuple[MeasuredCollective, ...]) -> Mapping[tuple[CollectiveK
     }
 
 
-def _priced(otherwise: Priced, timed: list[tuple[Condition, Curve]], num_bytes: Numeric) -> Numeric:
-    """Return the seconds of timed sizes in timed groups, and of all others by `otherwise`."""
-    result, size = otherwise(num_bytes), value_of(num_bytes)
-    for where, (sizes, seconds) in timed:
-        inside: Any = where & (size >= sizes[0]) & (size <= sizes[-1])
-        if np.any(inside):
-            measured = timed_message(num_bytes=num_bytes, sizes=sizes, seconds=seconds)
-            result = where_timed(timed=inside, measured=measured, otherwise=result)
-    return result
+class _Timed(Struct, frozen=True, kw_only=True):
+    """Prices timed sizes in timed groups, and all others by `otherwise`."""
+
+    otherwise: Priced
+    timed: tuple[tuple[Condition, Curve], ...]
+
+    def take(self, rows: NDArray[np.int64]) -> _Timed:
+        """Return the prices of some candidates' groups."""
+        timed = tuple((np.take(where, rows, axis=-1), curve) for where, curve in self.timed)
+        return _Timed(otherwise=self.otherwise.take(rows), timed=timed)
+
+    def __call__(self, num_bytes: Numeric) -> Numeric:
+        """Return the seconds of a message."""
+        result, size = self.otherwise(num_bytes), value_of(num_bytes)
+        for where, (sizes, seconds) in self.timed:
+            inside: Any = where & (size >= sizes[0]) & (size <= sizes[-1])
+            if np.any(inside):
+                measured = timed_message(num_bytes=num_bytes, sizes=sizes, seconds=seconds)
+                result = where_timed(timed=inside, measured=measured, otherwise=result)
+        return result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

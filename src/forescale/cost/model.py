@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, Protocol, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
 from forescale.cost.mesh import Group
 from forescale.graph.ops import CollectiveKind, Compute
 from forescale.numeric import Numeric
@@ -42,8 +45,18 @@ class ComputeModel(Protocol):
         ...
 
 
-Priced: TypeAlias = Callable[[Numeric], Numeric]
-"""Seconds of a message by its bytes, for one collective in one group."""
+class Priced(Protocol):
+    """Prices one collective in one group."""
+
+    def __call__(self, num_bytes: Numeric) -> Numeric:
+        """Return the seconds of a message."""
+        ...
+
+    def take(self, rows: NDArray[np.int64]) -> Priced:
+        """Return the prices of some candidates' groups, which are on the last axis."""
+        ...
+
+
 Prices: TypeAlias = Callable[[CollectiveKind], Priced]
 """Prices of one group by collective."""
 

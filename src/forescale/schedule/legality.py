@@ -83,5 +83,43 @@ SCHEDULES: tuple[Constraint, ...] = (
     ),
 )
 """What a named schedule asks of a layout."""
-LEGALITY: tuple[Constraint, ...] = (*CONSTRAINTS, *SCHEDULES)
+JOINT: tuple[Constraint, ...] = (
+    Constraint(
+        name="graphs replay no whole layers",
+        choices=("graphs", "recompute"),
+        holds=lambda q: not (q.degrees.recompute.granularity == "full" and q.degrees.recompute.takes_all),
+        message=lambda q: (
+            f"graphs {q.degrees.graphs} cannot be captured where every layer is recomputed as a whole; use "
+            "recompute of single modules, or graphs none or full"
+        ),
+        applies=lambda q: q.degrees.graphs in ("partial", "router"),
+    ),
+    Constraint(
+        name="expert overlap replays no experts",
+        choices=("overlap", "recompute"),
+        holds=lambda q: (
+            not (q.degrees.recompute.granularity == "full" or "moe" in q.degrees.recompute.modules)
+        ),
+        message=lambda _: "overlap.expert needs recompute without experts: none, or modules other than moe",
+        applies=lambda q: q.degrees.overlap.expert,
+    ),
+    Constraint(
+        name="expert overlap interleaves",
+        choices=("overlap", "schedule"),
+        holds=lambda q: (q.degrees.pp == 1) | (q.degrees.vpp > 1),
+        message=lambda q: (
+            f"overlap.expert of {q.degrees.software} needs vpp of at least 2 where pp is above 1"
+        ),
+        applies=lambda q: (
+            q.degrees.overlap.expert
+            and q.degrees.schedule is None
+            and str(q.degrees.software).startswith("megatron-core")
+        ),
+    ),
+)
+"""Conditions on several settings (Megatron-Core, transformer_config.py).
+
+Megatron-Core also refuses graphs of parts where some layers are recomputed as a whole: its framework has that rule.
+"""
+LEGALITY: tuple[Constraint, ...] = (*CONSTRAINTS, *SCHEDULES, *JOINT)
 """Every condition on a layout: `project` refuses what breaks one, and a search enumerates what breaks none."""

@@ -119,6 +119,10 @@ class WorkBounds:
         other.where = self.where[same_rows(self.whole.columns, cells.columns)]
         return other
 
+    def list_of(self, nodes: Rows) -> Rows:
+        """Return the number of the operator list of each node."""
+        return self.kind[nodes // self.whole.num_rows]
+
     def coarse(self) -> Array:
         """Return (branches, cells) bounds, without experts where there are any: they are of few distinct cells."""
         columns = {"work": self.where, **{name: self.whole.columns[name] for name in ("pp", "vpp")}}
@@ -127,32 +131,27 @@ class WorkBounds:
         work = self.where[first]
         result = []
         for row, kind in enumerate(self.kind.tolist() if len(first) else ()):
-            model = self._of_model(self.dense[kind])[work]
+            model = self.of_model(self.dense[kind])[work]
             slowest = self._slowest(row, first, model, self.dense[kind], work)
-            result.append(self._step(row, first, model, slowest)[where])
+            result.append(self.step(row, first, model, slowest)[where])
         return np.array(result).reshape(len(self.branches), len(where))
 
-    def with_experts(self, rows: Rows, cells: Candidates, placement: RelaxedPlacement, alike: Rows) -> Array:
-        """Return (branches, rows) bounds of some rows with the least that experts take, however they are laid out.
-
-        `cells` are the layouts of experts of one of the rows that are `alike`, (rows,), with their `placement`.
-        """
+    def of_shapes(self, cells: Candidates, placement: RelaxedPlacement) -> Array:
+        """Return (cells,) bounds of all branches and numbers of virtual stages, experts and all."""
         within = self.on(cells, placement)
-        columns = {name: values[rows[first_rows(alike)]] for name, values in self.whole.columns.items()}
-        parent = same_rows(columns, cells.columns)
-        order = np.argsort(parent, kind="stable")
-        starts = np.searchsorted(parent[order], np.arange(len(columns["tp"])))
-        least: dict[int, PerBlock[Array]] = {}
-        result = np.empty((len(self.branches), len(rows)))
+        alone = {**cells.columns, "vpp": np.ones_like(cells.columns["vpp"])}
+        within.whole = replace(cells, columns=alone)
+        every, at = np.arange(cells.num_rows), _at(within.where)
+        experts: dict[int, PerBlock[Array]] = {}
+        least = np.full(cells.num_rows, np.inf)
         for row, kind in enumerate(self.kind.tolist()):
-            first = int(self.alike[kind])
-            if first not in least:
-                every = within.of_experts(self.kinds[first])
-                least[first] = every.map(lambda values: np.minimum.reduceat(values[order], starts, axis=0))
-            seconds, hidden = (least[first].map(_column(column)).map(_at(alike)) for column in (0, 1))
-            blocks = self.dense[kind].map(_at(self.where[rows])).zipped(seconds, np.add)
-            result[row] = self._of_kind(np.full(len(rows), row), rows, blocks, hidden, np.arange(len(rows)))
-        return result
+            alike = int(self.alike[kind])
+            if alike not in experts:
+                experts[alike] = within.of_experts(self.kinds[alike]).map(_column(0))
+            model = within.of_model(self.dense[kind].map(at).zipped(experts[alike], np.add))
+            mean = model / cells.columns["pp"]
+            least = np.minimum(least, within.step(row, every, mean, mean))
+        return least
 
     def of_experts(self, kind: Kind) -> PerBlock[Array]:
         """Return (cells, 2) seconds of experts of all cells, and what they hide of that."""
@@ -182,16 +181,16 @@ class WorkBounds:
         self, rows: Rows, cells: Rows, blocks: PerBlock[Array], hidden: PerBlock[Array], at: Rows
     ) -> Array:
         """Return the bounds of pairs of one list, whose blocks are the ones `at`, as is what they hide."""
-        bounds, model = np.empty(len(rows)), self._of_model(blocks)
+        bounds, model = np.empty(len(rows)), self.of_model(blocks)
         for row in np.flatnonzero(np.bincount(rows)).tolist():
             local = np.flatnonzero(rows == row)
             slowest = self._slowest(row, cells[local], model[at[local]], blocks, at[local])
             apart = self.apart[int(self.kind[row])]
             least = 0.0 if apart else self._least_on_stage(row, cells[local], hidden, at[local])
-            bounds[local] = self._step(row, cells[local], model[at[local]], slowest, least)
+            bounds[local] = self.step(row, cells[local], model[at[local]], slowest, least)
         return bounds
 
-    def _of_model(self, blocks: PerBlock[Array]) -> Array:
+    def of_model(self, blocks: PerBlock[Array]) -> Array:
         """Return the seconds of all layers and both ends."""
         model = self.question.model
         whole = stack_plans([plan_stages(model, pp=1)])
@@ -222,7 +221,7 @@ class WorkBounds:
         seconds = np.asarray(over_stages(stages, blocks.map(_at(at)), _own, num_mtp=num_mtp))
         return seconds, np.asarray(stages.multiplicity > 0)
 
-    def _step(self, row: int, cells: Rows, model: Array, slowest: Array, hidden: Numeric = 0.0) -> Array:
+    def step(self, row: int, cells: Rows, model: Array, slowest: Array, hidden: Numeric = 0.0) -> Array:
         """Return the seconds of a step from those of one micro-batch, through the model and its slowest stage.
 
         `hidden` is what a stage hides at least of exchanges of experts where passes cross.

@@ -15,7 +15,6 @@ from forescale.schedule.legality import LEGALITY
 from forescale.search.evaluate import score_layouts
 from forescale.search.recorded import partly_recomputed
 from forescale.search.relax import SPLIT_BACKWARD
-from forescale.search.tree import JOINT
 from forescale.spec import phrases
 from forescale.spec.framework import check_choice
 from forescale.spec.layout import Layout
@@ -69,7 +68,7 @@ def _gain(question: Question, best: Layout, changes: Sequence[Mapping[str, Any]]
     proposal = Proposal(
         model=question.model, cluster=question.cluster, workload=question.workload, degrees=best
     )
-    rules = (*LEGALITY, *JOINT, *question.space.rules)
+    rules = (*LEGALITY, *question.space.rules)
     legal = [item for item in several if not violated(replace(proposal, degrees=item), rules)]
     if not legal:
         return None

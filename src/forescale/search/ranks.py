@@ -21,7 +21,7 @@ from forescale.spec.context import CONTEXT_KINDS
 from forescale.spec.layout import Axis
 from forescale.spec.model import Model
 from forescale.struct import Struct
-from forescale.time.price import Pricing
+from forescale.time.price import Anywhere, Pricing
 
 Mask = NDArray[np.bool_]
 DENSE: tuple[MeshAxis, ...] = ("tp", "cp", "cp_inner", "cp_outer", "pp")
@@ -37,10 +37,10 @@ class Communicators(Struct, frozen=True, kw_only=True):
     """Distinct rows of degrees, and each row's."""
 
     where: Rows
-    places: dict[MeshAxis, tuple[Group, ...]]
-    """The communicators of every axis at all places where placements put them; some repeat."""
+    places: dict[MeshAxis, Group]
+    """(places, codes) the communicators of every axis at all places where placements put them; some repeat."""
     codes: dict[MeshAxis, Rows]
-    """Equal numbers mean equal places."""
+    """Which of the `places` each row has: few are distinct."""
 
 
 class RelaxedPlacement(Struct, frozen=True, kw_only=True):
@@ -72,17 +72,14 @@ class RelaxedPlacement(Struct, frozen=True, kw_only=True):
         self, question: Question, degrees: Degrees, choices: StructuralOptions, rows: Rows
     ) -> Pricing:
         """Return the cost models of some rows, whose degrees are given: messages take the least of all places."""
-        at: dict[MeshAxis, tuple[Group, ...]] = {
-            axis: tuple(_taken(group, part.where[rows]) for group in places)
+        anywhere = {
+            axis: Anywhere(group=group, rows=part.codes[axis][part.where[rows]])
             for part in self.parts
-            for axis, places in part.places.items()
+            for axis, group in part.places.items()
         }
         plain = pricing_of(question, degrees, choices, ())
-        return replace(
-            plain,
-            groups={**plain.groups, **{axis: places[0] for axis, places in at.items()}},
-            elsewhere={axis: places[1:] for axis, places in at.items()},
-        )
+        firsts = {axis: places.groups[0] for axis, places in anywhere.items()}
+        return replace(plain, groups={**plain.groups, **firsts}, anywhere=anywhere)
 
     def at(self, rows: Rows) -> RelaxedPlacement:
         """Return the places of some rows."""
@@ -116,7 +113,7 @@ def _communicators(
     allowed = rows.allows_orders(orders)
     degrees = as_degrees(rows.columns)
     result = [groups(degrees, placed(*order), cp_inner=cp_inner) for order in orders]
-    places: dict[MeshAxis, tuple[Group, ...]] = {}
+    places: dict[MeshAxis, Group] = {}
     codes: dict[MeshAxis, Rows] = {}
     for axis in axes:
         if axis in result[0]:
@@ -125,8 +122,8 @@ def _communicators(
     return Communicators(where=table.where, places=places, codes=codes)
 
 
-def _distinct(result: Sequence[Group], allowed: Mask, cluster: Cluster) -> tuple[tuple[Group, ...], Rows]:
-    """Return the distinct ones of each row's allowed groups, and a number per row that says which they are."""
+def _distinct(result: Sequence[Group], allowed: Mask, cluster: Cluster) -> tuple[Group, Rows]:
+    """Return the distinct sets of the rows' allowed groups, and which of them each row has."""
     size = allowed.shape[1]
     allowed = allowed | (~allowed.any(axis=0) & (np.arange(len(result)) == 0)[:, None])
     which, row = np.nonzero(allowed)
@@ -142,7 +139,9 @@ def _distinct(result: Sequence[Group], allowed: Mask, cluster: Cluster) -> tuple
     start = np.cumsum(count) - count
     starts = [start + np.minimum(index, count - 1) for index in range(int(count.max(initial=1)))]
     sets = {str(index): pairs[item] % kinds for index, item in enumerate(starts)}
-    return _picked(result, [which[first[item]] for item in starts]), distinct(sets, tuple(sets)).where
+    where = distinct(sets, tuple(sets)).where
+    rows = first_rows(where)
+    return _picked(result, np.stack([which[first[item[rows]]] for item in starts]), rows, size), where
 
 
 def _shares(group: Group, cluster: Cluster) -> list[Numeric]:
@@ -150,27 +149,13 @@ def _shares(group: Group, cluster: Cluster) -> list[Numeric]:
     return [*ranks_per_tier(group, cluster), ranks_per_node(group, cluster)]
 
 
-def _picked(groups: Sequence[Group], which: list[Rows]) -> tuple[Group, ...]:
-    """Return groups whose rows are those of the groups `which` names."""
-    size, length = len(which[0]), max(len(group.axes) for group in groups)
-    alone = (1.0, 1.0)
-    axes = [(*group.axes, *[alone] * (length - len(group.axes))) for group in groups]
+def _picked(groups: Sequence[Group], which: NDArray[np.int64], rows: Rows, size: int) -> Group:
+    """Return the (places, rows) groups that `which` names, of groups of so many rows."""
+    length = max(len(group.axes) for group in groups)
+    axes = [(*group.axes, *[(1.0, 1.0)] * (length - len(group.axes))) for group in groups]
     parts = np.array([[[np.broadcast_to(item, size) for item in part] for part in group] for group in axes])
-    every = np.arange(size)
-    result = []
-    for rows in which:
-        (inner, stride), *outer = [(item[0], item[1]) for item in parts[rows, :, :, every].transpose(1, 2, 0)]
-        result.append(Group(size=inner, stride=stride, outer=tuple(outer)))
-    return tuple(result)
-
-
-def _taken(group: Group, rows: Rows) -> Group:
-    (size, stride), *outer = [(_at(local, rows), _at(apart, rows)) for local, apart in group.axes]
-    return Group(size=size, stride=stride, outer=tuple(outer))
-
-
-def _at(values: Numeric, rows: Rows) -> Array:
-    return np.asarray(values)[rows]
+    (inner, stride), *outer = [tuple(part) for part in np.moveaxis(parts[which, :, :, rows], (2, 3), (0, 1))]
+    return Group(size=inner, stride=stride, outer=tuple(outer))
 
 
 class Ranks(Protocol):

@@ -23,15 +23,18 @@ from forescale.errors import InfeasibleError, SpecError, file_exists
 from forescale.files import exists, is_file
 from forescale.numeric import Array
 from forescale.question import Question
+from forescale.schedule.legality import JOINT
 from forescale.search.incumbent import SMALLEST, Goal, Incumbent
+from forescale.search.layouts import variants_of
 from forescale.search.recorded import by_recording
 from forescale.search.scope import Scope
 from forescale.search.solve import Progress, Solver, Watch
 from forescale.search.tree import Cells, unlisted
 from forescale.spec.constraints import picks_keys
 from forescale.spec.context import CONTEXT_KINDS
+from forescale.spec.framework import joint_rules
 from forescale.spec.layout import Layout
-from forescale.spec.proposal import Constraint
+from forescale.spec.proposal import Constraint, Proposal, violated
 from forescale.spec.workload import Workload
 from forescale.struct import Struct
 from forescale.time.outer import step_of_sites
@@ -157,7 +160,8 @@ def _scenario(question: Question, values: Mapping[str, Any]) -> Question:
     shares = {"optimizer": values["optimizer_offload"], "activation_layers": values["activation_offload"]}
     kept = {name: value for name, value in shares.items() if value is not None}
     base = replace(base, offload=replace(base.offload, **kept))
-    space = replace(question.space, base=base)
+    rules = dict.fromkeys((*question.space.rules, *joint_rules(question.framework)))
+    space = replace(question.space, base=base, rules=tuple(rules))
     if not question.model.is_moe:
         space = replace(space, dispatcher=(None,))
     return replace(question, strategy=None, workload=workload, space=space)
@@ -229,6 +233,14 @@ def nothing_legal(question: Question, refused: dict[str, int]) -> InfeasibleErro
     gathered = any(CONTEXT_KINDS[kind].gathers for kind in space.cp_kind)
     if picks_keys(question.model) and not gathered and 1 not in (space.cp or (1,)):
         msg += f": cp_kind of what reads picked keys is all_gather, not {' or '.join(space.cp_kind)}"
+    one = Proposal(model=question.model, cluster=cluster, workload=question.workload, degrees=space.base)
+    several = [
+        replace(one, degrees=replace(space.base, recompute=item.recompute, **item.choices))
+        for item in variants_of(space, question.model, cluster)
+    ]
+    broken = [(item, violated(item, JOINT)) for item in several]
+    if all(rules for _, rules in broken):
+        msg += f": {broken[0][1][0].message(broken[0][0])}"
     return InfeasibleError(msg, rows)
 
 
@@ -271,7 +283,7 @@ def fastest(
     `like` is a ranking by time of the same question, but for what counts as fitting: its first bounds hold here too.
     """
     goal = Goal(objective="step_time", top=1, memory_limit=question.memory_limit)
-    runs = () if like is None else tuple(sorted(like.first_runs, key=lambda run: run.nth))
+    runs = () if like is None else tuple(sorted(like.runs, key=lambda run: run.nth))
     ranking = Ranking(goal=goal, watch=watch, cutoff=cutoff, like=runs)
     ranking.search(scenarios(question.site))
     if not (result := ranking.best()):
@@ -283,15 +295,13 @@ def fastest(
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """The search of one scenario, or of the rows of it that come later."""
+    """The search of one scenario."""
 
     question: Question
     solver: Solver
     checkpoint: Checkpoint | None
     progress: Progress | None = None
     """How far it came when it last stopped; None while it runs for the first time."""
-    scope: Scope | None = None
-    """The rows of the scenario, where more of them come later."""
     nth: int = 0
     """Which of the scenarios it is."""
     sampled: float = np.inf
@@ -330,10 +340,8 @@ class Ranking:
     to_come: int = 0
     """Scenarios that are not settled yet, that under way included."""
     checkpoint: Path | None = None
-    later: dict[int, int] = field(default_factory=dict)
-    """Layouts of rows that wait for a cutoff, by scenario."""
     beyond: int = 0
-    """Layouts of such rows that were beyond it."""
+    """Layouts of rows that were beyond the cutoff of a sample."""
     sampled: Incumbent = field(init=False)
     """What samples of the scenarios say of the best."""
 
@@ -346,23 +354,12 @@ class Ranking:
         self.checkpoint, self.to_come = checkpoint, len(questions)
         runs = [self._run(question, nth) for nth, question in enumerate(questions)]
         self.runs = [run for run in runs if run is not None]
-        scopes = {run.nth: run.scope for run in self.runs if run.scope is not None}
-        self.later = {nth: scope.num_layouts(~scope.begins) for nth, scope in scopes.items()}
         self.to_come = len(self.runs)
         for run in sorted(self.runs, key=lambda run: (run.sampled, run.solver.progress().bound)):
-            self._settle(run)
+            run.solver.incumbent.learn(self._known(run.solver), cutoff=self._cutoff)
+            run.go(self._told)
             self.to_come -= 1
             self._go_on()
-        for run in [run for run in self.runs if run.scope is not None]:
-            if self.done and (more := self._rest(run)) is not None:
-                self.runs.append(more)
-                self._settle(more)
-                self._go_on()
-
-    def _settle(self, run: Run) -> None:
-        """Search on from the best that is known."""
-        run.solver.incumbent.learn(self._known(run.solver), cutoff=self._cutoff)
-        run.go(self._told)
 
     @property
     def _cutoff(self) -> float:
@@ -374,65 +371,45 @@ class Ranking:
         like = self.like[nth] if self.like else None
         if like is not None and like.sampled == np.inf:
             solver = like.solver.again(question, self.goal)
-            return Run(question=question, solver=solver, checkpoint=None, scope=like.scope, nth=nth)
-        space = question.space.whole(question.model)
-        scope = Scope.from_question(question, space, by_time=self.goal.by_time)
-        if self.cutoff < np.inf:
-            scope = scope.closer(question, self.cutoff)
-            cells = scope.within(self.cutoff, np.ones_like(scope.begins))
-            if len(cells) == 0:
-                return None
-            solver = Solver(question, cells, self.goal, scope.work)
             return Run(question=question, solver=solver, checkpoint=None, nth=nth)
-        rest = None if scope.begins.all() else scope
-        sampled = np.inf
-        if self.goal.by_time and self.checkpoint is None and scope.is_large:
-            scope, sampled = self._sample(question, scope)
-        cutoff = self.sampled.widest_cutoff if self.goal.by_time else np.inf
+        scope = Scope.from_question(question, question.space.whole(question.model))
+        cutoff, sampled = self.cutoff, np.inf
         if cutoff < np.inf:
-            rest = None if rest is None else scope
-            solver = Solver(question, scope.within(cutoff, scope.begins), self.goal, scope.work)
-            self.beyond += scope.num_layouts(scope.begins) - solver.num_legal
-        else:
-            solver = Solver(question, scope.first(), self.goal, scope.work)
-        kept = self._kept(question, nth)
-        return Run(question=question, solver=solver, checkpoint=kept, scope=rest, nth=nth, sampled=sampled)
-
-    def _kept(self, question: Question, nth: int, part: str = "") -> Checkpoint | None:
-        """Return the checkpoint of a scenario, or of a part of it."""
-        if (path := self.checkpoint) is None:
+            scope = scope.closer(question, cutoff)
+        elif self.goal.by_time and scope.is_large:
+            scope, sampled = self._sample(question, scope)
+            cutoff = self.sampled.widest_cutoff
+        cells, kept = scope.within(cutoff), None
+        if len(cells) == 0 and self.cutoff < np.inf:
             return None
-        name = f"{path.name}.{nth}{part}" if nth or part else path.name
-        return Checkpoint.from_question(path.with_name(name), question, self.goal)
-
-    def _rest(self, run: Run) -> Run | None:
-        """Return the search of the rows of a scenario that come later, up to the cutoff; None if none is."""
-        assert run.scope is not None
-        known = Incumbent(goal=self.goal, variants=())
-        known.learn(self._known(run.solver), cutoff=self._cutoff)
-        scope = run.scope.closer(run.question, known.widest_cutoff)
-        cells = scope.within(known.widest_cutoff, ~scope.begins)
-        waited = self.later.pop(run.nth)
-        if len(cells) == 0:
-            self.beyond += waited
-            return None
-        solver = Solver(run.question, cells, self.goal, scope.work)
-        self.beyond += waited - solver.num_legal
-        kept = self._kept(run.question, run.nth, "later")
-        return Run(question=run.question, solver=solver, checkpoint=kept, nth=run.nth)
+        solver = Solver(question, cells, self.goal, scope.work)
+        self.beyond += scope.num_layouts - solver.num_legal
+        if (path := self.checkpoint) is not None:
+            path = path.with_name(f"{path.name}.{nth}") if nth else path
+            kept = Checkpoint.from_question(path, question, self.goal)
+        return Run(question=question, solver=solver, checkpoint=kept, nth=nth, sampled=sampled)
 
     def _sample(self, question: Question, scope: Scope) -> tuple[Scope, float]:
         """Return the rows of a scenario with closer bounds, and the best of a sample of it; infinite of none.
 
-        One scenario that has as many layouts as wanted tells the others what does not matter.
+        The sample ends with as many layouts as wanted; its best one has neighbours that are about as good. One
+        scenario that has as many tells the others what does not matter.
         """
+
+        def goes_on(progress: Progress) -> bool:
+            return self._told(progress) or self.checkpoint is not None  # which needs the same sample again
+
         least = self.sampled.widest_cutoff
         if least == np.inf:
             scope = scope.bounded(question)
             solver = Solver(question, scope.sample(), self.goal, scope.work)
-            solver.run(self._told)
-            self.sampled.learn(solver.incumbent.fastest, cutoff=solver.incumbent.cutoff)
-            least = solver.incumbent.least
+            solver.run(lambda progress: goes_on(progress) and solver.incumbent.cutoff == np.inf)
+            if (least := solver.incumbent.least) < np.inf:
+                near = Solver(question, scope.neighbours(solver.layout(0)), self.goal, scope.work)
+                near.incumbent.learn(solver.incumbent.fastest, cutoff=solver.incumbent.cutoff)
+                near.run(lambda progress: goes_on(progress) and near.counts.evaluated == 0)
+                self.sampled.learn(near.incumbent.fastest, cutoff=near.incumbent.cutoff)
+                least = min(least, near.incumbent.least)
         cutoff = self.sampled.widest_cutoff
         return scope.closer(question, cutoff) if cutoff < np.inf else scope, least
 
@@ -455,22 +432,14 @@ class Ranking:
         more = progress.num_legal * (self.to_come - 1)
         whole = replace(
             progress,
-            num_legal=sum(item.num_legal for item in every) + more + self.beyond + sum(self.later.values()),
+            num_legal=sum(item.num_legal for item in every) + more + self.beyond,
             num_evaluated=sum(item.num_evaluated for item in every),
             num_pruned=sum(item.num_pruned for item in every) + self.beyond,
             best=min(item.best for item in every),
-            bound=0.0 if self.to_come > 1 else min(self._later_bound, *(item.bound for item in every)),
+            bound=0.0 if self.to_come > 1 else min(item.bound for item in every),
             elapsed_s=time.perf_counter() - self.started,
         )
         return self.watch(whole)
-
-    @property
-    def first_runs(self) -> list[Run]:
-        """The search of each scenario, without what came later of it."""
-        known: dict[int, Run] = {}
-        for run in self.runs:
-            known.setdefault(run.nth, run)
-        return list(known.values())
 
     @property
     def solvers(self) -> list[Solver]:
@@ -478,15 +447,9 @@ class Ranking:
         return [run.solver for run in self.runs]
 
     @property
-    def _later_bound(self) -> float:
-        """What no layout of the rows that wait is better than; infinite if none wait."""
-        waiting = (run.scope for run in self.runs if run.nth in self.later)
-        return min((scope.later_bound for scope in waiting if scope is not None), default=np.inf)
-
-    @property
     def num_legal(self) -> int:
         """Legal layouts of all scenarios."""
-        return sum(solver.num_legal for solver in self.solvers) + self.beyond + sum(self.later.values())
+        return sum(solver.num_legal for solver in self.solvers) + self.beyond
 
     @property
     def done(self) -> bool:
@@ -550,7 +513,7 @@ class Ranking:
         """Return the search of the same scenarios for the fastest layout, done."""
         goal = replace(self.goal, objective="step_time", top=1)
         ranking = Ranking(goal=goal, watch=self.watch, started=self.started)
-        ranking.search([run.question for run in self.first_runs])
+        ranking.search([run.question for run in self.runs])
         return ranking
 
     @property
@@ -558,7 +521,7 @@ class Ranking:
         """How far all of them came."""
         ends = self._ends
         best, bound = (min(getattr(end, name) for end in ends) for name in ("best", "bound"))
-        return replace(ends[-1], best=best, bound=min(bound, max(self._later_bound, 0.0)))
+        return replace(ends[-1], best=best, bound=bound)
 
     @property
     def refused(self) -> dict[str, int]:

@@ -88,17 +88,21 @@ class NodeQueue:
         refined: Mask | None = None,
         first: int = FIRST_NODES,
         few: bool = False,
+        alike: Callable[[Rows], Rows] | None = None,
     ) -> None:
-        """Take nodes with their bounds; `few` of them are bounded more closely at once even where a cutoff is known."""
+        """Take nodes with their bounds; `few` of them are bounded more closely at once even where a cutoff is known.
+
+        Nodes whose number by `alike` is equal share their operators: they are taken out together.
+        """
         order = np.argsort(bounds, kind="stable")
         self._nodes, self._bounds, self._refine = nodes[order], bounds[order], refine
         self._known = np.zeros(len(nodes), dtype=bool) if refined is None else refined[order]
-        self._cursor, self._at_once, self._few = 0, first, few
+        self._cursor, self._at_once, self._few, self._alike = 0, first, few, alike
         self._refined, self._refined_bounds = nodes[:0], bounds[:0]
 
     def afresh(self) -> NodeQueue:
         """Return the queue as it was before anything was taken out, with the closest bounds known."""
-        return NodeQueue(self._nodes, self._bounds, self._refine, self._known)
+        return NodeQueue(self._nodes, self._bounds, self._refine, self._known, alike=self._alike)
 
     def __len__(self) -> int:
         """Return how many are left."""
@@ -114,18 +118,26 @@ class NodeQueue:
         return float(self._bounds[self._cursor]) if self._cursor < len(self._nodes) else np.inf
 
     def pop(self, cutoff: float) -> tuple[Rows, Rows, Array]:
-        """Take out the most promising nodes, and those beyond a cutoff with their bounds: all left may be."""
+        """Take out the most promising nodes, and those beyond a cutoff with their bounds: all left may be.
+
+        Where a cutoff is known they are of one operator list: each costs as much for a few nodes as for many.
+        """
         beaten, bounds = self._nodes[:0], self._bounds[:0]
         if len(self._refined) == 0 or self._refined_bounds[0] > self._next:
             beaten, bounds = self._refine_more(cutoff)
         beyond = int(np.searchsorted(self._refined_bounds, cutoff, side="right"))
         beaten = np.concatenate([beaten, self._refined[beyond:]])
         bounds = np.concatenate([bounds, self._refined_bounds[beyond:]])
-        end = self._at_once if self._at_once * 2 < beyond else beyond
-        _refined = self._refined[:end]
-        self._refined, self._refined_bounds = self._refined[end:beyond], self._refined_bounds[end:beyond]
+        left, which = self._refined[:beyond], np.arange(beyond)
+        if self._alike is not None and beyond and cutoff < np.inf:
+            numbers = self._alike(left)
+            which = np.flatnonzero(numbers == numbers[0])
+        which = which[: self._at_once if self._at_once * 2 < len(which) else len(which)]
+        self._refined, self._refined_bounds = (
+            np.delete(values[:beyond], which) for values in (self._refined, self._refined_bounds)
+        )
         self._at_once = min(self._at_once * GROWTH, MOST_NODES)
-        return _refined, beaten, bounds
+        return left[which], beaten, bounds
 
     def head(self) -> Rows:
         """Return the nodes that have their closest bounds, the most promising first."""
@@ -281,8 +293,13 @@ class Solver:
             else (lambda subset: bounds.fine(*np.divmod(subset, len(cells))))
         )
         first = FIRST_NODES if goal.by_time else FIRST_SMALLEST
-        known = bounds.closest.reshape(-1)[legal] if isinstance(bounds, MemoryBounds) else None
-        self.begin(question, goal, NodeQueue(legal, coarse[legal], refine, known, first, not goal.by_time))
+        known, alike = None, None
+        if isinstance(bounds, MemoryBounds):
+            known = bounds.closest.reshape(-1)[legal]
+        else:
+            alike = bounds.list_of
+        queue = NodeQueue(legal, coarse[legal], refine, known, first, not goal.by_time, alike)
+        self.begin(question, goal, queue)
 
     def _bounds(self, question: Question, goal: Goal, work: WorkBounds | None) -> WorkBounds | MemoryBounds:
         """Return what bounds nodes first, from the work of their shapes where that is known."""
@@ -456,7 +473,8 @@ class Solver:
 
     def _evaluate(self) -> None:
         """Evaluate what waits, most promising first: some at once, then as long as nothing left is more so."""
-        first, (at_once, most), left = True, self._at_once, self._queue.least
+        first, (at_once, most) = True, self._at_once
+        left = self._queue.least if self.incumbent.cutoff == np.inf or not self.goal.by_time else np.inf
         while len(self._unplaced) or len(self._placed):
             waiting, ready = (nodes.least(self.goal) for nodes in (self._unplaced, self._placed))
             if not first and min(waiting, ready) > left:

@@ -113,7 +113,7 @@ class Blocks:
 
     def __init__(self, model: Model, cluster: Cluster, workload: Workload, space: Space) -> None:
         self._of = (model, cluster, workload, space)
-        self._blocks = [_Block(*self._of, *shape) for shape in _outer(model, cluster, space)]
+        self._blocks = _blocks(model, cluster, workload, space)
 
     @property
     def refused(self) -> dict[str, int]:
@@ -183,13 +183,12 @@ def _inner(
 def unlisted(model: Model, cluster: Cluster, workload: Workload, space: Space) -> dict[str, int]:
     """Return how many layouts are not even tried, by the constraint that they would break: only divisors are."""
     values: dict[str, int] = {}
-    for tp, cp, pp in _outer(model, cluster, space):
-        block = _Block(model, cluster, workload, space, tp, cp, pp)
+    for block in _blocks(model, cluster, workload, space):
         sizes = dict(zip(block.lists, block.shape, strict=True))
         if not sizes["micro_batch_size"]:
             name = "global batch"
         elif not sizes["vpp"]:
-            name = "layers over pp × vpp" if pp > 1 else "vpp needs pp"
+            name = "layers over pp × vpp" if block.outer["pp"] > 1 else "vpp needs pp"
         else:
             continue
         values[name] = values.get(name, 0) + math.prod(max(size, 1) for size in block.shape)
@@ -226,44 +225,9 @@ def _base(space: Space) -> Layout:
     return replace(space.base, stage_layers=None, placement=None, **single)
 
 
-JOINT = (
-    Constraint(
-        name="graphs replay no whole layers",
-        choices=("graphs", "recompute"),
-        holds=lambda q: q.degrees.recompute.granularity != "full",
-        message=lambda _: "graphs of parts of a layer need a recompute of single modules, or none",
-        applies=lambda q: q.degrees.graphs in ("partial", "router"),
-    ),
-    Constraint(
-        name="expert overlap replays no experts",
-        choices=("overlap", "recompute"),
-        holds=lambda q: (
-            not (q.degrees.recompute.granularity == "full" or "moe" in q.degrees.recompute.modules)
-        ),
-        message=lambda _: "overlap.expert needs a recompute without experts",
-        applies=lambda q: q.degrees.overlap.expert,
-    ),
-    Constraint(
-        name="expert overlap interleaves",
-        choices=("overlap",),
-        holds=lambda q: (q.degrees.pp == 1) | (q.degrees.vpp > 1),
-        message=lambda _: "overlap.expert needs several virtual stages per rank where pp is above 1",
-        applies=lambda q: q.degrees.overlap.expert,
-    ),
-)
-"""Conditions on settings that a search chooses (Megatron-Core, transformer_config.py)."""
-
-
 def _rules(space: Space) -> tuple[Constraint, ...]:
     """Return all that a layout of a space keeps to."""
-    several = {"recompute", *(name for name in BRANCHED if len(space.values_of(name)) > 1)}
-    joint = (rule for rule in JOINT if several.issuperset(rule.choices))
-    return tuple(rule for rule in (*LEGALITY, *joint, *space.rules) if rule.name not in space.waived)
-
-
-def _settled(space: Space) -> set[str]:
-    """Return the choices of which a space has one value."""
-    return {name for name in BRANCHED if len(space.values_of(name)) == 1}
+    return tuple(rule for rule in (*LEGALITY, *space.rules) if rule.name not in space.waived)
 
 
 class _Found:
@@ -298,15 +262,23 @@ EXPERT, CHUNKS, SHARDS, BATCH, SP = range(5)
 """Axes of a block."""
 
 
+def _blocks(model: Model, cluster: Cluster, workload: Workload, space: Space) -> list[_Block]:
+    """Return all blocks; rules that depend on choices of which the space has several are for variants."""
+    settled = {name for name in BRANCHED if len(space.values_of(name)) == 1}
+    rules = [rule for rule in _rules(space) if settled.issuperset(rule.choices)]
+    one = Proposal(model=model, cluster=cluster, workload=workload, degrees=_base(space))
+    return [_Block(one, space, shape, rules) for shape in _outer(model, cluster, space)]
+
+
 class _Block:
     """All rows of one choice of tp, cp and pp: experts × chunks × shardings × micro-batches × sp, in this order."""
 
-    def __init__(
-        self, model: Model, cluster: Cluster, workload: Workload, space: Space, tp: int, cp: int, pp: int
-    ) -> None:
+    def __init__(self, one: Proposal, space: Space, shape: Shape, rules: Sequence[Constraint]) -> None:
+        model, cluster = one.model, one.cluster
+        tp, cp, pp = shape
         self.outer = {"tp": tp, "cp": cp, "pp": pp}
         self.dp = cluster.num_devices // (tp * cp * pp)
-        chunks, batches, sp = _inner(model, cluster, workload, space, tp, cp, pp)
+        chunks, batches, sp = _inner(model, cluster, one.workload, space, tp, cp, pp)
         experts = expert_degrees(model, space, tp * cp * self.dp)
         self.lists = {
             "expert": np.array(experts, dtype=np.int64).reshape(-1, 2),
@@ -316,14 +288,7 @@ class _Block:
             "sp": np.array(sp, dtype=np.int64),
         }
         self.shape = tuple(len(values) for values in self.lists.values())
-        question = Proposal(
-            model=model,
-            cluster=cluster,
-            workload=workload,
-            degrees=ManyLayouts(self._columns(), _base(space)),
-        )
-        rules = [rule for rule in _rules(space) if set(rule.choices) <= _settled(space)]
-        masks = masks_of(question, rules)
+        masks = masks_of(replace(one, degrees=ManyLayouts(self._columns(), one.degrees)), rules)
         self.refused = refused_by(masks, math.prod(self.shape))
         self.of_sharding, self.of_rows, self.mixed = self._parted(list(masks.values()))
 

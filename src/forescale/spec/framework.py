@@ -567,6 +567,14 @@ def rule_of(framework: str, name: str, text: str) -> Constraint:
     return Constraint(name=f"{framework}: {name}", holds=RULES[name], message=lambda _: text, choices=choices)
 
 
+def joint_rules(framework: Framework | None) -> tuple[Constraint, ...]:
+    """Return the rules of a framework on settings that every search chooses together."""
+    if framework is None or framework.limits is None:
+        return ()
+    rules = (rule_of(framework.name, name, text) for name, text in framework.limits.rules.items())
+    return tuple(rule for rule in rules if rule.choices)
+
+
 def _limits(framework: Framework) -> Limits:
     if framework.limits is None:
         raise unsupported_by("--for", f"{framework.label}, whose options are not recorded", "leave it out")

@@ -336,7 +336,7 @@ def price_model(model: Model, sharding: ShardingRules, pricing: Pricing) -> Pric
     Of a single layout they are kept: other pipelines, data-parallel degrees and batches are made of the same ones.
     """
     shape = sharding.of_blocks
-    if shape is None or pricing.elsewhere:
+    if shape is None or pricing.anywhere:
         return price_built(build_blocks(model, sharding), sharding.choices, pricing)
     groups = tuple((axis, group) for axis, group in pricing.groups.items() if axis in COMMUNICATION_PART)
     return _price_known(model, shape, pricing.models, groups, pricing.graphs, pricing.blocking)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from functools import cached_property
 from itertools import chain
 from typing import Any, TypeAlias, cast, get_args
 
 import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from forescale.cost.anchor import Measured, Pass
 from forescale.cost.measured import REPEATED, MeasuredMessages
@@ -37,7 +38,7 @@ from forescale.graph.ops import (
 from forescale.graph.per_block import PerBlock
 from forescale.graph.sharding import several
 from forescale.graph.stages import StagePlan
-from forescale.numeric import Numeric, any_true, maximum, minimum, summed
+from forescale.numeric import Numeric, any_true, mapped, maximum, minimum, summed, taking
 from forescale.spec.layout import LaunchGraphs
 from forescale.struct import Struct
 
@@ -67,6 +68,26 @@ def collective_in_a_run(*, seconds: Numeric, rate_share: Numeric) -> Numeric:
     return seconds / rate_share
 
 
+class Anywhere(Struct, frozen=True, kw_only=True):
+    """Communicators at every place where they may lie, few of which are distinct."""
+
+    group: Group
+    """(places, distinct rows)"""
+    rows: NDArray[np.int64]
+    """Which of the distinct rows each candidate has."""
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The communicators of all candidates at each place."""
+        take, places = taking(self.rows), range(np.shape(self.group.size)[0])
+        return tuple(mapped(self.group, lambda values, at=at: take(np.asarray(values)[at])) for at in places)
+
+    def least(self, price: Priced) -> Callable[[Numeric], Numeric]:
+        """Return the price of a message where it takes the least, by that at all places."""
+        at_all = price.take(self.rows)
+        return lambda num_bytes: cast("Numeric", np.min(at_all(num_bytes), axis=0))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pricing:
     """The cost models and communicators that turn operators into seconds."""
@@ -77,12 +98,10 @@ class Pricing:
     blocking: bool = False
     """The host waits for each kernel before it launches the next."""
     deterministic: bool = False
-    elsewhere: Mapping[MeshAxis, tuple[Group, ...]] = field(default_factory=dict)
-    """Where else communicators may lie: a message then takes the least, for bounds."""
-    _prices: dict[MeshAxis, tuple[Prices, ...]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
-    _messages: dict[tuple[MeshAxis, CollectiveKind], Priced] = field(
+    anywhere: Mapping[MeshAxis, Anywhere] = field(default_factory=dict)
+    """Where communicators may lie, if that is open: a message then takes the least, for bounds."""
+    _prices: dict[MeshAxis, Prices] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _messages: dict[tuple[MeshAxis, CollectiveKind], Callable[[Numeric], Numeric]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
     """Prices by communicator and collective, each worked out when first asked for."""
@@ -156,16 +175,16 @@ class Pricing:
 
     def places(self, axis: MeshAxis) -> tuple[Group, ...]:
         """Return the communicators of an axis at every place where they may lie."""
-        return (self.groups[axis], *self.elsewhere.get(axis, ()))
+        return self.anywhere[axis].groups if axis in self.anywhere else (self.groups[axis],)
 
-    def _price_of(self, op: Collective) -> Priced:
-        where = (op.axis, op.kind)
+    def _price_of(self, op: Collective) -> Callable[[Numeric], Numeric]:
+        where, places = (op.axis, op.kind), self.anywhere.get(op.axis)
         if op.axis not in self._prices:
-            self._prices[op.axis] = tuple(
-                self.models.collectives.within(group) for group in self.places(op.axis)
-            )
+            group = self.groups[op.axis] if places is None else places.group
+            self._prices[op.axis] = self.models.collectives.within(group)
         if where not in self._messages:
-            self._messages[where] = _least([prices(op.kind) for prices in self._prices[op.axis]])
+            price = self._prices[op.axis](op.kind)
+            self._messages[where] = price if places is None else places.least(price)
         return self._messages[where]
 
     def _origin(self, op: Primitive) -> Provenance:
@@ -196,13 +215,6 @@ def _kind_of(op: Primitive) -> str:
     if isinstance(op, Collective):
         return op.kind
     return op.operator if isinstance(op, EagerKernel) else type(op).__name__
-
-
-def _least(prices: list[Priced]) -> Priced:
-    """Return the price of a message where it takes the least."""
-    if len(prices) == 1:
-        return prices[0]
-    return lambda num_bytes: reduce(minimum, (price(num_bytes) for price in prices))
 
 
 @formula(

@@ -90,7 +90,7 @@ def test_switches_sum_for_eight_but_not_for_four_of_hopper():
 def test_what_is_picked_may_be_slower_than_another_way():
     ways = lines("a100-sxm-80gb", "all_gather", 4)
     seconds = {line.label: ways._choices(2.0 * 2**20)[line.label] for line in ways.lines}
-    assert ways.seconds(2.0 * 2**20) == seconds["ring Simple"] > 1.3 * seconds["ring LL"]
+    assert ways(2.0 * 2**20) == seconds["ring Simple"] > 1.3 * seconds["ring LL"]
 
 
 def test_an_explanation_says_that_the_library_picks():

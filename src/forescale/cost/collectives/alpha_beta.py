@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache, partial, reduce
+from functools import lru_cache, reduce
 from typing import Any, cast
 
 import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from forescale.cost.collectives.algorithms import ALGORITHM_NAMES, ALGORITHMS, Algorithm, Chunks, Line
 from forescale.cost.collectives.calibration import LinkCalibration, NetworkCalibration, calibrate
@@ -18,7 +19,7 @@ from forescale.cost.model import Prices, Provenance
 from forescale.errors import UnknownNameError
 from forescale.formula import Term, formula, value_of
 from forescale.graph.ops import CollectiveKind
-from forescale.numeric import Numeric, indicator, maximum, minimum
+from forescale.numeric import Numeric, indicator, mapped, maximum, minimum, taking
 from forescale.spec.cluster import Cluster
 from forescale.struct import Struct
 
@@ -96,13 +97,19 @@ def with_own_copy(
 
 
 class Lines(Struct, frozen=True, kw_only=True):
-    """All ways to do one kind of collective in one group."""
+    """All ways to do one kind of collective in one group; none where it has one rank."""
 
     num_ranks: Numeric
     lines: tuple[Line, ...]
 
-    def seconds(self, num_bytes: Numeric) -> Numeric:
+    def take(self, rows: NDArray[np.int64]) -> Lines:
+        """Return those of some candidates."""
+        return mapped(self, taking(rows))
+
+    def __call__(self, num_bytes: Numeric) -> Numeric:
         """Return the seconds of a message: the fastest way."""
+        if not self.lines:
+            return 0.0 * self.num_ranks * num_bytes
         choices = self._choices(num_bytes)
         believed = self._believed(choices, num_bytes)
         if believed is None:
@@ -201,11 +208,11 @@ class AlphaBeta(Struct, frozen=True, kw_only=True, eq=False):
         """Return the prices of `group`, laid over the tiers once."""
         num_ranks = group.num_ranks
         if group.is_number and num_ranks > 1.0:
-            return lambda kind: _lines_of_numbers(self, kind, group).seconds
+            return lambda kind: _lines_of_numbers(self, kind, group)
         if not isinstance(num_ranks, Term) and np.all(num_ranks <= 1.0):
-            return lambda _: partial(_nothing, num_ranks)
+            return lambda _: Lines(num_ranks=num_ranks, lines=())
         route = self.route(group)
-        return lambda kind: self.lines(kind=kind, route=route).seconds
+        return lambda kind: self.lines(kind=kind, route=route)
 
     def route(self, group: Group) -> Route:
         """Return `group` laid over the tiers; worth keeping for several collectives of the group."""
@@ -266,11 +273,6 @@ def _lines_of_numbers(model: AlphaBeta, kind: CollectiveKind, group: Group) -> L
 @lru_cache(maxsize=1024)
 def _route_of_numbers(model: AlphaBeta, group: Group) -> Route:
     return model.route(group)
-
-
-def _nothing(num_ranks: Numeric, num_bytes: Numeric) -> Numeric:
-    """Return no seconds for every candidate: groups of one rank."""
-    return 0.0 * num_ranks * num_bytes
 
 
 PAIRS: Mapping[CollectiveKind, bool] = {"all_to_all": True, "p2p": False}

@@ -93,7 +93,7 @@ class ExpertExchange(Struct, frozen=True, kw_only=True):
             self.base.within(group),
             _exchange_of_numbers if group.is_number else ExpertExchange.exchange,
         )
-        return lambda kind: exchange(self, group).seconds if kind == "all_to_all" else others(kind)
+        return lambda kind: exchange(self, group) if kind == "all_to_all" else others(kind)
 
     def exchange(self, group: Group) -> Lines:
         """Return the price of dispatch and combine; tiers and the SMs that copy work at the same time."""
