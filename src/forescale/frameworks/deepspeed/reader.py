@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
+from math import lcm
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -126,6 +127,8 @@ def _strategy(config: Settings, num_devices: int | None) -> Layout:
     if dp % group:
         config.refuse(wording.not_a_factor(f"{ZERO}.mics_shard_size", group, dp))
     hpz = config.size(f"{ZERO}.zero_hpz_partition_size", 1)
+    if num_devices is None and group == dp and dp % hpz:
+        dp = group = lcm(dp, hpz)
     return Layout(
         tp=tp,
         sp=False,

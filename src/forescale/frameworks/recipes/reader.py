@@ -21,7 +21,7 @@ from forescale.files import read_text
 from forescale.frameworks.detect import Signed
 from forescale.frameworks.megatron.arguments import known_flags
 from forescale.frameworks.megatron.forks import translate
-from forescale.frameworks.megatron.model import VOCABULARY, stated_vocabulary
+from forescale.frameworks.megatron.model import MODEL, VOCABULARY, describes_model, stated_vocabulary
 from forescale.frameworks.megatron.reader import OVER, read_settings
 from forescale.frameworks.reading import Options, ParsedFile, flat, packaged
 from forescale.frameworks.recipes.rules import RULES
@@ -124,7 +124,9 @@ def _megatron(settings: Settings, form: str, framework: str, path: Path, options
     if "global_batch_size" not in settings and "micro_batch_size" in settings and steps:
         dp = (devices or inner * pp) // (inner * pp)
         settings.set("global_batch_size", settings.size("micro_batch_size") * steps * dp)
-    if stated_vocabulary(settings, options) is None:
+    if not describes_model(settings):
+        facts += [MODEL] if options.model is None else []
+    elif stated_vocabulary(settings, options) is None:
         facts.append(VOCABULARY)
     if facts:
         raise MissingError.of(path, (*facts, *missing))

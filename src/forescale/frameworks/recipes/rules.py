@@ -156,6 +156,26 @@ def _neox(settings: Settings, values: Values, path: Path) -> None:  # noqa: ARG0
     settings.set("allow_padding_num_layers", value=True)
 
 
+def _nemo(settings: Settings, values: Values, path: Path) -> None:  # noqa: ARG001  (as all rules)
+    """Set adapters, whose places NeMo 1 names by attention_qkv, attention_dense, mlp_fc1 and mlp_fc2."""
+    table = "model.peft.lora_tuning."
+    if values.get("model.peft.peft_scheme") == "lora":
+        settings.set("lora_r", values.get(f"{table}adapter_dim", 32))
+        named = values.get(f"{table}target_modules") or ["attention_qkv"]
+        settings.set("lora_target_modules", [part for name in named for part in NEMO_PLACES.get(name, [name])])
+
+
+NEMO_PLACES: Mapping[str, list[str]] = {
+    "attention_qkv": ["linear_qkv"],
+    "attention_dense": ["linear_proj"],
+    "mlp_fc1": ["linear_fc1"],
+    "mlp_fc2": ["linear_fc2"],
+    "attention": ["linear_qkv", "linear_proj"],
+    "mlp": ["linear_fc1", "linear_fc2"],
+    "all": ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"],
+}
+"""Products by NeMo 1's names of places (nemo/collections/nlp/parts/peft_config.py)."""
+
 RULES: Mapping[str, Callable[[Settings, Values, Path], None]] = {
     "torchtune": _torchtune,
     "litgpt": _litgpt,
@@ -164,5 +184,6 @@ RULES: Mapping[str, Callable[[Settings, Values, Path], None]] = {
     "automodel": _automodel,
     "veomni": _veomni,
     "gpt-neox": _neox,
+    "nemo-1": _nemo,
 }
 """Rules by trainer."""
