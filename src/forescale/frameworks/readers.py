@@ -35,6 +35,7 @@ from forescale.frameworks.trainers.readers import (
     LlamaFactoryReader,
     TrainerReader,
 )
+from forescale.frameworks.trainers.script import ScriptReader
 from forescale.positions import says_lines
 
 
@@ -59,6 +60,7 @@ READERS: tuple[Reader, ...] = (
     AxolotlReader(),
     LlamaFactoryReader(),
     LaunchReader(),
+    ScriptReader(),
     AccelerateReader(),
     NanotronReader(),
     TorchtitanJobReader(),

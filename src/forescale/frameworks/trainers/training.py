@@ -22,6 +22,7 @@ from forescale.frameworks.settings import Settings
 from forescale.graph.counts import count_parameters
 from forescale.spec.layout import Layout, Offload
 from forescale.spec.model import Model
+from forescale.spec.workload import FROZEN_PARTS
 from forescale.struct import Struct
 from forescale.syntax import parse_mapping
 from forescale.units import GIB
@@ -198,7 +199,9 @@ def _sharding(run: Training, options: Options, model: Model | None) -> ParsedFil
         replicas = fields.get("dp_replicate", 1) if fields.get("zero") else dp
         fields |= {"dp_replicate": replicas, "dp_shard": max(1, dp // replicas)}
         return replace(run.launch, layout_fields=fields, framework=_record(run.launch.framework))
-    named = settings.get("deepspeed")
+    named = settings.get("deepspeed_config") or settings.get("deepspeed")
+    if named is True:
+        named = _staged(run)
     if isinstance(named, str | Mapping) and named:
         return _deepspeed(run, named, options, model)
     words, table = _fsdp(run)
@@ -333,6 +336,20 @@ def _by_name(run: Training, name: str) -> tuple[Mapping[str, Any], Path]:
     return {"zero_optimization": zero, "bf16": {"enabled": "auto"}}, place
 
 
+def _staged(run: Training) -> Mapping[str, Any]:
+    """Return the configuration of DeepSpeed that a program makes of its flags; it is missing where none is known."""
+    settings = run.settings
+    stage, offloads = settings.count("zero_stage"), settings.flag("zero_offload")
+    if stage is None:
+        run.missing.append(CONFIGURATION._replace(reason=f"{settings.spell('deepspeed')} names none"))
+    place = {"device": "cpu" if offloads else "none"}
+    return {
+        "zero_optimization": {"stage": stage or 0, "offload_optimizer": place, "offload_param": place},
+        "bf16": {"enabled": "auto"},
+        "fp16": {"enabled": "auto"},
+    }
+
+
 def _filled(settings: Settings, model: Model | None) -> dict[str, Any]:
     """Return what the Trainer fills in where DeepSpeed's configuration says "auto".
 
@@ -445,12 +462,16 @@ def trainable_of(run: Training, model: Model | None) -> dict[str, Any]:
         return _adapters(run, model)
     if kind not in ("full", ""):
         run.warnings.append(f"{settings.spell('adapter')}: {kind} is projected as training of all parameters")
-    parts = [
-        part
-        for part, key in (("vision", "freeze_vision"), ("projector", "freeze_projector"))
-        if settings.flag(key)
-    ]
+    parts = [part for key, names in FREEZES.items() if settings.flag(key) for part in names]
     return {"frozen": tuple(parts)} if parts and model is not None and model.vision is not None else {}
+
+
+FREEZES: Final[Mapping[str, tuple[str, ...]]] = {
+    "freeze_text": tuple(part for part in FROZEN_PARTS if part not in ("vision", "projector")),
+    "freeze_vision": ("vision",),
+    "freeze_projector": ("projector",),
+}
+"""Parts of a model with a vision tower that a key keeps as they are."""
 
 
 def _adapters(run: Training, model: Model | None) -> dict[str, Any]:
