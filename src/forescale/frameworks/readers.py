@@ -31,11 +31,10 @@ from forescale.frameworks.torchtitan.reader import TorchtitanJobReader
 from forescale.frameworks.traces import TraceReader
 from forescale.frameworks.trainers.readers import (
     AxolotlReader,
-    LaunchReader,
     LlamaFactoryReader,
     TrainerReader,
 )
-from forescale.frameworks.trainers.script import ScriptReader
+from forescale.frameworks.trainers.script import ScriptLaunchReader, ScriptReader
 from forescale.positions import says_lines
 
 
@@ -59,7 +58,7 @@ READERS: tuple[Reader, ...] = (
     TrainerReader(),
     AxolotlReader(),
     LlamaFactoryReader(),
-    LaunchReader(),
+    ScriptLaunchReader(),
     ScriptReader(),
     AccelerateReader(),
     NanotronReader(),

@@ -162,7 +162,9 @@ def _nemo(settings: Settings, values: Values, path: Path) -> None:  # noqa: ARG0
     if values.get("model.peft.peft_scheme") == "lora":
         settings.set("lora_r", values.get(f"{table}adapter_dim", 32))
         named = values.get(f"{table}target_modules") or ["attention_qkv"]
-        settings.set("lora_target_modules", [part for name in named for part in NEMO_PLACES.get(name, [name])])
+        settings.set(
+            "lora_target_modules", [part for name in named for part in NEMO_PLACES.get(name, [name])]
+        )
 
 
 NEMO_PLACES: Mapping[str, list[str]] = {

@@ -48,7 +48,9 @@ def _tokens(text: str) -> list[Token]:
         if text[at] == "#":
             at = _line_end(text, at)
             continue
-        redirected = not _PLACEHOLDER.match(text, at) and re.compile(r"\d*(?:<<<|<<-?|>>|>&|<&|&>>?|>\||[<>])(?!\()").match(text, at)
+        redirected = not _PLACEHOLDER.match(text, at) and re.compile(
+            r"\d*(?:<<<|<<-?|>>|>&|<&|&>>?|>\||[<>])(?!\()"
+        ).match(text, at)
         if redirected:
             at, dropped, written = redirected.end(), True, redirected[0].removeprefix("1")
             if redirected[0].lstrip("0123456789") in ("<<", "<<-"):
@@ -147,10 +149,8 @@ def past(text: str, at: int) -> int:
         case "$" if text[at + 1 : at + 2] in ("{", "("):
             pair = ("{", "}") if text[at + 1] == "{" else ("(", ")")
             return _balanced(text, at + 1, *pair)[1]
-        case "$" if named := _PARAMETER.match(text, at):
+        case _ if named := _PARAMETER.match(text, at) or _PLACEHOLDER.match(text, at):
             return named.end()
-        case "<" if template := _PLACEHOLDER.match(text, at):
-            return template.end()
     return at + 1
 
 

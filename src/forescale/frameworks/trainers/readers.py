@@ -179,6 +179,8 @@ class LaunchReader(Signed):
         shell = follow(text, options.variables, str(path), script, options.arguments)
         runs = [(form, at, words) for words in shell.commands for form, at in [_program(words)] if form]
         if not runs:
+            if (parsed := self.started(shell.commands, path, options)) is not None:
+                return replace(parsed, format=self.name)
             raise ReaderError(
                 path, wording.wrong_format("a command that trains", "it starts no trainer that is known")
             )
@@ -197,13 +199,26 @@ class LaunchReader(Signed):
             parsed = read_recipe(kind.name, recipe, file, outer, {})
             return replace(parsed, format=self.name, notes=(*_origin(devices, options), *parsed.notes))
         content = {**_content(file), **values} if file is not None else values
-        if config is None:
-            accelerate = _inline(launch, path, outer)
-        else:
-            accelerate = AccelerateReader().read(_required(path, config), outer)
+        accelerate = accelerated(launch, path, outer)
         parsed = read_mapping(content, form, path, options, lines={}, launch=accelerate, devices=devices)
         several = (f"it starts {counted(len(runs), 'training')}; the first is read",) if len(runs) > 1 else ()
         return replace(parsed, format=self.name, notes=(*several, *parsed.notes))
+
+    def started(
+        self,
+        commands: Sequence[Sequence[str]],  # noqa: ARG002  (of readers that follow other programs)
+        path: Path,  # noqa: ARG002
+        options: Options,  # noqa: ARG002
+    ) -> ParsedFile | None:
+        """Return what a program that is no trainer by its name says; None where none is read."""
+        return None
+
+
+def accelerated(launch: Launch, path: Path, options: Options) -> ParsedFile | None:
+    """Return what `accelerate launch` says in its file or its options; None if it shards nothing."""
+    if (config := launch.options.get("--config-file")) is None:
+        return _inline(launch, path, options)
+    return AccelerateReader().read(_required(path, config), options)
 
 
 def _merged(content: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,8 @@ The script is followed as syntax (`frameworks/python`) and never run. `calls.jso
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -14,14 +15,15 @@ from msgspec.structs import replace
 
 from forescale import wording
 from forescale.errors import MissingFact, ReaderError
-from forescale.frameworks.detect import Signed
+from forescale.files import read_text
+from forescale.frameworks.detect import Signed, detect
 from forescale.frameworks.python.module import World
 from forescale.frameworks.python.run import Frame
 from forescale.frameworks.python.values import MISSING, Call, Opaque, Stopped
 from forescale.frameworks.reading import Options, ParsedFile, packaged
-from forescale.frameworks.shell import Devices
-from forescale.frameworks.trainers.readers import read_mapping
-from forescale.frameworks.trainers.training import MICRO, STEPS
+from forescale.frameworks.shell import Devices, devices_of, launch_of
+from forescale.frameworks.trainers.readers import LaunchReader, accelerated, read_mapping
+from forescale.frameworks.trainers.training import MICRO, STEPS, neighbour_of
 
 FACTS: Final = packaged("trainers", "calls")
 OPEN: Final[Mapping[str, MissingFact]] = {
@@ -29,10 +31,17 @@ OPEN: Final[Mapping[str, MissingFact]] = {
         "the micro-batch size", "--micro-batch-size N", "--micro-batch-size 1", "strategy.micro_batch_size"
     ),
     STEPS: MissingFact(
-        "the global batch size", "--global-batch-size N", "--global-batch-size 64", "workload.global_batch_size"
+        "the global batch size",
+        "--global-batch-size N",
+        "--global-batch-size 64",
+        "workload.global_batch_size",
     ),
 }
 """Facts by the arguments that decide them, where only running the script shows their values."""
+
+
+NAMED: Final = re.compile(r"""\.from_pretrained\(\s*["']([^"']+)["']""")
+"""A model that a method of a class names, which nothing calls."""
 
 
 class Recorder:
@@ -64,16 +73,14 @@ class Recorder:
         return MISSING
 
 
-def calls_of(path: Path, recorder: Recorder, options: Options) -> World:
-    """Follow a script, so that `recorder` has its calls; return what was read for it."""
-    world = World(recorder, Frame, options.folders)
-    module = world.module(path)
-    try:
-        Frame(module, {"__name__": "__main__"}).body(module.tree.body)
-    except Stopped as stopped:
-        text = f"the script stops here: {stopped.kind} {stopped.text}".rstrip()
-        raise ReaderError(stopped.place, text) from stopped
-    return world
+def follow_script(path: Path, recorder: Recorder, options: Options) -> Frame:
+    """Follow a script, so that `recorder` has its calls; what it raises on its data ends one statement alone."""
+    module = World(recorder, Frame, options.folders).module(path)
+    frame = Frame(module, {"__name__": "__main__"})
+    for line in module.tree.body:
+        with suppress(Stopped):
+            frame.body([line])
+    return frame
 
 
 class ScriptReader(Signed):
@@ -88,12 +95,34 @@ class ScriptReader(Signed):
         return read_script(path, options)
 
 
+class ScriptLaunchReader(LaunchReader):
+    """Commands that start a trainer, or a Python script next to them that sets up its training itself."""
+
+    def started(self, commands: Sequence[Sequence[str]], path: Path, options: Options) -> ParsedFile | None:
+        """Return what the first script that trains says, on the devices that its command starts."""
+        for names in commands:
+            for at, name in enumerate(names):
+                file = neighbour_of(path.parent, name) if name.endswith(".py") else None
+                if (
+                    file is None
+                    or (kind := detect(read_text(file))) is None
+                    or kind.name != ScriptReader.name
+                ):
+                    continue
+                launch = launch_of(names[:at])
+                devices = devices_of(launch)
+                count = options.num_devices or (devices.count if devices else None)
+                outer = replace(options, num_devices=count, strict=False)
+                return read_script(file, options, launch=accelerated(launch, path, outer), devices=devices)
+        return None
+
+
 def read_script(
     path: Path, options: Options, *, launch: ParsedFile | None = None, devices: Devices | None = None
 ) -> ParsedFile:
     """Return what the calls of a script say, which `launch` and `devices` start."""
     recorder = Recorder()
-    calls_of(path, recorder, options)
+    follow_script(path, recorder, options)
     content, unread = _content(recorder.calls)
     if MICRO not in content and MICRO not in unread and any("Parser" in call.name for call in recorder.calls):
         fix = "it takes its arguments from the command line; give the command or script that starts it"
@@ -101,7 +130,9 @@ def read_script(
     devices = devices or _devices(content)
     if content.pop("unsloth", False) and devices is None and options.num_devices is None:
         devices = Devices(1, ("unsloth, which trains on one device",))
-    content = {**content, **_distributed(content)}
+    content |= _distributed(content)
+    if "model_name_or_path" not in content and (named := NAMED.search(read_text(path))) is not None:
+        content["model_name_or_path"] = named[1]
     facts = [OPEN[key]._replace(reason=f"{key} is {unread[key]}") for key in OPEN if key in unread]
     others = [f"{key} is {text}" for key, text in unread.items() if key not in OPEN]
     parsed = read_mapping(content, "trainer", path, options, lines={}, launch=launch, devices=devices)
@@ -122,16 +153,17 @@ def _content(calls: list[Call]) -> tuple[dict[str, Any], dict[str, str]]:
             if not re.fullmatch(row["name"], call.name):
                 continue
             content |= row.get("sets", {})
-            for name, value in {**dict(zip(row.get("args", ()), call.args, strict=False)), **call.fields}.items():
+            for name, value in {
+                **dict(zip(row.get("args", ()), call.args, strict=False)),
+                **call.fields,
+            }.items():
                 key = row["keys"].get(name, name if "*" in row["keys"] else None)
-                if isinstance(value, Opaque) and value.text.startswith("torch."):
-                    value = value.text
                 if key is None or isinstance(value, Call) or value is None:
                     continue
-                if isinstance(value, Opaque):
+                if isinstance(value, Opaque) and not value.text.startswith("torch."):
                     unread[key] = value.text
                 else:
-                    content[key] = value
+                    content[key] = value.text if isinstance(value, Opaque) else value
     if isinstance(named := content.get("model_name_or_path"), str) and named.endswith("-bnb-4bit"):
         content |= {
             "model_name_or_path": re.sub(r"(?:-unsloth)?-bnb-4bit$", "", named),
@@ -158,5 +190,5 @@ def _distributed(content: dict[str, Any]) -> dict[str, Any]:
     """Return the keys of TrainingArguments that the types and the strategy of Accelerate and Lightning stand for."""
     mixed, strategy = str(content.pop("mixed_precision", "")), str(content.pop("strategy", ""))
     kind = FACTS["mixed"].get(mixed)
-    whole = {"full_dtype": "float32"} if content.pop("lightning", False) and kind != "bfloat16" else {}
+    whole = {"dtype": "float32"} if content.pop("lightning", False) and kind != "bfloat16" else {}
     return {**({kind: True} if kind else {}), **whole, **FACTS["strategies"].get(strategy, {})}

@@ -22,7 +22,7 @@ from forescale.frameworks.settings import Settings
 from forescale.graph.counts import count_parameters
 from forescale.spec.layout import Layout, Offload
 from forescale.spec.model import Model
-from forescale.spec.workload import FROZEN_PARTS
+from forescale.spec.workload import FROZEN_PARTS, FUSED
 from forescale.struct import Struct
 from forescale.syntax import parse_mapping
 from forescale.units import GIB
@@ -494,7 +494,11 @@ def _adapters(run: Training, model: Model | None) -> dict[str, Any]:
     names = tuple(
         name if recurrent or end != "o_proj" else "o_proj" for name, end in zip(names, last, strict=True)
     )
-    known = [name for name, end in zip(names, last, strict=True) if end in PLACES]
+    known = [
+        name
+        for name, end in zip(names, last, strict=True)
+        if end in PLACES and not set(FUSED.get(end, ())) & set(last)  # type: ignore[call-overload]
+    ]
     usual = (
         ("all-linear",)
         if names
