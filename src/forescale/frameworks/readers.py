@@ -29,6 +29,7 @@ from forescale.frameworks.shell import follow
 from forescale.frameworks.shell.near import near
 from forescale.frameworks.torchtitan.reader import TorchtitanJobReader
 from forescale.frameworks.traces import TraceReader
+from forescale.frameworks.trainers.olmo_core import OlmoCoreReader
 from forescale.frameworks.trainers.readers import (
     AxolotlReader,
     LlamaFactoryReader,
@@ -60,6 +61,7 @@ READERS: tuple[Reader, ...] = (
     LlamaFactoryReader(),
     ScriptLaunchReader(),
     ScriptReader(),
+    OlmoCoreReader(),
     AccelerateReader(),
     NanotronReader(),
     TorchtitanJobReader(),

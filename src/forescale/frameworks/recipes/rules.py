@@ -178,6 +178,28 @@ NEMO_PLACES: Mapping[str, list[str]] = {
 }
 """Products by NeMo 1's names of places (nemo/collections/nlp/parts/peft_config.py)."""
 
+
+def _olmo_core(settings: Settings, values: Values, path: Path) -> None:
+    """Set batches, which are counted in tokens, and the layers of OLMo 2 and 3; the catalogue has larger models."""
+    length = settings.count("seq_len", 0) or 4096
+    for key, tokens in (("micro_batch_size", "rank_tokens"), ("global_batch_size", "step_tokens")):
+        if count := settings.count(tokens, 0):
+            settings.set(key, max(1, count // length))
+    if "num_nodes" in settings:
+        settings.set("devices_per_node", 8)
+    if "hidden_size" in settings:
+        _olmo(
+            settings,
+            {"model.mlp_hidden_size": 2 * settings.size("ffn_hidden_size"), "model.rope": True},
+            path,
+        )
+        settings.set("untie_embeddings_and_output_weights", value=True)
+        settings.set("padded_vocab_size", 100_352)
+        settings.set("qk_layernorm", value=True)
+        settings.set("normalization", "RMSNorm")
+    settings.set("model", _catalogue_name(str(values.get("TransformerConfig"))).lower())
+
+
 RULES: Mapping[str, Callable[[Settings, Values, Path], None]] = {
     "torchtune": _torchtune,
     "litgpt": _litgpt,
@@ -187,5 +209,6 @@ RULES: Mapping[str, Callable[[Settings, Values, Path], None]] = {
     "veomni": _veomni,
     "gpt-neox": _neox,
     "nemo-1": _nemo,
+    "olmo-core": _olmo_core,
 }
 """Rules by trainer."""
