@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from msgspec.structs import replace
-
 from forescale.frameworks.detect import Signed
 from forescale.frameworks.python.run import Frame
 from forescale.frameworks.python.values import MISSING, Call, Opaque, known
 from forescale.frameworks.reading import Options, ParsedFile, packaged
 from forescale.frameworks.recipes.reader import read_recipe
-from forescale.frameworks.trainers.script import OPEN, Recorder, follow_script
+from forescale.frameworks.trainers.script import OPEN, Recorder, follow_script, without_facts
 from forescale.frameworks.trainers.training import MICRO
 
 OUTSIDE: Final = ("opts", "common", "cli_context")
@@ -79,4 +77,4 @@ class OlmoCoreReader(Signed):
                 content[f"{name}.{key}"] = None if isinstance(plain, Call) else plain
         parsed = read_recipe(self.name, content, path, options, {})
         is_open = not isinstance(content.get("TransformerTrainModuleConfig.rank_microbatch_size"), int)
-        return replace(parsed, missing=(*parsed.missing, *[OPEN[MICRO]] * is_open))
+        return without_facts(parsed, [OPEN[MICRO]] * is_open)

@@ -137,10 +137,17 @@ def read_script(
     others = [f"{key} is {text}" for key, text in unread.items() if key not in OPEN]
     parsed = read_mapping(content, "trainer", path, options, lines={}, launch=launch, devices=devices)
     warnings = [f"only running the script shows {'; '.join(others)}"] if others else []
+    parsed = replace(parsed, format=ScriptReader.name, warnings=(*parsed.warnings, *warnings))
+    return without_facts(parsed, facts)
+
+
+def without_facts(parsed: ParsedFile, facts: Sequence[MissingFact]) -> ParsedFile:
+    """Return what a file says without the fields of facts that it leaves open, which are missing then."""
+    fields = {fact.part.rpartition(".")[2] for fact in facts}
     return replace(
         parsed,
-        format=ScriptReader.name,
-        warnings=(*parsed.warnings, *warnings),
+        layout_fields={name: value for name, value in parsed.layout_fields.items() if name not in fields},
+        workload_fields={name: value for name, value in parsed.workload_fields.items() if name not in fields},
         missing=(*parsed.missing, *facts),
     )
 
@@ -158,9 +165,12 @@ def _content(calls: list[Call]) -> tuple[dict[str, Any], dict[str, str]]:
                 **call.fields,
             }.items():
                 key = row["keys"].get(name, name if "*" in row["keys"] else None)
-                if key is None or isinstance(value, Call) or value is None:
+                made = isinstance(value, Call) and (value.known or key == "model_name_or_path")
+                if key is None or made or value is None:
                     continue
-                if isinstance(value, Opaque) and not value.text.startswith("torch."):
+                if isinstance(value, Call):
+                    unread[key] = value.name
+                elif isinstance(value, Opaque) and not value.text.startswith("torch."):
                     unread[key] = value.text
                 else:
                     content[key] = value.text if isinstance(value, Opaque) else value
