@@ -36,7 +36,9 @@ from forescale.frameworks.trainers.readers import (
     TrainerReader,
 )
 from forescale.frameworks.trainers.script import ScriptLaunchReader, ScriptReader
+from forescale.limits import whole_of
 from forescale.positions import says_lines
+from forescale.syntax import parse_mapping, parse_yaml
 
 
 class HuggingFaceReader(Signed):
@@ -49,6 +51,24 @@ class HuggingFaceReader(Signed):
         """Return the model at `path`."""
         huggingface = load_huggingface(path)
         return ParsedFile(format=self.name, model=huggingface.model, ignored=huggingface.ignored)
+
+
+class HelmReader(Signed):
+    """Values of a Helm chart, which start the script next to them in a container."""
+
+    name: Final = "helm"
+    title: Final = "Values of a Helm chart next to the script that it starts"
+
+    def read(self, path: Path, options: Options) -> ParsedFile:
+        """Return what the script next to the values at `path` says, on as many devices as they ask for."""
+        names = ("launcher.sh", "launch_script.sh")
+        file = next((path.parent / name for name in names if is_file(path.parent / name)), None)
+        if file is None:
+            fix = "copy it next to this file, or give the configuration that the chart mounts"
+            raise ReaderError(path, wording.not_found(f"script {' or '.join(names)}", fix))
+        work = parse_mapping(read_text(path), path, parse_yaml).get("workload")
+        count = whole_of(str(work.get("gpus"))) if isinstance(work, dict) else None
+        return read_file(file, replace(options, num_devices=options.num_devices or count))
 
 
 READERS: tuple[Reader, ...] = (
@@ -69,6 +89,7 @@ READERS: tuple[Reader, ...] = (
     BridgeReader(),
     AdapterReader(),
     TraceReader(),
+    HelmReader(),
     *recipe_readers(),
 )
 """All readers; a new one is added here and must pass `check_reader` (tests/conformance)."""

@@ -20,6 +20,7 @@ from forescale.frameworks.recipes.reader import read_recipe
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.shell import Devices, Launch, Use, devices_of, follow, is_unset, launch_of
 from forescale.frameworks.trainers.megatron import flags_of, read_megatron
+from forescale.frameworks.trainers.performance import long_options, read_performance
 from forescale.frameworks.trainers.record import Record, classified, record_of
 from forescale.frameworks.trainers.training import (
     MICRO,
@@ -187,6 +188,8 @@ class LaunchReader(Signed):
         form, at, words = runs[0]
         launch = launch_of(words[:at] if form != RECIPE else ["torchrun", *words[at:]])
         config = launch.options.get("--config-file")
+        if form == PERFORMANCE:
+            return read_performance(_arguments(long_options(words[at:]))[0], path, options)
         values, named = _arguments(words[at:])
         _refuse_open(path, text, shell.unset, {**values, "config": named, "config_file": config}, form)
         file = _required(path, named) if named else None
@@ -258,6 +261,8 @@ def _program(words: Sequence[str]) -> tuple[str, int]:
     return "", 0
 
 
+PERFORMANCE: Final = "performance"
+"""Scripts of Megatron-Bridge that take a recipe's name."""
 RECIPE: Final = "recipe"
 """Programs that take a recipe of torchtune or litgpt."""
 DECIDING: Final[dict[str, str]] = {
@@ -296,11 +301,11 @@ def _arguments(words: Sequence[str]) -> tuple[dict[str, Any], str | None]:
     files: list[str] = []
     name = ""
     for word in words:
-        flag, equals, value = word.partition("=")
+        flag, equals, value = word.lstrip("+").partition("=")
         if flag.startswith("--"):
             name = flag[2:].replace("-", "_")
             values[name] = _plain(value) if equals else True
-        elif name and values[name] is True:
+        elif name and values[name] is True and not word.startswith("++"):
             values[name] = _plain(word)
         elif (not name and is_unset(word)) or (
             word.endswith((".yaml", ".yml")) or (not name and word.endswith(".json"))

@@ -133,6 +133,8 @@ def read_script(
     content |= _distributed(content)
     if "model_name_or_path" not in content and (named := NAMED.search(read_text(path))) is not None:
         content["model_name_or_path"] = named[1]
+    if MICRO in unread:
+        content[MICRO] = options.over.get("micro_batch_size", 1)
     facts = [OPEN[key]._replace(reason=f"{key} is {unread[key]}") for key in OPEN if key in unread]
     others = [f"{key} is {text}" for key, text in unread.items() if key not in OPEN]
     parsed = read_mapping(content, "trainer", path, options, lines={}, launch=launch, devices=devices)
