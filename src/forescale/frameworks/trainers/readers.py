@@ -198,7 +198,8 @@ class LaunchReader(Signed):
         outer = replace(options, num_devices=count, strict=False)
         recipes = packaged("recipes", "common")["trainers"]
         if file is not None and (kind := detect(read_text(file))) is not None and kind.name in recipes:
-            recipe = _merged(_content(file), values)
+            inside = [_content(file), *(_content(_required(path, name)) for name in more)]
+            recipe = _merged({key: value for part in inside for key, value in part.items()}, values)
             parsed = read_recipe(kind.name, recipe, file, outer, {})
             return replace(parsed, format=self.name, notes=(*_origin(devices, options), *parsed.notes))
         content = {**_content(file), **values} if file is not None else values
@@ -295,8 +296,8 @@ def _content(file: Path) -> Mapping[str, Any]:
     return parse_mapping(read_text(file), file, parse_yaml)
 
 
-def _arguments(words: Sequence[str]) -> tuple[dict[str, Any], str | None]:
-    """Return the arguments of a program, and the name of the configuration that it is given."""
+def _arguments(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Return the arguments of a program, and the names of the configurations that it is given."""
     values: dict[str, Any] = {}
     files: list[str] = []
     name = ""
@@ -318,7 +319,7 @@ def _arguments(words: Sequence[str]) -> tuple[dict[str, Any], str | None]:
             values[name] = [*(old if isinstance(old, list) else [old]), _plain(word)]
     named = [values.pop(key, None) for key in ("config", "config_file")]
     files += [file for file in named if isinstance(file, str)]
-    return values, next(iter(files), None)
+    return values, files
 
 
 def _plain(word: str) -> Any:  # noqa: ANN401  (a value of YAML)
