@@ -190,7 +190,8 @@ class LaunchReader(Signed):
         config = launch.options.get("--config-file")
         if form == PERFORMANCE:
             return read_performance(_arguments(long_options(words[at:]))[0], path, options)
-        values, named = _arguments(words[at:])
+        values, files = _arguments(words[at:])
+        named, *more = files or [None]
         _refuse_open(path, text, shell.unset, {**values, "config": named, "config_file": config}, form)
         file = _required(path, named) if named else None
         devices = devices_of(launch, script) or _visible(shell.variables, launch)
