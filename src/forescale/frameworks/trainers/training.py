@@ -304,6 +304,8 @@ def _deepspeed(
     settings = run.settings
     content, place = (named, Path(settings.where)) if isinstance(named, Mapping) else _by_name(run, named)
     batch = dict.fromkeys(("train_batch_size", "train_micro_batch_size_per_gpu", STEPS), "auto")
+    if all(isinstance(content.get(key), int) for key in list(batch)[:2]):
+        del batch[STEPS]  # which then follows from the two
     whole: dict[str, Any] = {**batch, **content}
     if (cp := settings.degree("context_parallel_size")) > 1:
         whole.setdefault("sequence_parallel_size", cp)
