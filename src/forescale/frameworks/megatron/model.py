@@ -120,7 +120,7 @@ def _refuse_unsupported(settings: Settings) -> None:
     if not describes_model(settings):
         raise MissingError.of(settings.where, [MODEL])
     encoder, decoder = settings.count("encoder_num_layers"), settings.count("decoder_num_layers")
-    if (encoder and decoder) or "decoder_seq_length" in settings:
+    if (encoder and decoder) or ("decoder_seq_length" in settings and "seq_length" not in settings):
         settings.refuse(wording.not_expressed("a model with an encoder and a decoder", ""))
 
 

@@ -186,7 +186,8 @@ def model_of(run: Training, options: Options) -> Model | None:
 def _with_images(run: Training, model: Model) -> Model:
     """Return a model; if it has a vision tower, the images of a sequence are missing."""
     if model.vision is not None:
-        run.missing.append(IMAGES)
+        shown = "--images 1 --image-size 448" if run.settings.flag("freeze_text") else IMAGES.example
+        run.missing.append(IMAGES._replace(example=shown))
     return model
 
 
