@@ -53,24 +53,6 @@ class HuggingFaceReader(Signed):
         return ParsedFile(format=self.name, model=huggingface.model, ignored=huggingface.ignored)
 
 
-class HelmReader(Signed):
-    """Values of a Helm chart, which start the script next to them in a container."""
-
-    name: Final = "helm"
-    title: Final = "Values of a Helm chart next to the script that it starts"
-
-    def read(self, path: Path, options: Options) -> ParsedFile:
-        """Return what the script next to the values at `path` says, on as many devices as they ask for."""
-        names = ("launcher.sh", "launch_script.sh")
-        file = next((path.parent / name for name in names if is_file(path.parent / name)), None)
-        if file is None:
-            fix = "copy it next to this file, or give the configuration that the chart mounts"
-            raise ReaderError(path, wording.not_found(f"script {' or '.join(names)}", fix))
-        work = parse_mapping(read_text(path), path, parse_yaml).get("workload")
-        count = whole_of(str(work.get("gpus"))) if isinstance(work, dict) else None
-        return read_file(file, replace(options, num_devices=options.num_devices or count))
-
-
 READERS: tuple[Reader, ...] = (
     HuggingFaceReader(),
     MegatronReader(),
@@ -89,7 +71,6 @@ READERS: tuple[Reader, ...] = (
     BridgeReader(),
     AdapterReader(),
     TraceReader(),
-    HelmReader(),
     *recipe_readers(),
 )
 """All readers; a new one is added here and must pass `check_reader` (tests/conformance)."""
@@ -115,10 +96,28 @@ def read_file(path: str | Path, options: Options | None = None) -> ParsedFile:
     file = Path(path)
     if is_folder(file):
         return HuggingFaceReader().read(file, options or Options())
+    text, explicit = read_text(file, most=LARGEST), options or Options()
+    if (detection := detect(text)) is not None and detection.name == "helm":
+        file, explicit = _started_by_chart(text, file, explicit)
+        text = read_text(file, most=LARGEST)
     try:
-        return _read(reader_of(read_text(file, most=LARGEST), file), file, options or Options())
+        return _read(reader_of(text, file), file, explicit)
     except RecursionError as error:
         raise ReaderError(file, wording.too_deep()) from error
+
+
+def _started_by_chart(text: str, file: Path, options: Options) -> tuple[Path, Options]:
+    """Return the script next to the values of a Helm chart, which starts it on as many devices as they ask for."""
+    script = next((file.parent / name for name in SCRIPTS if is_file(file.parent / name)), None)
+    if script is None:
+        fix = "copy it next to this file, or give the configuration that the chart mounts"
+        raise ReaderError(file, wording.not_found(f"script {' or '.join(SCRIPTS)}", fix))
+    work = parse_mapping(text, file, parse_yaml).get("workload")
+    count = whole_of(str(work.get("gpus"))) if isinstance(work, dict) else None
+    return script, replace(options, num_devices=options.num_devices or count)
+
+
+SCRIPTS: Final = ("launcher.sh", "launch_script.sh")
 
 
 def _read(reader: Reader, file: Path, options: Options) -> ParsedFile:
