@@ -203,6 +203,10 @@ class LaunchReader(Signed):
             recipe = _merged({key: value for part in inside for key, value in part.items()}, values)
             parsed = read_recipe(kind.name, recipe, file, outer, {})
             return replace(parsed, format=self.name, notes=(*_origin(devices, options), *parsed.notes))
+        if form == RECIPE:
+            raise ReaderError(
+                path, wording.wrong_format("a command with a recipe", f"it gives {named or 'none'}")
+            )
         content = {**_content(file), **values} if file is not None else values
         accelerate = accelerated(launch, path, outer)
         parsed = read_mapping(content, form, path, options, lines={}, launch=accelerate, devices=devices)
