@@ -396,3 +396,11 @@ def test_a_command_of_gpt_neox_gives_several_configurations(read, tmp_path):
     assert (parsed.strategy.micro_batch_size, parsed.workload_fields["global_batch_size"]) == (2, 24)
     with raises(ReaderError, "wrong_format a command with a recipe"):
         read(command.replace("model.yml ", ""), "run.sh")
+
+
+def test_pixels_of_a_file_are_the_size_of_its_images(read):
+    vision = FACTORY.replace("Qwen2.5-7B", "Qwen2.5-VL-7B")
+    parsed = read(vision + "image_max_pixels: 262144\n")
+    assert parsed.workload_fields["images"] == {"size": 504}
+    assert [fact.part for fact in parsed.missing] == ["workload.images.count"]
+    assert read(vision).workload_fields["images"] == {"size": 756}

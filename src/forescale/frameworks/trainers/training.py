@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from math import prod
+from math import isqrt, prod
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,7 +34,7 @@ IMAGES: Final = MissingFact(
     "images of a sequence",
     "--images N (0 is text alone), with --image-size PIXELS",
     "--images 0",
-    "workload.images",
+    "workload.images.count",
 )
 CONFIGURATION: Final = MissingFact(
     "DeepSpeed's configuration", "--config FILE.json", "--config ds_config.json"
@@ -103,6 +103,8 @@ def read_training(run: Training, options: Options) -> ParsedFile:
     workload |= _workload(
         run, workload, model, is_sharded=base.framework != "transformers" or layout["zero"] > 0
     )
+    if (options.over.get("images") or {}).get("count") == 0:
+        workload.pop("images", None)
     if base.framework == "transformers" and layout["zero"] >= 2:
         _lay_sharded(settings, layout, workload)
     _note_stage(run, workload, model, shards=layout.get("dp_shard", 1) if layout["zero"] == 3 else 1)
@@ -420,6 +422,11 @@ def _workload(
         settings.note(
             f"without packing, all sequences are projected with {length:,} tokens; --seq-len sets another length"
         )
+    vision, pixels = model.vision if model is not None else None, settings.count("image_max_pixels", 0)
+    if vision is not None and not vision.image_size and pixels:
+        side = vision.patch_size * vision.merge
+        values["images"] = {"size": isqrt(pixels) // side * side}
+        settings.note(f"images have {isqrt(pixels)} pixels a side at most; --image-size sets another size")
     trainable = trainable_of(run, model)
     if trainable:
         values["trainable"] = trainable
