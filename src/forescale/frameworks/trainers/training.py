@@ -89,10 +89,11 @@ def read_training(run: Training, options: Options) -> ParsedFile:
     if devices is None:
         run.missing.append(DEVICES)
     base = _sharding(run, replace(options, num_devices=devices), model)
-    dp = _dp(base)
     pairs = 2 if stage_of(settings) in PAIRED else 1
     micro = settings.size(MICRO, 8)
-    batch = micro * settings.size(STEPS, 1) * dp
+    batch = micro * settings.size(STEPS, 1) * _dp(base)
+    if (options.over.get("images") or {}).get("count") == 0:
+        settings.set("image_max_pixels", 0)
     if run.launch is None:
         micro = base.layout_fields.get("micro_batch_size", micro)
         batch = base.workload_fields.get("global_batch_size", batch)
@@ -103,8 +104,6 @@ def read_training(run: Training, options: Options) -> ParsedFile:
     workload |= _workload(
         run, workload, model, is_sharded=base.framework != "transformers" or layout["zero"] > 0
     )
-    if (options.over.get("images") or {}).get("count") == 0:
-        workload.pop("images", None)
     if base.framework == "transformers" and layout["zero"] >= 2:
         _lay_sharded(settings, layout, workload)
     _note_stage(run, workload, model, shards=layout.get("dp_shard", 1) if layout["zero"] == 3 else 1)
