@@ -92,7 +92,8 @@ def _layout(settings: Settings, options: Options, missing: list[MissingFact]) ->
     if devices is None and options.layout:
         missing.append(DEVICES._replace(example=f"--devices {example_of(settings, tp * cp, pp, ep)}"))
     stated = settings.raw("dp_replicate")
-    dp = (devices or inner * lcm(ep, stated if isinstance(stated, int) and stated > 0 else 1)) // inner
+    replicas = stated if isinstance(stated, int) and stated > 0 else 1
+    dp = (devices or lcm(lcm(tp * cp, ep) * pp, inner * replicas)) // inner
     if devices is not None and devices % inner:
         fix = f"give --devices {-(-devices // inner) * inner}, or other degrees"
         settings.refuse(wording.not_divisible("the number of devices", devices, inner, "tp x cp x pp", fix))

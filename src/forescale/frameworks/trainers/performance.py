@@ -23,8 +23,12 @@ def read_performance(values: Mapping[str, Any], path: Path, options: Options) ->
     """Return what the options of a performance script set; all else is that of the framework's recipe."""
     settings = Settings(dict(values), str(path), {name: f"--{name}" for name in values})
     with errors_of(path):
-        layout = {ours: settings.size(name) for name, ours in FACTS["layout"].items() if name in settings}
-        workload = {ours: settings.size(name) for name, ours in FACTS["workload"].items() if name in settings}
+        layout, workload = (
+            dict[str, Any](
+                {ours: settings.size(name) for name, ours in FACTS[part].items() if name in settings}
+            )
+            for part in ("layout", "workload")
+        )
         workload["precision"] = settings.choice("compute_dtype", "bf16", FACTS["types"])
         if settings.flag("use_megatron_fsdp"):
             layout["zero"] = 3
@@ -39,11 +43,11 @@ def read_performance(values: Mapping[str, Any], path: Path, options: Options) ->
             settings.note_devices(devices, "num_gpus")
     parts = filter(None, map(settings.text, ("model_name", "model_size")))
     named = settings.text("model_recipe_name") or "-".join(parts)
-    name, model = named.replace("_", "-").replace("llama31", "llama3.1"), None
+    name, missing = named.replace("_", "-").replace("llama31", "llama3.1"), tuple[MissingFact, ...]()
     try:
         model = options.model_of(name) if options.model_of is not None else None
     except UnknownNameError:
-        reason = f"the recipe {name} is of no model of the catalogue"
+        model, missing = None, (MODEL._replace(reason=f"the recipe {name} is of no model of the catalogue"),)
     if changes := [f"{key} ({what})" for key, what in FACTS["matters"].items() if settings.get(key)]:
         settings.warnings.append(f"not modelled, may change memory or step time: {'; '.join(changes)}")
     return ParsedFile(
@@ -53,6 +57,6 @@ def read_performance(values: Mapping[str, Any], path: Path, options: Options) ->
         layout_fields=layout,
         workload_fields=workload,
         num_devices=devices,
-        missing=() if model is not None else (MODEL._replace(reason=reason),),
+        missing=missing,
         **settings.accounted(()),
     )

@@ -191,7 +191,7 @@ class LaunchReader(Signed):
         if form == PERFORMANCE:
             return read_performance(_arguments(long_options(words[at:]))[0], path, options)
         values, files = _arguments(words[at:])
-        named, *more = files or [None]
+        named, *more = files or [""]
         _refuse_open(path, text, shell.unset, {**values, "config": named, "config_file": config}, form)
         file = _required(path, named) if named else None
         devices = devices_of(launch, script) or _visible(shell.variables, launch)
