@@ -77,6 +77,17 @@ def test_without_a_launcher_the_least_nodes_that_the_degrees_need(forescale, tmp
     assert devices(asked(forescale, tmp_path, few, "--var", "TP=1")) == 4
 
 
+@pytest.mark.parametrize(("whole", "hpz", "count"), [(16, 1, 1), (64, 1, 4), (None, 16, 16)])
+def test_without_devices_the_batches_of_deepspeed_decide(forescale, tmp_path, whole, hpz, count):
+    zero = {"stage": 3, "zero_hpz_partition_size": hpz}
+    sizes = {"train_micro_batch_size_per_gpu": 16, "zero_optimization": zero, "train_batch_size": whole}
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps({key: value for key, value in sizes.items() if value}), encoding="utf-8")
+    words = ("--model", "llama-3.2-1b", "--seq-len", 64, *([] if whole else ["--global-batch-size", 512]))
+    ran = forescale("project", path, "--cluster", "h100-sxm", *words, "--json")
+    assert devices(json.loads(ran.out)) == count
+
+
 def test_a_vocabulary_can_be_given(forescale, tmp_path):
     bare = (SCRIPT % 1).replace("--vocab-file $1 --merge-file $2", "")
     small = asked(forescale, tmp_path, bare, "--set", "model.vocab_size=1024")

@@ -255,6 +255,42 @@ PEFT = Sample(
     with_key=lambda text, key: json.dumps({**json.loads(text), key: 1}),
     keys=frozenset({"peft_type", "r", "lora_alpha", "target_modules"}),
 )
+SCRIPT = Sample(
+    text="""from trl import SFTConfig, SFTTrainer
+from transformers import AutoModelForCausalLM
+
+model = AutoModelForCausalLM.from_pretrained("org/model")
+args = SFTConfig("out", per_device_train_batch_size=2, max_length=512, bf16=True, learning_rate=1e-4)
+SFTTrainer(model, args=args).train()
+""",
+    suffix=".py",
+    with_key=lambda text, key: text.replace("bf16=True", f"bf16=True, {key}=3"),
+    keys=frozenset(
+        {"model_name_or_path", "per_device_train_batch_size", "max_length", "bf16", "learning_rate"}
+    ),
+    options=Options(num_devices=4),
+)
+OLMO_CORE = Sample(
+    text="""from olmo_core.nn.transformer import TransformerConfig
+
+SEQUENCE = 512
+
+def build_model_config(common):
+    return TransformerConfig.olmo2_190M(vocab_size=common.tokenizer.padded_vocab_size())
+
+def build_train_module_config(common):
+    return TransformerTrainModuleConfig(
+        rank_microbatch_size=2 * common.max_sequence_length,
+        max_sequence_length=common.max_sequence_length,
+        dp_config=TransformerDataParallelConfig(name=DataParallelType.fsdp),
+        ac_config=TransformerActivationCheckpointingConfig(TransformerActivationCheckpointingMode.full),
+    )
+
+main(config_builder=partial(build_config, global_batch_size=2**5 * SEQUENCE, max_sequence_length=SEQUENCE))
+""",
+    suffix=".py",
+    options=Options(num_devices=4),
+)
 TRACE = Sample(
     text=json.dumps(
         document_of(
@@ -276,6 +312,8 @@ TRACE = Sample(
     suffix=".json",
 )
 SAMPLES = {
+    "script": [SCRIPT],
+    "olmo-core": [OLMO_CORE],
     "trace": [TRACE],
     "bridge": [BRIDGE],
     "accelerate": [ACCELERATE],

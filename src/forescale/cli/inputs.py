@@ -379,6 +379,7 @@ def _reading_options(
     """Return what readers are told: devices, shell variables, presets, and what goes over their files."""
     from forescale.catalogue.models import load_model, vocabulary_of
     from forescale.frameworks.reading import Options, Variables
+    from forescale.io.named import model_of
 
     sections = (values.get(name) for name in ("strategy", "workload"))
     over = {
@@ -399,6 +400,7 @@ def _reading_options(
         vocab_size=vocabulary if isinstance(vocabulary, int) else None,
         vocabulary_of=vocabulary_of,
         model_of=load_model,
+        model=None if plan.file_model is None else model_of(plan.file_model),
         variables=Variables({name: value for name, _, value in variables}, primus_environment()),
         folders=tuple(plan.presets or ()),
         strict=plan.strict,
@@ -448,7 +450,7 @@ def _least_nodes(reading: ParsedFile, values: dict[str, Any], folder: Path | Non
     """
     from forescale.io.named import cluster_given
 
-    layout, workload = reading.strategy, reading.workload
+    layout, batch = reading.strategy, reading.workload_fields.get("global_batch_size")
     assert layout is not None
     fewest, devices_per_node = layout.num_devices, 1
     if "cluster" in values:
@@ -459,7 +461,7 @@ def _least_nodes(reading: ParsedFile, values: dict[str, Any], folder: Path | Non
         else fewest
     )
     step = layout.dp * layout.micro_batch_size * (nodes // fewest)
-    if nodes > fewest and (workload is None or workload.global_batch_size % step == 0):
+    if nodes > fewest and (batch is None or batch % step == 0):
         return nodes, f"the fewest whole nodes of {devices_per_node} devices"
     return fewest, "the fewest"
 

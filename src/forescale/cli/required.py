@@ -84,8 +84,10 @@ def _batch_for(devices: object) -> MissingFact:
 
 def _is_set(values: Mapping[str, Any], part: str) -> bool:
     """Return whether a question has the key of a fact."""
-    section, _, key = part.partition(".")
-    return key in (values.get(section) or {})
+    *sections, key = part.split(".")
+    for section in sections:
+        values = values.get(section) or {}
+    return key in values
 
 
 @contextmanager

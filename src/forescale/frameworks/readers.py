@@ -29,13 +29,16 @@ from forescale.frameworks.shell import follow
 from forescale.frameworks.shell.near import near
 from forescale.frameworks.torchtitan.reader import TorchtitanJobReader
 from forescale.frameworks.traces import TraceReader
+from forescale.frameworks.trainers.olmo_core import OlmoCoreReader
 from forescale.frameworks.trainers.readers import (
     AxolotlReader,
-    LaunchReader,
     LlamaFactoryReader,
     TrainerReader,
 )
+from forescale.frameworks.trainers.script import ScriptLaunchReader, ScriptReader
+from forescale.limits import whole_of
 from forescale.positions import says_lines
+from forescale.syntax import parse_mapping, parse_yaml
 
 
 class HuggingFaceReader(Signed):
@@ -58,7 +61,9 @@ READERS: tuple[Reader, ...] = (
     TrainerReader(),
     AxolotlReader(),
     LlamaFactoryReader(),
-    LaunchReader(),
+    ScriptLaunchReader(),
+    ScriptReader(),
+    OlmoCoreReader(),
     AccelerateReader(),
     NanotronReader(),
     TorchtitanJobReader(),
@@ -91,10 +96,28 @@ def read_file(path: str | Path, options: Options | None = None) -> ParsedFile:
     file = Path(path)
     if is_folder(file):
         return HuggingFaceReader().read(file, options or Options())
+    text, explicit = read_text(file, most=LARGEST), options or Options()
+    if (detection := detect(text)) is not None and detection.name == "helm":
+        file, explicit = _started_by_chart(text, file, explicit)
+        text = read_text(file, most=LARGEST)
     try:
-        return _read(reader_of(read_text(file, most=LARGEST), file), file, options or Options())
+        return _read(reader_of(text, file), file, explicit)
     except RecursionError as error:
         raise ReaderError(file, wording.too_deep()) from error
+
+
+def _started_by_chart(text: str, file: Path, options: Options) -> tuple[Path, Options]:
+    """Return the script next to the values of a Helm chart, which starts it on as many devices as they ask for."""
+    script = next((file.parent / name for name in SCRIPTS if is_file(file.parent / name)), None)
+    if script is None:
+        fix = "copy it next to this file, or give the configuration that the chart mounts"
+        raise ReaderError(file, wording.not_found(f"script {' or '.join(SCRIPTS)}", fix))
+    work = parse_mapping(text, file, parse_yaml).get("workload")
+    count = whole_of(str(work.get("gpus"))) if isinstance(work, dict) else None
+    return script, replace(options, num_devices=options.num_devices or count)
+
+
+SCRIPTS: Final = ("launcher.sh", "launch_script.sh")
 
 
 def _read(reader: Reader, file: Path, options: Options) -> ParsedFile:

@@ -169,6 +169,8 @@ class Options(Struct, frozen=True, kw_only=True):
     """Vocabulary of the model that a tokenizer comes with, by its name; None where it is not known."""
     model_of: Callable[[str], Model] | None = None
     """The model that a catalogue name means, for configurations that only name theirs; None where none are known."""
+    model: Model | None = None
+    """The model, for configurations that describe none."""
     over: Words = field(default_factory=lambda: MappingProxyType({}))
     """Words of a plan's layout and workload that go over what the configuration says of them."""
     variables: Variables = field(default_factory=lambda: Variables({}))

@@ -141,7 +141,7 @@ def partial_question(
 
 def without_data_parallel(layout: Mapping[str, Any]) -> dict[str, Any]:
     """Return a layout whose data parallelism follows from the devices; shards stay where there are replicas of them."""
-    replicated = layout["dp_replicate"] > 1 < layout["dp_shard"]
+    replicated = layout.get("dp_replicate", 1) > 1 < layout.get("dp_shard", 1)
     derived = ("dp_replicate",) if replicated else ("dp_replicate", "dp_shard")
     return {name: value for name, value in layout.items() if name not in derived}
 

@@ -160,7 +160,10 @@ def is_plan(path: str | Path) -> bool:
     if not is_written(file) or not is_file(file):
         return is_document(path)
     if file.suffix.lower() != ".toml":
-        return re.search(r"^workload\s*:", read_text(file), re.MULTILINE) is not None
+        from forescale.frameworks.detect import detect
+
+        text = read_text(file)
+        return re.search(r"^workload\s*:", text, re.MULTILINE) is not None and detect(text) is None
     from forescale.frameworks.readers import is_torchtitan_toml
 
     return not is_torchtitan_toml(read_text(file))

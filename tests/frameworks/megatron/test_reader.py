@@ -832,9 +832,12 @@ def test_variables_that_nothing_sets_are_asked_for_at_once():
         read_arguments(text)
 
 
-def test_a_script_without_a_model_says_so():
-    with raises(ReaderError, "incomplete --num-layers, --hidden-size, --num-attention-heads"):
-        read_arguments("--decoder-first-pipeline-num-layers 3 --bf16")
+def test_a_script_without_a_model_asks_for_one():
+    words = "--micro-batch-size 1 --seq-length 64 --bf16"
+    with raises(MissingError, "missing") as missing:
+        read_arguments(words)
+    assert [fact.part for fact in missing.value.facts] == ["model"]
+    assert read_arguments(words, options=Options(model=load_model("llama-2-7b"))).model.name == "llama-2-7b"
 
 
 def test_a_model_of_a_provider_is_not_the_flags():

@@ -3,6 +3,7 @@ from msgspec.structs import replace
 from tests.errors import raises
 from tests.frameworks.recipes.samples import TEXTS, options_of
 
+from forescale.catalogue.models import load_model
 from forescale.errors import MissingError, ReaderError
 from forescale.frameworks.readers import read_file
 from forescale.frameworks.reading import Options
@@ -188,3 +189,28 @@ def test_dashes_in_keys_are_underscores(read):
     assert read("gpt-neox").strategy.recompute.granularity == "full"
     dashed = text.replace("checkpoint_activations", "checkpoint-activations")
     assert read("gpt-neox", text, dashed).strategy.recompute.granularity == "full"
+
+
+NEMO_TUNING = """
+trainer: {devices: 8, num_nodes: 2, precision: bf16, max_steps: -1}
+model:
+  megatron_amp_O2: true
+  micro_batch_size: ${peft.model.global_batch_size}
+  global_batch_size: 2
+  encoder_seq_length: ${model.nowhere}
+  peft:
+    peft_scheme: lora
+    lora_tuning: {adapter_dim: 16, target_modules: [attention]}
+"""
+
+
+def test_a_recipe_without_a_model_asks_for_one_and_trains_its_adapters(read, tmp_path):
+    (tmp_path / "tune.yaml").write_text(NEMO_TUNING)
+    with raises(MissingError, "missing") as missing:
+        read_file(tmp_path / "tune.yaml", Options(strict=False))
+    assert [fact.part for fact in missing.value.facts] == ["workload.seq_len", "model"]
+    given = Options(strict=False, model=load_model("llama-2-7b"), num_devices=1, over={"seq_len": 512})
+    parsed = read_file(tmp_path / "tune.yaml", given)
+    assert (parsed.model.name, parsed.strategy.micro_batch_size) == ("llama-2-7b", 2)
+    trainable = parsed.workload_fields["trainable"]
+    assert (trainable["lora_rank"], trainable["lora_targets"]) == (16, ("qkv_proj", "o_proj"))

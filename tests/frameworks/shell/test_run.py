@@ -15,6 +15,8 @@ from forescale.frameworks.shell import follow, is_unset
 SAID = [
     ("A=3; say $A ${A}x \"$A y\" '$A'", ["3", "3x", "3 y", "$A"]),
     ("A=${A:-4}; B=${A:+yes}; C=${NOT-none}; say $A $B $C", ["4", "yes", "none"]),
+    (': "${A:=4}"; : ${A:=5}; say $A', ["4"]),
+    ('A=(--x "--y 1"); B="${A[*]}"; say $B', ["--x", "--y", "1"]),
     ("A=(--x 1 'a b'); A+=(--y); say ${A[@]}", ["--x", "1", "a", "b", "--y"]),
     ('A=(--x "a b"); B=("${A[@]}" --z); say "${B[@]}"', ["--x", "a b", "--z"]),
     ('A="--x 1 \\\n  --y 2"; A+=" --z"; say $A', ["--x", "1", "--y", "2", "--z"]),
@@ -72,6 +74,8 @@ def test_bash_says_the_same(text, said):
         ("python a.py $1 \"$@\"", ["python", "a.py", "${1}"]),
         ("while [ $# -gt 0 ]; do python b.py; shift; done; python a.py", ["python", "a.py"]),
         ("if [ ! -d x ]; then python a.py; fi", ["python", "a.py"]),
+        ("A=\"--x <PATH TO X> --y <DIR>/z --fp16\"\nsh -c \"python a.py $A\" <in >out",
+         ["sh", "python", "a.py", "--x", "<PATH TO X>", "--y", "<DIR>/z", "--fp16"]),
     ],
 )  # fmt: skip
 def test_commands(text, command):

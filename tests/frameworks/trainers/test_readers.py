@@ -315,3 +315,92 @@ def test_adapters_of_recorded_models_keep_their_types_and_are_shown(read):
         framework=load_framework("transformers"),
     )
     assert project(question).workload.trainable.lora_rank == 8
+
+
+CHAT = "deepspeed main.py --model_name_or_path meta-llama/Llama-2-7b-hf --deepspeed --per_device_train_batch_size 4 "
+
+
+def test_deepspeed_chat_makes_its_configuration_of_flags(read):
+    flags = "--zero_stage 3 --offload --max_seq_len 512 --lora_dim 128 --only_optimize_lora --gradient_checkpointing"
+    parsed = read(CHAT + flags, "run.sh")
+    fields, workload = parsed.layout_fields, parsed.workload_fields
+    assert (fields["zero"], fields["offload"]["parameters"], fields["recompute"]["granularity"]) == (
+        3,
+        True,
+        "full",
+    )
+    assert (workload["seq_len"], workload["precision"]["compute"], workload["trainable"]["lora_rank"]) == (
+        512,
+        "fp16",
+        128,
+    )
+    assert "trainable" not in read(f"{CHAT}--zero_stage 2 --lora_dim 128", "run.sh").workload_fields
+
+
+def test_deepspeed_without_a_configuration_is_missing(read):
+    parsed = read(CHAT.replace("main", "train"), "run.sh")
+    assert "--config FILE.json" in [fact.flag for fact in parsed.missing]
+
+
+@pytest.mark.parametrize(
+    ("flags", "frozen"),
+    [
+        ("--tune_mm_vision False --tune_mm_llm True", ("vision",)),
+        ("--freeze_vision_tower True --freeze_merger True", ("vision", "projector")),
+        ("--tune_mm_llm False", ("embedding", "attention", "ffn", "moe", "norm", "head")),
+    ],
+)
+def test_parts_of_a_model_with_a_tower_are_frozen(read, flags, frozen):
+    text = f"torchrun train.py --model_name_or_path Qwen/Qwen2.5-VL-7B-Instruct --per_device_train_batch_size 1 {flags}"
+    parts = read(text, "run.sh").workload_fields["trainable"]["frozen"]
+    assert set(parts) >= set(frozen) and len(parts) - len(frozen) in (0, 1)
+
+
+def test_programs_of_peoples_own_recompute_and_name_targets(read):
+    text = (
+        "torchrun run.py --model_name_or_path Qwen/Qwen2.5-7B --per_device_train_batch_size 1 --grad_checkpoint True "
+        "--lora_rank 8 --trainable q_proj,o_proj --modules_to_save lm_head --use_packed_ds True --max_packed_tokens 4096"
+    )
+    parsed = read(text, "run.sh")
+    assert parsed.layout_fields["recompute"]["granularity"] == "full"
+    trainable = parsed.workload_fields["trainable"]
+    assert (trainable["lora_targets"], trainable["whole"]) == (("q_proj", "o_proj"), ("head",))
+    assert parsed.workload_fields["seq_len"] == 4096
+
+
+def test_fused_targets_beside_their_parts_count_once(read):
+    parsed = read(FACTORY + "lora_target: gate_up_proj,gate_proj,up_proj\n")
+    assert parsed.workload_fields["trainable"]["lora_targets"] == ("gate_proj", "up_proj")
+
+
+def test_batches_of_deepspeed_decide_the_steps(read, tmp_path):
+    sizes = {"train_batch_size": 8, "train_micro_batch_size_per_gpu": 4}
+    (tmp_path / "ds.json").write_text(json.dumps({**sizes, "zero_optimization": {"stage": 1}}))
+    parsed = read(TRL + "deepspeed: ds.json\n", num_devices=1)
+    assert parsed.workload_fields["global_batch_size"] == 8
+
+
+def test_a_command_of_gpt_neox_gives_several_configurations(read, tmp_path):
+    sizes = {
+        "pipe_parallel_size": 1,
+        "num_layers": 2,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "seq_length": 16,
+    }
+    (tmp_path / "model.yml").write_text(json.dumps(sizes, indent=1))
+    batch = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 3}
+    (tmp_path / "batch.yml").write_text(json.dumps(batch))
+    command = "python deepy.py train.py model.yml batch.yml"
+    parsed = read(command, "run.sh", num_devices=4)
+    assert (parsed.strategy.micro_batch_size, parsed.workload_fields["global_batch_size"]) == (2, 24)
+    with raises(ReaderError, "wrong_format a command with a recipe"):
+        read(command.replace("model.yml ", ""), "run.sh")
+
+
+def test_pixels_of_a_file_are_the_size_of_its_images(read):
+    vision = FACTORY.replace("Qwen2.5-7B", "Qwen2.5-VL-7B")
+    parsed = read(vision + "image_max_pixels: 262144\n")
+    assert parsed.workload_fields["images"] == {"size": 504}
+    assert [fact.part for fact in parsed.missing] == ["workload.images.count"]
+    assert read(vision).workload_fields["images"] == {"size": 756}

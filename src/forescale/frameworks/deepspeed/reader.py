@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
+from math import lcm
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -74,7 +75,7 @@ def read_config(
             format=DeepSpeedReader.name,
             framework="megatron-deepspeed" if "pipeline.stages" in config else "deepspeed-zero",
             layout_fields=_layout_fields(config, layout),
-            workload_fields=_workload(config, layout),
+            workload_fields=_workload(config, layout, options),
             num_devices=options.num_devices,
             **config.accounted(unknown),
         )
@@ -126,6 +127,8 @@ def _strategy(config: Settings, num_devices: int | None) -> Layout:
     if dp % group:
         config.refuse(wording.not_a_factor(f"{ZERO}.mics_shard_size", group, dp))
     hpz = config.size(f"{ZERO}.zero_hpz_partition_size", 1)
+    if num_devices is None and group == dp and dp % hpz:
+        dp = group = lcm(dp, hpz)
     return Layout(
         tp=tp,
         sp=False,
@@ -277,11 +280,11 @@ def _types(config: Settings) -> dict[str, str]:
     return {"compute": compute, "parameters": compute, "gradients": gradients, "activations": compute}
 
 
-def _workload(config: Settings, layout: Layout) -> dict[str, Any]:
-    """Return what the file says of the workload; the sequence's length is not in it."""
+def _workload(config: Settings, layout: Layout, options: Options) -> dict[str, Any]:
+    """Return what the file says of the workload; the sequence's length is not in it, nor a batch of unknown devices."""
     whole, micro, steps = _batch(config)
     values: dict[str, Any] = {"precision": _types(config)}
-    if whole is None and micro and steps:
+    if whole is None and micro and steps and (options.num_devices or not options.layout):
         whole = micro * steps * layout.dp
     if whole is not None:
         values["global_batch_size"] = whole

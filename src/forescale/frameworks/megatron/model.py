@@ -87,6 +87,16 @@ def _layers(settings: Settings, hidden: int, segments: tuple[str, ...]) -> tuple
     )
 
 
+MODEL: Final = MissingFact(
+    "the model", "--model NAME|config.json", "--model llama-3.1-8b", "model", "it describes none"
+)
+
+
+def describes_model(settings: Settings) -> bool:
+    """Whether settings have a size of a model."""
+    return any(key in settings for key in ("num_layers", "hidden_size", "num_attention_heads", *KEYS))
+
+
 NORMS = {"LayerNorm": "layer", "RMSNorm": "rms"}
 
 
@@ -107,11 +117,10 @@ def _refuse_unsupported(settings: Settings) -> None:
                 f"{provider}, which takes its model from Python next to the script,",
             )
         )
-    needed = ("num_layers", "hidden_size", "num_attention_heads")
-    if not any(key in settings for key in (*needed, *KEYS)):
-        settings.refuse(wording.incomplete(list(map(settings.spell, needed)), fix="it describes no model"))
+    if not describes_model(settings):
+        raise MissingError.of(settings.where, [MODEL])
     encoder, decoder = settings.count("encoder_num_layers"), settings.count("decoder_num_layers")
-    if encoder and decoder:
+    if (encoder and decoder) or ("decoder_seq_length" in settings and "seq_length" not in settings):
         settings.refuse(wording.not_expressed("a model with an encoder and a decoder", ""))
 
 

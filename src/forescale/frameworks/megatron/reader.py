@@ -19,7 +19,7 @@ from forescale.frameworks.megatron.engine import lay_engine, lay_recompute, pars
 from forescale.frameworks.megatron.forks import DEEPSPEED, misspelt
 from forescale.frameworks.megatron.laws import ParsedConfig, check_settings
 from forescale.frameworks.megatron.layout import KERNELS, check_param_gather, read_strategy
-from forescale.frameworks.megatron.model import read_model
+from forescale.frameworks.megatron.model import describes_model, read_model
 from forescale.frameworks.megatron.run import has_tower, lay_program, read_workload
 from forescale.frameworks.reading import Options, ParsedFile, explicit_fields, unknown_of
 from forescale.frameworks.settings import Settings, errors_of
@@ -175,7 +175,8 @@ def read_settings(
     _refuse_old(settings)
     try:
         with errors_of(settings.where):
-            model = model or read_model(settings, name=name, options=options)
+            other = None if describes_model(settings) else options.model
+            model = model or other or read_model(settings, name=name, options=options)
             devices = num_devices if layout else None
             if not based:
                 check_param_gather(settings)

@@ -82,7 +82,17 @@ def same(left: object, right: object) -> bool:
     return known(left) and type(left) is type(right) and not isinstance(left, Call) and left == right
 
 
+def _power(base: Any, exponent: Any) -> Any:  # noqa: ANN401
+    """Return a power; of an exponent that no configuration has, an error that leaves it unknown."""
+    if abs(exponent) > POWER:
+        raise OverflowError
+    return base**exponent
+
+
+POWER: Final = 64
+"""Largest exponent."""
 _BINARY: Mapping[type, Callable[[Any, Any], Any]] = {
+    ast.Pow: _power,
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,

@@ -21,7 +21,7 @@ from forescale.files import read_text
 from forescale.frameworks.detect import Signed
 from forescale.frameworks.megatron.arguments import known_flags
 from forescale.frameworks.megatron.forks import translate
-from forescale.frameworks.megatron.model import VOCABULARY, stated_vocabulary
+from forescale.frameworks.megatron.model import MODEL, VOCABULARY, describes_model, stated_vocabulary
 from forescale.frameworks.megatron.reader import OVER, read_settings
 from forescale.frameworks.reading import Options, ParsedFile, flat, packaged
 from forescale.frameworks.recipes.rules import RULES
@@ -32,6 +32,8 @@ from forescale.syntax import parse_mapping, parse_yaml
 
 _REFERENCE = re.compile(r"\$\{(\.*)([\w.]+)\}")
 _FUNCTION = re.compile(r"\$\{(multiply|divide_ceil|divide_floor):\s*(\d+)\s*,\s*(\d+)\s*\}")
+_ASKED = re.compile(r"(?:seq_len\w*|num_nodes|devices|micro_batch_size)$")
+"""Keys whose facts are asked for where a file does not hold them."""
 _MATTERS = re.compile(
     r"parallel|offload|checkpointing|recompute|shard|precision|dtype|quant|lora|fp8|fp16|bf16|batch|seq_?len"
     r"|hidden|layers|_dim$|heads|experts|zero|compile|optimizer$"
@@ -124,7 +126,9 @@ def _megatron(settings: Settings, form: str, framework: str, path: Path, options
     if "global_batch_size" not in settings and "micro_batch_size" in settings and steps:
         dp = (devices or inner * pp) // (inner * pp)
         settings.set("global_batch_size", settings.size("micro_batch_size") * steps * dp)
-    if stated_vocabulary(settings, options) is None:
+    if not describes_model(settings):
+        facts += [MODEL] if options.model is None else []
+    elif stated_vocabulary(settings, options) is None:
         facts.append(VOCABULARY)
     if facts:
         raise MissingError.of(path, (*facts, *missing))
@@ -158,7 +162,10 @@ def _resolved(values: Mapping[str, Any]) -> dict[str, Any]:
 
     def reference(match: re.Match[str], key: str) -> object:
         section = key.split(".")[: -len(match[1])] if match[1] else []
-        return values.get(".".join([*section, match[2]]), values.get(match[2], match[0]))
+        inside = values.get(
+            match[2].partition(".")[2], match[0]
+        )  # of a file that a launcher includes by a name
+        return values.get(".".join([*section, match[2]]), values.get(match[2], inside))
 
     def value(key: str, item: object) -> object:
         for _ in range(4):
@@ -169,7 +176,7 @@ def _resolved(values: Mapping[str, Any]) -> dict[str, Any]:
                 item = reference(whole, key)
             elif ":" in item:
                 item = _computed(_REFERENCE.sub(lambda match: str(reference(match, key)), item))
-        return item
+        return None if _ASKED.search(key) and "${" in str(item) else item
 
     return {key: value(key, item) for key, item in values.items()}
 

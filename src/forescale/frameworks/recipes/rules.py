@@ -156,6 +156,50 @@ def _neox(settings: Settings, values: Values, path: Path) -> None:  # noqa: ARG0
     settings.set("allow_padding_num_layers", value=True)
 
 
+def _nemo(settings: Settings, values: Values, path: Path) -> None:  # noqa: ARG001  (as all rules)
+    """Set adapters, whose places NeMo 1 names by attention_qkv, attention_dense, mlp_fc1 and mlp_fc2."""
+    table = "model.peft.lora_tuning."
+    if values.get("model.peft.peft_scheme") == "lora":
+        settings.set("lora_r", values.get(f"{table}adapter_dim", 32))
+        named = values.get(f"{table}target_modules") or ["attention_qkv"]
+        settings.set(
+            "lora_target_modules", [part for name in named for part in NEMO_PLACES.get(name, [name])]
+        )
+
+
+NEMO_PLACES: Mapping[str, list[str]] = {
+    "attention_qkv": ["linear_qkv"],
+    "attention_dense": ["linear_proj"],
+    "mlp_fc1": ["linear_fc1"],
+    "mlp_fc2": ["linear_fc2"],
+    "attention": ["linear_qkv", "linear_proj"],
+    "mlp": ["linear_fc1", "linear_fc2"],
+    "all": ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"],
+}
+"""Products by NeMo 1's names of places (nemo/collections/nlp/parts/peft_config.py)."""
+
+
+def _olmo_core(settings: Settings, values: Values, path: Path) -> None:
+    """Set batches, which are counted in tokens, and the layers of OLMo 2 and 3; the catalogue has larger models."""
+    length = settings.count("seq_len", 0) or 4096
+    for key, tokens in (("micro_batch_size", "rank_tokens"), ("global_batch_size", "step_tokens")):
+        if count := settings.count(tokens, 0):
+            settings.set(key, max(1, count // length))
+    if "num_nodes" in settings:
+        settings.set("devices_per_node", 8)
+    if "hidden_size" in settings:
+        _olmo(
+            settings,
+            {"model.mlp_hidden_size": 2 * settings.size("ffn_hidden_size"), "model.rope": True},
+            path,
+        )
+        settings.set("untie_embeddings_and_output_weights", value=True)
+        settings.set("padded_vocab_size", 100_352)
+        settings.set("qk_layernorm", value=True)
+        settings.set("normalization", "RMSNorm")
+    settings.set("model", _catalogue_name(str(values.get("TransformerConfig"))).lower())
+
+
 RULES: Mapping[str, Callable[[Settings, Values, Path], None]] = {
     "torchtune": _torchtune,
     "litgpt": _litgpt,
@@ -164,5 +208,7 @@ RULES: Mapping[str, Callable[[Settings, Values, Path], None]] = {
     "automodel": _automodel,
     "veomni": _veomni,
     "gpt-neox": _neox,
+    "nemo-1": _nemo,
+    "olmo-core": _olmo_core,
 }
 """Rules by trainer."""

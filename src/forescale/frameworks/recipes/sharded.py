@@ -91,7 +91,9 @@ def _layout(settings: Settings, options: Options, missing: list[MissingFact]) ->
     devices = _devices(settings, options, inner)
     if devices is None and options.layout:
         missing.append(DEVICES._replace(example=f"--devices {example_of(settings, tp * cp, pp, ep)}"))
-    dp = (devices or inner * ep) // inner
+    stated = settings.raw("dp_replicate")
+    replicas = stated if isinstance(stated, int) and stated > 0 else 1
+    dp = (devices or lcm(lcm(tp * cp, ep) * pp, inner * replicas)) // inner
     if devices is not None and devices % inner:
         fix = f"give --devices {-(-devices // inner) * inner}, or other degrees"
         settings.refuse(wording.not_divisible("the number of devices", devices, inner, "tp x cp x pp", fix))
@@ -157,8 +159,8 @@ def _replicas(settings: Settings, dp: int) -> int:
     """Return the groups of ranks that hold whole states: as stated, or one for each node under hybrid sharding."""
     stated = settings.raw("dp_replicate")
     count = stated if isinstance(stated, int) and stated > 0 else 1
-    if settings.flag("hybrid"):
-        count = settings.count("num_nodes") or 1
+    if settings.flag("hybrid") and stated is None:
+        count = settings.count("num_nodes") or (1 if dp % DEFAULT else dp // DEFAULT)
     if dp % count:
         settings.refuse(wording.not_a_factor("the number of replicas", count, dp, "the data-parallel ranks"))
     return count

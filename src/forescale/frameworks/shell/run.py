@@ -358,7 +358,7 @@ class _Walk:
         if token.kind == "array":
             parts = [item for raw in token.words for item in self.fields(raw)]
         else:
-            word = "".join(self.fields(token.text[name.end() :], split=False))
+            word = " ".join(self.fields(token.text[name.end() :], split=False))
             if is_unset(word) and word[2:-1] != name[1]:
                 self._use(word).names.append(name[1])
             local = "${" + name[1] + "}"
@@ -465,7 +465,10 @@ class _Walk:
         missing = value is None or (rest[:1] == ":" and not "".join(value))
         form = re.match(r":?([-=+])(.*)$", rest, re.DOTALL)
         if form and form[1] in "-=":
-            return self._default(form[2], value) if missing else list(value or [])
+            result = self._default(form[2], value) if missing else list(value or [])
+            if form[1] == "=" and missing:
+                self._set(name[0], result)
+            return result
         if form:
             return [] if missing else [" ".join(self.fields(form[2]))]
         return ["${" + name[0] + "}"] if value is None else list(value)

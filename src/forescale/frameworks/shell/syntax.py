@@ -19,6 +19,8 @@ _STARTS = ("if", "elif", "while", "until", "then", "do", "else", "!")
 """Words that a command follows."""
 _WRITES = (">", ">|", ">>")
 _OPERATORS = ("&&", "||", ";;", ";", "&", "|", "(", ")", "\n")
+_PLACEHOLDER = re.compile(r"<[A-Za-z][^<>\n;|&$\"']*(?<![ \t])>(?=[\s\"'\\/_]|$)")
+"""What a template leaves to its user, such as <PATH TO DATA>: a piece of a word, not a redirection."""
 
 
 class Token(Struct, frozen=True):
@@ -46,7 +48,9 @@ def _tokens(text: str) -> list[Token]:
         if text[at] == "#":
             at = _line_end(text, at)
             continue
-        redirected = re.compile(r"\d*(?:<<<|<<-?|>>|>&|<&|&>>?|>\||[<>])(?!\()").match(text, at)
+        redirected = not _PLACEHOLDER.match(text, at) and re.compile(
+            r"\d*(?:<<<|<<-?|>>|>&|<&|&>>?|>\||[<>])(?!\()"
+        ).match(text, at)
         if redirected:
             at, dropped, written = redirected.end(), True, redirected[0].removeprefix("1")
             if redirected[0].lstrip("0123456789") in ("<<", "<<-"):
@@ -119,7 +123,7 @@ def _here(text: str, at: int, end: str) -> tuple[str, int]:
 def _raw_word(text: str, at: int) -> tuple[str, int]:
     """Return the raw word at a place, quotes and expansions included, and what comes after it."""
     start = at
-    while at < len(text) and text[at] not in " \t\r\n;&|()<>":
+    while at < len(text) and (text[at] not in " \t\r\n;&|()<>" or _PLACEHOLDER.match(text, at)):
         at = past(text, at)
     return text[start:at], max(at, start + 1 if at == start else at)
 
@@ -145,7 +149,7 @@ def past(text: str, at: int) -> int:
         case "$" if text[at + 1 : at + 2] in ("{", "("):
             pair = ("{", "}") if text[at + 1] == "{" else ("(", ")")
             return _balanced(text, at + 1, *pair)[1]
-        case "$" if named := _PARAMETER.match(text, at):
+        case _ if named := _PARAMETER.match(text, at) or _PLACEHOLDER.match(text, at):
             return named.end()
     return at + 1
 

@@ -20,6 +20,7 @@ from forescale.frameworks.recipes.reader import read_recipe
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.shell import Devices, Launch, Use, devices_of, follow, is_unset, launch_of
 from forescale.frameworks.trainers.megatron import flags_of, read_megatron
+from forescale.frameworks.trainers.performance import long_options, read_performance
 from forescale.frameworks.trainers.record import Record, classified, record_of
 from forescale.frameworks.trainers.training import (
     MICRO,
@@ -179,13 +180,18 @@ class LaunchReader(Signed):
         shell = follow(text, options.variables, str(path), script, options.arguments)
         runs = [(form, at, words) for words in shell.commands for form, at in [_program(words)] if form]
         if not runs:
+            if (parsed := self.started(shell.commands, path, options)) is not None:
+                return replace(parsed, format=self.name)
             raise ReaderError(
                 path, wording.wrong_format("a command that trains", "it starts no trainer that is known")
             )
         form, at, words = runs[0]
         launch = launch_of(words[:at] if form != RECIPE else ["torchrun", *words[at:]])
         config = launch.options.get("--config-file")
-        values, named = _arguments(words[at:])
+        if form == PERFORMANCE:
+            return read_performance(_arguments(long_options(words[at:]))[0], path, options)
+        values, files = _arguments(words[at:])
+        named, *more = files or [""]
         _refuse_open(path, text, shell.unset, {**values, "config": named, "config_file": config}, form)
         file = _required(path, named) if named else None
         devices = devices_of(launch, script) or _visible(shell.variables, launch)
@@ -193,17 +199,35 @@ class LaunchReader(Signed):
         outer = replace(options, num_devices=count, strict=False)
         recipes = packaged("recipes", "common")["trainers"]
         if file is not None and (kind := detect(read_text(file))) is not None and kind.name in recipes:
-            recipe = _merged(_content(file), values)
+            inside = [_content(file), *(_content(_required(path, name)) for name in more)]
+            recipe = _merged({key: value for part in inside for key, value in part.items()}, values)
             parsed = read_recipe(kind.name, recipe, file, outer, {})
             return replace(parsed, format=self.name, notes=(*_origin(devices, options), *parsed.notes))
+        if form == RECIPE:
+            raise ReaderError(
+                path, wording.wrong_format("a command with a recipe", f"it gives {named or 'none'}")
+            )
         content = {**_content(file), **values} if file is not None else values
-        if config is None:
-            accelerate = _inline(launch, path, outer)
-        else:
-            accelerate = AccelerateReader().read(_required(path, config), outer)
+        accelerate = accelerated(launch, path, outer)
         parsed = read_mapping(content, form, path, options, lines={}, launch=accelerate, devices=devices)
         several = (f"it starts {counted(len(runs), 'training')}; the first is read",) if len(runs) > 1 else ()
         return replace(parsed, format=self.name, notes=(*several, *parsed.notes))
+
+    def started(
+        self,
+        commands: Sequence[Sequence[str]],  # noqa: ARG002  (of readers that follow other programs)
+        path: Path,  # noqa: ARG002
+        options: Options,  # noqa: ARG002
+    ) -> ParsedFile | None:
+        """Return what a program that is no trainer by its name says; None where none is read."""
+        return None
+
+
+def accelerated(launch: Launch, path: Path, options: Options) -> ParsedFile | None:
+    """Return what `accelerate launch` says in its file or its options; None if it shards nothing."""
+    if (config := launch.options.get("--config-file")) is None:
+        return _inline(launch, path, options)
+    return AccelerateReader().read(_required(path, config), options)
 
 
 def _merged(content: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -243,6 +267,8 @@ def _program(words: Sequence[str]) -> tuple[str, int]:
     return "", 0
 
 
+PERFORMANCE: Final = "performance"
+"""Scripts of Megatron-Bridge that take a recipe's name."""
 RECIPE: Final = "recipe"
 """Programs that take a recipe of torchtune or litgpt."""
 DECIDING: Final[dict[str, str]] = {
@@ -275,17 +301,17 @@ def _content(file: Path) -> Mapping[str, Any]:
     return parse_mapping(read_text(file), file, parse_yaml)
 
 
-def _arguments(words: Sequence[str]) -> tuple[dict[str, Any], str | None]:
-    """Return the arguments of a program, and the name of the configuration that it is given."""
+def _arguments(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Return the arguments of a program, and the names of the configurations that it is given."""
     values: dict[str, Any] = {}
     files: list[str] = []
     name = ""
     for word in words:
-        flag, equals, value = word.partition("=")
+        flag, equals, value = word.lstrip("+").partition("=")
         if flag.startswith("--"):
             name = flag[2:].replace("-", "_")
             values[name] = _plain(value) if equals else True
-        elif name and values[name] is True:
+        elif name and values[name] is True and not word.startswith("++"):
             values[name] = _plain(word)
         elif (not name and is_unset(word)) or (
             word.endswith((".yaml", ".yml")) or (not name and word.endswith(".json"))
@@ -298,7 +324,7 @@ def _arguments(words: Sequence[str]) -> tuple[dict[str, Any], str | None]:
             values[name] = [*(old if isinstance(old, list) else [old]), _plain(word)]
     named = [values.pop(key, None) for key in ("config", "config_file")]
     files += [file for file in named if isinstance(file, str)]
-    return values, next(iter(files), None)
+    return values, files
 
 
 def _plain(word: str) -> Any:  # noqa: ANN401  (a value of YAML)

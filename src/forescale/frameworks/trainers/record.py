@@ -1,6 +1,7 @@
 """Keys of a trainer with their effect, as data: what each means in TrainingArguments, or why it does not matter.
 
-A record (`NAME.json` in this folder) has `keys` (theirs to those of TrainingArguments and TRL, which `training` reads),
+A record (`NAME.json` in this folder) has `keys` (theirs to those of TrainingArguments and TRL, which `training` reads;
+after `!` the opposite of a flag),
 `values` (of such a key, theirs to ours), `defaults`, `ignored` (patterns of keys without effect) and `matters`
 (patterns of keys that may change memory or time, and what they do). `unknown.json` sorts the keys that no record has.
 """
@@ -66,7 +67,13 @@ def classified(
         key = record.keys.get(name) or (name if name in base else None)
         if key is not None:
             if value is not None:
-                values[key] = record.values.get(key, {}).get(str(value).lower(), value)
+                key = key.removeprefix("!")
+                inverts = key != record.keys.get(name, key)
+                values[key] = (
+                    str(value).lower() in OFF
+                    if inverts
+                    else record.values.get(key, {}).get(str(value).lower(), value)
+                )
                 spelling[key] = name
             continue
         effect = _matching(name, record.matters)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from math import prod
+from math import isqrt, prod
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from forescale.frameworks.settings import Settings
 from forescale.graph.counts import count_parameters
 from forescale.spec.layout import Layout, Offload
 from forescale.spec.model import Model
+from forescale.spec.workload import FROZEN_PARTS, FUSED
 from forescale.struct import Struct
 from forescale.syntax import parse_mapping
 from forescale.units import GIB
@@ -33,7 +34,7 @@ IMAGES: Final = MissingFact(
     "images of a sequence",
     "--images N (0 is text alone), with --image-size PIXELS",
     "--images 0",
-    "workload.images",
+    "workload.images.count",
 )
 CONFIGURATION: Final = MissingFact(
     "DeepSpeed's configuration", "--config FILE.json", "--config ds_config.json"
@@ -88,10 +89,11 @@ def read_training(run: Training, options: Options) -> ParsedFile:
     if devices is None:
         run.missing.append(DEVICES)
     base = _sharding(run, replace(options, num_devices=devices), model)
-    dp = _dp(base)
     pairs = 2 if stage_of(settings) in PAIRED else 1
     micro = settings.size(MICRO, 8)
-    batch = micro * settings.size(STEPS, 1) * dp
+    batch = micro * settings.size(STEPS, 1) * _dp(base)
+    if (options.over.get("images") or {}).get("count") == 0:
+        settings.set("image_max_pixels", 0)
     if run.launch is None:
         micro = base.layout_fields.get("micro_batch_size", micro)
         batch = base.workload_fields.get("global_batch_size", batch)
@@ -185,7 +187,8 @@ def model_of(run: Training, options: Options) -> Model | None:
 def _with_images(run: Training, model: Model) -> Model:
     """Return a model; if it has a vision tower, the images of a sequence are missing."""
     if model.vision is not None:
-        run.missing.append(IMAGES)
+        shown = "--images 1 --image-size 448" if run.settings.flag("freeze_text") else IMAGES.example
+        run.missing.append(IMAGES._replace(example=shown))
     return model
 
 
@@ -198,7 +201,9 @@ def _sharding(run: Training, options: Options, model: Model | None) -> ParsedFil
         replicas = fields.get("dp_replicate", 1) if fields.get("zero") else dp
         fields |= {"dp_replicate": replicas, "dp_shard": max(1, dp // replicas)}
         return replace(run.launch, layout_fields=fields, framework=_record(run.launch.framework))
-    named = settings.get("deepspeed")
+    named = settings.get("deepspeed_config") or settings.get("deepspeed")
+    if named is True:
+        named = _staged(run)
     if isinstance(named, str | Mapping) and named:
         return _deepspeed(run, named, options, model)
     words, table = _fsdp(run)
@@ -301,6 +306,8 @@ def _deepspeed(
     settings = run.settings
     content, place = (named, Path(settings.where)) if isinstance(named, Mapping) else _by_name(run, named)
     batch = dict.fromkeys(("train_batch_size", "train_micro_batch_size_per_gpu", STEPS), "auto")
+    if all(isinstance(content.get(key), int) for key in list(batch)[:2]):
+        del batch[STEPS]  # which then follows from the two
     whole: dict[str, Any] = {**batch, **content}
     if (cp := settings.degree("context_parallel_size")) > 1:
         whole.setdefault("sequence_parallel_size", cp)
@@ -331,6 +338,20 @@ def _by_name(run: Training, name: str) -> tuple[Mapping[str, Any], Path]:
     settings.note(f"{name} is ZeRO stage {stage[1]} by its name{' with offload' if offloads else ''}")
     zero = {"stage": int(stage[1]), **{f"offload_{part}": {"device": "cpu"} for part in offloads}}
     return {"zero_optimization": zero, "bf16": {"enabled": "auto"}}, place
+
+
+def _staged(run: Training) -> Mapping[str, Any]:
+    """Return the configuration of DeepSpeed that a program makes of its flags; it is missing where none is known."""
+    settings = run.settings
+    stage, offloads = settings.count("zero_stage"), settings.flag("zero_offload")
+    if stage is None:
+        run.missing.append(CONFIGURATION._replace(reason=f"{settings.spell('deepspeed')} names none"))
+    place = {"device": "cpu" if offloads else "none"}
+    return {
+        "zero_optimization": {"stage": stage or 0, "offload_optimizer": place, "offload_param": place},
+        "bf16": {"enabled": "auto"},
+        "fp16": {"enabled": "auto"},
+    }
 
 
 def _filled(settings: Settings, model: Model | None) -> dict[str, Any]:
@@ -400,6 +421,11 @@ def _workload(
         settings.note(
             f"without packing, all sequences are projected with {length:,} tokens; --seq-len sets another length"
         )
+    vision, pixels = model.vision if model is not None else None, settings.count("image_max_pixels", 0)
+    if vision is not None and not vision.image_size and pixels:
+        side = vision.patch_size * vision.merge
+        values["images"] = {"size": isqrt(pixels) // side * side}
+        settings.note(f"images have {isqrt(pixels)} pixels a side at most; --image-size sets another size")
     trainable = trainable_of(run, model)
     if trainable:
         values["trainable"] = trainable
@@ -445,12 +471,16 @@ def trainable_of(run: Training, model: Model | None) -> dict[str, Any]:
         return _adapters(run, model)
     if kind not in ("full", ""):
         run.warnings.append(f"{settings.spell('adapter')}: {kind} is projected as training of all parameters")
-    parts = [
-        part
-        for part, key in (("vision", "freeze_vision"), ("projector", "freeze_projector"))
-        if settings.flag(key)
-    ]
+    parts = [part for key, names in FREEZES.items() if settings.flag(key) for part in names]
     return {"frozen": tuple(parts)} if parts and model is not None and model.vision is not None else {}
+
+
+FREEZES: Final[Mapping[str, tuple[str, ...]]] = {
+    "freeze_text": tuple(part for part in FROZEN_PARTS if part not in ("vision", "projector")),
+    "freeze_vision": ("vision",),
+    "freeze_projector": ("projector",),
+}
+"""Parts of a model with a vision tower that a key keeps as they are."""
 
 
 def _adapters(run: Training, model: Model | None) -> dict[str, Any]:
@@ -473,7 +503,11 @@ def _adapters(run: Training, model: Model | None) -> dict[str, Any]:
     names = tuple(
         name if recurrent or end != "o_proj" else "o_proj" for name, end in zip(names, last, strict=True)
     )
-    known = [name for name, end in zip(names, last, strict=True) if end in PLACES]
+    known = [
+        name
+        for name, end in zip(names, last, strict=True)
+        if end in PLACES and not set(FUSED.get(end, ())) & set(last)  # type: ignore[call-overload]
+    ]
     usual = (
         ("all-linear",)
         if names
