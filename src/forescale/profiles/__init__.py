@@ -3,5 +3,16 @@
 from forescale.profiles.parts import part_of
 from forescale.profiles.stream import TraceEvent, stream_events
 from forescale.profiles.summary import TraceSummary, profile_rows, summarise
+from forescale.profiles.timed import Profile, is_profile, read_profile
 
-__all__ = ["TraceEvent", "TraceSummary", "part_of", "profile_rows", "stream_events", "summarise"]
+__all__ = [
+    "Profile",
+    "TraceEvent",
+    "TraceSummary",
+    "is_profile",
+    "part_of",
+    "profile_rows",
+    "read_profile",
+    "stream_events",
+    "summarise",
+]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from forescale.errors import ReaderError, wrong_format
+from forescale.errors import ReaderError, cannot_read, wrong_format
 from forescale.struct import Struct
 
 CHUNK = 8 << 20
@@ -23,8 +23,11 @@ TAIL = 1 << 16
 """Bytes at the end of a chunk that are looked through for the end of an event."""
 RETRIES = 4
 """Places between objects that are tried as the end of an event."""
-_START = b'"traceEvents"'
+_START = re.compile(rb'"traceEvents"\s*:\s*\[')
+_DEVICES = re.compile(r'"deviceProperties"\s*:\s*')
 _BETWEEN = re.compile(rb"\}\s*,\s*\{")
+_ENDLESS = re.compile(rb"(?<=[:\[,\s])(-?(?:NaN|Infinity))(?=\s*[,\]}])")
+"""Numbers that JSON does not have; they are read as texts."""
 
 
 class TraceArguments(msgspec.Struct):
@@ -32,10 +35,19 @@ class TraceArguments(msgspec.Struct):
 
     dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw(b"[]"))
     types: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw(b"[]"))
+    concrete: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=msgspec.Raw(b"[]"))
+    external_id: int | str | None = msgspec.field(name="External id", default=None)
+    """Links a kernel with the operator that launched it."""
+    collective: str | None = msgspec.field(name="Collective name", default=None)
     elements: int | str | None = msgspec.field(name="In msg nelems", default=None)
-    """Of a message."""
+    elements_out: int | str | None = msgspec.field(name="Out msg nelems", default=None)
+    ranks: int | str | None = msgspec.field(name="Group size", default=None)
     dtype: str | None = None
     """Of the elements of a message."""
+    device_type: int | None = msgspec.field(name="Device Type", default=None)
+    """0 is the host; of states of the allocator."""
+    allocated: float | str | None = msgspec.field(name="Total Allocated", default=None)
+    reserved: float | str | None = msgspec.field(name="Total Reserved", default=None)
 
 
 class TraceEvent(msgspec.Struct):
@@ -54,6 +66,13 @@ class TraceEvent(msgspec.Struct):
 _DECODER = msgspec.json.Decoder(list[TraceEvent])
 
 
+class Header(Struct, frozen=True):
+    """What precedes the events of a trace."""
+
+    devices: object = ()
+    """The list `deviceProperties`, unchecked."""
+
+
 class Truncated(Struct, frozen=True):
     """That a trace ends before its last event."""
 
@@ -62,7 +81,11 @@ class Truncated(Struct, frozen=True):
 
 def _chunks(path: Path) -> Iterator[bytes]:
     """Yield the content of a file, unpacked if it is compressed; of a broken one what comes before the break."""
-    with path.open("rb") as file:
+    try:
+        opened = path.open("rb")
+    except OSError as error:
+        raise ReaderError(path, cannot_read(error.strerror)) from error
+    with opened as file:
         compressed = file.read(2) == b"\x1f\x8b"
         file.seek(0)
         unpack = zlib.decompressobj(GZIP)
@@ -80,10 +103,20 @@ def _chunks(path: Path) -> Iterator[bytes]:
                     unpack = zlib.decompressobj(GZIP)
 
 
+def is_trace(path: Path) -> bool:
+    """Say whether a file has a list of events, compressed or not."""
+    before = b""
+    for chunk in _chunks(path):
+        if _START.search(before + chunk):
+            return True
+        before = chunk[-RETRIES * len("traceEvents") :]
+    return False
+
+
 def stream_events(
     path: Path, progress: Callable[[int], None] = lambda _: None
-) -> Iterator[TraceEvent | Truncated]:
-    """Yield the events of a trace in its order; last a `Truncated` if the file ends before the list does.
+) -> Iterator[Header | TraceEvent | Truncated]:
+    """Yield the header and the events of a trace; last a `Truncated` if the file ends before the list does.
 
     Parameters
     ----------
@@ -95,35 +128,48 @@ def stream_events(
     Raises
     ------
     ReaderError
-        If it has no list of events.
+        If it has no list of events, or an event has a value of another type.
     """
     total, rest, begun = 0, b"", False
-    for chunk in _chunks(path):
-        total += len(chunk)
-        progress(total)
-        rest += chunk
+    try:
+        for chunk in _chunks(path):
+            total += len(chunk)
+            progress(total)
+            rest += chunk
+            if not begun and (start := _start(rest)) is not None:
+                begun = True
+                yield _header(rest[:start])
+                rest = rest[start:]
+            if begun:
+                events, rest, ended = _whole_events(rest)
+                yield from events
+                if ended:
+                    return
         if not begun:
-            rest, begun = _after_start(rest)
-        if begun:
-            events, rest, ended = _whole_events(rest)
-            yield from events
-            if ended:
-                return
-    if not begun:
-        raise ReaderError(path, wrong_format("a chrome trace", "it has no list traceEvents"))
-    if (last := _list(rest)) is None:
-        yield Truncated(total)
-    else:
-        yield from last
+            raise ReaderError(path, wrong_format("a chrome trace", "it has no list traceEvents"))
+        if (last := _list(rest)) is None:
+            yield Truncated(total)
+        else:
+            yield from last
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise ReaderError(path, wrong_format("a chrome trace", f"of an event, {error}")) from error
 
 
-def _after_start(text: bytes) -> tuple[bytes, bool]:
-    """Return what follows the opening bracket of the list of events, and whether it was found."""
-    at = text.find(_START)
-    if at < 0 and text.lstrip()[:1] == b"[":
-        return text.lstrip()[1:], True
-    bracket = text.find(b"[", at) if at >= 0 else -1
-    return (text[bracket + 1 :], True) if bracket >= 0 else (text, False)
+def _start(text: bytes) -> int | None:
+    """Return the place behind the opening bracket of the list of events; None if it is not there."""
+    if match := _START.search(text):
+        return match.end()
+    return text.index(b"[") + 1 if text.lstrip()[:1] == b"[" else None
+
+
+def _header(text: bytes) -> Header:
+    head = text.decode("utf-8", errors="replace")
+    if (match := _DEVICES.search(head)) is None:
+        return Header()
+    try:
+        return Header(json.JSONDecoder().raw_decode(head, match.end())[0])
+    except ValueError:
+        return Header()
 
 
 def _whole_events(text: bytes) -> tuple[list[TraceEvent], bytes, bool]:
@@ -132,10 +178,14 @@ def _whole_events(text: bytes) -> tuple[list[TraceEvent], bytes, bool]:
     Events are split where one object follows another. The last such place may lie in the arguments of an event, or
     behind the list: then the list is decoded as far as it goes, or an earlier place is taken.
     """
+    if b"NaN" in text or b"Infinity" in text:
+        text = _ENDLESS.sub(rb'"\1"', text)
     places = [match.span() for match in _BETWEEN.finditer(text, max(0, len(text) - TAIL))]
     for start, end in reversed(places[-RETRIES:]):
         try:
             return _DECODER.decode(b"[" + text[: start + 1] + b"]"), text[end - 1 :], False
+        except msgspec.ValidationError:
+            raise
         except (msgspec.DecodeError, UnicodeDecodeError):
             if (events := _list(text)) is not None:
                 return events, b"", True
@@ -145,7 +195,9 @@ def _whole_events(text: bytes) -> tuple[list[TraceEvent], bytes, bool]:
 def _list(text: bytes) -> list[TraceEvent] | None:
     """Return the events up to the end of their list; None if it does not end in the text, or is none."""
     try:
-        content, _ = json.JSONDecoder().raw_decode("[" + text.decode("utf-8", errors="replace"))
-        return _DECODER.decode(msgspec.json.encode([item for item in content if isinstance(item, dict)]))
-    except (ValueError, RecursionError, msgspec.MsgspecError):
+        content, _ = json.JSONDecoder(parse_constant=str).raw_decode(
+            "[" + text.decode("utf-8", errors="replace")
+        )
+    except ValueError:
         return None
+    return _DECODER.decode(msgspec.json.encode(content))

@@ -16,7 +16,7 @@ from forescale.cost.timings import ProfiledOperator
 from forescale.errors import ReaderError, not_measured
 from forescale.profiles.parts import part_of
 from forescale.profiles.shapes import Shapes
-from forescale.profiles.stream import TraceEvent, Truncated, stream_events
+from forescale.profiles.stream import Header, TraceEvent, Truncated, stream_events
 from forescale.results import Result
 from forescale.struct import Struct, attributes
 
@@ -172,7 +172,7 @@ def summarise(path: Path, progress: Callable[[int], None] = lambda _: None) -> T
     for event in stream_events(path, progress):
         if isinstance(event, Truncated):
             collected.truncated = True
-        else:
+        elif not isinstance(event, Header):
             collected.add(event)
     on_device = bool(collected.kernels)
     calls = {name: np.frombuffer(times).reshape(-1, 2) for name, times in collected.kernels.items()}
