@@ -7,12 +7,12 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from forescale.errors import ReaderError, not_found, not_one_of, wrong_type
+from forescale.errors import ReaderError, not_found, not_one_of, wrong_format, wrong_type
 from forescale.files import is_folder
 from forescale.formula import number_of
 from forescale.graph.counts import flops_of_parameters
 from forescale.logs import RunLog, read_log, seconds_of
-from forescale.profiles import TraceSummary, summarise
+from forescale.profiles import TraceSummary, is_trace, summarise
 from forescale.projection.result import Projection
 from forescale.struct import Struct
 from forescale.units import parse, share_of
@@ -25,7 +25,6 @@ FIGURES: Mapping[str, Callable[[str], float | None]] = {
     "memory": lambda text: parse(text, "byte"),
 }
 """Figures that can be typed, and how each is read."""
-TRACES = (".json", ".json.gz")
 CLOSE = 0.03
 """How near a printed rate is to what a convention gives for the measured step."""
 
@@ -79,8 +78,8 @@ def measured_of(
                 )
             figures[name] = _figure(name, text)
             continue
-        for path in _files(Path(value)):
-            if path.name.endswith(TRACES):
+        for path in trace_files(Path(value)):
+            if is_trace(path):
                 traces.append(summarise(path, progress))
             else:
                 log = read_log(path)
@@ -97,16 +96,15 @@ def _figure(name: str, text: str) -> float:
     return value
 
 
-def _files(path: Path) -> list[Path]:
+def trace_files(path: Path) -> list[Path]:
+    """Return the traces of a folder, or the file itself."""
     if not is_folder(path):
         if not path.exists():
             raise ReaderError(path, not_found("log or trace", "figures are written step=12.4s"))
         return [path]
-    traces = sorted(item for item in path.iterdir() if item.name.endswith(TRACES))
+    traces = sorted(item for item in path.iterdir() if item.is_file() and is_trace(item))
     if not traces:
-        raise ReaderError(
-            path, wrong_type("--measured", str(path), "a folder with traces (*.json, *.json.gz)")
-        )
+        raise ReaderError(path, wrong_format("a folder with profiler traces", "none of its files is one"))
     return traces
 
 

@@ -1,7 +1,7 @@
 """Profiler traces of training steps: what each part of a step took on a rank, read in a stream."""
 
 from forescale.profiles.parts import part_of
-from forescale.profiles.stream import TraceEvent, stream_events
+from forescale.profiles.stream import TraceEvent, is_trace, stream_events
 from forescale.profiles.summary import TraceSummary, profile_rows, summarise
 from forescale.profiles.timed import Profile, is_profile, read_profile
 
@@ -10,6 +10,7 @@ __all__ = [
     "TraceEvent",
     "TraceSummary",
     "is_profile",
+    "is_trace",
     "part_of",
     "profile_rows",
     "read_profile",
