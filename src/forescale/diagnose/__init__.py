@@ -5,6 +5,7 @@ from forescale.diagnose.changes import ProfileComparison, compare_profiles
 from forescale.diagnose.diagnosis import Diagnosis, Explanation, diagnose
 from forescale.diagnose.groups import GROUPS, expected_groups, measured_groups
 from forescale.diagnose.measured import Convention, Measured, measured_of
+from forescale.diagnose.remedies import with_settings
 
 __all__ = [
     "CAUSES",
@@ -20,4 +21,5 @@ __all__ = [
     "expected_groups",
     "measured_groups",
     "measured_of",
+    "with_settings",
 ]
