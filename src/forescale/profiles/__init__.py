@@ -1,7 +1,8 @@
 """Profiler traces of training steps: what each part of a step took on a rank, read in a stream."""
 
+from forescale.profiles.events import TraceEvent
 from forescale.profiles.parts import part_of
-from forescale.profiles.stream import TraceEvent, is_trace, stream_events
+from forescale.profiles.stream import is_trace, stream_events
 from forescale.profiles.summary import TraceSummary, profile_rows, summarise
 from forescale.profiles.timed import Profile, is_profile, read_profile
 

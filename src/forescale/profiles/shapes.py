@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from forescale.profiles.stream import TraceEvent
+from forescale.profiles.events import TraceEvent
 from forescale.struct import attributes
 
 TYPES = {

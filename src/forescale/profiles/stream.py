@@ -11,7 +11,9 @@ from pathlib import Path
 import msgspec
 
 from forescale.errors import ReaderError, cannot_read, wrong_format
-from forescale.struct import Struct
+from forescale.profiles.events import Header, TraceEvent, Truncated
+from forescale.profiles.jax import with_categories
+from forescale.profiles.nsight import MAGIC, nsight_events
 
 CHUNK = 8 << 20
 """Bytes that are decoded at a time."""
@@ -30,53 +32,7 @@ _ENDLESS = re.compile(rb"(?<=[:\[,\s])(-?(?:NaN|Infinity))(?=\s*[,\]}])")
 """Numbers that JSON does not have; they are read as texts."""
 
 
-class TraceArguments(msgspec.Struct):
-    """What is read of the arguments of an event."""
-
-    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw(b"[]"))
-    types: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw(b"[]"))
-    concrete: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=msgspec.Raw(b"[]"))
-    external_id: int | str | None = msgspec.field(name="External id", default=None)
-    """Links a kernel with the operator that launched it."""
-    collective: str | None = msgspec.field(name="Collective name", default=None)
-    elements: int | str | None = msgspec.field(name="In msg nelems", default=None)
-    elements_out: int | str | None = msgspec.field(name="Out msg nelems", default=None)
-    ranks: int | str | None = msgspec.field(name="Group size", default=None)
-    dtype: str | None = None
-    """Of the elements of a message."""
-    device_type: int | None = msgspec.field(name="Device Type", default=None)
-    """0 is the host; of states of the allocator."""
-    allocated: float | str | None = msgspec.field(name="Total Allocated", default=None)
-    reserved: float | str | None = msgspec.field(name="Total Reserved", default=None)
-
-
-class TraceEvent(msgspec.Struct):
-    """One event; times are in microseconds."""
-
-    name: str = ""
-    ph: str = ""
-    cat: str = ""
-    ts: float | str = 0.0
-    dur: float | str = 0.0
-    pid: int | str = 0
-    tid: int | str = 0
-    args: TraceArguments | None = None
-
-
 _DECODER = msgspec.json.Decoder(list[TraceEvent])
-
-
-class Header(Struct, frozen=True):
-    """What precedes the events of a trace."""
-
-    devices: object = ()
-    """The list `deviceProperties`, unchecked."""
-
-
-class Truncated(Struct, frozen=True):
-    """That a trace ends before its last event."""
-
-    bytes_read: int
 
 
 def _chunks(path: Path) -> Iterator[bytes]:
@@ -103,10 +59,21 @@ def _chunks(path: Path) -> Iterator[bytes]:
                     unpack = zlib.decompressobj(GZIP)
 
 
+OTHER_FORMS = {
+    ".xplane.pb": "give the .trace.json.gz file next to it",
+    ".nsys-rep": "export it with nsys export --type sqlite",
+}
+"""Files of profilers that another file has the events of."""
+
+
 def is_trace(path: Path) -> bool:
-    """Say whether a file has a list of events, compressed or not."""
+    """Say whether a file is of a profiler: a list of events, compressed or not, or an export of Nsight Systems."""
+    if path.name.endswith(tuple(OTHER_FORMS)):
+        return True
     before = b""
     for chunk in _chunks(path):
+        if chunk.startswith(MAGIC) and not before:
+            return True
         if _START.search(before + chunk):
             return True
         before = chunk[-RETRIES * len("traceEvents") :]
@@ -121,7 +88,7 @@ def stream_events(
     Parameters
     ----------
     path
-        A chrome trace (JSON), compressed by gzip or not.
+        A chrome trace (JSON) of torch or JAX, compressed by gzip or not, or an SQLite export of Nsight Systems.
     progress
         Is called with the bytes read so far.
 
@@ -130,6 +97,16 @@ def stream_events(
     ReaderError
         If it has no list of events, or an event has a value of another type.
     """
+    for end, fix in OTHER_FORMS.items():
+        if path.name.endswith(end):
+            raise ReaderError(path, wrong_format("a trace that can be read", f"it is a {end} file", fix))
+    if next(_chunks(path), b"").startswith(MAGIC):
+        yield from nsight_events(path, progress)
+    else:
+        yield from with_categories(_chrome_events(path, progress))
+
+
+def _chrome_events(path: Path, progress: Callable[[int], None]) -> Iterator[Header | TraceEvent | Truncated]:
     total, rest, begun = 0, b"", False
     try:
         for chunk in _chunks(path):

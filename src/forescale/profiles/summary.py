@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from forescale.cost.timings import ProfiledOperator
 from forescale.errors import ReaderError, not_measured
+from forescale.profiles.events import Header, TraceEvent, Truncated
 from forescale.profiles.parts import part_of
 from forescale.profiles.shapes import Shapes
-from forescale.profiles.stream import Header, TraceEvent, Truncated, stream_events
+from forescale.profiles.stream import stream_events
 from forescale.results import Result
 from forescale.struct import Struct, attributes
 

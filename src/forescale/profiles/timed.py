@@ -19,9 +19,10 @@ from forescale.errors import ReaderError, SpecError
 from forescale.graph.ops import AttentionCore, Compute, Gemm
 from forescale.limits import Interval, within
 from forescale.memory.anchored import RankPeak
+from forescale.profiles.events import Header, TraceArguments, TraceEvent, Truncated
 from forescale.profiles.shapes import TYPES, factors_of, sizes_of
 from forescale.profiles.snapshot import read_snapshot
-from forescale.profiles.stream import Header, TraceArguments, TraceEvent, Truncated, is_trace, stream_events
+from forescale.profiles.stream import is_trace, stream_events
 from forescale.profiles.summary import DEVICE, MICRO, STEP, UPDATE
 from forescale.struct import Struct
 
