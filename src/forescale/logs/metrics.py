@@ -124,7 +124,7 @@ def wandb_poll(folder: Path) -> Poll:
 
 
 def _records(content: bytes, origin: int) -> Iterator[tuple[bytes, int]]:
-    """Yield the complete records of a log in LevelDB's format from the place `origin` on, with the place behind each."""
+    """Yield the complete records of a log in LevelDB's format from `origin` on, with the place behind each."""
     parts, place = b"", origin
     while place + HEAD <= origin + len(content):
         if BLOCK - place % BLOCK < HEAD:
