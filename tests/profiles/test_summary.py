@@ -123,6 +123,12 @@ def test_a_trace_of_the_host_counts_each_operator_by_itself(tmp_path):
     assert (result.on_device, result.idle_s) == (False, pytest.approx(5e-5))
 
 
+def test_the_scatter_of_steps(tmp_path):
+    events = [*EVENTS, step(2, 2000.0, 1300.0)]
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": events}))
+    assert summarise(tmp_path / "trace.json").step_error_s == pytest.approx(1e-4)
+
+
 @pytest.mark.parametrize(
     ("text", "error"),
     [

@@ -72,6 +72,8 @@ class TraceSummary(Result, Struct, frozen=True, kw_only=True):
     """Seconds of every message, in order, by collective."""
     truncated: bool = False
     """Whether the file ends before its last event."""
+    step_error_s: float = 0.0
+    """Standard error of the mean step, by the scatter between the marked steps; 0 of a single one."""
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per kind of work."""
@@ -198,6 +200,7 @@ def _summary(
 ) -> TraceSummary:
     times = np.concatenate(list(calls.values()))
     marked = np.array(collected.steps or [(times[:, 0].min(), times[:, 1].max())])
+    lengths = marked[:, 1] - marked[:, 0]
     steps, span = len(marked), (float(marked[:, 0].min()), float(marked[:, 1].max()))
     kinds = {name: part_of(name) for name in calls}
     groups: dict[str, list[Intervals]] = defaultdict(list)
@@ -216,7 +219,8 @@ def _summary(
     return TraceSummary(
         path=str(path),
         steps=steps,
-        step_s=float(np.median(marked[:, 1] - marked[:, 0])),
+        step_s=float(np.median(lengths)),
+        step_error_s=float(lengths.std(ddof=1)) / steps**0.5 if steps > 1 else 0.0,
         on_device=on_device,
         computing_s=length(computing) / steps,
         busy_s=busy / steps,
