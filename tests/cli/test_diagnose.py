@@ -59,11 +59,11 @@ def test_what_was_expected_has_no_cause(forescale):
         (("step=0s",), "wrong_type --measured step"),
         (("memory=70GiB",), "missing the time of a step"),
         (("no.log",), "not_found"),
+        (("step=9s", "--mfu-convention", "all"), "not_one_of --mfu-convention"),
     ],
 )
 def test_bad_input(forescale, measured, error):
-    flags = [item for one in measured for item in ("--measured", one)]
-    ran = forescale("diagnose", *QUESTION, *flags)
+    ran = forescale("diagnose", *QUESTION, *(("--measured", *measured) if measured else ()))
     assert (ran.code, ran.refused.startswith(error)) == (2, True), ran.refused
 
 

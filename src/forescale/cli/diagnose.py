@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 from forescale.atomic_write import writable
 from forescale.cli.advise import remedies_of
@@ -13,10 +12,6 @@ from forescale.cli.inputs import answered, read_question, refuse_presets
 from forescale.cli.options import Priced, grouped, option, output_option
 from forescale.cli.output import PageOptions
 from forescale.errors import missing
-
-Convention: TypeAlias = Literal[
-    "causal", "full", "hardware", "6nd", "causal:sparse", "full:sparse", "hardware:sparse", "6nd:sparse"
-]
 
 
 @grouped
@@ -29,14 +24,14 @@ def diagnose_command(
         "FILE|NAME=VALUE",
         panel="Measurement",
     ),
-    mfu_convention: Convention = option(
-        "How mfu and tflops are counted where they give the step time: FLOP of causal or full attention, all that "
-        "kernels execute, or 6 × parameters × tokens; over the dense peak or the sparse one.",
+    mfu_convention: str = option(
+        "FLOP that mfu and tflops count: causal, full, hardware or 6nd, with :sparse over the sparse peak.",
+        "WORD",
         default="causal",
         panel="Measurement",
     ),
     plot: Path | None = output_option(
-        "Write the measured step above the expected one: .svg, .png, .html, or .json for Perfetto.",
+        "Draw both steps: .svg, .png, .html, .json (Perfetto).",
         "FILE",
         flag="--output",
         check=writable,

@@ -38,15 +38,13 @@ def watch_command(
     *,
     request: Priced,
     log: Path | None = option(
-        "Log of the job, which is only read; standard input by default.", "FILE", flag="--log", panel=PANEL
+        "Log of the job; standard input by default.", "FILE", flag="--log", panel=PANEL
     ),
-    wandb_dir: Path | None = option(
-        "Folder of Weights & Biases instead of a log: its newest run.", "DIR", panel=PANEL
-    ),
-    tensorboard: Path | None = option("Folder of TensorBoard instead of a log.", "DIR", panel=PANEL),
+    wandb_dir: Path | None = option("Newest run of Weights & Biases in a folder.", "DIR", panel=PANEL),
+    tensorboard: Path | None = option("Folder of TensorBoard.", "DIR", panel=PANEL),
     follow: bool = option("Wait for more lines at the end of the log.", default=True, panel=PANEL),
     fail_below: float | None = option(
-        "End with exit code 3 where the speed stays below this share of the expected one, such as 0.8.",
+        "Exit code 3 below this share of the expected speed, such as 0.8.",
         "SHARE",
         panel=PANEL,
     ),

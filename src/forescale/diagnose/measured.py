@@ -77,6 +77,8 @@ def measured_of(
     SpecError
         If a figure is not one of those that are read.
     """
+    if convention not in CONVENTIONS:
+        raise not_one_of("--mfu-convention", convention, CONVENTIONS)
     figures: dict[str, float] = {}
     traces: list[TraceSummary] = []
     log: RunLog | None = None
