@@ -20,8 +20,9 @@ from forescale.graph.stages import virtual_stages
 from forescale.inputs import Prepared, prepare
 from forescale.memory.timeline import schedule_of
 from forescale.project import project
+from forescale.projection.components import CollectiveTime
 from forescale.question import Question
-from forescale.report.components import CollectiveTime, collectives_of
+from forescale.report.components import collectives_of
 from forescale.schedule.actions import Action, Kind, unpack
 from forescale.schedule.messages import lower
 from forescale.time.blocks import BlockSeconds

@@ -16,7 +16,7 @@ def with_categories(
 ) -> Iterator[Header | TraceEvent | Truncated]:
     """Yield events; operators of XLA and steps of `StepTraceAnnotation` with the category that torch gives them."""
     names: dict[tuple[str, object, object], str] = {}
-    lines: set[object] | None = None
+    lines: set[tuple[object, object]] | None = None
     for event in events:
         if isinstance(event, TraceEvent) and not event.cat:
             args = event.args or NONE
@@ -34,7 +34,7 @@ def with_categories(
         yield event
 
 
-def _lines(names: dict[tuple[str, object, object], str]) -> set[object]:
+def _lines(names: dict[tuple[str, object, object], str]) -> set[tuple[object, object]]:
     """Return the threads of the first device on which kernels run: its streams, or what stands for them."""
     devices = {name: pid for (kind, pid, _), name in names.items() if kind == "process_name"}
     first = min((name for name in devices if name.startswith(DEVICE)), default=None)

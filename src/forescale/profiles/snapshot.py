@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import msgspec
 
 from forescale import wording
-from forescale.errors import ReaderError
+from forescale.errors import ReaderError, SpecError
 from forescale.files import read_bytes
 from forescale.memory.anchored import RankPeak
 
@@ -105,7 +105,7 @@ KINDS = {
 }
 
 
-def _violation(content: object, text: str) -> str:
+def _violation(content: object, text: str) -> SpecError:
     """Return msgspec's description of a wrong value ("Expected `int` >= 0 - at `$.a[0].b`") in our terms."""
     _, kind, rest = text.partition(" - at `$")[0].split("`", 2)
     key = text.partition(" - at `$")[2].strip("`").removeprefix(".")
