@@ -48,13 +48,11 @@ class Measured(Struct, frozen=True, kw_only=True):
     mfu: float | None = None
     tflops: float | None = None
     peak_bytes: float | None = None
-    data_s: float | None = None
     traces: tuple[TraceSummary, ...] = ()
     """One per rank."""
     log: RunLog | None = None
     counted: str = ""
     """How FLOP were counted, where a rate gave the step time."""
-    sources: tuple[str, ...] = ()
 
 
 def measured_of(
@@ -96,7 +94,7 @@ def measured_of(
                 traces.append(summarise(path, progress))
             else:
                 log = read_log(path)
-    return _together(figures, log, traces, projection, tuple(values), convention)
+    return _together(figures, log, traces, projection, convention)
 
 
 def _figure(name: str, text: str) -> float:
@@ -127,7 +125,6 @@ def _together(
     log: RunLog | None,
     traces: Sequence[TraceSummary],
     projection: Projection,
-    sources: tuple[str, ...],
     convention: str,
 ) -> Measured:
     tokens, devices = projection.workload.tokens_per_step, projection.cluster.num_devices
@@ -147,17 +144,14 @@ def _together(
         name, _, _ = convention.partition(":")
         counted, flops = flops_by_convention(projection)[name]
         step, mfu, tflops = flops / rate, None, None  # rates then say nothing of how they are counted
-    data = traces[0].data_s if traces else None if log is None else log.typical("data_s")
     return Measured(
         step_s=step,
         mfu=mfu,
         tflops=tflops,
         peak_bytes=figures.get("memory", None if log is None else log.peak_bytes),
-        data_s=data,
         traces=tuple(traces),
         log=log,
         counted=counted,
-        sources=sources,
     )
 
 

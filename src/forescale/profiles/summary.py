@@ -18,7 +18,6 @@ from forescale.profiles.events import Header, TraceEvent, Truncated
 from forescale.profiles.parts import part_of
 from forescale.profiles.shapes import Shapes
 from forescale.profiles.stream import stream_events
-from forescale.results import Result
 from forescale.struct import Struct, attributes
 
 MICRO = 1e-6
@@ -35,7 +34,7 @@ MOST_MESSAGES = 10_000
 Intervals = NDArray[np.float64]
 
 
-class TraceSummary(Result, Struct, frozen=True, kw_only=True):
+class TraceSummary(Struct, frozen=True, kw_only=True):
     """What one rank did in a step; seconds of one step."""
 
     path: str
@@ -74,14 +73,6 @@ class TraceSummary(Result, Struct, frozen=True, kw_only=True):
     """Whether the file ends before its last event."""
     step_error_s: float = 0.0
     """Standard error of the mean step, by the scatter between the marked steps; 0 of a single one."""
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Return one row per kind of work."""
-        rows: list[dict[str, Any]] = [
-            {"part": name, "seconds": value, "exposed_s": self.exposed_s.get(name)}
-            for name, value in self.parts_s.items()
-        ]
-        return [*rows, {"part": "idle", "seconds": self.idle_s, "exposed_s": self.idle_s}]
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures."""

@@ -37,10 +37,9 @@ PRICED = ("fp32", "fp16", "bf16", "fp8")
 WIDTHS = {"float": 4.0, "half": 2.0, "bfloat16": 2.0, "byte": 1.0, "double": 8.0, "long": 8.0, "int": 4.0}
 """Bytes of an element, by the names that NCCL's events have, in lower case."""
 GATHERS = ("all_gather",)
-DURATION = Interval(ge=-1e12, le=1e12)
-ELEMENTS = Interval(ge=0, le=1e15)
+USUAL = Interval(ge=-1e12, le=1e15)
+"""Durations, elements and bytes of events."""
 RANKS = Interval(ge=0, le=2**24)
-BYTES = Interval(ge=0, le=1e24)
 NONE = TraceArguments()
 
 
@@ -138,14 +137,14 @@ class _Collected:
         elif event.name == "[memory]" and args.device_type:
             self.on_device = True
             for place, key, value in ((0, "Allocated", args.allocated), (1, "Reserved", args.reserved)):
-                size = self._number(event, f"Total {key}", value or 0, BYTES)
+                size = self._number(event, f"Total {key}", value or 0)
                 self.peaks[place] = max(self.peaks[place], size)
 
-    def _number(self, event: TraceEvent, key: str, value: object, allowed: Interval) -> float:
+    def _number(self, event: TraceEvent, key: str, value: object, allowed: Interval = USUAL) -> float:
         return float(within(value, allowed, f"'{key}' of event {self.count} ({event.name})"))
 
     def _seconds(self, event: TraceEvent) -> float:
-        return max(0.0, self._number(event, "dur", event.dur, DURATION) * MICRO)
+        return max(0.0, self._number(event, "dur", event.dur) * MICRO)
 
     def _add_kernel(self, event: TraceEvent, args: TraceArguments) -> None:
         seconds = self._seconds(event)
@@ -155,9 +154,9 @@ class _Collected:
         if kind is None or width is None:
             return
         key, value = ("Out", args.elements_out) if kind in GATHERS else ("In", args.elements)
-        elements = self._number(event, f"{key} msg nelems", value or 0, ELEMENTS)
+        elements = self._number(event, f"{key} msg nelems", value or 0)
         ranks = int(self._number(event, "Group size", args.ranks or 0, RANKS))
-        if elements and ranks > 1:
+        if elements > 0 and ranks > 1:
             message = (kind, elements * width, ranks, min(ranks, self.devices_per_node))
             self.fastest[message] = min(seconds, self.fastest.get(message, inf))
 
