@@ -1,6 +1,6 @@
 """How often `diagnose` ranks the cause of a slow step first: faults seeded into real steps of two gloo ranks.
 
-    unshare -n .venv/bin/python benchmarks/faults.py [--only NAME ...] [--clean 60] [--keep FOLDER]
+    unshare -n .venv/bin/python benchmarks/faults.py [--only NAME ...] [--clean 60] [--keep FOLDER] [--every-step]
 
 Each run is a step of a small model on two CPU processes with one thread each, recorded by torch.profiler while one
 fault of one size is at work. The expectation is a bench artifact of the same step without a fault, which takes turns
@@ -10,7 +10,8 @@ step by less than 5 % is listed and not counted. Runs without a fault are diagno
 The machine need not be idle: times at which the kernel gave a rank's core to another process are cut out of its
 trace (context switches by perf_event_open), a step is recorded `REPEATS` times, and of every interval between the
 beginnings and ends of operators the shortest is kept. So a fault, which is in every repetition, stays, and what other
-processes took does not. `slow_links` shapes the loopback interface of this process' own network namespace with tc,
+processes took does not. With `--every-step` the repetitions stay as they are, and `diagnose` judges their scatter.
+`slow_links` shapes the loopback interface of this process' own network namespace with tc,
 which needs one (`unshare -n`, as root).
 """
 
@@ -539,7 +540,12 @@ def agreed(value: bool) -> bool:
 
 
 def record(
-    _rank: int, kind: str, items: Sequence[tuple[str, float, str]], seconds: float, most: float
+    _rank: int,
+    kind: str,
+    items: Sequence[tuple[str, float, str]],
+    seconds: float,
+    most: float,
+    every_step: bool,
 ) -> None:
     """Record steps on one rank, with and without a fault in turn: of each item (fault, size, folder) two traces.
 
@@ -557,15 +563,16 @@ def record(
         with run.stack:
             if name:
                 FAULTS[name][1](run, size)
-            events = recorded({"clean": clean, "faulted": run})
+            recordings = recorded({"clean": clean, "faulted": run})
         disturbed = (waited_s() - before) / (time.monotonic() - start)
         if not agreed(disturbed <= most):
             left.append((name, size, folder))
             continue
-        for label, steps in events.items():
+        for label, steps in recordings.items():
             place = Path(folder) / label
             place.mkdir(parents=True, exist_ok=True)
-            (place / f"rank{run.rank}.json").write_text(json.dumps({"traceEvents": composed(steps)}))
+            events = in_sequence(steps) if every_step else composed(steps)
+            (place / f"rank{run.rank}.json").write_text(json.dumps({"traceEvents": events}))
 
 
 def recorded(runs: dict[str, Run]) -> dict[str, list[list[Event]]]:
@@ -677,6 +684,17 @@ def event_of(item: Any) -> Event:
         "ph": "X", "cat": "cpu_op" if host else "user_annotation", "name": name, "pid": 0,
         "tid": item.start_thread_id(), "ts": item.start_ns() / 1e3, "dur": item.duration_ns() / 1e3, "args": args,
     }  # fmt: skip
+
+
+def in_sequence(steps: Sequence[list[Event]]) -> list[Event]:
+    """Return all repetitions of a step, one after the other."""
+    now, result = 0.0, []
+    for number, (step, *inside) in enumerate(steps):
+        shift = now - step["ts"]
+        main = {**step, "name": f"ProfilerStep#{number}", "cat": "user_annotation"}
+        result += [{**item, "ts": item["ts"] + shift} for item in (main, *inside)]
+        now += step["dur"]
+    return result
 
 
 def composed(steps: Sequence[list[Event]]) -> list[Event]:
@@ -833,6 +851,9 @@ def main() -> int:
     parser.add_argument(
         "--disturbed", type=float, default=0.25, help="share of the time that others may have the cores"
     )
+    parser.add_argument(
+        "--every-step", action="store_true", help="keep all repetitions of a step, with their scatter"
+    )
     parser.add_argument("--reuse", action="store_true", help="diagnose the traces that --keep has")
     args = parser.parse_args()
     folder = args.keep or Path(tempfile.mkdtemp())
@@ -849,6 +870,7 @@ def main() -> int:
                 placed,
                 60.0 * args.minutes * (0.95 if kind == "dense" else 0.05),
                 args.disturbed,
+                args.every_step,
             )
         rows += [
             (name, size, *answer(question, Path(path))) for name, size, path in placed if whole(Path(path))

@@ -18,7 +18,7 @@ from forescale.advise import Advice, Check, Fit, Limits
 from forescale.advise import advise as advised
 from forescale.advise import check as checked
 from forescale.advise import fit as fitted
-from forescale.diagnose import Diagnosis, measured_of
+from forescale.diagnose import Diagnosis, measured_of, with_settings
 from forescale.diagnose import diagnose as diagnosed
 from forescale.diagnose.watch import Watcher
 from forescale.errors import UnknownKeyError, extra_missing, not_one_of, wrong_type
@@ -363,21 +363,27 @@ def check(
     )
 
 
-def diagnose(question: Question, *, measured: str | Path | Sequence[str | Path]) -> Diagnosis:
+def diagnose(
+    question: Question, *, measured: str | Path | Sequence[str | Path], mfu_convention: str = "causal"
+) -> Diagnosis:
     """Return how a measured step differs from the expected one, with the ranked causes.
 
     Parameters
     ----------
     measured
         A log, a profiler trace, a folder of traces, or a figure such as "step=12.4s"; or several of these.
+    mfu_convention
+        How TFLOP/s and MFU are counted where they give the step time: "causal", "full", "hardware" or "6nd", with
+        ":sparse" over the sparse peak.
 
     Raises
     ------
     SpecError
         If nothing in it states the time of a step.
     """
-    several = [measured] if isinstance(measured, str | Path) else measured
-    return diagnosed(question, measured_of([str(item) for item in several], project_as(question)), project_as)
+    several = [str(item) for item in ([measured] if isinstance(measured, str | Path) else measured)]
+    evidence = measured_of(several, project_as(question), convention=mfu_convention)
+    return with_settings(diagnosed(question, evidence, project_as), question, {})
 
 
 def watch(

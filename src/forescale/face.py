@@ -1108,6 +1108,7 @@ def diagnose(
     workload: Workload | None = None,
     *,
     measured: str | Path | Sequence[str | Path],
+    mfu_convention: str = "causal",
     devices: int | None = None,
     nodes: int | None = None,
     seq_len: int | str | None = None,
@@ -1178,6 +1179,9 @@ def diagnose(
     ----------
     measured
         A log, a profiler trace, a folder of traces, or a figure such as "step=12.4s"; or several of these.
+    mfu_convention
+        How TFLOP/s and MFU are counted where they give the step time: "causal", "full", "hardware" or "6nd", with
+        ":sparse" over the sparse peak.
     others
         See `ask`.
 
@@ -1186,7 +1190,7 @@ def diagnose(
     SpecError
         If nothing in it states the time of a step.
     """
-    return api.diagnose(question_of_layout(locals(), to_fit=True), measured=measured)
+    return api.diagnose(question_of_layout(locals(), to_fit=True), measured=measured, mfu_convention=mfu_convention)
 
 
 @names_checked

@@ -209,3 +209,16 @@ def test_a_file_on_several_machines(forescale, tmp_path):
 def test_machines_that_cannot_be_compared(forescale, arguments, error):
     ran = forescale("compare", *arguments)
     assert (ran.code, ran.refused.startswith(error)) == (2, True), ran.refused
+
+
+def test_two_profiles_are_recognised_by_their_content(forescale, tmp_path):
+    kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 0.0, "dur": 100.0}
+    for name, length in (("a", 100.0), ("b.trace", 150.0)):
+        (tmp_path / name).write_text(json.dumps({"traceEvents": [{**kernel, "dur": length}]}))
+    a, b, other = tmp_path / "a", tmp_path / "b.trace", tmp_path / "other.json"
+    content = json.loads(forescale("compare", a, b, "--json").out)
+    assert content["schema"] == "forescale.profile_comparison/1"
+    assert content["kernels"][0]["difference_s"] == pytest.approx(5e-5)
+    assert "B is slower" in forescale("compare", a, b).out
+    other.write_text("{}")
+    assert "wrong_format a profiler trace" in forescale("compare", a, other).refused

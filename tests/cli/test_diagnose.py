@@ -59,9 +59,68 @@ def test_what_was_expected_has_no_cause(forescale):
         (("step=0s",), "wrong_type --measured step"),
         (("memory=70GiB",), "missing the time of a step"),
         (("no.log",), "not_found"),
+        (("step=9s", "--mfu-convention", "all"), "not_one_of --mfu-convention"),
     ],
 )
 def test_bad_input(forescale, measured, error):
-    flags = [item for one in measured for item in ("--measured", one)]
-    ran = forescale("diagnose", *QUESTION, *flags)
+    ran = forescale("diagnose", *QUESTION, *(("--measured", *measured) if measured else ()))
     assert (ran.code, ran.refused.startswith(error)) == (2, True), ran.refused
+
+
+def test_a_rate_gives_the_step_by_its_convention(forescale):
+    from forescale.diagnose.measured import CONVENTIONS
+
+    steps = {name: _step(forescale, "mfu=40%", name) for name in CONVENTIONS}
+    assert steps["causal"] == document(forescale, "mfu=40%")["measured_s"]
+    assert steps["full"] > steps["causal"] > steps["6nd"]
+    assert steps["causal:sparse"] == pytest.approx(steps["causal"] / 2)
+    assert _step(forescale, "tflops=400", "full") / _step(forescale, "tflops=400", "causal") == pytest.approx(
+        steps["full"] / steps["causal"]
+    )
+    assert any("--mfu-convention" in remark for remark in document(forescale, "tflops=400")["remarks"])
+
+
+def _step(forescale, figure, convention):
+    ran = forescale("diagnose", *QUESTION, "--measured", figure, "--mfu-convention", convention, "--json")
+    return json.loads(ran.out)["measured_s"]
+
+
+AXOLOTL = """base_model: meta-llama/Llama-3.1-8B
+sequence_len: 8192
+micro_batch_size: 2
+gradient_accumulation_steps: 4
+flash_attention: true
+gradient_checkpointing: false
+fsdp: [full_shard]
+datasets: [{path: x, type: alpaca}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "setting"),
+    [
+        ((*QUESTION, "--framework", "megatron"), "without `--recompute-granularity full` and "),
+        ((*QUESTION, "--framework", "deepspeed"), 'set `"gradient_checkpointing": false`'),
+        (("a.yaml", "--cluster", "h100-sxm", "--devices", "16"), "set `gradient_checkpointing: false`"),
+    ],
+)
+def test_remedies_are_settings_of_the_framework(forescale, tmp_path, monkeypatch, arguments, setting):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.yaml").write_text(AXOLOTL)
+    expected = json.loads(forescale("diagnose", *arguments, "--measured", "step=1s", "--json").out)
+    seconds = 1.25 * expected["step_time_s"]
+    ran = forescale("diagnose", *arguments, "--measured", f"step={seconds}s", "--json")
+    remedies = {item["name"]: item["remedy"] for item in json.loads(ran.out)["causes"]}
+    assert setting in remedies["recompute"]
+
+
+def test_both_steps_on_one_time_axis(forescale, tmp_path):
+    path = tmp_path / "step.json"
+    forescale("diagnose", *QUESTION, "--measured", "step=12s", "--output", path)
+    slices = [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"]
+    assert [(item["pid"], item["name"]) for item in slices] == [
+        (0, "step"),
+        (0, "step, difference"),
+        (1, "step"),
+    ]
+    assert sum(item["dur"] for item in slices if item["pid"] == 0) == pytest.approx(12e6)

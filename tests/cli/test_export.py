@@ -230,3 +230,14 @@ def test_emit_writes_beside_the_ranking(forescale, tmp_path):
     assert "layouts" in ran.out
     refused = forescale("search", *SEARCH, "--emit", "megatron", "--pareto")
     assert "no_effect --emit" in refused.refused
+
+
+def test_execution_traces_of_ranks(forescale, tmp_path):
+    chakra = (*DENSE, *LAYOUT, "--to", "chakra")
+    ran = forescale("export", *chakra, "--ranks", "0,3", "--output", tmp_path / "traces")
+    assert ran.code == 0, ran.err
+    assert sorted(path.name for path in (tmp_path / "traces").iterdir()) == ["rank.0.et", "rank.3.et"]
+    assert forescale("export", *chakra).refused.startswith("missing --output")
+    place = ("--output", tmp_path / "others")
+    assert forescale("export", *chakra, "--ranks", "x", *place).refused.startswith("wrong_type --ranks")
+    assert forescale("export", *chakra, "--ranks", "99999", *place).refused.startswith("out_of_range --ranks")

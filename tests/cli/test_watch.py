@@ -23,5 +23,11 @@ def test_the_command_and_its_exit_code(forescale, tmp_path):
     ]
     assert forescale("watch", *question, "--log", path, "--no-follow").code == 0
     assert forescale("watch", *question, "--log", path, "--no-follow", "--fail-below", "0.8").code == 3
-    ran = forescale("watch", *question, "--log", tmp_path / "none")
-    assert (ran.code, ran.refused.split()[0]) == (2, "not_found")
+    for arguments, error in (
+        (("--log", tmp_path / "none"), "not_found"),
+        (("--log", path, "--tensorboard", tmp_path), "conflicts"),
+        (("--tensorboard", tmp_path), "not_found"),
+        (("--wandb-dir", tmp_path), "not_found"),
+    ):
+        ran = forescale("watch", *question, *arguments)
+        assert (ran.code, ran.refused.split()[0]) == (2, error)

@@ -140,3 +140,17 @@ def test_a_trace_of_the_host_alone_is_said():
 def test_a_step_is_needed():
     with raises(SpecError, "missing the time of a step"):
         diagnose(dense(), replace(Measured(), peak_bytes=1e9), project)
+
+
+def test_a_picture_shades_what_differs():
+    groups = expected_groups(dense(), project(dense()))
+    more = {**groups, "attention": groups["attention"] + 1.0, "waiting": groups["waiting"] / 2}
+    (chart,) = diagnose(dense(), measured(more), project).pictures()
+    one, other = chart.bars
+    assert one.values["attention, difference"] == pytest.approx(1.0)
+    assert one.values["waiting, difference"] == 0.0
+    assert other.values["waiting, difference"] == pytest.approx(groups["waiting"] / 2)
+    assert (one.total, other.total) == pytest.approx((sum(more.values()), sum(groups.values())))
+    assert chart.parts[:2] == ("attention", "attention, difference")
+    colours = dict(zip(*chart.spec()["layer"][0]["encoding"]["color"]["scale"].values(), strict=True))
+    assert colours["attention, difference"].startswith(colours["attention"])

@@ -156,3 +156,13 @@ def test_profile_rows_keep_what_is_known():
     assert work.waiting_s == pytest.approx({"pauses": 0.004, "gaps": 0.008})
     assert (work.flops, work.attention) == ({"fp32": 2e9}, {"forward": 16.0, "backward": 16.0})
     assert replace(one, shapes=Shapes()).shapes.flops == {}
+
+
+def test_scatter_between_steps_is_no_cause():
+    waits = {"idle_s": 0.026, "pauses_s": 0.02, "pauses": 3}
+    assert [sign.name for sign in signs(trace(**waits, step_error_s=0.005))] == ["host_gaps"]
+    assert signs(trace(**waits, step_error_s=0.01)) == []
+    recomputed = trace(
+        RECOMPUTED, shapes={"attention": {"forward": 16.0, "backward": 8.0}}, step_error_s=0.01
+    )
+    assert [sign.name for sign in signs(recomputed)] == ["recompute"]

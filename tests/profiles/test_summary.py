@@ -123,6 +123,12 @@ def test_a_trace_of_the_host_counts_each_operator_by_itself(tmp_path):
     assert (result.on_device, result.idle_s) == (False, pytest.approx(5e-5))
 
 
+def test_the_scatter_of_steps(tmp_path):
+    events = [*EVENTS, step(2, 2000.0, 1300.0)]
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": events}))
+    assert summarise(tmp_path / "trace.json").step_error_s == pytest.approx(1e-4)
+
+
 @pytest.mark.parametrize(
     ("text", "error"),
     [
@@ -161,3 +167,18 @@ def test_unions_of_intervals():
     one, other = np.array([[0.0, 2.0], [5.0, 6.0]]), np.array([[1.0, 3.0], [6.0, 7.0], [9.0, 10.0]])
     assert union([one, other]).tolist() == [[0.0, 3.0], [5.0, 7.0], [9.0, 10.0]]
     assert union([]).tolist() == []
+
+
+def test_an_event_of_another_type_is_an_error_and_no_break(tmp_path):
+    text = json.dumps(DOCUMENT).replace('"dur": 300.0', '"dur": [300.0]', 1)
+    (tmp_path / "trace.json").write_text(text)
+    with raises(ReaderError, "wrong_format a chrome trace"):
+        summarise(tmp_path / "trace.json")
+
+
+def test_factors_that_are_no_numbers_count_nothing(tmp_path):
+    product = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1.0, "dur": 5.0}
+    dims = ([[2, 3], [3, 4]], [["a", 3], [3, 4]], [[[2], [3]], [3, 4]])
+    events = [{**product, "args": {"Input Dims": one, "Input type": ["float", "float"]}} for one in dims]
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": events}))
+    assert summarise(tmp_path / "trace.json").shapes.flops == {"fp32": 48.0}

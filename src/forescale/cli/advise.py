@@ -87,7 +87,7 @@ def fit_command(
     question = read_question(request, to_fit=False)
     refuse_presets(question, "fit")
     question = limited(question, change.max_memory)
-    keep, remedies = tuple(change.keep or ()), _remedies(request)
+    keep, remedies = tuple(change.keep or ()), remedies_of(request)
     if remedies:
         text = partial(_text_of, remedies=remedies, question=question)
         result = fit(question, keep=keep, pairs=change.pairs, text_of=text)
@@ -98,7 +98,7 @@ def fit_command(
     show(answer_of(result, partial(fit_view, most=change.top), question=question), output)
 
 
-def _file_of(request: Asked) -> Path | None:
+def file_of(request: Asked) -> Path | None:
     """Return the framework's file that is asked about, if there is one."""
     from forescale.frameworks.readers import is_bare_model
 
@@ -110,7 +110,7 @@ def _file_of(request: Asked) -> Path | None:
     )
 
 
-def _remedies(request: Asked) -> Remedies:
+def remedies_of(request: Asked) -> Remedies:
     """Return the keys of a file by the change of the layout that they make; none if the file's format has none."""
     from forescale.catalogue.models import load_model
     from forescale.frameworks.readers import read_file
@@ -118,7 +118,7 @@ def _remedies(request: Asked) -> Remedies:
 
     try:
         options = Options(model_of=load_model, num_devices=request.cluster.devices, strict=False)
-        file = _file_of(request)
+        file = file_of(request)
         return {} if file is None else read_file(file, options).remedies
     except ForescaleError:  # such as a plan
         return {}
@@ -137,7 +137,7 @@ def _write_patched(request: Asked, result: Fit, remedies: Remedies, change: Chan
 
     if change.output_file is None or not change.patch:
         raise required_with("--patch and --output FILE", "--patch" if change.patch else "--output")
-    file = _file_of(request)
+    file = file_of(request)
     if file is None or not remedies:
         raise no_effect(
             "--patch", "its keys are not known for this file", "give a file of a Hugging Face trainer"

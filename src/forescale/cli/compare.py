@@ -1,4 +1,4 @@
-"""`forescale compare`: two plans, term by term."""
+"""`forescale compare`: two plans, term by term, or two profiler traces, kernel by kernel."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from forescale.cli.options import (
 from forescale.cli.output import PageOptions
 from forescale.cli.scan import amount
 from forescale.cli.space import SpaceOptions, asked_space
-from forescale.errors import ReaderError, missing, wrong_type
+from forescale.errors import ReaderError, missing, wrong_format, wrong_type
+from forescale.files import is_file, is_folder
 from forescale.io.document import is_written, numbered, read_layout
 from forescale.limits import DEVICES, Interval, whole_of, within
 
@@ -37,7 +38,10 @@ if TYPE_CHECKING:
     from forescale.projection.result import Projection
     from forescale.question import Question
 
-KINDS = "a plan (.toml, .yaml), or what project or search printed with --json (.json, FILE#2 is the second layout)"
+KINDS = (
+    "a plan (.toml, .yaml), what project or search printed with --json (.json, FILE#2 is the second layout), or a "
+    "profiler trace (or a folder of them, one per rank)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +76,7 @@ def compare_command(
     cost: CostOptions,
     output: PageOptions,
 ) -> None:
-    """Compare two plans or projections term by term, or one model on several clusters or numbers of devices."""
+    """Compare two plans, projections or profiler traces term by term, or one model on several machines."""
     from forescale.search.compare import compare
 
     if request.model is None and request.plan.plan is None and request.plan.config is None:
@@ -82,6 +86,9 @@ def compare_command(
         return
     _refuse_machines(request)
     a, budget = request.model or "", amount("--equal-budget", equal_budget)
+    if any(map(_is_profile, (a, b))):
+        _compare_profiles(Path(a), Path(b), output)
+        return
     if budget is not None:
         from forescale.cli.render.run import equal_budget_view
         from forescale.whole_run.plans import at_equal_budget
@@ -93,6 +100,27 @@ def compare_command(
     from forescale.cli.render.compare import comparison_view
 
     show(answer_of(result, comparison_view), output)
+
+
+def _is_profile(text: str) -> bool:
+    from forescale.profiles import is_trace
+
+    path = Path(text)
+    return is_folder(path) or (is_file(path) and is_trace(path))
+
+
+def _compare_profiles(a: Path, b: Path, output: PageOptions) -> None:
+    from forescale.cli.progress import ReadingBar
+    from forescale.cli.render.changes import changes_view
+    from forescale.diagnose import compare_profiles
+
+    for path in (a, b):
+        if not _is_profile(str(path)):
+            fix = "compare two traces; forescale diagnose --measured compares a trace with a projection"
+            raise ReaderError(path, wrong_format("a profiler trace", "", fix))
+    with ReadingBar(max(1, *(path.stat().st_size for path in (a, b)))) as progress:
+        result = compare_profiles(a, b, progress)
+    show(answer_of(result, changes_view), output)
 
 
 def _refuse_machines(request: OnMachines) -> None:

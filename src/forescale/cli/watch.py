@@ -17,11 +17,13 @@ from forescale.cli.codes import FAILED
 from forescale.cli.console import say
 from forescale.cli.inputs import answered, read_question, refuse_presets
 from forescale.cli.options import Priced, bounded, grouped, option
-from forescale.errors import ReaderError, not_found
+from forescale.errors import ReaderError, conflicts, not_found
 from forescale.limits import COUNT, PORTS, PRICE
 
 if TYPE_CHECKING:
     from forescale.diagnose.watch import Event, Watcher
+    from forescale.logs.formats import StepRecord
+    from forescale.logs.metrics import Point, Poll
 
 PANEL = "Log"
 POLL_S = 0.5
@@ -36,11 +38,13 @@ def watch_command(
     *,
     request: Priced,
     log: Path | None = option(
-        "Log of the job, which is only read; standard input by default.", "FILE", flag="--log", panel=PANEL
+        "Log of the job; standard input by default.", "FILE", flag="--log", panel=PANEL
     ),
+    wandb_dir: Path | None = option("Newest run of Weights & Biases in a folder.", "DIR", panel=PANEL),
+    tensorboard: Path | None = option("Folder of TensorBoard.", "DIR", panel=PANEL),
     follow: bool = option("Wait for more lines at the end of the log.", default=True, panel=PANEL),
     fail_below: float | None = option(
-        "End with exit code 3 where the speed stays below this share of the expected one, such as 0.8.",
+        "Exit code 3 below this share of the expected speed, such as 0.8.",
         "SHARE",
         panel=PANEL,
     ),
@@ -62,15 +66,13 @@ def watch_command(
 
     question = read_question(request)
     refuse_presets(question, "watch")
-    if log is not None and not log.exists():
-        raise ReaderError(log, not_found("log"))
+    lines = _lines(log, wandb_dir, tensorboard, follow=follow)
     watcher = Watcher(answered(question), price_per_device_hour=price_per_device_hour, fail_below=fail_below)
     step = watcher.projection.step_time
     say(f"expected {step.expected:.4g} s per step ({step.low:.4g} to {step.high:.4g})")
     if prometheus is not None:
         server = served(watcher, host, prometheus)
         say(f"metrics at http://{host}:{server.server_port}/metrics")
-    lines = _typed() if log is None else followed(log, follow=follow)
     for line in lines:
         for event in watcher.feed(line):
             _print(watcher, event, every)
@@ -107,8 +109,33 @@ def _state(watcher: Watcher) -> str:
     return " · ".join(parts)
 
 
-def _typed() -> Iterator[str]:
-    yield from sys.stdin
+def _lines(
+    log: Path | None, wandb_dir: Path | None, tensorboard: Path | None, *, follow: bool
+) -> Iterator[str] | Iterator[StepRecord]:
+    """Return the lines of a log, or the records of metrics, as they are written."""
+    from forescale.logs.metrics import records_of, tensorboard_poll, wandb_poll
+
+    sources = {"--log": log, "--wandb-dir": wandb_dir, "--tensorboard": tensorboard}
+    paths = {name: path for name, path in sources.items() if path is not None}
+    if len(paths) > 1:
+        raise conflicts([*paths])
+    for path in paths.values():
+        if not path.exists():
+            raise ReaderError(path, not_found("log" if path is log else "folder"))
+    if wandb_dir is not None or tensorboard is not None:
+        poll = tensorboard_poll(tensorboard) if wandb_dir is None else wandb_poll(wandb_dir)  # type: ignore[arg-type]
+        return records_of(_polled(poll, follow=follow))
+    return iter(sys.stdin) if log is None else followed(log, follow=follow)
+
+
+def _polled(poll: Poll, *, follow: bool) -> Iterator[Point]:
+    while True:
+        points = [*poll()]
+        yield from points
+        if not points:
+            if not follow:
+                return
+            time.sleep(POLL_S)
 
 
 def followed(path: Path, *, follow: bool) -> Iterator[str]:

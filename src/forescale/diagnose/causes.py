@@ -6,14 +6,15 @@ the whole step. A new cause is a new row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from msgspec.structs import replace
 
 from forescale.files import packaged
 from forescale.question import Question
-from forescale.spec.layout import Overlap, Recompute
+from forescale.spec.framework import merged
+from forescale.spec.layout import Recompute
 from forescale.struct import Struct
 
 GRADES = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
@@ -40,38 +41,12 @@ class Cause(Struct, frozen=True, kw_only=True):
         return str(packaged("causes")["projected"][self.name][1])
 
 
-def _layout(**changes: Any) -> Change:  # noqa: ANN401  (fields of a layout)
+def _layout(**words: Any) -> Change:  # noqa: ANN401  (fields of a layout, and of the tables in it)
     def change(question: Question, grade: float) -> Question | None:  # noqa: ARG001
-        layout = question.layout
-        return None if _has(layout, changes) else question.with_layout(replace(layout, **changes))
+        layout = merged(question.layout, words)
+        return None if layout == question.layout else question.with_layout(layout)
 
     return change
-
-
-def _kernels(**changes: Any) -> Change:  # noqa: ANN401
-    def change(question: Question, grade: float) -> Question | None:  # noqa: ARG001
-        layout = question.layout
-        if _has(layout.kernels, changes):
-            return None
-        return question.with_layout(replace(layout, kernels=replace(layout.kernels, **changes)))
-
-    return change
-
-
-def _overlap(*names: str) -> Change:
-    def change(question: Question, grade: float) -> Question | None:  # noqa: ARG001
-        layout = question.layout
-        off: Mapping[str, Any] = dict.fromkeys(names, False)
-        if _has(layout.overlap, off):
-            return None
-        overlap: Overlap = replace(layout.overlap, **off)
-        return question.with_layout(replace(layout, overlap=overlap))
-
-    return change
-
-
-def _has(values: object, changes: Mapping[str, Any]) -> bool:
-    return all(getattr(values, name) == value for name, value in changes.items())
 
 
 def _precision(compute: str) -> Change:
@@ -137,19 +112,15 @@ def _host(question: Question, grade: float) -> Question | None:
 
 
 def _imbalance(question: Question, grade: float) -> Question | None:
-    layout = question.layout
-    moe = question.model.moe
+    layout, moe = question.layout, question.model.moe
     if moe is None or layout.ep == 1 or grade > min(layout.ep, moe.num_experts / moe.top_k):
         return None
-    routing = replace(layout.routing, imbalance=layout.routing.imbalance * grade)
-    return question.with_layout(replace(layout, routing=routing))
+    return _layout(routing={"imbalance": layout.routing.imbalance * grade})(question, grade)
 
 
-def _half_batches(question: Question, grade: float) -> Question | None:  # noqa: ARG001
+def _half_batches(question: Question, grade: float) -> Question | None:
     size = question.layout.micro_batch_size
-    if size % 2:
-        return None
-    return question.with_layout(replace(question.layout, micro_batch_size=size // 2))
+    return None if size % 2 else _layout(micro_batch_size=size // 2)(question, grade)
 
 
 CAUSES: tuple[Cause, ...] = (
@@ -164,9 +135,11 @@ CAUSES: tuple[Cause, ...] = (
             _precision("bf16")(question, grade) if question.workload.precision.is_narrow else None
         ),
     ),
-    Cause(name="no_overlap_of_gradients", change=_overlap("grad_reduce", "param_gather")),
-    Cause(name="no_overlap_of_tensor", change=_overlap("tensor")),
-    Cause(name="unfused_kernels", change=_kernels(fused_update=False)),
+    Cause(
+        name="no_overlap_of_gradients", change=_layout(overlap={"grad_reduce": False, "param_gather": False})
+    ),
+    Cause(name="no_overlap_of_tensor", change=_layout(overlap={"tensor": False})),
+    Cause(name="unfused_kernels", change=_layout(kernels={"fused_update": False})),
     Cause(name="small_micro_batches", change=_half_batches),
     Cause(name="expert_imbalance", change=_imbalance, grades=GRADES),
     Cause(name="slow_clock", change=_clock, grades=GRADES),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from forescale.diagnose.causes import CAUSES, Cause
@@ -18,6 +18,8 @@ from forescale.question import Question
 from forescale.results import Result
 from forescale.struct import Struct, attributes, jsonable
 from forescale.units import GIB
+from forescale.view.axes import DIFFERENCE
+from forescale.view.bars import Bar, BarChart
 
 SCHEMA = "forescale.diagnosis/1"
 Verdict: TypeAlias = Literal["as expected", "slower", "faster"]
@@ -70,6 +72,28 @@ class Diagnosis(Result, Struct, frozen=True, kw_only=True):
         """Seconds by which the step is longer than expected."""
         return self.measured_s - self.projection.step_time_s
 
+    def pictures(self) -> Sequence[BarChart]:
+        """Return the measured step above the expected one; what either has more of a part is shaded."""
+        names = ("measured", "expected")
+        steps = (self.measured, self.expected)
+        if not self.measured:
+            steps = ({"step": self.measured_s}, {"step": self.projection.step_time_s})
+        bars = [
+            Bar(label=label, values={
+                key: value
+                for part in step
+                for key, value in (
+                    (part, min(step[part], other[part])),
+                    (part + DIFFERENCE, max(0.0, step[part] - other[part])),
+                )
+            })
+            for label, step, other in zip(names, steps, reversed(steps), strict=True)
+        ]  # fmt: skip
+        title = f"A step of {self.projection.model.name}, measured and expected"
+        return [
+            BarChart(title=title, note="", axis="", unit="s", bars=tuple(bars), order=tuple(bars[0].values))
+        ]
+
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per cause."""
         names = ("name", "text", "seconds", "explained", "evidence", "remedy", "grade")
@@ -105,7 +129,10 @@ def diagnose(question: Question, measured: Measured, projected: Project) -> Diag
     """
     projection = projected(question)
     if measured.step_s is None:
-        raise missing("the time of a step", "give --measured step=12.4s, a log with step times, or a trace")
+        raise missing(
+            "the time of a step",
+            "give --measured step=12.4s (or mfu, tflops, tokens_per_s_per_device), a log with step times, or a trace",
+        )
     work = expected_work(question)
     expected = expected_groups(question, projection)
     if work.operators:
@@ -144,6 +171,8 @@ def _remarks(measured: Measured, projection: Projection) -> Iterator[str]:
             f"memory: {peak / GIB:.1f} GiB measured, {memory.peak_low_bytes / GIB:.1f} to "
             f"{memory.peak_high_bytes / GIB:.1f} expected: {more} than this layout takes"
         )
+    if measured.counted:
+        yield f"the step time is from a rate of {measured.counted}; --mfu-convention counts otherwise"
     if measured.log is not None and measured.log.out_of_memory:
         yield "the log says that memory ran out"
     if measured.log is not None and measured.log.restarts:

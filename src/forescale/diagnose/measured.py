@@ -7,12 +7,13 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from forescale.errors import ReaderError, not_found, not_one_of, wrong_type
+from forescale.errors import ReaderError, not_found, not_one_of, wrong_format, wrong_type
 from forescale.files import is_folder
 from forescale.formula import number_of
 from forescale.graph.counts import flops_of_parameters
 from forescale.logs import RunLog, read_log, seconds_of
-from forescale.profiles import TraceSummary, summarise
+from forescale.profiles import TraceSummary, is_trace, summarise
+from forescale.project import peak_rate
 from forescale.projection.result import Projection
 from forescale.struct import Struct
 from forescale.units import parse, share_of
@@ -25,7 +26,6 @@ FIGURES: Mapping[str, Callable[[str], float | None]] = {
     "memory": lambda text: parse(text, "byte"),
 }
 """Figures that can be typed, and how each is read."""
-TRACES = (".json", ".json.gz")
 CLOSE = 0.03
 """How near a printed rate is to what a convention gives for the measured step."""
 
@@ -48,17 +48,25 @@ class Measured(Struct, frozen=True, kw_only=True):
     mfu: float | None = None
     tflops: float | None = None
     peak_bytes: float | None = None
-    data_s: float | None = None
     traces: tuple[TraceSummary, ...] = ()
     """One per rank."""
     log: RunLog | None = None
-    sources: tuple[str, ...] = ()
+    counted: str = ""
+    """How FLOP were counted, where a rate gave the step time."""
 
 
 def measured_of(
-    values: Sequence[str], projection: Projection, progress: Callable[[int], None] = lambda _: None
+    values: Sequence[str],
+    projection: Projection,
+    progress: Callable[[int], None] = lambda _: None,
+    convention: str = "causal",
 ) -> Measured:
     """Return what figures (`step=12.4s`), logs and traces say; rates become seconds by the tokens of a step.
+
+    Parameters
+    ----------
+    convention
+        How TFLOP/s and MFU are counted, one of `CONVENTIONS`, where they give the step time.
 
     Raises
     ------
@@ -67,6 +75,8 @@ def measured_of(
     SpecError
         If a figure is not one of those that are read.
     """
+    if convention not in CONVENTIONS:
+        raise not_one_of("--mfu-convention", convention, CONVENTIONS)
     figures: dict[str, float] = {}
     traces: list[TraceSummary] = []
     log: RunLog | None = None
@@ -79,12 +89,12 @@ def measured_of(
                 )
             figures[name] = _figure(name, text)
             continue
-        for path in _files(Path(value)):
-            if path.name.endswith(TRACES):
+        for path in trace_files(Path(value)):
+            if is_trace(path):
                 traces.append(summarise(path, progress))
             else:
                 log = read_log(path)
-    return _together(figures, log, traces, projection, tuple(values))
+    return _together(figures, log, traces, projection, convention)
 
 
 def _figure(name: str, text: str) -> float:
@@ -93,20 +103,20 @@ def _figure(name: str, text: str) -> float:
     except ValueError as error:
         raise wrong_type(f"--measured {name}", text, "a number") from error
     if value is None or not value > 0.0:
-        raise wrong_type(f"--measured {name}", text, "a number greater than 0")
+        allowed = "a share from 0 to 100%, such as 35%" if name == "mfu" else "a number greater than 0"
+        raise wrong_type(f"--measured {name}", text, allowed)
     return value
 
 
-def _files(path: Path) -> list[Path]:
+def trace_files(path: Path) -> list[Path]:
+    """Return the traces of a folder, or the file itself."""
     if not is_folder(path):
         if not path.exists():
             raise ReaderError(path, not_found("log or trace", "figures are written step=12.4s"))
         return [path]
-    traces = sorted(item for item in path.iterdir() if item.name.endswith(TRACES))
+    traces = sorted(item for item in path.iterdir() if item.is_file() and is_trace(item))
     if not traces:
-        raise ReaderError(
-            path, wrong_type("--measured", str(path), "a folder with traces (*.json, *.json.gz)")
-        )
+        raise ReaderError(path, wrong_format("a folder with profiler traces", "none of its files is one"))
     return traces
 
 
@@ -115,7 +125,7 @@ def _together(
     log: RunLog | None,
     traces: Sequence[TraceSummary],
     projection: Projection,
-    sources: tuple[str, ...],
+    convention: str,
 ) -> Measured:
     tokens, devices = projection.workload.tokens_per_step, projection.cluster.num_devices
     step = figures.get("step")
@@ -128,37 +138,58 @@ def _together(
     if step is None and log is not None:
         step = log.step_seconds(step_of)
     mfu = figures.get("mfu", None if log is None else log.typical("mfu"))
-    if step is None and mfu is not None:  # which then says nothing of how it is counted
-        step, mfu = projection.step_time_s * projection.mfu / mfu, None
-    data = traces[0].data_s if traces else None if log is None else log.typical("data_s")
+    tflops = figures.get("tflops", None if log is None else log.typical("tflops"))
+    counted = ""
+    if step is None and (rate := _flops_per_s(mfu, tflops, projection, convention)) is not None:
+        name, _, _ = convention.partition(":")
+        counted, flops = flops_by_convention(projection)[name]
+        step, mfu, tflops = flops / rate, None, None  # rates then say nothing of how they are counted
     return Measured(
         step_s=step,
         mfu=mfu,
-        tflops=figures.get("tflops", None if log is None else log.typical("tflops")),
+        tflops=tflops,
         peak_bytes=figures.get("memory", None if log is None else log.peak_bytes),
-        data_s=data,
         traces=tuple(traces),
         log=log,
-        sources=sources,
+        counted=counted,
     )
+
+
+SPARSE = ":sparse"
+CONVENTIONS = tuple(f"{name}{end}" for end in ("", SPARSE) for name in ("causal", "full", "hardware", "6nd"))
+"""Ways of counting FLOP, over the peak of dense or of sparse matrices."""
+
+
+def flops_by_convention(projection: Projection) -> dict[str, tuple[str, float]]:
+    """Return what each way of counting FLOP includes, and the FLOP of a step by it."""
+    tokens = projection.workload.tokens_per_step
+    dense = number_of(flops_of_parameters(parameters=projection.params.active, tokens=tokens))
+    return {
+        "causal": ("causal attention, no recompute", projection.model_flops_per_step),
+        "full": ("attention as if nothing were masked", projection.model_flops_full_attention_per_step),
+        "hardware": ("what kernels execute, recompute included", projection.hardware_flops_per_step),
+        "6nd": ("6 × active parameters × tokens, without attention", dense),
+    }
+
+
+def _flops_per_s(
+    mfu: float | None, tflops: float | None, projection: Projection, convention: str
+) -> float | None:
+    """Return the FLOP per second of all devices that a rate states."""
+    devices = projection.cluster.num_devices
+    if tflops is not None:
+        return tflops * 1e12 * devices
+    peak = peak_rate(projection.cluster, projection.workload) * (2.0 if convention.endswith(SPARSE) else 1.0)
+    return None if mfu is None else mfu * peak * devices
 
 
 def conventions(measured: Measured, projection: Projection, peak_flops: float) -> tuple[Convention, ...]:
     """Return the ways of counting that the printed TFLOP/s or MFU agrees with, at the measured step."""
     if measured.step_s is None or (measured.tflops is None and measured.mfu is None):
         return ()
-    devices = projection.cluster.num_devices
-    rate = 1.0 / measured.step_s / devices
-    tokens = projection.workload.tokens_per_step
-    dense = number_of(flops_of_parameters(parameters=projection.params.active, tokens=tokens))
-    flops = {
-        "causal": ("causal attention, no recompute", projection.model_flops_per_step),
-        "full": ("attention as if nothing were masked", projection.model_flops_full_attention_per_step),
-        "hardware": ("what kernels execute, recompute included", projection.hardware_flops_per_step),
-        "6nd": ("6 × active parameters × tokens, without attention", dense),
-    }
+    rate = 1.0 / measured.step_s / projection.cluster.num_devices
     result = []
-    for name, (text, value) in flops.items():
+    for name, (text, value) in flops_by_convention(projection).items():
         for peak, note in ((1.0, ""), (2.0, " over the peak of sparse matrices")):
             share = value * rate / (peak_flops * peak)
             near_rate = (
@@ -170,7 +201,7 @@ def conventions(measured: Measured, projection: Projection, peak_flops: float) -
                 usual = name == "causal" and peak == 1.0
                 result.append(
                     Convention(
-                        name=name + (":sparse" if note else ""), text=text + note, value=shown, usual=usual
+                        name=name + (SPARSE if note else ""), text=text + note, value=shown, usual=usual
                     )
                 )
     return tuple(result)

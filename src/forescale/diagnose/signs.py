@@ -19,6 +19,9 @@ from forescale.struct import Struct
 
 SHOWN = 0.03
 """Share of the expected step that a cause must take to be named."""
+ERRORS = 2.0 * 2.0**0.5
+"""Standard errors of the mean step that a cause known by its time must take: two of the difference of two means, of
+which the expected one scatters alike."""
 MORE = 1.02
 """Ratio from which on calls, FLOP or bytes are more than expected."""
 LONGER = 1.07
@@ -147,10 +150,11 @@ def signs_of(case: Comparison) -> list[Sign]:
     """Return the causes that a profile shows, the one that takes most first.
 
     Work that is not the expected one comes before waiting and messages, and what follows from it is not named. Where
-    the step is not longer than expected, nothing else is.
+    the step is not longer than expected, nothing else is; nor is what the scatter between the recorded steps explains.
     """
     least = SHOWN * case.step_s
     structural = [sign for rule in STRUCTURAL for sign in rule(case) if abs(sign.seconds) > least]
+    least = max(least, ERRORS * fmean(trace.step_error_s for trace in case.traces))
     longer = fmean(trace.step_s for trace in case.traces) > case.step_s + least
     rules = () if not longer else OTHERS if structural else (*OTHERS, *OPERATORS)
     others = [sign for rule in rules for sign in rule(case) if sign.seconds > least]

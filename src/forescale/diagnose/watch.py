@@ -98,8 +98,8 @@ class Watcher:
             return None
         return self.price * self.projection.cluster.num_devices * self.total_s / 3600.0
 
-    def feed(self, line: str) -> Iterator[Event]:
-        """Yield what a line means; nothing if it is not about a step."""
+    def feed(self, line: str | StepRecord) -> Iterator[Event]:
+        """Yield what a line or record means; nothing if it is not about a step."""
         restarts, ended = self.reader.restarts, self.reader.out_of_memory
         record = self.reader.feed(line)
         if self.reader.out_of_memory and not ended:

@@ -86,20 +86,21 @@ def work_of_rows(rows: Iterable[ProfiledOperator], scale: float = 1.0) -> Work:
 def measured_work(traces: Sequence[TraceSummary]) -> Work:
     """Return the work of the mean rank."""
     works = [work_of_rows(profile_rows(trace)) for trace in traces]
-    calls = _mean([{name: pair[0] for name, pair in work.operators.items()} for work in works])
-    seconds = _mean([{name: pair[1] for name, pair in work.operators.items()} for work in works])
-    sent = _mean([{part: pair[0] for part, pair in work.transfers.items()} for work in works])
+    calls = mean([{name: pair[0] for name, pair in work.operators.items()} for work in works])
+    seconds = mean([{name: pair[1] for name, pair in work.operators.items()} for work in works])
+    sent = mean([{part: pair[0] for part, pair in work.transfers.items()} for work in works])
     return Work(
         operators={name: (calls[name], seconds[name]) for name in calls},
-        messages=_mean([work.messages for work in works]),
+        messages=mean([work.messages for work in works]),
         transfers={part: (sent.get(part, 0.0), value) for part, value in transfers(traces).items()},
-        flops=_mean([work.flops for work in works]),
-        attention=_mean([work.attention for work in works]),
+        flops=mean([work.flops for work in works]),
+        attention=mean([work.attention for work in works]),
         waiting_s={"gaps": min(work.waiting_s["gaps"] for work in works)},
     )
 
 
-def _mean(several: Sequence[Mapping[K, float]]) -> dict[K, float]:
+def mean(several: Sequence[Mapping[K, float]]) -> dict[K, float]:
+    """Return the mean of each key over several ranks; a rank without it has 0."""
     total: dict[K, float] = defaultdict(float)
     for one in several:
         for key, value in one.items():

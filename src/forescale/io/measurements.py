@@ -26,7 +26,7 @@ from forescale.struct import Struct
 
 if TYPE_CHECKING:
     from forescale.io.bench import BenchArtifact
-    from forescale.io.profile import Profile
+    from forescale.profiles import Profile
 
 NODE = 8
 """Neighbouring ranks of a trace that share a node, where nobody says."""
@@ -151,7 +151,7 @@ def read_measurements(
     match file.suffix.lower():
         case ".json" | ".gz":
             from forescale.io.bench import read_bench
-            from forescale.io.profile import is_profile, read_profile
+            from forescale.profiles import is_profile, read_profile
 
             if is_profile(file):
                 profile = read_profile(file, devices_per_node=ranks_per_node or NODE)

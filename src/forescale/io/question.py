@@ -267,7 +267,7 @@ def _measured(file: Path, target: Question) -> Bench | BenchArtifact:
     """Return what one file has: an artifact of ours, or a run that another tool measured."""
     from forescale.frameworks.primus.benchmark import is_primus_bench, primus_bench
     from forescale.io.bench import read_bench
-    from forescale.io.profile import is_profile
+    from forescale.profiles import is_profile
 
     if is_profile(file):
         return _profiled(file, target)
@@ -306,8 +306,8 @@ def _profiled(file: Path, target: Question) -> Bench:
     """Return what torch recorded of a run of the question itself."""
     from forescale.bench_transfer import WHOLE, Bench
     from forescale.cost.timings import BlockTiming, StepTiming
-    from forescale.io.profile import read_profile
     from forescale.io.recorded import check_device, check_run
+    from forescale.profiles import read_profile
 
     if target.strategy is None:
         raise wording.incomplete("layout", file.name, "a search needs one: project the layout that was run")

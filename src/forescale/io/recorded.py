@@ -14,7 +14,7 @@ from forescale.question import Question
 from forescale.spec import Device
 
 if TYPE_CHECKING:
-    from forescale.io.profile import Profile
+    from forescale.profiles import Profile
 
 CPU = "cpu"
 PADDED = 8

@@ -39,12 +39,14 @@ class LogReader:
         self.has_seconds = False
         """Whether a line said how long a step takes."""
 
-    def feed(self, line: str) -> StepRecord | None:
-        """Return what a line says of a step; None if nothing."""
-        text = _ESCAPES.sub("", line[:LONGEST_LINE])
-        if _OUT_OF_MEMORY.search(text):
-            self.out_of_memory = True
-        record = self._parsed(text)
+    def feed(self, line: str | StepRecord) -> StepRecord | None:
+        """Return what a line, or a record of metrics, says of a step; None if nothing."""
+        if isinstance(line, StepRecord):
+            record: StepRecord | None = line
+        else:
+            text = _ESCAPES.sub("", line[:LONGEST_LINE])
+            self.out_of_memory = self.out_of_memory or _OUT_OF_MEMORY.search(text) is not None
+            record = self._parsed(text)
         if record is not None and record.step is not None:
             if self.last_step is not None and record.step < self.last_step:
                 self.restarts += 1

@@ -1,7 +1,20 @@
 """Profiler traces of training steps: what each part of a step took on a rank, read in a stream."""
 
+from forescale.profiles.events import TraceEvent
 from forescale.profiles.parts import part_of
-from forescale.profiles.stream import TraceEvent, stream_events
+from forescale.profiles.stream import is_trace, stream_events
 from forescale.profiles.summary import TraceSummary, profile_rows, summarise
+from forescale.profiles.timed import Profile, is_profile, read_profile
 
-__all__ = ["TraceEvent", "TraceSummary", "part_of", "profile_rows", "stream_events", "summarise"]
+__all__ = [
+    "Profile",
+    "TraceEvent",
+    "TraceSummary",
+    "is_profile",
+    "is_trace",
+    "part_of",
+    "profile_rows",
+    "read_profile",
+    "stream_events",
+    "summarise",
+]

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from forescale.profiles.stream import TraceEvent
+from forescale.profiles.events import TraceEvent
 from forescale.struct import attributes
 
 TYPES = {
@@ -47,20 +47,15 @@ class Shapes(msgspec.Struct):
         part, communicates = kind
         if communicates:
             self._add_message(event, part)
-        elif event.name in PRODUCTS and event.args is not None:
+        elif event.name in PRODUCTS:
             self._add_product(event)
         elif part == "attention" and ATTENTION.match(event.name):
             self._add_attention(event)
 
     def _add_product(self, event: TraceEvent) -> None:
-        assert event.args is not None
-        first = PRODUCTS[event.name]
-        dims, types = sizes_of(event.args.dims), sizes_of(event.args.types)
-        if len(dims) < first + 2 or min(map(len, dims[first : first + 2])) < 2 or len(types) <= first:
-            return
-        one, other = dims[first : first + 2]
-        kind = TYPES.get(types[first], str(types[first]))
-        self.flops[kind] = self.flops.get(kind, 0.0) + 2.0 * prod(one) * other[-1]
+        if (factors := factors_of(event)) is not None:
+            one, other, kind = factors
+            self.flops[kind] = self.flops.get(kind, 0.0) + 2.0 * prod(one) * other[-1]
 
     def _add_attention(self, event: TraceEvent) -> None:
         backward = "backward" if "backward" in event.name.lower() else "forward"
@@ -92,6 +87,19 @@ class Shapes(msgspec.Struct):
         return Shapes(
             **{name: {key: value / steps for key, value in sums.items()} for name, sums in values.items()}
         )
+
+
+def factors_of(event: TraceEvent) -> tuple[list[int], list[int], str] | None:
+    """Return the extents of both factors of a product and the type of the first; None if they were not recorded."""
+    first = PRODUCTS[event.name]
+    dims, types = ([], []) if event.args is None else map(sizes_of, (event.args.dims, event.args.types))
+    if len(dims) < first + 2 or len(types) <= first:
+        return None
+    one, other = dims[first : first + 2]
+    for extents in (one, other):
+        if not isinstance(extents, list) or len(extents) < 2 or not all(isinstance(n, int) for n in extents):
+            return None
+    return one, other, TYPES.get(str(types[first]), str(types[first]))
 
 
 def sizes_of(text: msgspec.Raw) -> list[Any]:

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import msgspec
 
-from forescale.errors import ReaderError, wrong_format
-from forescale.struct import Struct
+from forescale.errors import ReaderError, cannot_read, wrong_format
+from forescale.profiles.events import Header, TraceEvent, Truncated
+from forescale.profiles.jax import with_categories
+from forescale.profiles.nsight import MAGIC, nsight_events
 
 CHUNK = 8 << 20
 """Bytes that are decoded at a time."""
@@ -23,46 +25,23 @@ TAIL = 1 << 16
 """Bytes at the end of a chunk that are looked through for the end of an event."""
 RETRIES = 4
 """Places between objects that are tried as the end of an event."""
-_START = b'"traceEvents"'
+_START = re.compile(rb'"traceEvents"\s*:\s*\[')
+_DEVICES = re.compile(r'"deviceProperties"\s*:\s*')
 _BETWEEN = re.compile(rb"\}\s*,\s*\{")
-
-
-class TraceArguments(msgspec.Struct):
-    """What is read of the arguments of an event."""
-
-    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw(b"[]"))
-    types: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw(b"[]"))
-    elements: int | str | None = msgspec.field(name="In msg nelems", default=None)
-    """Of a message."""
-    dtype: str | None = None
-    """Of the elements of a message."""
-
-
-class TraceEvent(msgspec.Struct):
-    """One event; times are in microseconds."""
-
-    name: str = ""
-    ph: str = ""
-    cat: str = ""
-    ts: float | str = 0.0
-    dur: float | str = 0.0
-    pid: int | str = 0
-    tid: int | str = 0
-    args: TraceArguments | None = None
+_ENDLESS = re.compile(rb"(?<=[:\[,\s])(-?(?:NaN|Infinity))(?=\s*[,\]}])")
+"""Numbers that JSON does not have; they are read as texts."""
 
 
 _DECODER = msgspec.json.Decoder(list[TraceEvent])
 
 
-class Truncated(Struct, frozen=True):
-    """That a trace ends before its last event."""
-
-    bytes_read: int
-
-
 def _chunks(path: Path) -> Iterator[bytes]:
     """Yield the content of a file, unpacked if it is compressed; of a broken one what comes before the break."""
-    with path.open("rb") as file:
+    try:
+        opened = path.open("rb")
+    except OSError as error:
+        raise ReaderError(path, cannot_read(error.strerror)) from error
+    with opened as file:
         compressed = file.read(2) == b"\x1f\x8b"
         file.seek(0)
         unpack = zlib.decompressobj(GZIP)
@@ -80,50 +59,94 @@ def _chunks(path: Path) -> Iterator[bytes]:
                     unpack = zlib.decompressobj(GZIP)
 
 
+OTHER_FORMS = {
+    ".xplane.pb": "give the .trace.json.gz file next to it",
+    ".nsys-rep": "export it with nsys export --type sqlite",
+}
+"""Files of profilers that another file has the events of."""
+
+
+def is_trace(path: Path) -> bool:
+    """Say whether a file is of a profiler: a list of events, compressed or not, or an export of Nsight Systems."""
+    if path.name.endswith(tuple(OTHER_FORMS)):
+        return True
+    before = b""
+    for chunk in _chunks(path):
+        if chunk.startswith(MAGIC) and not before:
+            return True
+        if _START.search(before + chunk):
+            return True
+        before = chunk[-RETRIES * len("traceEvents") :]
+    return False
+
+
 def stream_events(
     path: Path, progress: Callable[[int], None] = lambda _: None
-) -> Iterator[TraceEvent | Truncated]:
-    """Yield the events of a trace in its order; last a `Truncated` if the file ends before the list does.
+) -> Iterator[Header | TraceEvent | Truncated]:
+    """Yield the header and the events of a trace; last a `Truncated` if the file ends before the list does.
 
     Parameters
     ----------
     path
-        A chrome trace (JSON), compressed by gzip or not.
+        A chrome trace (JSON) of torch or JAX, compressed by gzip or not, or an SQLite export of Nsight Systems.
     progress
         Is called with the bytes read so far.
 
     Raises
     ------
     ReaderError
-        If it has no list of events.
+        If it has no list of events, or an event has a value of another type.
     """
-    total, rest, begun = 0, b"", False
-    for chunk in _chunks(path):
-        total += len(chunk)
-        progress(total)
-        rest += chunk
-        if not begun:
-            rest, begun = _after_start(rest)
-        if begun:
-            events, rest, ended = _whole_events(rest)
-            yield from events
-            if ended:
-                return
-    if not begun:
-        raise ReaderError(path, wrong_format("a chrome trace", "it has no list traceEvents"))
-    if (last := _list(rest)) is None:
-        yield Truncated(total)
+    for end, fix in OTHER_FORMS.items():
+        if path.name.endswith(end):
+            raise ReaderError(path, wrong_format("a trace that can be read", f"it is a {end} file", fix))
+    if next(_chunks(path), b"").startswith(MAGIC):
+        yield from nsight_events(path, progress)
     else:
-        yield from last
+        yield from with_categories(_chrome_events(path, progress))
 
 
-def _after_start(text: bytes) -> tuple[bytes, bool]:
-    """Return what follows the opening bracket of the list of events, and whether it was found."""
-    at = text.find(_START)
-    if at < 0 and text.lstrip()[:1] == b"[":
-        return text.lstrip()[1:], True
-    bracket = text.find(b"[", at) if at >= 0 else -1
-    return (text[bracket + 1 :], True) if bracket >= 0 else (text, False)
+def _chrome_events(path: Path, progress: Callable[[int], None]) -> Iterator[Header | TraceEvent | Truncated]:
+    total, rest, begun = 0, b"", False
+    try:
+        for chunk in _chunks(path):
+            total += len(chunk)
+            progress(total)
+            rest += chunk
+            if not begun and (start := _start(rest)) is not None:
+                begun = True
+                yield _header(rest[:start])
+                rest = rest[start:]
+            if begun:
+                events, rest, ended = _whole_events(rest)
+                yield from events
+                if ended:
+                    return
+        if not begun:
+            raise ReaderError(path, wrong_format("a chrome trace", "it has no list traceEvents"))
+        if (last := _list(rest)) is None:
+            yield Truncated(total)
+        else:
+            yield from last
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise ReaderError(path, wrong_format("a chrome trace", f"of an event, {error}")) from error
+
+
+def _start(text: bytes) -> int | None:
+    """Return the place behind the opening bracket of the list of events; None if it is not there."""
+    if match := _START.search(text):
+        return match.end()
+    return text.index(b"[") + 1 if text.lstrip()[:1] == b"[" else None
+
+
+def _header(text: bytes) -> Header:
+    head = text.decode("utf-8", errors="replace")
+    if (match := _DEVICES.search(head)) is None:
+        return Header()
+    try:
+        return Header(json.JSONDecoder().raw_decode(head, match.end())[0])
+    except ValueError:
+        return Header()
 
 
 def _whole_events(text: bytes) -> tuple[list[TraceEvent], bytes, bool]:
@@ -132,10 +155,14 @@ def _whole_events(text: bytes) -> tuple[list[TraceEvent], bytes, bool]:
     Events are split where one object follows another. The last such place may lie in the arguments of an event, or
     behind the list: then the list is decoded as far as it goes, or an earlier place is taken.
     """
+    if b"NaN" in text or b"Infinity" in text:
+        text = _ENDLESS.sub(rb'"\1"', text)
     places = [match.span() for match in _BETWEEN.finditer(text, max(0, len(text) - TAIL))]
     for start, end in reversed(places[-RETRIES:]):
         try:
             return _DECODER.decode(b"[" + text[: start + 1] + b"]"), text[end - 1 :], False
+        except msgspec.ValidationError:
+            raise
         except (msgspec.DecodeError, UnicodeDecodeError):
             if (events := _list(text)) is not None:
                 return events, b"", True
@@ -145,7 +172,9 @@ def _whole_events(text: bytes) -> tuple[list[TraceEvent], bytes, bool]:
 def _list(text: bytes) -> list[TraceEvent] | None:
     """Return the events up to the end of their list; None if it does not end in the text, or is none."""
     try:
-        content, _ = json.JSONDecoder().raw_decode("[" + text.decode("utf-8", errors="replace"))
-        return _DECODER.decode(msgspec.json.encode([item for item in content if isinstance(item, dict)]))
-    except (ValueError, RecursionError, msgspec.MsgspecError):
+        content, _ = json.JSONDecoder(parse_constant=str).raw_decode(
+            "[" + text.decode("utf-8", errors="replace")
+        )
+    except ValueError:
         return None
+    return _DECODER.decode(msgspec.json.encode(content))

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from forescale.cost.timings import ProfiledOperator
 from forescale.errors import ReaderError, not_measured
+from forescale.profiles.events import Header, TraceEvent, Truncated
 from forescale.profiles.parts import part_of
 from forescale.profiles.shapes import Shapes
-from forescale.profiles.stream import TraceEvent, Truncated, stream_events
-from forescale.results import Result
+from forescale.profiles.stream import stream_events
 from forescale.struct import Struct, attributes
 
 MICRO = 1e-6
@@ -34,7 +34,7 @@ MOST_MESSAGES = 10_000
 Intervals = NDArray[np.float64]
 
 
-class TraceSummary(Result, Struct, frozen=True, kw_only=True):
+class TraceSummary(Struct, frozen=True, kw_only=True):
     """What one rank did in a step; seconds of one step."""
 
     path: str
@@ -71,14 +71,8 @@ class TraceSummary(Result, Struct, frozen=True, kw_only=True):
     """Seconds of every message, in order, by collective."""
     truncated: bool = False
     """Whether the file ends before its last event."""
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Return one row per kind of work."""
-        rows: list[dict[str, Any]] = [
-            {"part": name, "seconds": value, "exposed_s": self.exposed_s.get(name)}
-            for name, value in self.parts_s.items()
-        ]
-        return [*rows, {"part": "idle", "seconds": self.idle_s, "exposed_s": self.idle_s}]
+    step_error_s: float = 0.0
+    """Standard error of the mean step, by the scatter between the marked steps; 0 of a single one."""
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures."""
@@ -172,7 +166,7 @@ def summarise(path: Path, progress: Callable[[int], None] = lambda _: None) -> T
     for event in stream_events(path, progress):
         if isinstance(event, Truncated):
             collected.truncated = True
-        else:
+        elif not isinstance(event, Header):
             collected.add(event)
     on_device = bool(collected.kernels)
     calls = {name: np.frombuffer(times).reshape(-1, 2) for name, times in collected.kernels.items()}
@@ -197,6 +191,7 @@ def _summary(
 ) -> TraceSummary:
     times = np.concatenate(list(calls.values()))
     marked = np.array(collected.steps or [(times[:, 0].min(), times[:, 1].max())])
+    lengths = marked[:, 1] - marked[:, 0]
     steps, span = len(marked), (float(marked[:, 0].min()), float(marked[:, 1].max()))
     kinds = {name: part_of(name) for name in calls}
     groups: dict[str, list[Intervals]] = defaultdict(list)
@@ -215,7 +210,8 @@ def _summary(
     return TraceSummary(
         path=str(path),
         steps=steps,
-        step_s=float(np.median(marked[:, 1] - marked[:, 0])),
+        step_s=float(np.median(lengths)),
+        step_error_s=float(lengths.std(ddof=1)) / steps**0.5 if steps > 1 else 0.0,
         on_device=on_device,
         computing_s=length(computing) / steps,
         busy_s=busy / steps,

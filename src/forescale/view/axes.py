@@ -26,8 +26,11 @@ PARTS: Mapping[str, str] = {
         "data_comm": "#cc79a7", "host_comm": "#8c6d46",
         "feed-forward": "#56b4e9", "other layers": "#b4d8ee", "communication": "#b33f00",
         "optimizer and rest": "#a09a93",
+        "gemm": "#56b4e9", "other_compute": "#cc79a7", "data": "#8c6d46", "waiting": "#e69f00", "step": "#0072b2",
     }  # fmt: skip
 """Colours of parts of memory and of a step."""
+DIFFERENCE = ", difference"
+"""End of the name of what one bar has more of a part than another."""
 CONFIG: Spec = {
     "background": None,
     "font": "system-ui, Helvetica, Arial, sans-serif",
@@ -49,8 +52,9 @@ CONFIG: Spec = {
 
 
 def colour(name: str, place: int) -> str:
-    """Return the colour of a part, which is its own or that of its place."""
-    return PARTS.get(name, SERIES[place % len(SERIES)])
+    """Return the colour of a part, which is its own or that of its place; of "PART, difference" a lighter one."""
+    part = name.removesuffix(DIFFERENCE)
+    return PARTS.get(part, SERIES[place % len(SERIES)]) + ("" if part == name else "70")
 
 
 def specification(title: str, note: str, **rest: Any) -> Spec:  # noqa: ANN401 (parts of a specification)

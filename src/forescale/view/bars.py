@@ -40,11 +40,14 @@ class BarChart(Struct, frozen=True, kw_only=True):
     quantities: str = ""
     """What stands before a part's name in the quantity that explains it, of bars over stages that of the stage."""
     legend: bool = True
+    order: tuple[str, ...] = ()
+    """Parts from the left; as the bars have them if it is empty."""
 
     @property
     def parts(self) -> tuple[str, ...]:
         """Names of the parts that any bar has."""
-        return tuple(dict.fromkeys(name for bar in self.bars for name, value in bar.values.items() if value))
+        names = dict.fromkeys(name for bar in self.bars for name, value in bar.values.items() if value)
+        return tuple(name for name in self.order or names if name in names)
 
     def spec(self) -> Spec:
         """Return the Vega-Lite specification with its data inside."""

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from forescale.catalogue.clusters import is_cluster_name
 from forescale.catalogue.models import load_model, model_names, vocabulary_of
-from forescale.diagnose import Diagnosis, diagnose, measured_of
+from forescale.diagnose import Diagnosis, diagnose, measured_of, with_settings
 from forescale.errors import ForescaleError, too_large, wrong_type
 from forescale.frameworks.huggingface import read_huggingface
 from forescale.frameworks.huggingface.writer import config_of, same_model
@@ -121,7 +121,8 @@ def measured(name: str, text: str, question: Question) -> Diagnosis:
         file = Path(folder) / ("trace.json" if text[:1] == "{" else "run.log")
         file.write_text(text, encoding="utf-8")
         try:
-            return diagnose(question, measured_of([str(file)], project_as(question)), project_as)
+            result = diagnose(question, measured_of([str(file)], project_as(question)), project_as)
+            return with_settings(result, question, {})
         except ForescaleError as error:
             raise error.worded(str(error).replace(str(file), name)) from None
         finally:

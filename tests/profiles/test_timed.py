@@ -17,9 +17,9 @@ from forescale.catalogue.models import load_model
 from forescale.errors import ReaderError, SpecError
 from forescale.graph.ops import AttentionCore, Gemm
 from forescale.io.measurements import read_measurements
-from forescale.io.profile import is_profile, read_profile
 from forescale.io.question import build_question
 from forescale.io.step_memory import write_timeline
+from forescale.profiles import is_profile, read_profile
 from forescale.project import memory_timeline, project
 from forescale.question import Question
 from forescale.spec import Layout, Workload
@@ -317,7 +317,7 @@ class Harm:
         ("s.pickle", pickle.dumps([1]), "wrong_format a snapshot of torch.cuda.memory | segments"),
         ("s.pickle", pickle.dumps({"segments": []}), "not_measured it"),
         ("s.pickle", pickle.dumps({"segments": []})[:9], "cannot_parse pickle"),
-        ("t.json", b'{"traceEvents": 1}', "wrong_format a trace of torch.profiler | traceEvents"),
+        ("t.json", b'{"traceEvents": 1}', "wrong_format a chrome trace | traceEvents"),
         ("t.json", b'{"traceEvents": []}', "not_measured it"),
         ("t.json.gz", b"no gzip", "wrong_format"),
         ("none.pickle", None, "not_found file"),
