@@ -5,7 +5,6 @@ Usage: python scripts/eager_types.py [TYPE ...]; without types, all of TYPES. Wr
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gc
 import itertools
@@ -26,14 +25,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from forescale.graph import dimensions as dims  # noqa: E402
 from forescale.spec.trace import Formula, TracedBlock, TracedParameter  # noqa: E402
-from forescale.trace import session  # noqa: E402
 from forescale.trace.session import fake, record  # noqa: E402
 from forescale.trace.sources import EXPERTS, default_type, token_inputs  # noqa: E402
 from forescale.trace.symbols import Dictionary, Polynomial, Size, polynomial_of, symbol, text_of  # noqa: E402
 from forescale.trace.tracing import Assembly  # noqa: E402
 
 transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-session._known_objects = contextlib.nullcontext  # type: ignore[assignment]  # objects are frozen once
 AUTO: Any = transformers.AutoModelForCausalLM
 OUT = Path(__file__).parents[1] / "src/forescale/catalogue/eager"
 TYPES = [

@@ -94,7 +94,7 @@ def record(
     ForescaleError
         If the module needs the values of tensors, or fails; the message names module and line.
     """
-    with mode, _no_values(), _known_objects():
+    with mode, _no_values():
         recorder = Recorder(module, extents)
         blocks = Blocks(module, recorder, whole=whole)
         hooks = _hooks(module, recorder)
@@ -204,7 +204,7 @@ def _no_values() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _known_objects() -> Iterator[None]:
+def known_objects() -> Iterator[None]:
     """Let collections of garbage within the body look at its own objects only, which is fast."""
     gc.collect()
     gc.freeze()

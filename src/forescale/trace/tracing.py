@@ -36,7 +36,7 @@ from forescale.trace.formulas import NUM_FITTED, fitted_on_ranks
 from forescale.trace.kernels import TYPES, kernels_of
 from forescale.trace.parallel import local, ranks_of
 from forescale.trace.recorder import Event, Segment
-from forescale.trace.session import Inputs, Loss, Recording, fake, record
+from forescale.trace.session import Inputs, Loss, Recording, fake, known_objects, record
 
 MakeInputs: TypeAlias = Callable[[int, int], Inputs | tuple[Any, ...]]
 """Returns what the module is called with for a micro-batch size and a sequence length."""
@@ -109,15 +109,16 @@ def trace_module(
             yield recording
 
     assembled = partial(_assembled, module, recordings, degrees, plan, autocast, origin)
-    if thresholds is not None:
-        sizes = sizes_about(seq_len)
-        with contextlib.suppress(_VariesError):
-            return replace(assembled(sizes), **_valid_range([length for _, length in sizes], thresholds))
-    fixed = [(batch, seq_len) for batch in (2, 3, 5)]
-    try:
-        traced = assembled(fixed)
-    except _VariesError:  # modules that keep tables run other operators in their first forward
-        traced = assembled(fixed)
+    with known_objects():
+        if thresholds is not None:
+            sizes = sizes_about(seq_len)
+            with contextlib.suppress(_VariesError):
+                return replace(assembled(sizes), **_valid_range([length for _, length in sizes], thresholds))
+        fixed = [(batch, seq_len) for batch in (2, 3, 5)]
+        try:
+            traced = assembled(fixed)
+        except _VariesError:  # modules that keep tables run other operators in their first forward
+            traced = assembled(fixed)
     return replace(traced, min_seq_len=seq_len, max_seq_len=seq_len)
 
 
