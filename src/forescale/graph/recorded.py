@@ -316,8 +316,9 @@ def traceable_types() -> str:
     spec = find_spec("transformers")
     if spec is None or spec.origin is None:
         return ""
-    files = sorted(Path(spec.origin).parent.glob("models/auto/*_mappings.py"))
-    return "".join(file.read_text(encoding="utf-8") for file in files)
+    folder = Path(spec.origin).parent / "models/auto"
+    files = [folder / name for name in ("auto_mappings.py", "configuration_auto.py")]
+    return "".join(file.read_text(encoding="utf-8") for file in files if file.is_file())
 
 
 @lru_cache(maxsize=64)

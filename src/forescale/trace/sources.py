@@ -117,7 +117,7 @@ def _from_config(
     trust_remote_code: bool,
 ) -> Source:
     transformers = _transformers()
-    text_config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    text_config = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
     for part in (config, text_config):
         if hasattr(part, "use_cache"):
             part.use_cache = False

@@ -280,12 +280,11 @@ class Assembly:
         order = self.first.order
         inside = [path for _, path in order.sequence]
         owners: dict[int, list[TracedParameter]] = {}
-        known: set[int] = set()
         for kind in order.kinds:
             owners[kind.segment] = [
                 self._parameter(name, item)
                 for name, item in kind.module.named_parameters()
-                if id(item) not in known
+                if name not in kind.seen
             ]
         for name, parameter in self.module.named_parameters():
             if any(name.startswith(f"{path}.") for path in inside):
@@ -385,7 +384,7 @@ class Assembly:
                 extents=self._extents(name, key, [row[index][1] for row in rows]),
                 replayed=replayed,
             )
-            if kind.startswith("attention") and any(kernel.extents[5].split):
+            if self.plan.styles and kind.startswith("attention") and any(kernel.extents[5].split):
                 reason = (
                     "its attention splits the size of heads, not their number: its forward counts all heads"
                 )
