@@ -389,6 +389,13 @@ def plain(item: Any, extents: Any) -> Any:
     return item
 
 
+def failed(variant: str, error: Exception, variants: list[Any]) -> str:
+    """Return what failed; the variant of the defaults, which comes first, may not."""
+    if not variants:
+        raise error
+    return f"{variant}: {type(error).__name__}: {str(error)[:200]}"
+
+
 def record_type(name: str) -> dict[str, Any]:
     kind = Type(name)
     if kind.guessed_heads:
@@ -407,11 +414,7 @@ def record_type(name: str) -> dict[str, Any]:
                     kind, flags, precision, attention, check=index == 0, frozen=frozen
                 )
             except Exception as error:
-                if not index and not variants:
-                    raise
-                failures.append(
-                    f"{precision} {attention} {flags}: {type(error).__name__}: {str(error)[:200]}"
-                )
+                failures.append(failed(f"{precision} {attention} {flags}", error, variants))
                 continue
             layers = [layer for layer in trace.layers if not layer.startswith("between")]
             if len(layers) != len(trace.layers) or len(layers) != len(labels):
