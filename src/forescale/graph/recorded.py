@@ -91,6 +91,9 @@ def missing_defaults(config: Config) -> dict[str, Any]:
         for key, value in record["defaults"].items()
         if key in sizes - known and isinstance(value, int)
     }
+    width, heads = (result.get(record["symbols"].get(symbol)) for symbol in ("h", "a"))
+    if width and heads and width % heads and not known & {*KEYS["d"]}:
+        result["head_dim"] = width // heads  # as modules round it
     return without_uneven_heads(result, config)
 
 

@@ -71,6 +71,7 @@ def record(
     loss: Loss | None = None,
     whole: bool = False,
     extents: Extents = tuple,
+    external: bool = True,
 ) -> Recording:
     """Record a forward and backward of a module of fake parameters.
 
@@ -89,6 +90,8 @@ def record(
         Whether every block is run, and not only the first of each kind.
     extents
         Returns the extents of a shape.
+    external
+        Whether kernels of other libraries run where transformers uses them if they are installed.
 
     Raises
     ------
@@ -101,7 +104,8 @@ def record(
         hooks = _hooks(module, recorder)
         try:
             value = _in_type_of(module, inputs())
-            with external_kernels(module, recorder), recorder, CudaRules(recorder), blocks.patched() as order:
+            kernels = external_kernels(module, recorder) if external else contextlib.nullcontext()
+            with kernels, recorder, CudaRules(recorder), blocks.patched() as order:
                 with (
                     torch.autocast("cpu", autocast or torch.bfloat16, enabled=autocast is not None),
                     torch.autograd.graph.saved_tensors_hooks(recorder.saved, lambda tensor: tensor),

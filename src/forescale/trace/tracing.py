@@ -68,6 +68,7 @@ def trace_module(
     progress: Progress = lambda _: None,
     thresholds: Sequence[int] | None = (),
     plan: Plan = NO_PLAN,
+    external: bool = True,
     **origin: str,
 ) -> Trace:
     """Return the trace of a module: of a range of sequence lengths where formulas hold, else of `seq_len` alone.
@@ -85,6 +86,8 @@ def trace_module(
         `seq_len` alone, which takes less than half of the time.
     plan
         Styles of linear layers by which ranks of tensor parallelism split them; further degrees are recorded.
+    external
+        Whether kernels of other libraries run where transformers uses them if they are installed.
     origin
         Fields of the trace that say how it was made.
 
@@ -102,9 +105,10 @@ def trace_module(
             on = f", tp {tp}" if tp > 1 else ""
             progress(f"recording {index + 1} of {len(rows)}: micro-batch {batch}, {length} tokens{on}")
             make = lambda b=batch, s=length: inputs(b, s)  # noqa: E731
+            size = batch, length
             with local(module, plan, tp, mode):
                 recording = record(
-                    module, make, mode=mode, size=(batch, length), autocast=autocast, loss=loss
+                    module, make, mode=mode, size=size, autocast=autocast, loss=loss, external=external
                 )
             yield recording
 
