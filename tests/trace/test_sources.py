@@ -9,6 +9,7 @@ from tests.errors import raises
 from forescale.cli.app import run
 from forescale.errors import ForescaleError, ReaderError
 from forescale.frameworks.huggingface import load_huggingface
+from forescale.graph.peft import AROUND
 from forescale.trace import trace_source
 
 transformers = pytest.importorskip("transformers")
@@ -114,6 +115,13 @@ def test_what_runs_without_these_libraries_is_traced_where_asked(falcon_mamba):
     model = trace_source(str(falcon_mamba), seq_len=8, precisions=("bf16",), kernels="torch")
     assert not operators(model) & EXTERNAL
     assert model.traces[0].kernels == "torch"
+
+
+def test_adapters_take_the_host_as_long_as_those_of_a_recording(smollm3):
+    model = trace_source(str(smollm3), seq_len=64, precisions=("bf16",), adapters=(4, ["q_proj"]))
+    block = next(iter(model.traces[0].blocks.values()))
+    (layer,) = (item for item in block.operators if item.module == "self_attn.q_proj")
+    assert sum(kernel.count for kernel in layer.forward if kernel.kind == "host") == AROUND.count
 
 
 def test_blocks_that_run_again_or_share_parameters_count_them_once():

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from forescale.errors import ForescaleError, not_traceable
 from forescale.trace.cuda import CudaRules
 from forescale.trace.external import external_kernels
-from forescale.trace.recorder import Event, Extents, Recorder, Segment
+from forescale.trace.recorder import Event, Extents, Recorder, Segment, current_recorder
 from forescale.trace.structure import Blocks, Order
 
 Inputs: TypeAlias = Mapping[str, Any]
@@ -250,15 +250,8 @@ def _without_padding(skips: Callable[..., Any], mask: Tensor | None, *sizes: Any
 
 def _synchronise(value: Tensor) -> None:
     """Record that the host waits for a value."""
-    recorder = next((mode for mode in _modes() if isinstance(mode, Recorder)), None)
-    if recorder is not None:
+    if (recorder := current_recorder()) is not None:
         recorder.append("_local_scalar_dense", [value], [])
-
-
-def _modes() -> list[Any]:
-    from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
-
-    return list(_get_current_dispatch_mode_stack())
 
 
 VALUE_ERRORS = (DataDependentOutputException, DynamicOutputShapeException)
