@@ -9,6 +9,7 @@ from tests.errors import raises
 from forescale.cli.app import run
 from forescale.errors import ForescaleError, ReaderError
 from forescale.frameworks.huggingface import load_huggingface
+from forescale.graph.peft import AROUND
 from forescale.trace import trace_source
 
 transformers = pytest.importorskip("transformers")
@@ -92,15 +93,67 @@ def test_project_traces_a_type_that_nothing_describes(falcon_mamba, capsys):
     assert result["step_time_s"] > 0.0
 
 
-def test_kernels_of_other_libraries_are_one_operator(falcon_mamba):
-    model = load_huggingface(falcon_mamba).model
-    operators = {
+def operators(model):
+    return {
         kernel.operator
         for block in model.traces[0].blocks.values()
         for operator in block.operators
         for kernel in (*operator.forward, *operator.backward)
     }
-    assert operators >= {"mamba_selective_scan", "mamba_selective_scan_backward", "causal_conv1d_fn"}
+
+
+EXTERNAL = {"mamba_selective_scan", "mamba_selective_scan_backward", "causal_conv1d_fn"}
+
+
+def test_kernels_of_other_libraries_are_one_operator(falcon_mamba):
+    model = load_huggingface(falcon_mamba).model
+    assert operators(model) >= EXTERNAL
+    assert model.traces[0].kernels == "causal_conv1d, mamba_ssm"
+
+
+def test_what_runs_without_these_libraries_is_traced_where_asked(falcon_mamba):
+    model = trace_source(str(falcon_mamba), seq_len=8, precisions=("bf16",), kernels="torch")
+    assert not operators(model) & EXTERNAL
+    assert model.traces[0].kernels == "torch"
+
+
+def test_adapters_take_the_host_as_long_as_those_of_a_recording(smollm3):
+    model = trace_source(str(smollm3), seq_len=64, precisions=("bf16",), adapters=(4, ["q_proj"]))
+    block = next(iter(model.traces[0].blocks.values()))
+    (layer,) = (item for item in block.operators if item.module == "self_attn.q_proj")
+    assert sum(kernel.count for kernel in layer.forward if kernel.kind == "host") == AROUND.count
+
+
+def test_blocks_that_run_again_or_share_parameters_count_them_once():
+    import torch
+
+    from forescale.trace import trace
+
+    class Looped(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = torch.nn.ModuleList(Block() for _ in range(2))
+            self.blocks[1].inner.weight = self.blocks[0].inner.weight
+
+        def forward(self, x):
+            for _ in range(3):
+                for block in self.blocks:
+                    x = block(x)
+            return x
+
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.outer = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+
+        def forward(self, x):
+            return self.outer(self.inner(x).relu())
+
+    with torch.device("meta"):
+        module = Looped()
+    model = trace(module, lambda b, s: (torch.empty(b, s, 8),), seq_len=16)
+    assert model.num_layers == 6
+    assert model.traces[0].num_parameters == 4 * 8 + 3 * 64
 
 
 def test_without_the_extra_the_error_names_it_and_the_type(falcon_mamba, monkeypatch):

@@ -62,6 +62,12 @@ def trace_command(
     attention: str | None = option(
         "Attention implementation: sdpa or eager; by default the model's.", "NAME"
     ),
+    kernels: str = option(
+        "Kernels of state-space layers and linear attention: library (mamba-ssm, fla and others), or torch for what "
+        "transformers runs without them.",
+        "NAME",
+        default="library",
+    ),
     lora_rank: int | None = option(
         "Train adapters of this rank, as PEFT adds them, and freeze all else.", check=bounded(RANK)
     ),
@@ -87,6 +93,7 @@ def trace_command(
         seq_len=seq_len,
         precisions=_listed(precision),
         attention=attention,
+        kernels=kernels,
         adapters=None if lora_rank is None else (lora_rank, _listed(lora_targets)),
         trust_remote_code=trust_remote_code,
         tp_plan=styles_of(tp_plan),
@@ -124,6 +131,7 @@ def _summary(model: Any, path: Path) -> dict[str, Any]:  # noqa: ANN401
                 "transformers": trace.transformers,
                 "attention": trace.attention,
                 "experts": trace.experts,
+                "kernels": trace.kernels,
                 "blocks": {name: trace.layers.count(name) for name in trace.blocks},
                 "launches": {name: block.num_launches for name, block in trace.blocks.items()},
             }
@@ -139,11 +147,14 @@ def _view(model: Any, path: Path) -> View:  # noqa: ANN401
         launches = sum(trace.blocks[name].num_launches for name in trace.layers)
         launches += trace.embedding.num_launches + trace.head.num_launches
         rows.append((trace.precision, kinds, f"{launches:,}"))
+    first = model.traces[0]
+    kernels = (line(f"kernels of {first.kernels}"),) if first.kernels else ()
     return View(
         title=model.name,
         lead=f"{model.traces[0].num_parameters:,} parameters · {counted(model.num_layers, 'block')} · {model.source}",
         contents=(
             table("<precision", "<blocks", "launches per micro-batch", rows=rows),
+            *kernels,
             line(f"written to {path}; to project it:"),
             line(f"forescale project {path} --cluster NAME --seq-len N --framework transformers"),
         ),

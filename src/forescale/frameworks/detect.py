@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from functools import cache, cached_property
+from collections.abc import Mapping
+from functools import cache, cached_property, lru_cache
 from importlib.resources import files
 from textwrap import dedent
 from typing import ClassVar, Final
@@ -134,13 +134,14 @@ def signatures() -> tuple[Signature, ...]:
     return tuple(msgspec.convert(row, Signature) for row in json.loads(text))
 
 
-def detect(text: str, rows: Sequence[Signature] | None = None) -> Detection | None:
-    """Return the format that a text is in: the first whose markers it has; None if it is in none."""
+@lru_cache(maxsize=8)
+def detect(text: str, name: str | None = None) -> Detection | None:
+    """Return the format that a text is in: the first whose markers it has, of one `name`; None if it is in none."""
     content = Content(text)
     results = [
         (row, markers)
-        for row in (signatures() if rows is None else rows)
-        if (markers := row.matched(content))
+        for row in signatures()
+        if name in (None, row.name) and (markers := row.matched(content))
     ]
     if not results:
         return None

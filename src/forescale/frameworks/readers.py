@@ -17,7 +17,7 @@ from forescale.frameworks.adapters import AdapterReader
 from forescale.frameworks.bridge.reader import BridgeReader
 from forescale.frameworks.deepspeed.reader import DeepSpeedReader
 from forescale.frameworks.deepspeed.trainer import AccelerateReader
-from forescale.frameworks.detect import Detection, Signed, detect, signatures
+from forescale.frameworks.detect import Detection, Signed, detect
 from forescale.frameworks.huggingface import load_huggingface
 from forescale.frameworks.maxtext.reader import MaxTextReader
 from forescale.frameworks.megatron import MegatronReader
@@ -289,7 +289,7 @@ TITAN_FIX: Final = (
 
 def is_torchtitan_toml(text: str) -> bool:
     """Whether `text` is a job configuration in TOML of torchtitan 0.2 or earlier."""
-    return detect(text, [row for row in signatures() if row.name == TITAN]) is not None
+    return detect(text, TITAN) is not None
 
 
 def refuse_torchtitan_toml(text: str, where: object) -> None:
@@ -300,7 +300,7 @@ def refuse_torchtitan_toml(text: str, where: object) -> None:
     ReaderError
         With its line, and what to give instead.
     """
-    if detection := detect(text, [row for row in signatures() if row.name == TITAN]):
+    if detection := detect(text, TITAN):
         raise _unread(detection, where)
 
 

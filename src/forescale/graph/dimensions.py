@@ -31,6 +31,7 @@ KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "g": ("n_group",),
     "l": ("topk_group",),
     "x": ("word_embed_proj_dim",),
+    "z": ("rotary_dim",),
 }
 """Symbols of dimensions, and the keys that give them."""
 ROTARY: Final = "z"

@@ -91,6 +91,9 @@ def missing_defaults(config: Config) -> dict[str, Any]:
         for key, value in record["defaults"].items()
         if key in sizes - known and isinstance(value, int)
     }
+    width, heads = (result.get(record["symbols"].get(symbol)) for symbol in ("h", "a"))
+    if width and heads and width % heads and not known & {*KEYS["d"]}:
+        result["head_dim"] = width // heads  # as modules round it
     return without_uneven_heads(result, config)
 
 
@@ -316,8 +319,9 @@ def traceable_types() -> str:
     spec = find_spec("transformers")
     if spec is None or spec.origin is None:
         return ""
-    files = sorted(Path(spec.origin).parent.glob("models/auto/*_mappings.py"))
-    return "".join(file.read_text(encoding="utf-8") for file in files)
+    folder = Path(spec.origin).parent / "models/auto"
+    files = [folder / name for name in ("auto_mappings.py", "configuration_auto.py")]
+    return "".join(file.read_text(encoding="utf-8") for file in files if file.is_file())
 
 
 @lru_cache(maxsize=64)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from forescale import wording
 from forescale.catalogue.frameworks import load_framework
 from forescale.errors import ReaderError, refuse_misspelt
@@ -62,8 +64,7 @@ def is_document(text: str | Path) -> bool:
     path, place = numbered(text)
     if not is_file(path):
         return place is not None and path.suffix.lower() == ".json"
-    content = parse_json(read_text(path), path, infinite=True) if path.suffix.lower() == ".json" else None
-    schema = str(content.get("schema", "")) if isinstance(content, dict) else ""
+    schema = _schema_of(path) if path.suffix.lower() == ".json" else ""
     startswith = schema.startswith("forescale.") and not schema.startswith(FAMILY)
     if place is not None and not startswith:
         raise ReaderError(
@@ -74,6 +75,21 @@ def is_document(text: str | Path) -> bool:
             ),
         )
     return startswith
+
+
+class _Headed(msgspec.Struct):
+    """What is read of a file to say whose it is."""
+
+    schema: Any = ""
+
+
+def _schema_of(path: Path) -> str:
+    text = read_text(path)
+    try:
+        return str(msgspec.json.decode(text, type=_Headed).schema)
+    except msgspec.DecodeError:
+        parse_json(text, path, infinite=True)  # raises unless it is JSON without a schema
+        return ""
 
 
 def read_layout(text: str | Path) -> dict[str, Any]:

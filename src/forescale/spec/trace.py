@@ -205,6 +205,8 @@ class Trace(Struct, frozen=True, kw_only=True, omit_defaults=True):
     transformers: str = ""
     attention: str = ""
     experts: str = ""
+    kernels: str = ""
+    """Libraries whose kernels stand for functions of transformers; "torch" if what it runs without them was traced."""
 
     def __hash__(self) -> int:
         """Hash what is small."""

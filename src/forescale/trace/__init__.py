@@ -17,12 +17,14 @@ from forescale.graph.recorded import traced_model
 from forescale.spec.model import Model
 from forescale.spec.trace import Trace
 from forescale.trace.adapters import add_adapters
+from forescale.trace.external import libraries_of
 from forescale.trace.sources import TYPES, Source, source_of, source_of_config, token_arguments
 from forescale.trace.tracing import MakeInputs, Progress, trace_module
 
 USUAL_LENGTH = 4096
 PRECISIONS = ("bf16", "autocast", "fp32")
 """Precisions that can be traced: parameters in bf16, parameters in fp32 under autocast to bf16, all in fp32."""
+KERNELS = ("library", "torch")
 PARAMETERS = {"bf16": "bf16", "autocast": "fp32", "fp32": "fp32"}
 
 
@@ -84,13 +86,17 @@ def trace_source(
     adapters: tuple[int, Sequence[str]] | None = None,
     trust_remote_code: bool = False,
     tp_plan: Mapping[str, str] | None = None,
+    kernels: str = "library",
     progress: Progress = lambda _: None,
 ) -> Model:
     """Return the model that a text names, traced in some precisions; see `source_of`.
 
     `adapters` are the rank and the targets of LoRA: all else is frozen then. `tp_plan` are the styles of linear layers
-    by pattern, for traces that tensor parallelism can split; those of the model's class if it is empty.
+    by pattern, for traces that tensor parallelism can split; those of the model's class if it is empty. `kernels` are
+    those of the libraries that transformers uses if they are installed, or what it runs without them (torch).
     """
+    if kernels not in KERNELS:
+        raise not_one_of("kernels", kernels, KERNELS)
     traces = []
     source: Source | None = None
     for precision in precisions:
@@ -104,6 +110,7 @@ def trace_source(
             add_adapters(source.module, *adapters)
         message = lambda line, of=precision: progress(f"{of}: {line}")  # noqa: E731
         plan = NO_PLAN if tp_plan is None else Plan(styles=ends_of(tp_plan or source.tp_plan))
+        source.external = kernels == "library"
         traces.append(_traced(source, seq_len, autocast=precision == "autocast", progress=message, plan=plan))
     assert source is not None
     return _model(traces, source)
@@ -141,6 +148,7 @@ def _report(name: str, text: str) -> None:
 
 
 def _traced(source: Source, seq_len: int, *, autocast: bool, progress: Progress, plan: Plan) -> Trace:
+    libraries = libraries_of(source.module)
     return trace_module(
         source.module,
         source.inputs,
@@ -150,6 +158,8 @@ def _traced(source: Source, seq_len: int, *, autocast: bool, progress: Progress,
         progress=progress,
         thresholds=source.thresholds,
         plan=plan,
+        external=source.external,
+        kernels=libraries if source.external else libraries and "torch",
         attention=source.attention,
         experts=source.experts,
         transformers=_transformers_version() if source.origin.startswith("transformers") else "",

@@ -39,7 +39,10 @@ def _callables(names: tuple[str, ...] | list[str]) -> dict[Any, str]:
 
 
 class _Attention(torch.autograd.Function):
-    """Scaled dot-product attention as one fused kernel per pass."""
+    """Scaled dot-product attention as one fused kernel per pass; its result is laid out as the query is.
+
+    (aten/native/cudnn/MHA.cpp, alloc_with_matching_layout; aten/native/transformers/cuda/flash_attn, empty_like)
+    """
 
     @staticmethod
     def forward(
@@ -52,9 +55,10 @@ class _Attention(torch.autograd.Function):
         causal: bool,
     ) -> Tensor:
         with recorder.mute():
-            batch, heads, length, _ = query.shape
-            result = query.new_empty(batch, length, heads, value.shape[-1]).transpose(1, 2)
-            statistics = query.new_empty(batch, heads, length, 1, dtype=torch.float32)
+            shape = (*query.shape[:-1], value.shape[-1])
+            order = sorted(range(4), key=lambda item: -query.stride(item))
+            result = torch.empty_permuted(shape, order, dtype=query.dtype)
+            statistics = query.new_empty(*query.shape[:-1], 1, dtype=torch.float32)
         for tensor in (result, statistics):
             recorder.storages.add(tensor)
         inputs = [query, key, value, *([] if mask is None else [mask])]
@@ -176,12 +180,16 @@ class CudaRules(TorchFunctionMode):
         key: Tensor,
         value: Tensor,
         attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,  # noqa: ARG002
+        dropout_p: float = 0.0,
         is_causal: bool = False,
-        scale: float | None = None,  # noqa: ARG002
-        enable_gqa: bool = False,  # noqa: ARG002
+        scale: float | None = None,
+        enable_gqa: bool = False,
     ) -> Tensor:
-        """Run scaled dot-product attention in one fused kernel; autocast casts its inputs."""
+        """Run scaled dot-product attention in one fused kernel; autocast casts its inputs.
+
+        Heads of keys that queries share need `enable_gqa` and a 16-bit type; it is two products otherwise
+        (aten/native/transformers/sdp_utils_cpp.h, check_batch_size_and_num_heads_dense).
+        """
         if torch.is_autocast_enabled("cpu"):
             kind = torch.get_autocast_dtype("cpu")
             query, key, value = (item.to(kind) for item in (query, key, value))
@@ -189,6 +197,12 @@ class CudaRules(TorchFunctionMode):
                 attn_mask = attn_mask.to(kind)
         if query.dim() == 3:
             return self._attention(query[None], key[None], value[None], attn_mask, is_causal=is_causal)[0]
+        if query.shape[:-2] != key.shape[:-2] and not (enable_gqa and query.dtype.itemsize == 2):
+            with torch.autocast("cpu", enabled=False):
+                parts = torch.ops.aten._scaled_dot_product_attention_math(  # noqa: SLF001
+                    query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+                )
+            return parts[0]  # type: ignore[no-any-return]
         lead = query.shape[:-3]
         if len(lead) > 1:
             query, key, value = (item.reshape(-1, *item.shape[-3:]) for item in (query, key, value))

@@ -10,7 +10,7 @@ import contextlib
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
@@ -75,15 +75,28 @@ class _External(torch.autograd.Function):
 @contextlib.contextmanager
 def external_kernels(module: nn.Module, recorder: Recorder) -> Iterator[None]:
     """Record functions of the body as the kernels of other libraries that they stand for."""
-    sources = {type(child).__module__ for child in module.modules()}
     with contextlib.ExitStack() as stack:
-        for source in sorted(sources & set(sys.modules)):
-            space = sys.modules[source]
-            for name in KERNELS:
-                if hasattr(getattr(space, name, None), "__wrapped__"):
-                    external = _function(recorder, name, getattr(space, name))
-                    stack.enter_context(patch.object(space, name, external))
+        for space, name in _replaceable(module):
+            external = _function(recorder, name, getattr(space, name))
+            stack.enter_context(patch.object(space, name, external))
         yield
+
+
+def libraries_of(module: nn.Module) -> str:
+    """Return the libraries whose kernels a module runs where they are installed, separated by commas."""
+    return ", ".join(sorted({KERNELS[name][1] for _, name in _replaceable(module)}))
+
+
+def _replaceable(module: nn.Module) -> list[tuple[ModuleType, str]]:
+    """Return the functions of a module's source files that transformers replaces."""
+    sources = {type(child).__module__ for child in module.modules()}
+    spaces = [sys.modules[source] for source in sorted(sources & set(sys.modules))]
+    return [
+        (space, name)
+        for space in spaces
+        for name in KERNELS
+        if hasattr(getattr(space, name, None), "__wrapped__")
+    ]
 
 
 def _function(recorder: Recorder, name: str, original: Callable[..., Any]) -> Callable[..., Any]:

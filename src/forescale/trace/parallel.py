@@ -9,11 +9,10 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from forescale.errors import not_a_factor, not_one_of
 from forescale.graph.parallel import SPLIT_DIMENSION, Plan
-from forescale.trace.recorder import Recorder
+from forescale.trace.recorder import current_recorder
 
 TRACED_DEGREES: Final = (2, 4, 8)
 """Degrees that are recorded next to 1, those of them that divide all split dimensions."""
@@ -113,7 +112,8 @@ class _Message(torch.autograd.Function):
 
 def _sent(source: Tensor, shape: Any, kind: str | None) -> Tensor:  # noqa: ANN401
     """Return a tensor of some shape, a new one where it is gathered, and record the message."""
-    recorder = next(item for item in _get_current_dispatch_mode_stack() if isinstance(item, Recorder))
+    recorder = current_recorder()
+    assert recorder is not None
     with recorder.mute():
         grows = kind == "tp_all_gather"
         result = source.new_empty(shape) if grows else source.as_strided(shape, source.stride())

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves
 
 Pass: TypeAlias = Literal["forward", "backward"]
@@ -347,6 +347,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         event = self.events[-1]
         live = self.storages.live_bytes() - self.segments[event.segment].start_bytes
         event.live_bytes = max(event.live_bytes, live)
+
+
+def current_recorder() -> Recorder | None:
+    """Return what records the operators that run now; None if nothing does."""
+    return next((mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, Recorder)), None)
 
 
 _expired = torch.UntypedStorage._expired  # noqa: SLF001

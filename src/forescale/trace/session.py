@@ -7,6 +7,7 @@ import gc
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
@@ -22,7 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from forescale.errors import ForescaleError, not_traceable
 from forescale.trace.cuda import CudaRules
 from forescale.trace.external import external_kernels
-from forescale.trace.recorder import Event, Extents, Recorder, Segment
+from forescale.trace.recorder import Event, Extents, Recorder, Segment, current_recorder
 from forescale.trace.structure import Blocks, Order
 
 Inputs: TypeAlias = Mapping[str, Any]
@@ -70,6 +71,7 @@ def record(
     loss: Loss | None = None,
     whole: bool = False,
     extents: Extents = tuple,
+    external: bool = True,
 ) -> Recording:
     """Record a forward and backward of a module of fake parameters.
 
@@ -88,19 +90,22 @@ def record(
         Whether every block is run, and not only the first of each kind.
     extents
         Returns the extents of a shape.
+    external
+        Whether kernels of other libraries run where transformers uses them if they are installed.
 
     Raises
     ------
     ForescaleError
         If the module needs the values of tensors, or fails; the message names module and line.
     """
-    with mode, _no_values(), _known_objects():
+    with mode, _no_values():
         recorder = Recorder(module, extents)
         blocks = Blocks(module, recorder, whole=whole)
         hooks = _hooks(module, recorder)
         try:
             value = _in_type_of(module, inputs())
-            with external_kernels(module, recorder), recorder, CudaRules(recorder), blocks.patched() as order:
+            kernels = external_kernels(module, recorder) if external else contextlib.nullcontext()
+            with kernels, recorder, CudaRules(recorder), blocks.patched() as order:
                 with (
                     torch.autocast("cpu", autocast or torch.bfloat16, enabled=autocast is not None),
                     torch.autograd.graph.saved_tensors_hooks(recorder.saved, lambda tensor: tensor),
@@ -197,14 +202,19 @@ def _no_values() -> Iterator[None]:
             *((space, name, _never) for space in (transformers.utils.import_utils, masks)
               for name in ("is_fake_tensor", "is_tracing")),
         ]  # fmt: skip
+        if skips := getattr(masks, SKIPS, None):
+            answers.append((masks, SKIPS, partial(_without_padding, skips)))
         for space, name, answer in answers:
             if hasattr(space, name):
                 stack.enter_context(patch.object(space, name, answer))
         yield
 
 
+SKIPS = "_ignore_bidirectional_mask_sdpa"
+
+
 @contextlib.contextmanager
-def _known_objects() -> Iterator[None]:
+def known_objects() -> Iterator[None]:
     """Let collections of garbage within the body look at its own objects only, which is fast."""
     gc.collect()
     gc.freeze()
@@ -231,17 +241,17 @@ def _all_true(mask: Tensor) -> bool:
     return True
 
 
+def _without_padding(skips: Callable[..., Any], mask: Tensor | None, *sizes: Any) -> Any:  # noqa: ANN401
+    """Run the operators that look for padding, and return whether encoders without it need a mask."""
+    if mask is not None:
+        _synchronise(mask.all())
+    return skips(None, *sizes)
+
+
 def _synchronise(value: Tensor) -> None:
     """Record that the host waits for a value."""
-    recorder = next((mode for mode in _modes() if isinstance(mode, Recorder)), None)
-    if recorder is not None:
+    if (recorder := current_recorder()) is not None:
         recorder.append("_local_scalar_dense", [value], [])
-
-
-def _modes() -> list[Any]:
-    from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
-
-    return list(_get_current_dispatch_mode_stack())
 
 
 VALUE_ERRORS = (DataDependentOutputException, DynamicOutputShapeException)

@@ -56,6 +56,8 @@ class Source:
     experts: str = ""
     thresholds: tuple[int, ...] | None = ()
     """Sequence lengths at which it can change what it runs; None to trace one length."""
+    external: bool = True
+    """Whether it runs the kernels of other libraries that transformers uses if they are installed."""
     positions: int = 0
     """Positions that it has; 0 if it does not say."""
     tp_plan: Mapping[str, str] = field(default_factory=dict)
@@ -117,7 +119,7 @@ def _from_config(
     trust_remote_code: bool,
 ) -> Source:
     transformers = _transformers()
-    text_config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    text_config = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
     for part in (config, text_config):
         if hasattr(part, "use_cache"):
             part.use_cache = False

@@ -30,6 +30,8 @@ class Kind:
     path: str
     segment: int
     module: nn.Module
+    seen: frozenset[str] = frozenset()
+    """Names of its parameters that blocks before it have: it runs again, or shares them."""
     results: Any = None
     """What its forward returned."""
 
@@ -158,7 +160,8 @@ class Blocks:
         self.order = Order()
         self._kinds: dict[Signature, Kind] = {}
         self._signatures = signatures_of(self.blocks)
-        self._ran: set[str] = set()
+        self._ran: set[int] = set()
+        """Parameters of the blocks that ran."""
 
     @contextmanager
     def patched(self) -> Iterator[Order]:
@@ -176,8 +179,10 @@ class Blocks:
     def _forward(self, path: str, block: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
             call = tuple(map(_described, tree_leaves((args, kwargs))))
-            key = (self._signatures[path], call, path in self._ran)
-            self._ran.add(path)
+            parameters = {name: id(item) for name, item in block.named_parameters()}
+            seen = frozenset(name for name, item in parameters.items() if item in self._ran)
+            key = (self._signatures[path], call, seen)
+            self._ran |= {*parameters.values()}
             kind = None if self.whole else self._kinds.get(key)
             if kind is not None:
                 return self._replaced(kind, path, args, kwargs)
@@ -188,6 +193,7 @@ class Blocks:
                 path=path,
                 segment=len(self.recorder.segments) - 1,
                 module=block,
+                seen=seen,
             )
             result = forward(*args, **kwargs)
             kind.results = result

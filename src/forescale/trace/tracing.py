@@ -36,7 +36,7 @@ from forescale.trace.formulas import NUM_FITTED, fitted_on_ranks
 from forescale.trace.kernels import TYPES, kernels_of
 from forescale.trace.parallel import local, ranks_of
 from forescale.trace.recorder import Event, Segment
-from forescale.trace.session import Inputs, Loss, Recording, fake, record
+from forescale.trace.session import Inputs, Loss, Recording, fake, known_objects, record
 
 MakeInputs: TypeAlias = Callable[[int, int], Inputs | tuple[Any, ...]]
 """Returns what the module is called with for a micro-batch size and a sequence length."""
@@ -68,6 +68,7 @@ def trace_module(
     progress: Progress = lambda _: None,
     thresholds: Sequence[int] | None = (),
     plan: Plan = NO_PLAN,
+    external: bool = True,
     **origin: str,
 ) -> Trace:
     """Return the trace of a module: of a range of sequence lengths where formulas hold, else of `seq_len` alone.
@@ -85,6 +86,8 @@ def trace_module(
         `seq_len` alone, which takes less than half of the time.
     plan
         Styles of linear layers by which ranks of tensor parallelism split them; further degrees are recorded.
+    external
+        Whether kernels of other libraries run where transformers uses them if they are installed.
     origin
         Fields of the trace that say how it was made.
 
@@ -102,22 +105,24 @@ def trace_module(
             on = f", tp {tp}" if tp > 1 else ""
             progress(f"recording {index + 1} of {len(rows)}: micro-batch {batch}, {length} tokens{on}")
             make = lambda b=batch, s=length: inputs(b, s)  # noqa: E731
+            size = batch, length
             with local(module, plan, tp, mode):
                 recording = record(
-                    module, make, mode=mode, size=(batch, length), autocast=autocast, loss=loss
+                    module, make, mode=mode, size=size, autocast=autocast, loss=loss, external=external
                 )
             yield recording
 
     assembled = partial(_assembled, module, recordings, degrees, plan, autocast, origin)
-    if thresholds is not None:
-        sizes = sizes_about(seq_len)
-        with contextlib.suppress(_VariesError):
-            return replace(assembled(sizes), **_valid_range([length for _, length in sizes], thresholds))
-    fixed = [(batch, seq_len) for batch in (2, 3, 5)]
-    try:
-        traced = assembled(fixed)
-    except _VariesError:  # modules that keep tables run other operators in their first forward
-        traced = assembled(fixed)
+    with known_objects():
+        if thresholds is not None:
+            sizes = sizes_about(seq_len)
+            with contextlib.suppress(_VariesError):
+                return replace(assembled(sizes), **_valid_range([length for _, length in sizes], thresholds))
+        fixed = [(batch, seq_len) for batch in (2, 3, 5)]
+        try:
+            traced = assembled(fixed)
+        except _VariesError:  # modules that keep tables run other operators in their first forward
+            traced = assembled(fixed)
     return replace(traced, min_seq_len=seq_len, max_seq_len=seq_len)
 
 
@@ -279,12 +284,11 @@ class Assembly:
         order = self.first.order
         inside = [path for _, path in order.sequence]
         owners: dict[int, list[TracedParameter]] = {}
-        known: set[int] = set()
         for kind in order.kinds:
             owners[kind.segment] = [
                 self._parameter(name, item)
                 for name, item in kind.module.named_parameters()
-                if id(item) not in known
+                if name not in kind.seen
             ]
         for name, parameter in self.module.named_parameters():
             if any(name.startswith(f"{path}.") for path in inside):
@@ -384,7 +388,7 @@ class Assembly:
                 extents=self._extents(name, key, [row[index][1] for row in rows]),
                 replayed=replayed,
             )
-            if kind.startswith("attention") and any(kernel.extents[5].split):
+            if self.plan.styles and kind.startswith("attention") and any(kernel.extents[5].split):
                 reason = (
                     "its attention splits the size of heads, not their number: its forward counts all heads"
                 )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
-from forescale.errors import SpecError
+from forescale.errors import ForescaleError, SpecError
 from forescale.frameworks.huggingface.keys import Keys
 from forescale.graph.dimensions import RELEVANT, essential
 from forescale.graph.recorded import complete, recorded_keys, recorded_traces, traced_config, traced_model
@@ -23,7 +24,15 @@ def traced_family(keys: Keys) -> Model:
     """
     config = keys.data
     keys.get(*config)
-    return traced_config(config, name=str(config["model_type"]))
+    name = str(config["model_type"])
+    try:
+        return traced_config(config, name=name)
+    except ForescaleError as error:
+        if not isinstance(error.__cause__, RuntimeError):
+            raise
+        with suppress(ForescaleError):  # some states are in fp32, which only autocast multiplies by bf16
+            return traced_config(config, name=name, precision="autocast")
+        raise
 
 
 def recorded_family(keys: Keys) -> Model:
