@@ -333,7 +333,7 @@ def test_recompute_that_is_not_understood_is_a_reason(row, text):
         ("fp8", "MosaicML", "fp8", "delayed", "bf16"),
         ("mxfp8", "NeMo", "mxfp8", "mxfp8", "bf16"),
         ("nvfp4", "NeMo", "nvfp4", "none", "bf16"),
-        ("int8 (AQT) matmuls", "maxtext", "fp8", "none", "bf16"),
+        ("int8 (AQT) matmuls", "maxtext", "int8", "none", "bf16"),
     ],
 )
 def test_precision_spellings(row, text, source, compute, recipe, gradients):

@@ -63,7 +63,7 @@ def _projections(
     source: str,
     hidden: float,
 ) -> None:
-    """Append the projections of the input: one product where a fused scan reads its result (mamba_mixer.py, in_proj)."""
+    """Append the projections of the input, as one product before a fused scan (mamba_mixer.py, in_proj)."""
     inputs: Extent = ("hidden", hidden)
     if not spec.fused_scan:
         for name, width in widths.items():
