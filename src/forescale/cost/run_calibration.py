@@ -192,7 +192,8 @@ class RunCalibration(Struct, frozen=True, kw_only=True):
     software: Mapping[str, SoftwareFactors] = field(default_factory=dict)
     seen: Seen = field(default_factory=Seen)
     spreads: Mapping[str, Mapping[str, Unseen]] = field(default_factory=dict)
-    """By novelty, then by group (`groups_of`, `WAITING`); "core" is there to be read, not to be looked up."""
+    """By novelty, then by group (`groups_of`, `WAITING`); "core" and the releases of "later release" are to be read
+    only."""
     assumed: Assumptions = field(default_factory=Assumptions)
     """What settings that a question leaves open add to a spread."""
     own: Mapping[str, Spread] = field(default_factory=dict)
