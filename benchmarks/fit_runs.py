@@ -191,7 +191,7 @@ def later_releases(
     dates = np.array([released(run) for run in runs])
     width = float(np.percentile(np.abs(linear.predicted - measured), 80))
     result, before = {}, np.empty(0)
-    for date in sorted(set(dates) - {""}):
+    for date in sorted(set(dates.tolist()) - {""}):
         step = best_step(linear, measured, np.where(dates >= date, 0.0, weights), parameters, scale=scale)
         errors = (measured - linear.predicted - linear.jacobian @ step)[dates == date]
         width = float(np.percentile(np.abs(before), 80)) if before.size else width

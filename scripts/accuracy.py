@@ -448,7 +448,8 @@ def _plain(plain: Mapping[str, Sequence[PlainOutcome]]) -> str:
     return (
         "### Asked as a user asks\n\n"
         "Above, a row gives all settings that its source gives. Here `forescale.project` is called with the model, "
-        "the cluster, the degrees, the batch, the length, the precision, and what is trained on which documents; the "
+        "the cluster, the degrees, the schedule, the batch, the length, the precision, and what is trained on which "
+        "documents; the "
         "framework and its release are named where the table says so (`named`), and otherwise left to the default of "
         "the device (`not named`). The half width is the median of half the interval over the step time. The last "
         "column lists runs that took place and are said to run out of memory.\n\n"

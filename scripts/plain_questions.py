@@ -1,7 +1,7 @@
 """Ask published runs as a user asks them: by `forescale.project`, with nothing of the stack but its framework's name.
 
-The fields are those that a row marks as typed (model, cluster, degrees, batch, length, precision), and what it trains:
-trainable parameters and the length of documents that are packed.
+The fields are those that a row marks as typed (model, cluster, degrees, batch, length, precision), a pipeline schedule
+that is not 1F1B, and what is trained: trainable parameters and the length of documents that are packed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from forescale.validation.cases import cell, load_cases, plan_keys, plan_of
 from forescale.validation.metrics import ErrorSummary, coverage, relative_error, summarise
 
 FRAMEWORKS = ("maxtext", "megatron-bridge", "nemo", "primus", "torchtitan")
-DATA = ("workload.trainable", "workload.document_len")
+DATA = ("workload.trainable", "workload.document_len", "strategy.schedule")
 """What a user knows besides the fields that rows mark as typed."""
 
 

@@ -630,6 +630,22 @@ OPERANDS = {"fp8": 1.0, "mxfp8": 1 + 1 / 32, "nvfp4": 1 / 2 + 1 / 16}
 
 
 @pytest.mark.parametrize(("compute", "recipe"), CASTS)
+def test_weights_are_quantised_for_every_product_where_they_are_not_cached(compute, recipe):
+    """Forward along one extent, backward along the other; with one scale per tensor, FSDP gathers them quantised."""
+    precision = Precision(compute=compute, recipe=recipe)
+    blocks = (
+        block_of(None, FFN, precision=precision, kernels=Kernels(caches_narrow_weights=caches))
+        for caches in (True, False)
+    )
+    cached, made = (toy.counted(block, toy.BYTES)["ffn.up"] for block in blocks)
+    per_tensor = compute == "fp8" and recipe in ("none", "delayed", "current")
+    extra = 0 if per_tensor else CASTS[compute, recipe] / 2 * HIDDEN * 2 * WIDTH
+    assert [new - old for new, old in zip(made, cached, strict=True)] == pytest.approx(
+        [extra, extra, 0], rel=2e-3
+    )
+
+
+@pytest.mark.parametrize(("compute", "recipe"), CASTS)
 def test_narrow_products_cast_what_they_read_and_run_faster(compute, recipe):
     """Input forward, gradient backward; products at 2 or 4 times the rate; the activation writes a narrow result."""
     precision = Precision(compute=compute, recipe=recipe)
@@ -639,10 +655,9 @@ def test_narrow_products_cast_what_they_read_and_run_faster(compute, recipe):
     rows, k, n = TOKENS, HIDDEN, 2 * WIDTH
     assert toy.counted(block, toy.FLOPS)["ffn.up"] == (2 * rows * k * n / faster,) * 3
     moved = toy.counted(block, toy.BYTES)["ffn.up"]
-    weight = 4 * k * n if recipe == "rowwise" else 0  # quantised along one extent before each product
     expected = (
-        weight + cast * rows * k + operand * (rows * k + k * n) + 2 * rows * n,
-        weight + cast * rows * n + operand * (rows * n + k * n) + 2 * rows * k,
+        cast * rows * k + operand * (rows * k + k * n) + 2 * rows * n,
+        cast * rows * n + operand * (rows * n + k * n) + 2 * rows * k,
         operand * rows * (n + k) + 8 * k * n,
     )
     assert moved == pytest.approx(expected, rel=2e-3)  # the table of casts is rounded to 0.01

@@ -30,8 +30,6 @@ CAST_BYTES = {
 current scaling and NVFP4) and written; where scales of blocks differ between rows and columns, along both for the two
 products that use it, with the scales (Transformer Engine, recipes). Scales of rows and of columns are made apart: rows
 fit a kernel, columns are read twice (torchao, float8 rowwise); AQT reads either twice (MaxText, quantizations.py)."""
-EVERY_PASS = ("fp8_rowwise", "int8")
-"""Types whose weights are quantised before each product, along rows or columns: these stacks keep no narrow copy."""
 FP8_ROW_BYTES = 1.0 + 4.0 / 128.0
 """Bytes per number of a row in fp8 with an fp32 scale per 128 (DeepSeek-V3, arXiv:2412.19437, section 3.3.2)."""
 E5M6_ROW_BYTES = 1.5 + 4.0 / 128.0
@@ -47,7 +45,7 @@ def casts(
 ) -> tuple[Elementwise, ...]:
     """Return the quantisation of a product's operand: none where it stays in 16 bits.
 
-    Weights that are quantised once a step are not counted.
+    Weights are counted where they are quantised for every product (`Kernels.caches_narrow_weights`).
     """
     per_element = CAST_BYTES.get((dtype, sharding.precision.recipe)) or CAST_BYTES.get((dtype, "none"))
     if per_element is None:
@@ -294,7 +292,11 @@ def passes_of(
     """Return the three products of a linear layer on one device, or of `batch` of them, one for each head."""
     of = partial(Gemm, batch=batch, dtype=dtype)
     beyond, summed = summing(sharding, n * k * batch)
-    weight = casts(sharding, n * k * batch / 2.0, dtype) if dtype in EVERY_PASS else ()
+    weight: Work = ()
+    if (
+        dtype != "fp8" and not sharding.choices.kernels.caches_narrow_weights
+    ):  # with one scale, shards are quantised
+        weight = casts(sharding, n * k * batch / 2.0, dtype)  # along rows or columns
     return Passes(
         forward=(*casts(sharding, rows * k * batch, dtype), *weight, of(m=rows, n=n, k=k)),
         backward_input=(*casts(sharding, rows * n * batch, dtype), *weight, of(m=rows, n=k, k=n)),
