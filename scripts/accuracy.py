@@ -427,7 +427,8 @@ def _later() -> str:
     return (
         "### Forward in time\n\n"
         "The runs of each release of a framework (year and month), predicted by a fit to earlier releases and to runs "
-        "of frameworks without a date. The interval contains 8 in 10 of the errors on the releases before.\n\n"
+        "of frameworks without a date. Errors are ln(measured / projected). The interval contains 8 in 10 of the "
+        "errors on the releases before.\n\n"
         + table(("release", "rows", "median", "90th pct", "bias", "interval", "in interval"), rows)
     )
 
