@@ -14,12 +14,13 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+
+from scripts.plain_questions import PlainOutcome, ask_plainly, by_group
 
 from forescale.atomic_write import write_text
 from forescale.cost.calibration import (
@@ -71,7 +72,9 @@ def main(runs: str, tests: str, page: str) -> None:
         corpus=_shown(Path(runs)),
         peers=peers,
         pictures=_drawn(board, peers, target.with_suffix("")),
-        by_name=score([by_name_alone(case) for case in cases], projector),
+        plain={
+            name: ask_plainly(Path(runs), with_framework=name == "named") for name in ("named", "not named")
+        },
         tests=score(load_cases(Path(tests)), projector),
     )
     write_text(target, text)
@@ -116,20 +119,6 @@ def with_accuracy(readme: str, page: str) -> str:
         + "\n<!-- end of accuracy"
         + rest.split("<!-- end of accuracy", 1)[1]
     )
-
-
-OWN_WORDS = ("kernels", "overlap", "allocator", "software")
-"""What rows say of a stack, which naming its framework says as well."""
-
-
-def by_name_alone(case: Case) -> Case:
-    """Return the case as one asks who names the framework and says nothing more of its stack."""
-    if case.stated is None or case.model is None or case.cluster is None:
-        return case
-    parts = {name: value for name, value in case.stated.strategy.items() if name not in OWN_WORDS}
-    stated = replace(case.stated, strategy=parts)
-    layout, workload = stated.trained(case.model, case.cluster)
-    return replace(case, stated=stated, strategy=layout, workload=workload)
 
 
 def _shown(path: Path) -> str:
@@ -198,7 +187,7 @@ def markdown(
     corpus: str,
     peers: Sequence[PeerGroup] = (),
     pictures: Mapping[str, str] | None = None,
-    by_name: Scoreboard | None = None,
+    plain: Mapping[str, Sequence[PlainOutcome]] = MappingProxyType({}),
     tests: Scoreboard | None = None,
 ) -> str:
     """Return the accuracy page: step time, memory, choice of layout, groups, worst and skipped rows, notes.
@@ -213,8 +202,8 @@ def markdown(
         Other tools on the same rows.
     pictures
         Where pictures lie, by name: step-time, memory, peers.
-    by_name
-        The same runs, of whose stack nothing but the name of their framework is said.
+    plain
+        Runs asked as a user asks them, by whether their framework is named.
     tests
         Megatron-LM's own tests.
     """
@@ -222,9 +211,10 @@ def markdown(
     sections = (
         _opening(board, corpus),
         _headline(board, drawn.get("step-time", "")),
+        _plain(plain),
         _held_out(),
+        _later(),
         _kernels(),
-        _named(board, by_name),
         _memory(board, drawn.get("memory", "")),
         _doubtful(board),
         _tests(tests),
@@ -274,6 +264,7 @@ def _held_out() -> str:
             _percent(spread.coverage),
         ]
         for novelty, groups in calibration.spreads.items()
+        if novelty != LATER
         for group, spread in groups.items()
         if group in PRINTED or group.endswith(("/8", "/16"))
     ]
@@ -298,6 +289,8 @@ def _held_out() -> str:
     )
 
 
+LATER = "later release"
+"""Key of the errors forward in time among the spreads of a calibration (benchmarks/fit_runs.py)."""
 PRINTED = ("all", "all, open", "core", "dense", "moe", "waiting")
 
 
@@ -420,19 +413,48 @@ def _of(outcomes: Iterable[RowOutcome]) -> ErrorSummary:
     return summarise([outcome.memory_error for outcome in outcomes if outcome.memory_error is not None])
 
 
-def _named(board: Scoreboard, by_name: Scoreboard | None) -> str:
-    if by_name is None:
+def _later() -> str:
+    """Return how runs of each release were predicted by fits to earlier releases."""
+    rows = [
+        [
+            *(release, str(spread.rows), _percent(spread.median_abs), _percent(spread.p90_abs)),
+            *(_signed(spread.bias), f"±{_percent(math.expm1(spread.p90))}", _percent(spread.coverage)),
+        ]
+        for release, spread in load_run_calibration().spreads.get(LATER, {}).items()
+    ]
+    if not rows:
         return ""
-    rows = []
-    for core in (True, False):
-        row, name = board.total(core=core), by_name.total(core=core)
-        kinds = ("step time", row.time, name.time), ("peak memory", row.memory, name.memory)
-        rows += [[row.name, what, *_cells(one)[:4], *_cells(other)[1:4]] for what, one, other in kinds]
-    title = ("rows", "of", "count", "median", "90th pct", "bias", "by name: median", "90th pct", "bias")
     return (
-        "### By the name of the framework alone\n\n"
-        "Above, a row says what its source says of kernels, overlap and the allocator. Here `--framework NAME` says "
-        "all of that.\n\n" + table(title, rows)
+        "### Forward in time\n\n"
+        "The runs of each release of a framework (year and month), predicted by a fit to earlier releases and to runs "
+        "of frameworks without a date. Errors are ln(measured / projected). The interval contains 8 in 10 of the "
+        "errors on the releases before.\n\n"
+        + table(("release", "rows", "median", "90th pct", "bias", "interval", "in interval"), rows)
+    )
+
+
+def _plain(plain: Mapping[str, Sequence[PlainOutcome]]) -> str:
+    """Return how `forescale.project` answers runs that are asked as a user asks."""
+    if not plain:
+        return ""
+    rows = [
+        [
+            *(asked, kind, framework, *_cells(group.errors)[:4], _percent(group.coverage)),
+            *(f"±{_percent(group.half_width)}", ", ".join(group.unfit) or "–"),
+        ]
+        for asked, outcomes in plain.items()
+        for (kind, framework), group in by_group(outcomes).items()
+    ]
+    title = ("asked", "kind", "framework of the run", "rows", "median", "90th pct", "bias")
+    return (
+        "### Asked as a user asks\n\n"
+        "Above, a row gives all settings that its source gives. Here `forescale.project` is called with the model, "
+        "the cluster, the degrees, the schedule, the batch, the length, the precision, and what is trained on which "
+        "documents; the "
+        "framework and its release are named where the table says so (`named`), and otherwise left to the default of "
+        "the device (`not named`). The half width is the median of half the interval over the step time. The last "
+        "column lists runs that took place and are said to run out of memory.\n\n"
+        + table((*title, "in interval", "half width", "out of memory"), rows)
     )
 
 

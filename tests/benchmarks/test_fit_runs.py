@@ -7,7 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from benchmarks.fit_runs import PRIORS, errors_of, family_of, held_out, parameters_of, seen
+from benchmarks.fit_runs import (
+    PRIORS,
+    errors_of,
+    family_of,
+    held_out,
+    later_releases,
+    parameters_of,
+    seen,
+)
 from tests.validation.runs import ARCHITECTURE, BASE, LAYOUTS, PARAMETERS, run
 
 from forescale.catalogue.clusters import load_device
@@ -22,6 +30,18 @@ def test_held_out_errors_are_of_fits_that_did_not_see_the_source():
     names = [item.source for item in runs]
     outside = held_out(runs, base=BASE, parameters=PARAMETERS, fitted=fitted, scale=0.01, names=names)
     assert np.median(outside[4:]) > np.median(inside[4:]) + 0.02
+
+
+def test_a_release_is_predicted_by_fits_to_earlier_ones(monkeypatch):
+    dates = {"A": "", "B": "25.02", "C": "25.11"}
+    runs = [run(layout, name, factor=1.2 if name == "C" else 1.0) for name in dates for layout in LAYOUTS]
+    monkeypatch.setattr("benchmarks.fit_runs.released", lambda item: dates[item.source])
+    fitted = fit(runs, BASE, PARAMETERS, scale=0.01)
+    result = later_releases(runs, fitted.linear, PARAMETERS, scale=0.01)
+    assert [(date, spread.rows) for date, spread in result.items()] == [("25.02", 4), ("25.11", 4)]
+    inside = (measured_of(runs) - fitted.linear.predicted)[-4:]
+    assert result["25.11"].bias > float(np.median(inside)) + 0.002
+    assert result["25.11"].coverage == 0.0
 
 
 def test_releases_of_one_document_are_one_family():

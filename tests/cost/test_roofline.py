@@ -311,7 +311,8 @@ def test_a_device_beside_the_fitted_ones_is_less_certain():
             "unsupported_by device a100-sxm-80gb | fp8",
         ),
         ("v100-sxm2-32gb", "bf16", "unsupported_by device v100-sxm2-32gb | bf16"),
-        ("h100-sxm", "int8", "not_one_of compute type"),
+        ("h100-sxm", "int4", "not_one_of compute type"),
+        ("b200", "int8", "unsupported_by device b200 | int8"),
     ],
 )
 def test_a_type_the_device_lacks_is_refused(name, dtype, message):

@@ -8,7 +8,7 @@ import pytest
 from tests import small, toy
 
 from forescale.graph.layer import layer_block
-from forescale.graph.ops import Elementwise
+from forescale.graph.ops import Elementwise, Gemm
 from forescale.graph.recompute import awaited, keep
 from forescale.graph.sharding import ShardingRules, split_layout
 from forescale.spec import Layer, Layout, LinearAttention, Precision, Recompute
@@ -42,6 +42,19 @@ def test_the_combined_kernel_of_mamba_keeps_what_goes_in_and_its_output():
     inside = {"attention.core_output", "attention.gated", "attention.normed"}
     assert {name: size for name, size in result.items() if name in inside} == dict.fromkeys(inside, INNER)
     assert set(result) - inside == {"input", "attention.input", "attention.input.statistics"}
+
+
+def test_mamba_projects_its_input_with_one_product():
+    """mamba_mixer.py and mamba_ssm: in_proj makes gate, value, keys, queries and decays."""
+    degrees, choices = split_layout(Layout(sp=False))
+    rules = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=TOKENS)
+    for fused, count in ((True, 2), (False, 6)):
+        layer = Layer(attention=replace(MAMBA, fused_scan=fused), ffn=None, num_norms=1)
+        block = layer_block(small.dense(), layer, rules)
+        products = [item for item in block.operators if item.backward_weight]
+        assert len(products) == count
+        columns = sum(op.n for item in products for op in item.forward if isinstance(op, Gemm))
+        assert columns == 2 * INNER + 2 * STATE + 32 + small.dense().hidden_size
 
 
 def test_separate_kernels_keep_the_convolved_inputs_too():

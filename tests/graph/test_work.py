@@ -622,10 +622,27 @@ CASTS = {
     ("fp8", "delayed"): 2 + 1,
     ("fp8", "current"): 2 + 2 + 1,
     ("fp8", "blockwise"): 2 + 2 * (1 + 4 / 128),
+    ("fp8", "rowwise"): 2 + 1 + 2 * 2 + 1,
     ("mxfp8", "none"): 2 + 2 * (1 + 1 / 32),
     ("nvfp4", "none"): 2 + 2 + 2 * (1 / 2 + 1 / 16),
 }  # fmt: skip
 OPERANDS = {"fp8": 1.0, "mxfp8": 1 + 1 / 32, "nvfp4": 1 / 2 + 1 / 16}
+
+
+@pytest.mark.parametrize(("compute", "recipe"), CASTS)
+def test_weights_are_quantised_for_every_product_where_they_are_not_cached(compute, recipe):
+    """Forward along one extent, backward along the other; with one scale per tensor, FSDP gathers them quantised."""
+    precision = Precision(compute=compute, recipe=recipe)
+    blocks = (
+        block_of(None, FFN, precision=precision, kernels=Kernels(caches_narrow_weights=caches))
+        for caches in (True, False)
+    )
+    cached, made = (toy.counted(block, toy.BYTES)["ffn.up"] for block in blocks)
+    per_tensor = compute == "fp8" and recipe in ("none", "delayed", "current")
+    extra = 0 if per_tensor else CASTS[compute, recipe] / 2 * HIDDEN * 2 * WIDTH
+    assert [new - old for new, old in zip(made, cached, strict=True)] == pytest.approx(
+        [extra, extra, 0], rel=2e-3
+    )
 
 
 @pytest.mark.parametrize(("compute", "recipe"), CASTS)

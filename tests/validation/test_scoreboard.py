@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from scripts.accuracy import by_name_alone, markdown, table
+from scripts.accuracy import markdown, table
 from scripts.rows.cases import express
 from tests.errors import raises
 from tests.validation.runs import own_columns_only
@@ -149,17 +149,10 @@ def test_a_run_that_is_said_not_to_fit_is_named_with_the_doubt_of_its_row(row):
     assert "| T-1 |" in page.partition("not to fit")[2]
 
 
-def test_the_page_of_tests_and_of_frameworks_named_alone(row):
+def test_the_page_of_tests(row):
     board = score(express([row()]), fixed(1.0, peak_bytes=9e9))
-    page = markdown(board, corpus="a.csv", by_name=board, tests=board)
-    assert "By the name of the framework alone" in page
+    page = markdown(board, corpus="a.csv", tests=board)
     assert "1 golden values" in page and "### Tests not projected" in page
-
-
-def test_by_name_alone_a_row_says_nothing_of_its_stack(row):
-    [case] = express([row(notes="CUDA_LAUNCH_BLOCKING=1")])
-    assert case.strategy.kernels.blocking_launches
-    assert not by_name_alone(case).strategy.kernels.blocking_launches
 
 
 def test_the_page_of_an_empty_scoreboard(row):

@@ -26,7 +26,7 @@ from forescale.records import record
 from forescale.spec import Device
 from forescale.struct import Struct
 
-NARROW_TYPES = ("fp8", "fp8_blockwise", "mxfp8", "nvfp4")
+NARROW_TYPES = ("fp8", "fp8_rowwise", "fp8_blockwise", "mxfp8", "nvfp4", "int8")
 TABLES = ("gemm", "attention", "memory", "tile", "tile_attention")
 """Sections that are inherited entry by entry."""
 

@@ -38,12 +38,16 @@ OPERAND_BYTES = {
     "fp16": 2.0,
     "bf16": 2.0,
     "fp8": 1.0,
+    "fp8_rowwise": 1.0,
     "fp8_blockwise": 1.0 + 4 / 128,
     "mxfp8": 1.0 + 1 / 32,
     "nvfp4": 0.5 + 1 / 16,
+    "int8": 1.0,
 }
 """Bytes per operand element with block scales (fp32 per 128; OCP MX v1.0: a byte per 32; NVFP4: per 16)."""
-RATES = {**MATRIX_RATE, "fp8_blockwise": "fp8"}
+RATES = {**MATRIX_RATE, "fp8_rowwise": "fp8", "fp8_blockwise": "fp8"}
+LIKE = {"fp8_rowwise": "fp8", "int8": "fp8"}
+"""Compute types whose kernels were not timed alone, and those whose fit they use."""
 VECTOR_LOAD_BYTES = 16.0
 """Alignment of rows that matrix units ask for (NVIDIA, Matrix Multiplication Background User's Guide)."""
 ROOFLINE = "Williams et al. 2009, Roofline (doi:10.1145/1498765.1498785)"
@@ -342,6 +346,7 @@ class Roofline(Struct, frozen=True, kw_only=True):
 
 def entry_of(table: Mapping[str, T], dtype: str, section: str, calibration: str) -> T:
     """Return the entry of `dtype`."""
+    dtype = LIKE.get(dtype, dtype)
     if dtype not in table:
         raise incomplete(
             f"entry {section}.{dtype}", f"calibration {calibration}", f"it has {', '.join(table)}"
@@ -358,7 +363,9 @@ def peak_rate(device: Device, dtype: str) -> float:
     if rate is None and dtype == "fp32":
         return device.vector_flops
     if rate is None:
-        known = [name for name in ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4") if getattr(rates, name)]
+        known = [
+            name for name in ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8") if getattr(rates, name)
+        ]
         fix = f"it has {', '.join(known)}: set the compute precision to one of these"
         raise unsupported_by(f"device {device.name}", f"{dtype}: it has no matrix rate for it", fix)
     if dtype == "mxfp8" and rates.fp4 is None:

@@ -19,14 +19,17 @@ CAST_BYTES = {
     ("fp8", "none"): 3.0,
     ("fp8", "delayed"): 3.0,
     ("fp8", "current"): 5.0,
+    ("fp8_rowwise", "rowwise"): 8.0,
     ("fp8_blockwise", "blockwise"): 4.06,
     ("mxfp8", "none"): 4.06,
     ("mxfp8", "mxfp8"): 4.06,
     ("nvfp4", "none"): 5.12,
+    ("int8", "none"): 10.0,
 }
 """Bytes moved to quantise one 16-bit element: read (twice where the scale is that of the whole tensor, as for
 current scaling and NVFP4) and written; where scales of blocks differ between rows and columns, along both for the two
-products that use it, with the scales (Transformer Engine, recipes)."""
+products that use it, with the scales (Transformer Engine, recipes). Scales of rows and of columns are made apart: rows
+fit a kernel, columns are read twice (torchao, float8 rowwise); AQT reads either twice (MaxText, quantizations.py)."""
 FP8_ROW_BYTES = 1.0 + 4.0 / 128.0
 """Bytes per number of a row in fp8 with an fp32 scale per 128 (DeepSeek-V3, arXiv:2412.19437, section 3.3.2)."""
 E5M6_ROW_BYTES = 1.5 + 4.0 / 128.0
@@ -42,7 +45,7 @@ def casts(
 ) -> tuple[Elementwise, ...]:
     """Return the quantisation of a product's operand: none where it stays in 16 bits.
 
-    Weights are quantised once a step and not counted.
+    Weights are counted where they are quantised for every product (`Kernels.caches_narrow_weights`).
     """
     per_element = CAST_BYTES.get((dtype, sharding.precision.recipe)) or CAST_BYTES.get((dtype, "none"))
     if per_element is None:
@@ -289,9 +292,14 @@ def passes_of(
     """Return the three products of a linear layer on one device, or of `batch` of them, one for each head."""
     of = partial(Gemm, batch=batch, dtype=dtype)
     beyond, summed = summing(sharding, n * k * batch)
+    weight: Work = ()
+    if (
+        dtype != "fp8" and not sharding.choices.kernels.caches_narrow_weights
+    ):  # with one scale, shards are quantised
+        weight = casts(sharding, n * k * batch / 2.0, dtype)  # along rows or columns
     return Passes(
-        forward=(*casts(sharding, rows * k * batch, dtype), of(m=rows, n=n, k=k)),
-        backward_input=(*casts(sharding, rows * n * batch, dtype), of(m=rows, n=k, k=n)),
+        forward=(*casts(sharding, rows * k * batch, dtype), *weight, of(m=rows, n=n, k=k)),
+        backward_input=(*casts(sharding, rows * n * batch, dtype), *weight, of(m=rows, n=k, k=n)),
         backward_weight=(of(m=n, n=k, k=rows, accumulate_bytes=beyond), *summed),
     )
 

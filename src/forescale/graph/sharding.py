@@ -307,13 +307,10 @@ class ShardingRules:
 
     @property
     def narrow_type(self) -> str:
-        """Compute type of products that a recipe narrows: fp8 with scales of blocks has kernels of its own."""
+        """Compute type of products that a recipe narrows: fp8 with scales of rows or blocks has other kernels."""
         precision = self.precision
-        return (
-            "fp8_blockwise"
-            if (precision.compute, precision.recipe) == ("fp8", "blockwise")
-            else precision.compute
-        )
+        apart = precision.compute == "fp8" and precision.recipe in ("rowwise", "blockwise")
+        return f"fp8_{precision.recipe}" if apart else precision.compute
 
     @property
     def accumulate_bytes(self) -> float:

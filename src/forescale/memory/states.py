@@ -252,7 +252,7 @@ def narrow_weight_bytes(device: Device, precision: Precision, kernels: Kernels) 
     instead = precision.is_narrow and precision.parameters == "fp8"
     if not precision.is_narrow or not (instead or kernels.caches_narrow_weights):
         return 0.0
-    per_tensor = precision.compute == "fp8" and precision.recipe != "blockwise"
+    per_tensor = precision.compute == "fp8" and precision.recipe not in ("rowwise", "blockwise")
     one = kernels.transposes_weights or (per_tensor and not device.needs_transposes)
     copies = 1.0 if one else 2.0
     stored = STORAGE_BYTES["fp8"] if instead else 0.0

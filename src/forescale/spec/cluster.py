@@ -50,6 +50,7 @@ class MatrixRates(SpecStruct, frozen=True, kw_only=True):
     bf16: Rate | None = None
     fp8: Rate | None = None
     fp4: Rate | None = None
+    int8: Rate | None = None
 
 
 class Device(SpecStruct, frozen=True, kw_only=True):

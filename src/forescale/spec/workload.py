@@ -18,7 +18,7 @@ from forescale.spec.option import Option
 from forescale.struct import SpecStruct
 
 _run, _types = partial(Option, group="Run"), partial(Option, group="Types, training")
-ComputeType: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
+ComputeType: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "int8"]
 StorageType: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8"]
 MasterType: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8", "none"]
 FrozenType: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8", "int8", "nf4", "nf4_double"]
@@ -39,7 +39,7 @@ LoraTarget: TypeAlias = Literal[
 ]
 
 STORAGE_BYTES: dict[str, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
-NARROW: tuple[ComputeType, ...] = ("fp8", "mxfp8", "nvfp4")
+NARROW: tuple[ComputeType, ...] = ("fp8", "mxfp8", "nvfp4", "int8")
 """Compute types in 8 or 4 bits."""
 MATRIX_RATE: dict[str, str] = {
     "fp32": "fp32",
@@ -49,6 +49,7 @@ MATRIX_RATE: dict[str, str] = {
     "fp8": "fp8",
     "mxfp8": "fp8",
     "nvfp4": "fp4",
+    "int8": "int8",
 }
 """Which of a device's matrix rates a compute type uses."""
 QUANTISED_BYTES: dict[str, float] = {
@@ -89,7 +90,7 @@ class Precision(SpecStruct, frozen=True, kw_only=True):
 
     compute: Annotated[ComputeType, _run("Type of the linear layers' products.", flag="precision")] = "bf16"
     """Type of the linear layers' matrix multiplications; attention is never narrower than 16 bits."""
-    recipe: Annotated[Literal["none", "delayed", "current", "blockwise", "mxfp8"],
+    recipe: Annotated[Literal["none", "delayed", "current", "rowwise", "blockwise", "mxfp8"],
         _types("Scaling recipe of fp8.", flag="fp8-recipe")] = "none"  # fmt: skip
     """Scaling recipe of fp8 compute."""
     parameters: Annotated[StorageType, _types("Type of the weights.", flag="param-dtype")] = "bf16"

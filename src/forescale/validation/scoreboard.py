@@ -164,7 +164,7 @@ def headline_label(case: Case) -> str:
         return "TPU"
     if vendor != "NVIDIA":
         return vendor
-    narrow = workload.precision.compute in {"fp8", "mxfp8", "nvfp4"}
+    narrow = workload.precision.is_narrow
     if cluster.device.name.startswith("gb"):
         return "NVIDIA GB200/GB300"
     return "NVIDIA 8- and 4-bit" if narrow else "NVIDIA 16-bit"

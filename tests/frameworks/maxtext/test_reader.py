@@ -191,9 +191,10 @@ def test_types(read):
     two = read({"weight_dtype": "float32", "mu_dtype": "bfloat16"}).workload_fields["precision"]
     assert two == {"compute": "bf16", "moments": "bf16", "second_moments": "fp32"}
     assert read({"quantization": "fp8"}).workload_fields["precision"]["recipe"] == "delayed"
-    integers = read({"quantization": "int8"})
-    assert integers.workload_fields["precision"] == {"compute": "fp8", "recipe": "none"}
-    assert integers.notes == ("quantization (line 2) int8: its products are projected at the rate of fp8",)
+    for name, notes in (("int8", 0), ("int4", 1)):
+        integers = read({"quantization": name})
+        assert integers.workload_fields["precision"] == {"compute": "int8", "recipe": "none"}
+        assert len(integers.notes) == notes
 
 
 def test_only_what_is_said_is_told(read):

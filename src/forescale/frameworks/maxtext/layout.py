@@ -58,8 +58,8 @@ STORAGE: Mapping[str, StorageType] = {"bfloat16": "bf16", "float16": "fp16", "fl
 OPTIMIZER_NAMES: Mapping[str, OptimizerName] = framework_names(OPTIMIZERS.values(), "maxtext")
 NARROW: Mapping[str, tuple[ComputeType, str]] = {name: tuple(kind) for name, kind in WORDS["narrow"].items()}
 """Quantisation by our compute type and recipe."""
-INTEGERS = ("int8", "intmp", "int4")
-"""Quantisation without a compute type of ours, whose products run at the rate of fp8."""
+INTEGERS = ("intmp", "int4")
+"""Quantisation without a compute type of ours, whose products run at the rate of int8."""
 NAMES: Mapping[str, KeptName] = WORDS["names"]
 """Tensors of the policy custom by the name they have here."""
 JOINED: Mapping[str, tuple[KeptName, ...]] = {name: tuple(kept) for name, kept in WORDS["joined"].items()}
@@ -486,9 +486,9 @@ def _types(settings: Settings) -> dict[str, Any]:
     if narrow in NARROW:
         values["compute"], values["recipe"] = NARROW[narrow]
     elif narrow in INTEGERS:
-        values |= {"compute": "fp8", "recipe": "none"}
+        values |= {"compute": "int8", "recipe": "none"}
         settings.note(
-            f"{settings.spell('quantization')} {narrow}: its products are projected at the rate of fp8"
+            f"{settings.spell('quantization')} {narrow}: its products are projected at the rate of int8"
         )
     elif narrow:
         known = ", ".join((*NARROW, *INTEGERS))

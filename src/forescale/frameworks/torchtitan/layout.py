@@ -163,7 +163,7 @@ BACKENDS = ("model.moe_comm_backend", "parallelism.expert_parallel_comm_backend"
 DISPATCHER_NAMES: dict[str, Dispatcher] = framework_names(DISPATCHERS.values(), "torchtitan")
 RESHARD: dict[str, Reshard] = {"default": "default", "always": "always", "never": "never"}
 TYPES = {"float32": "fp32", "bfloat16": "bf16"}
-FP8_RECIPES = {"tensorwise": "current", "rowwise": "current", "rowwise_with_gw_hp": "current"}
+FP8_RECIPES = {"tensorwise": "current", "rowwise": "rowwise", "rowwise_with_gw_hp": "rowwise"}
 
 
 class Read(Struct, frozen=True, kw_only=True):
@@ -483,8 +483,8 @@ def _narrowed(settings: Settings) -> dict[str, Any]:
         return {"compute": "mxfp8"}
     if any("float8" in name for name in names):
         recipe = settings.choice("quantize.linear.float8.recipe_name", "tensorwise", FP8_RECIPES)
-        if str(settings.get("quantize.linear.float8.recipe_name")).startswith("rowwise"):
-            settings.note("scales per row are projected as one per tensor")
+        if settings.get("quantize.linear.float8.recipe_name") == "rowwise_with_gw_hp":
+            settings.note("products of weight gradients are projected in fp8, not in 16 bits")
         return {"compute": "fp8", "recipe": recipe}
     local = [name for name in names if not re.search("lora|group|converter", name)]
     if local:

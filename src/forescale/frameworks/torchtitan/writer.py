@@ -221,7 +221,8 @@ def _converters(question: Question, *, compiled: bool) -> list[str]:
     linear, grouped = CONVERTERS.get(compute, ("", ""))
     wants = question.model.is_moe and question.layout.kernels.narrow_experts
     inside = f"model_compile_enabled={compiled}"
-    result = [f"{linear}.Config({NARROWED.get(compute, '')}{inside})"] if linear else []
+    rows = 'recipe_name="rowwise", ' * (question.workload.precision.recipe == "rowwise")
+    result = [f"{linear}.Config({NARROWED.get(compute, '')}{rows}{inside})"] if linear else []
     result += [f"{grouped}.Config({inside})"] * bool(grouped and wants)
     return result + converter(question.workload.trainable, question.model)
 

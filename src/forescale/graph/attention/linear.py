@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from forescale.graph.adapters import adapters, recurrent_parts
 from forescale.graph.attention.core import QKV
-from forescale.graph.modules import elementwise, gather_sequence, linear, linear_out
+from forescale.graph.modules import elementwise, gather_sequence, linear, linear_out, product
 from forescale.graph.operator import Builder, Work
 from forescale.graph.ops import AttentionCore, Elementwise, Gemm
 from forescale.graph.sharding import Extent
@@ -22,16 +24,16 @@ def linear_attention(b: Builder, model: Model, spec: LinearAttention, *, source:
     widths = {"query": keys, "key": keys, "value": values}
     if spec.output_gate:
         widths["gate"] = values
-    for name, width in widths.items():
-        _project(b, f"attention.{name}", gathered, source, inputs=("hidden", h), outputs=("heads", width))
+    if spec.fused_scan and spec.num_gates_per_head:
+        widths["decay"] = float(spec.num_heads * spec.num_gates_per_head)
+    _projections(b, spec, widths, gathered=gathered, source=source, hidden=h)
     _decay(b, spec, gathered=gathered, source=source, hidden=h, keys=keys)
     made, gates = (
-        tuple(f"attention.{width}" for width in widths),
+        tuple(f"attention.{width}" for width in widths if width != "decay"),
         float(spec.num_heads * spec.num_gates_per_head),
     )
-    parts = recurrent_parts(
-        b, (*made, "attention.decay") if gates else made, ("heads", sum(widths.values()) + gates)
-    )
+    total = 2.0 * keys + values * (2.0 if spec.output_gate else 1.0) + gates
+    parts = recurrent_parts(b, (*made, "attention.decay") if gates else made, ("heads", total))
     tokens = b.sharding.tokens("sequence")
     adapters(b, "attention", parts, source=gathered, saved=source, rows=tokens, inputs=("hidden", h))
     if spec.num_head_parameters:
@@ -50,6 +52,31 @@ def linear_attention(b: Builder, model: Model, spec: LinearAttention, *, source:
         width=h,
         adapted_as="attention.recurrent_output",
     )
+
+
+def _projections(
+    b: Builder,
+    spec: LinearAttention,
+    widths: Mapping[str, float],
+    *,
+    gathered: str,
+    source: str,
+    hidden: float,
+) -> None:
+    """Append the projections of the input, as one product before a fused scan (mamba_mixer.py, in_proj)."""
+    inputs: Extent = ("hidden", hidden)
+    if not spec.fused_scan:
+        for name, width in widths.items():
+            _project(b, f"attention.{name}", gathered, source, inputs=inputs, outputs=("heads", width))
+        return
+    rows, split = b.sharding.tokens("sequence"), b.sharding.split("heads")
+    for name, width in widths.items():
+        kept = int(name == "query")
+        b.parameter(f"attention.{name}.weight", inputs, ("heads", width), narrow=True, tensors=kept)
+        b.tensor(f"attention.{name}", rows * width / split, 4.0 if name == "decay" else None)
+    made = tuple(f"attention.{name}" for name in widths)
+    n = sum(widths.values()) / split
+    product(b, "attention.in_proj", source=gathered, results=made, rows=rows, k=hidden, n=n, saved=source)
 
 
 def _project(
@@ -84,7 +111,7 @@ def _decay(
 ) -> None:
     """Append the gates of the state: scalars per head, and one decay per key dimension through a low rank."""
     whole: Extent = ("hidden", hidden)
-    if spec.num_gates_per_head:
+    if spec.num_gates_per_head and not spec.fused_scan:
         gates: Extent = ("heads", float(spec.num_heads * spec.num_gates_per_head))
         _project(b, "attention.decay", gathered, source, inputs=whole, outputs=gates, element_bytes=4.0)
     if spec.gate_lora_rank:
