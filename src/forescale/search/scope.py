@@ -15,7 +15,7 @@ from forescale.spec.layout import Layout
 from forescale.spec.space import Space
 from forescale.struct import Struct
 
-SAMPLED_FROM, SAMPLED = 65536, 48
+SAMPLED_FROM, SAMPLED = 32768, 48
 """Rows, each counted once for every operator list, from which on a search starts with a sample of so many of them."""
 EXPERT_KEY = ("tp", "cp", "pp", "micro_batch_size", "sp")
 """What experts depend on of a row."""

@@ -113,3 +113,10 @@ def test_a_script_without_its_arguments_is_refused(read):
     text = "from trl import TrlParser, SFTTrainer\nargs, = TrlParser(SFTConfig).parse_args_and_config()\nSFTTrainer('m', args=args)\n"
     with raises(ReaderError, "wrong_format a script with its settings"):
         read(text)
+
+
+def test_of_several_models_the_first_is_trained_and_conditions_are_warned_of(read):
+    other = "reference = AutoModelForCausalLM.from_pretrained('Qwen/Qwen3-8B')\nif data.big:\n    LoraConfig(r=4)\n"
+    parsed = read(TRL.replace("BATCH,", "4,") + other, num_devices=1)
+    assert parsed.model.name == "mistral-7b"
+    assert [text for text in parsed.warnings if "LoraConfig is called under a condition" in text]

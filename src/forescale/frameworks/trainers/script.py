@@ -51,12 +51,14 @@ class Recorder:
     closed: Final = frozenset[str]()
 
     def __init__(self) -> None:
+        self.world: World | None = None
         self.calls: list[Call] = []
         self.defaults: dict[str, Any] = {}
         """Defaults of the arguments that the script declares with argparse."""
 
     def call(self, call: Call, owner: object) -> Any:  # noqa: ANN401, ARG002  (as all hooks)
-        """Keep a call; return arguments with their defaults, and what an accelerator answers."""
+        """Keep a call, not known under a condition that is not; return defaults of arguments, and known answers."""
+        call.known = self.world is None or self.world.doubt is None
         self.calls.append(call)
         last = call.name.rpartition(".")[2]
         if last == "add_argument" and call.args:
@@ -75,7 +77,8 @@ class Recorder:
 
 def follow_script(path: Path, recorder: Recorder, options: Options) -> Frame:
     """Follow a script, so that `recorder` has its calls; what it raises on its data ends one statement alone."""
-    module = World(recorder, Frame, options.folders).module(path)
+    recorder.world = World(recorder, Frame, options.folders)
+    module = recorder.world.module(path)
     frame = Frame(module, {"__name__": "__main__"})
     for line in module.tree.body:
         with suppress(Stopped):
@@ -156,11 +159,13 @@ def without_facts(parsed: ParsedFile, facts: Sequence[MissingFact]) -> ParsedFil
 
 def _content(calls: list[Call]) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the arguments of calls by the keys of TrainingArguments, and those that only running shows."""
-    content, unread = dict[str, Any](), dict[str, str]()
+    content, unread, once = dict[str, Any](), dict[str, str](), set[str]()
     for call in calls:
         for row in FACTS["calls"]:
-            if not re.fullmatch(row["name"], call.name):
+            if row["name"] in once or not re.fullmatch(row["name"], call.name):
                 continue
+            once |= {row["name"]} if row.get("first") else set()
+            unread |= {} if call.known else {call.name: "called under a condition"}
             content |= row.get("sets", {})
             for name, value in {
                 **dict(zip(row.get("args", ()), call.args, strict=False)),
