@@ -60,7 +60,7 @@ def test_an_incomplete_question_lists_the_names(forescale):
         ran = forescale("explain", *arguments)
         assert ran.code == 0, ran.err
         assert all(name in ran.out for name in quantity_names())
-        assert "--seq-len" in ran.out
+        assert "--global-batch-size" in ran.out
 
 
 def test_the_quantities_of_a_preset_are_its_own(forescale):

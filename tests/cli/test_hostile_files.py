@@ -13,7 +13,7 @@ from forescale.cli.formats.json import to_json
 from forescale.errors import PhysicsError
 
 FOUND = (
-    ("snapshot.pickle", {"segments": [{"total_size": math.nan, "allocated_size": math.nan}]}, "segments[0].allocated_size"),
+    ("snapshot.pickle", {"segments": [{"total_size": math.nan, "allocated_size": math.nan}]}, "segments[0].total_size"),
     ("snapshot.pickle", {**hostile.SNAPSHOT, "device_traces": 3}, "wrong_type device_traces"),
     ("snapshot.pickle", {"segments": [3]}, "wrong_type segments[0]"),
     ("bench.json", hostile.ARTIFACT | {"steps": [{"num_microbatches": 1, "seconds": 1e-9}]}, "implausible a step"),

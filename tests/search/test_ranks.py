@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from tests.small import cluster, dense, moe, workload
 
 from forescale.cost.mesh import AXES, placed
@@ -48,6 +49,8 @@ def test_a_message_takes_what_it_takes_at_the_best_place(axis, kind):
     ]
     best = np.min(wheres, axis=0)
     np.testing.assert_array_equal(everywhere.seconds(message), best)
+    of_stages = replace(message, num_bytes=np.full((3, len(rows)), 1e8))
+    np.testing.assert_array_equal(everywhere.seconds(of_stages), np.stack([best] * 3))
     assert (best < wheres[0]).any() == (axis == "pp")
 
 

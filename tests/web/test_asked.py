@@ -16,6 +16,7 @@ from forescale.presets import project_as
 from forescale.project import project
 from forescale.question import Question
 from forescale.search import search
+from forescale.spec.layout import Overlap
 from forescale.units import GIB
 from forescale.web.asked import (
     FIELDS,
@@ -156,7 +157,7 @@ def test_a_layout_that_no_words_say_has_no_address():
         ("framework", "deepseek"),
     ]  # whose pipelines are bidirectional
     request = question([*query, ("pp", "2")])
-    plain = replace(request.layout, schedule=None)
+    plain = replace(request.layout, schedule=None, overlap=Overlap())
     assert laid_out(query, project(request.with_layout(plain))) is None
 
 

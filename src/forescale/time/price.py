@@ -83,9 +83,18 @@ class Anywhere(Struct, frozen=True, kw_only=True):
         return tuple(mapped(self.group, lambda values, at=at: take(np.asarray(values)[at])) for at in places)
 
     def least(self, price: Priced) -> Callable[[Numeric], Numeric]:
-        """Return the price of a message where it takes the least, by that at all places."""
+        """Return the price of a message where it takes the least, by that at all places.
+
+        Bytes may be (candidates,) or (stages, candidates).
+        """
         at_all = price.take(self.rows)
-        return lambda num_bytes: cast("Numeric", np.min(at_all(num_bytes), axis=0))
+
+        def least(num_bytes: Numeric) -> Numeric:
+            size = np.asarray(num_bytes)
+            at_places = at_all(size[:, None, :] if size.ndim > 1 else num_bytes)
+            return cast("Numeric", np.min(at_places, axis=-2))
+
+        return least
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
