@@ -43,10 +43,10 @@ def test_arguments_that_decide_nothing_are_not_asked_for():
     )
 
 
-@pytest.mark.parametrize("value", ["$N", "$((N * 2))", '"$N"'])
-def test_a_variable_of_the_environment_is_asked_for_by_its_flag(value):
+@pytest.mark.parametrize(("value", "example"), [("$N", 32), ("$((N * 2))", 1), ('"$N"', 32)])
+def test_a_variable_of_the_environment_is_asked_for_by_its_flag(value, example):
     text = SCRIPT.replace("$LAYERS", value).replace("$2", "x").replace("$3", "1").replace("${4}", "bf16")
-    with raises(MissingError, "missing --var", fix="--var N=32"):
+    with raises(MissingError, "missing --var", fix=f"--var N={example}"):
         read(text=text)
 
 
@@ -72,3 +72,13 @@ def test_flags_with_underscores_are_those_of_a_fork():
         spelt = spelt.replace(f"--{name}", f"--{name.replace('-', '_')}")
     parsed = read("1 1B 1 bf16", text=f"{spelt.rstrip()} --no_tie_embed_logits\n")
     assert (parsed.model.num_layers, parsed.model.tied_embeddings) == (4, False)
+
+
+def test_variables_of_a_sum_have_an_example_that_works():
+    words = (
+        "python pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --vocab-size 100 "
+        "--micro-batch-size 1 --tensor-model-parallel-size $TP --global-batch-size $((TP * STEPS * NGPUS))"
+    )
+    with raises(MissingError, "missing") as missing:
+        read_arguments(words)
+    assert [fact.example for fact in missing.value.facts] == ["--var TP=1", "--var STEPS=1", "--var NGPUS=8"]

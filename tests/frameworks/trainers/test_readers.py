@@ -218,7 +218,7 @@ accelerate launch --use_deepspeed --zero_stage 3 --num_processes $1 sft.py --mod
 
 
 def test_one_error_names_the_open_arguments_of_a_command(read):
-    with raises(MissingError, "missing --args, --var", fix='--args "1 2048" --var GPUS=1'):
+    with raises(MissingError, "missing --args, --var", fix='--args "1 2048" --var GPUS=8'):
         read(LAUNCH, "run.sh", num_devices=None)
     parsed = read(LAUNCH, "run.sh", num_devices=None, arguments=("8", "4096"), variables={"GPUS": "8"})
     assert (parsed.num_devices, parsed.layout_fields["zero"], parsed.workload_fields["seq_len"]) == (
@@ -404,3 +404,9 @@ def test_pixels_of_a_file_are_the_size_of_its_images(read):
     assert parsed.workload_fields["images"] == {"size": 504}
     assert [fact.part for fact in parsed.missing] == ["workload.images.count"]
     assert read(vision).workload_fields["images"] == {"size": 756}
+
+
+def test_preferences_by_an_argument_of_their_loss(read):
+    text = "torchrun mpo.py --model_name_or_path Qwen/Qwen3-8B --per_device_train_batch_size 1 --rpo_alpha 1"
+    parsed = read(text, "run.sh")
+    assert (parsed.layout_fields["micro_batch_size"], parsed.workload_fields["global_batch_size"]) == (2, 16)

@@ -17,6 +17,8 @@ DECIDING: Final[Mapping[str, str]] = packaged("megatron", "forks")["asked"]
 """Settings that a projection needs as numbers or words, with the value that an example gives."""
 _VARIABLE: Final = re.compile(r"\$\{?(\w+)")
 _ARITHMETIC: Final = re.compile(r"\b([A-Za-z_]\w*)\b")
+_COUNTS: Final = re.compile(r"WORLD|GPU|DEVICE", re.IGNORECASE)
+"""Names of variables that count devices."""
 CHOICES: Final = 6
 """Values of a variable that an error names."""
 
@@ -74,11 +76,11 @@ def _sets(text: str, name: str) -> bool:
 
 
 def _open_flags(settings: Settings, deciding: Mapping[str, str], text: str) -> Iterator[tuple[str, str]]:
-    """Yield each variable that a setting which counts depends on, and the key of the setting."""
-    for key in deciding:
+    """Yield each variable that a setting which counts depends on, and the key of the setting, sums first."""
+    for key in sorted(deciding, key=lambda key: not _is_sum(settings, key)):
         value = settings.raw(key)
         written = " ".join(map(str, value)) if isinstance(value, list) else str(value)
-        if "$((" not in written:
+        if not _is_sum(settings, key):
             yield from ((name, key) for name in _VARIABLE.findall(written))
             continue
         for name in _ARITHMETIC.findall(written):
@@ -86,11 +88,15 @@ def _open_flags(settings: Settings, deciding: Mapping[str, str], text: str) -> I
                 yield name, key
 
 
+def _is_sum(settings: Settings, key: str) -> bool:
+    return "$((" in str(settings.raw(key))
+
+
 def _variable(name: str, settings: Settings, key: str, deciding: Mapping[str, str]) -> MissingFact:
     return MissingFact(
         f"the variable {name} of {settings.spell(key)}",
         f"--var {name}=VALUE",
-        f"--var {name}={deciding[key]}",
+        f"--var {name}={deciding[key] if not _is_sum(settings, key) else 8 if _COUNTS.search(name) else 1}",
     )
 
 

@@ -161,7 +161,8 @@ def stage_of(settings: Settings) -> str:
     if "simpo_gamma" in settings:
         return "simpo"
     explicit = settings.text("stage") or str(settings.get("rlhf_type") or "")
-    return explicit.lower() or ("dpo" if "beta" in settings else "sft")
+    prefers = "beta" in settings or "rpo_alpha" in settings
+    return explicit.lower() or ("dpo" if prefers else "sft")
 
 
 def model_of(run: Training, options: Options) -> Model | None:
