@@ -23,8 +23,9 @@ from forescale.project import project
 from forescale.question import Question
 from forescale.schedule import family
 from forescale.spec import Cluster, Layout, Model, Workload
-from forescale.spec.framework import explicit_fields, light_ends
+from forescale.spec.framework import explicit_fields
 from forescale.spec.layout import Recompute
+from forescale.spec.stage_layers import light_ends
 from forescale.time.pipeline import lay_out
 from forescale.units import GB
 from forescale.validation.case import Case, Measured, RowSpec

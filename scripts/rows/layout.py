@@ -14,10 +14,11 @@ from forescale.catalogue.frameworks import load_framework
 from forescale.files import Row
 from forescale.frameworks.megatron.layout import launch_graphs
 from forescale.spec.dispatchers import DISPATCHERS, Dispatcher
-from forescale.spec.framework import Framework, explicit_fields, light_ends, merge_sections
+from forescale.spec.framework import Framework, explicit_fields, merge_sections
 from forescale.spec.layout import KeptName, LaunchGraphs, Module, Offload, OffloadName, Recompute
 from forescale.spec.model import Model
 from forescale.spec.optimizers import OptimizerName
+from forescale.spec.stage_layers import light_ends
 from forescale.struct import Struct
 from forescale.validation.case import InexpressibleError, RowSpec
 

@@ -541,13 +541,7 @@ def shape_of(pp: int | None, microbatches: int | None) -> tuple[int, int]:
 
 
 def file_or_names(argument: Path | None, names: Sequence[str]) -> tuple[Path | None, list[str]]:
-    """Return the file that an argument is, and the names of schedules, of which the argument may be one.
-
-    Raises
-    ------
-    UnknownNameError
-        If it is neither; the message names the nearest schedules.
-    """
+    """Return the file that an argument is, and the names of schedules, of which the argument may be one."""
     if argument is None or argument.suffix or len(argument.parts) > 1 or exists(argument):
         return argument, [*names]
     family(str(argument))

@@ -65,7 +65,7 @@ from forescale.io.plan import (
     with_fixed_vpp,
 )
 from forescale.io.recipes import ASSUMED, completed_by, framework_of
-from forescale.io.sizes import sized_cluster, with_compute, with_length
+from forescale.io.sizes import sized_cluster, with_usual
 from forescale.positions import COMMAND_LINE, located, says_lines
 from forescale.question import Objective, PresetOptions, Question
 from forescale.records import home_of
@@ -198,8 +198,7 @@ def build_question(
     framework, named = framework_of(values, model, cluster, where, folder, usual=default_framework)
     strategy, space = in_todays_words(_told(values.get("strategy")), values.get("space", {}))
     strategy, notes = with_fixed_vpp(strategy)
-    workload, length = with_length(_run_words(values), model, where)
-    workload, compute = with_compute(workload, cluster.device)
+    workload, usual = with_usual(_run_words(values), model, cluster.device, where)
     layout = strategy if laid else None
     if layout is not None and framework is not None:
         layout = framework.completed(layout, workload, model, cluster)[0]
@@ -220,14 +219,7 @@ def build_question(
         costs=read_costs(values.get("cost", {}), cluster, where=where, folder=folder),
         operations=build_operations(values.get("operations", {}), f"{where}, operations", folder),
         space=_space(space, where),
-        notes=(
-            *cluster_notes(values["cluster"], where, folder),
-            *origin,
-            *length,
-            *compute,
-            *notes,
-            *stack.notes,
-        ),
+        notes=(*cluster_notes(values["cluster"], where, folder), *origin, *usual, *notes, *stack.notes),
         assumed=_assumed(values, where, stack.assumed),
         **_limits(values, where, cluster.device),
     )

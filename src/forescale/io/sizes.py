@@ -40,7 +40,16 @@ def size_note(devices: int, origin: str) -> Note:
     return Note(topic="devices", text=f"devices = {devices:,}, inferred from {origin}")
 
 
-def with_length(
+def with_usual(
+    workload: Mapping[str, Any], model: Model, device: Device, where: str
+) -> tuple[dict[str, Any], tuple[Note, ...]]:
+    """Return the fields of a workload with the usual length and type where they have none, and their origin."""
+    completed, length = _with_length(workload, model, where)
+    completed, compute = _with_compute(completed, device)
+    return completed, (*length, *compute)
+
+
+def _with_length(
     workload: Mapping[str, Any], model: Model, where: str
 ) -> tuple[dict[str, Any], tuple[Note, ...]]:
     """Return the fields of a workload with the usual sequence length of a model if they have none, and its origin.
@@ -64,7 +73,7 @@ def with_length(
     return {**workload, "seq_len": length}, (note,)
 
 
-def with_compute(workload: dict[str, Any], device: Device) -> tuple[dict[str, Any], tuple[Note, ...]]:
+def _with_compute(workload: dict[str, Any], device: Device) -> tuple[dict[str, Any], tuple[Note, ...]]:
     """Return the fields of a workload in fp16 on a device without bf16 if they name no type, and why."""
     types = workload.get("precision", {})
     rates = device.matrix_flops

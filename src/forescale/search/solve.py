@@ -133,9 +133,8 @@ class NodeQueue:
             numbers = self._alike(left)
             which = np.flatnonzero(numbers == numbers[0])
         which = which[: self._at_once if self._at_once * 2 < len(which) else len(which)]
-        self._refined, self._refined_bounds = (
-            np.delete(values[:beyond], which) for values in (self._refined, self._refined_bounds)
-        )
+        self._refined = np.delete(self._refined[:beyond], which)
+        self._refined_bounds = np.delete(self._refined_bounds[:beyond], which)
         self._at_once = min(self._at_once * GROWTH, MOST_NODES)
         return left[which], beaten, bounds
 

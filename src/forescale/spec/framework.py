@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from functools import cache, lru_cache
-from itertools import pairwise
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -18,11 +17,12 @@ from forescale.spec.cluster import Cluster, Device
 from forescale.spec.context import ContextKind
 from forescale.spec.dispatchers import Dispatcher
 from forescale.spec.layout import Allocator, Kernels, LaunchGraphs, Layout, Overlap, Recompute
-from forescale.spec.model import DenseFfn, Model
+from forescale.spec.model import Model
 from forescale.spec.proposal import Constraint
 from forescale.spec.proposal import Proposal as Asked
 from forescale.spec.recipes import Recipe, closest, kind_of, nearest, settings_of
 from forescale.spec.space import Space, default_recompute, partial_recompute
+from forescale.spec.stage_layers import by_cost, light_ends
 from forescale.spec.workload import NARROW, ComputeType, Precision, StorageType, Workload
 from forescale.struct import asdict
 
@@ -263,7 +263,7 @@ class Framework:
             return None
         if self.stages == "light_ends":
             return light_ends(model.num_layers, pp, vpp)
-        return _by_cost(model, pp) if self.stages == "by_cost" else None
+        return by_cost(model, pp) if self.stages == "by_cost" else None
 
     def microbatches(self, pp: int) -> int | None:
         """Return the micro-batches of a step where no micro-batch is given; None if that says nothing."""
@@ -327,40 +327,6 @@ class Framework:
 def _recipes_of(framework: Framework, model: Model, device: Device) -> tuple[Recipe, ...]:
     """Return the recipes of a framework for the models and devices that are nearest."""
     return nearest(framework.recipes, model, device)
-
-
-def light_ends(num_layers: int, pp: int, vpp: int) -> tuple[int, ...] | None:
-    """Return the layers of each virtual stage where they do not divide evenly; None where they do.
-
-    If two more layers would divide, embedding and loss take the place of one layer each, as Megatron's
-    `account_for_embedding_in_pipeline_split` and DeepSpeed's partitioning do; else stages are filled from the front, so
-    that the last leave room for the loss and multi-token prediction (Megatron-Bridge's
-    set_deepseek_v3_pipeline_model_parallel_layout).
-    """
-    stages = pp * vpp
-    if pp == 1 or num_layers % stages == 0:
-        return None
-    most = -(-num_layers // stages)
-    if (num_layers + 2) % stages == 0:
-        counts = [most - (stage in (0, stages - 1)) for stage in range(stages)]
-    else:
-        counts = [max(0, min(most, num_layers - stage * most)) for stage in range(stages)]
-    return tuple(counts) if all(sum(counts[rank::pp]) for rank in range(pp)) else None
-
-
-def _by_cost(model: Model, pp: int) -> tuple[int, ...] | None:
-    """Return the layers of each rank where they go by cost: a rank ends with the layer that passes its share.
-
-    Layers count as gated ones with as many key/value heads as heads, the head as one matrix behind the last.
-    Source: nanotron models/base.py and LlamaModel.get_block_compute_costs.
-    """
-    ffn = model.layers[0].ffn
-    if pp == 1 or not isinstance(ffn, DenseFfn):
-        return None
-    layer = 4 * model.hidden_size + 3 * ffn.ffn_hidden_size
-    shares = (layer * model.num_layers + model.vocab_size) / layer / pp
-    ends = [min(math.floor(shares * rank) + 1, model.num_layers) for rank in range(1, pp)]
-    return tuple(high - low for low, high in pairwise((0, *ends, model.num_layers)))
 
 
 OWN_POLICY: Final = "custom"

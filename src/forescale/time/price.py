@@ -79,8 +79,12 @@ class Anywhere(Struct, frozen=True, kw_only=True):
     @property
     def groups(self) -> tuple[Group, ...]:
         """The communicators of all candidates at each place."""
-        take, places = taking(self.rows), range(np.shape(self.group.size)[0])
-        return tuple(mapped(self.group, lambda values, at=at: take(np.asarray(values)[at])) for at in places)
+        take = taking(self.rows)
+
+        def at_place(place: int) -> Group:
+            return mapped(self.group, lambda values: take(np.asarray(values)[place]))
+
+        return tuple(map(at_place, range(np.shape(self.group.size)[0])))
 
     def least(self, price: Priced) -> Callable[[Numeric], Numeric]:
         """Return the price of a message where it takes the least, by that at all places.

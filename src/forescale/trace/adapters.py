@@ -12,8 +12,8 @@ from forescale.graph.peft import AROUND
 from forescale.trace.kernels import RULES
 from forescale.trace.recorder import current_recorder
 
-RULES[AROUND.operator] = lambda _: [(AROUND.kind, AROUND.dtype, NOTHING)] * AROUND.count
 NOTHING = {"elements": 0, "read": 0, "written": 0}
+RULES[AROUND.operator] = lambda _: [(AROUND.kind, AROUND.dtype, NOTHING)] * AROUND.count
 
 
 class LoraLinear(nn.Module):

@@ -56,7 +56,8 @@ class _Attention(torch.autograd.Function):
     ) -> Tensor:
         with recorder.mute():
             shape = (*query.shape[:-1], value.shape[-1])
-            order = sorted(range(4), key=lambda item: -query.stride(item))
+            strides: tuple[int, ...] = query.stride()
+            order = sorted(range(4), key=strides.__getitem__, reverse=True)
             result = torch.empty_permuted(shape, order, dtype=query.dtype)
             statistics = query.new_empty(*query.shape[:-1], 1, dtype=torch.float32)
         for tensor in (result, statistics):

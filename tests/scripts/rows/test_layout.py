@@ -9,7 +9,7 @@ from forescale.catalogue.clusters import load_device
 from forescale.cost.run_calibration import load_run_calibration
 from forescale.errors import ForescaleError
 from forescale.spec import Recompute
-from forescale.spec.framework import light_ends
+from forescale.spec.stage_layers import light_ends
 from forescale.validation.case import InexpressibleError
 
 
