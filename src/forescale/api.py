@@ -30,10 +30,10 @@ from forescale.frameworks.traces import save_trace
 from forescale.io.merge import with_overrides
 from forescale.io.named import cluster_given, model_given
 from forescale.io.question import KINDS
+from forescale.io.sizes import USUAL_LENGTH
 from forescale.keywords import (
     KEYWORDS,
     LAYOUT,
-    SEQ_LEN,
     SEVERAL,
     Keywords,
     TorchModule,
@@ -99,7 +99,7 @@ def trace(
     model: Any,  # noqa: ANN401 (a torch module, which the core does not know)
     inputs: Callable[[int, int], Any] | None = None,
     *,
-    seq_len: int = SEQ_LEN,
+    seq_len: int = USUAL_LENGTH,
     precision: str = "bf16",
     loss: Callable[[Any], Any] | None = None,
     attention: str | None = None,

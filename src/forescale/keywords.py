@@ -18,6 +18,7 @@ from forescale.io.measurements import CostSection
 from forescale.io.plan import spelt_out
 from forescale.io.question import KINDS, build_layout, build_question
 from forescale.io.recipes import recomputed_to_fit
+from forescale.io.sizes import USUAL_LENGTH
 from forescale.io.space import held_space
 from forescale.question import Question, question_of
 from forescale.records import home_of, same
@@ -40,7 +41,6 @@ PLAN = (
 PARTS = {"space": Space, "costs": Costs}
 KEYWORDS = (*PLAN, *RUN, *LAYOUT, *COST, *PARTS)
 """Keywords that every function of a question has."""
-SEQ_LEN = 4096
 WHERE = "the question"
 SEVERAL = (list, tuple, range, set, frozenset)
 """Values of a dimension that a search may choose from."""
@@ -125,7 +125,7 @@ def model_object(model: object, keywords: Keywords) -> object:
     if callable(describe := getattr(config, "to_dict", None)) and hasattr(config, "model_type"):
         return describe()
     if callable(getattr(model, "named_parameters", None)):
-        return traced_module(model, seq_len=keywords.get("seq_len") or SEQ_LEN)
+        return traced_module(model, seq_len=keywords.get("seq_len") or USUAL_LENGTH)
     return model
 
 

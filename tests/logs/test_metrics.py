@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 from tests.errors import raises
 
@@ -23,6 +25,19 @@ def test_a_history_of_weights_and_biases(tmp_path, monkeypatch):
     records = [*records_of(poll())]
     assert [(item.step, item.seconds) for item in records] == [(10, 3.0), (20, 4.0), (30, 5.0)]
     assert [*poll()] == []
+
+
+def test_a_damaged_record_of_weights_and_biases_is_left_out(tmp_path):
+    pb2 = pytest.importorskip("wandb.proto.wandb_internal_pb2")
+    rows = [("_step", "1"), ("iteration-time", "2.5")], [("_step", "NaN")], [("_step", "3"), ("loss", "{")]
+    good = [
+        pb2.Record(history=pb2.HistoryRecord(item=[pb2.HistoryItem(key=k, value_json=v) for k, v in row]))
+        for row in rows
+    ]
+    records = [b"\xff\xff\xffgarbage", *(item.SerializeToString() for item in good)]
+    framed = b"".join(struct.pack("<IHB", 0, len(item), 1) + item for item in records)
+    (tmp_path / "run-x.wandb").write_bytes(bytes(7) + framed)
+    assert [(item.step, item.seconds) for item in records_of(wandb_poll(tmp_path)())] == [(1, 2.5)]
 
 
 def scalars(writer, first, count, **values):

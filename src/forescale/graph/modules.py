@@ -292,11 +292,9 @@ def passes_of(
     """Return the three products of a linear layer on one device, or of `batch` of them, one for each head."""
     of = partial(Gemm, batch=batch, dtype=dtype)
     beyond, summed = summing(sharding, n * k * batch)
-    weight: Work = ()
-    if (
-        dtype != "fp8" and not sharding.choices.kernels.caches_narrow_weights
-    ):  # with one scale, shards are quantised
-        weight = casts(sharding, n * k * batch / 2.0, dtype)  # along rows or columns
+    # With one scale per tensor the shards are quantised, once a step; else each product quantises along its dimension.
+    once = dtype == "fp8" or sharding.choices.kernels.caches_narrow_weights
+    weight: Work = () if once else casts(sharding, n * k * batch / 2.0, dtype)
     return Passes(
         forward=(*casts(sharding, rows * k * batch, dtype), *weight, of(m=rows, n=n, k=k)),
         backward_input=(*casts(sharding, rows * n * batch, dtype), *weight, of(m=rows, n=k, k=n)),

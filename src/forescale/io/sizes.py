@@ -18,7 +18,7 @@ from forescale.units import counted
 DEGREES = ("tp", "cp", "pp", "dp_replicate", "dp_shard")
 """Degrees whose product is the number of devices."""
 USUAL_LENGTH = 4096
-"""Longest sequence that is assumed, in tokens: the length at which most models are trained first."""
+"""Longest sequence that is assumed where no length is given, in tokens."""
 EXPERT_DEGREES = ("ep", "etp")
 """Degrees that share the devices of tp × cp × dp_shard."""
 

@@ -7,6 +7,7 @@ counts (`SECONDS`); without one, the time between two steps does.
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
@@ -101,6 +102,7 @@ def wandb_poll(folder: Path) -> Poll:
     runs = sorted(folder.rglob("*.wandb"), key=lambda path: path.stat().st_mtime)
     if not runs:
         raise ReaderError(folder, not_found("run of Weights & Biases", "its file is run-…/run-ID.wandb"))
+    damaged = import_module("google.protobuf.message").DecodeError
     place = HEAD
 
     def poll() -> Iterator[Point]:
@@ -110,17 +112,25 @@ def wandb_poll(folder: Path) -> Poll:
             content = file.read()
         for record, end in _records(content, place):
             place = end
-            message = messages.Record.FromString(record)
-            if message.WhichOneof("record_type") == "history":
-                items = message.history.item
-                values = {
-                    item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items
-                }
-                metrics = {key: value for key, value in values.items() if isinstance(value, int | float)}
-                if (step := next((metrics[key] for key in STEPS if key in metrics), None)) is not None:
-                    yield int(step), float(metrics.get("_timestamp", metrics.get("_runtime", 0.0))), metrics
+            try:
+                message = messages.Record.FromString(record)
+                point = _point(message.history.item)
+            except (damaged, ValueError):  # what follows may be readable
+                continue
+            if message.WhichOneof("record_type") == "history" and point is not None:
+                yield point
 
     return poll
+
+
+def _point(items: Any) -> Point | None:  # noqa: ANN401 (protobuf's items of a history)
+    """Return the point that a row of a history is; None if it has no step."""
+    values = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
+    metrics = {key: value for key, value in values.items() if isinstance(value, int | float)}
+    step = next((metrics[key] for key in STEPS if key in metrics), None)
+    if step is None or not math.isfinite(step):
+        return None
+    return int(step), float(metrics.get("_timestamp", metrics.get("_runtime", 0.0))), metrics
 
 
 def _records(content: bytes, origin: int) -> Iterator[tuple[bytes, int]]:

@@ -54,7 +54,7 @@ class _Plain(pickle.Unpickler):
 
 
 def read_snapshot(file: Path) -> tuple[RankPeak, ...]:
-    """Return the peaks of every device: what is held at the end, and the recorded changes before it.
+    """Return the peak of every device, from the memory allocated at the end and the recorded changes before it.
 
     Raises
     ------

@@ -180,8 +180,9 @@ def _document(projection: Projection | Document, name: str) -> Document:
     document = projection.to_json() if isinstance(projection, Projection) else projection
     schema = document.get("schema") if isinstance(document, Mapping) else None
     if schema != PROJECTION:
-        got = schema or ("no schema" if isinstance(document, Mapping | list) else shown(projection))
-        raise wrong_format(f"a projection, or a {PROJECTION} document of one", f"it is {got}").at(name)
+        unnamed = "it has no schema" if isinstance(document, Mapping | list) else f"it is {shown(projection)}"
+        reason = f"it is {schema}" if schema else unnamed
+        raise wrong_format(f"a projection, or a {PROJECTION} document of one", reason).at(name)
     return document
 
 
