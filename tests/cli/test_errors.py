@@ -22,7 +22,7 @@ BAD = {
     "a dimension by another name": (("search", *SEARCH, "--micro-batch", 2), "a search holds it with --fix micro_batch_size=VALUE"),
     "part of another's option": (("search", *SEARCH, "--stage-layer", 2), "and others have --stage-layers"),
     "option like no other": (("search", *DENSE, "--zzz", 2), "No such option: --zzz (see forescale search --help)"),
-    "unknown command": (("projct", *DENSE), "Did you mean 'project'"),
+    "unknown command": (("projct", *DENSE), "No such command 'projct'; did you mean forescale project"),
     "unknown preset of an incomplete question": (("report", "--preset", "almodl", "--devices", 8), "unknown_name preset"),
     "name like no other": (("project", *DENSE, "--preset", "zzz"), "unknown_name preset"),
     "unknown choice": (("project", *DENSE, "--precision", "bf17"), "'bf17' is not one of"),

@@ -32,18 +32,27 @@ def main(arguments: list[str] | None = None) -> None:
     if local:  # an exception may be lost in the middle of an import
         signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
     try:
-        from forescale.cli.app import run
-        from forescale.cli.console import readied
-
-        readied()
-        if local:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        code = run(arguments)
+        code = _ran(arguments, local=local)
     except KeyboardInterrupt:
         code = INTERRUPTED
     if local:  # all is said: Python would end by the signal while it shuts down
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(code)
+
+
+def _ran(arguments: list[str] | None, *, local: bool) -> int:
+    """Return the exit code of a command; an option that it does not have is refused before the command is loaded."""
+    from forescale.cli.console import readied, refused
+    from forescale.cli.misspelt import misspelt
+
+    readied()
+    if arguments is None and (text := misspelt(sys.argv[1:])) is not None:
+        return refused(text)
+    from forescale.cli.app import run
+
+    if local:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    return run(arguments)
 
 
 __all__ = ["main"]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from difflib import get_close_matches
+from collections.abc import Sequence
 from functools import lru_cache
 from importlib import import_module
 from typing import Any, cast
@@ -14,23 +12,17 @@ from typing import Any, cast
 import typer
 from typer.main import get_command
 
-from forescale.cli.codes import INTERRUPTED, USAGE_ERROR
-from forescale.cli.console import dropped, say
+from forescale.cli.codes import INTERRUPTED
+from forescale.cli.console import dropped, refused, say
 from forescale.cli.front import COMMANDS, MODULES, TEXT, front
 from forescale.cli.help import Commands
+from forescale.cli.misspelt import instead, no_command, options_of
 from forescale.cli.reproduce import TYPED
 from forescale.errors import ForescaleError, InfeasibleError, nearest
-from forescale.synonyms import command_called, meant
 from forescale.version import __version__
 
-NAMED = 3
-"""Options or commands that an error names."""
-SHORT = 4
-"""Characters of a name up to which others are not taken to have it in theirs."""
 _COMMAND = re.compile(r"No such command '([^']*)'")
 _EXTRA = re.compile(r"unexpected extra argument\S* \((.*)\)")
-LONGEST = 2_000
-"""Characters of an error that are shown."""
 _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[2])
 """Base of all errors in how a command was written, whichever click typer comes with."""
 
@@ -91,7 +83,7 @@ def run(arguments: list[str] | None = None) -> int:
             raise
         code = 0
     except OSError as error:
-        code = _say(f"{error.filename or 'standard output'}: {error.strerror or error}")
+        code = refused(f"{error.filename or 'standard output'}: {error.strerror or error}")
     dropped()
     return code
 
@@ -132,15 +124,15 @@ def _usage(error: Exception) -> int:
     text = text.replace("Value error, ", "")
     path = context.command_path if context is not None else "forescale"
     if (name := getattr(error, "option_name", None)) and context is not None:
-        text = f"No such option: {name}{_meant(name, context.command)}"
+        text = f"No such option: {name}{instead(name, path[len('forescale ') :])}"
     elif context is not None and (extra := _EXTRA.search(text)):
-        text = f"unexpected argument {extra[1]!r}{_taken(extra[1], context.command)}"
-    elif path == "forescale" and (word := _COMMAND.match(text)) and (local := command_called(word[1])):
-        text = f"No such command {word[1]!r}; forescale {local} does that"
-    return _say(f"{text.rstrip('.')} (see {path} --help)")
+        text = f"unexpected argument {extra[1]!r}{_taken(extra[1], path[len('forescale ') :])}"
+    elif path == "forescale" and (word := _COMMAND.match(text)):
+        text = no_command(word[1])
+    return refused(f"{text.rstrip('.')} (see {path} --help)")
 
 
-def _taken(text: str, command: Any) -> str:  # noqa: ANN401  (whichever click typer has)
+def _taken(text: str, path: str) -> str:
     """Return the option of a command that takes a name, before one that was written without it."""
     from forescale.catalogue.clusters import cluster_names
     from forescale.schedule import families
@@ -151,70 +143,18 @@ def _taken(text: str, command: Any) -> str:  # noqa: ANN401  (whichever click ty
         ""
         if word.replace(".", "").isdigit()
         else next(
-            (flag for flag, all_of in named.items() if flag in _options(command) and nearest(word, all_of)),
+            (flag for flag, all_of in named.items() if flag in options_of(path) and nearest(word, all_of)),
             "",
         )
     )
     return f"; write {local} {word}" if local else ""
 
 
-def _meant(name: str, command: Any) -> str:  # noqa: ANN401  (whichever click typer has)
-    """Return which options of a command are like a name that it does not have, and which other commands have it."""
-    if any(param.param_type_name == "argument" and param.name == name.strip("-") for param in command.params):
-        return f"; it stands without one: forescale {command.name} {name.strip('-').upper()}"
-    word = name.strip("-").replace("-", "_")
-    dimension = word if word in _dimensions() else meant(word, _dimensions())
-    if "--fix" in _options(command) and dimension is not None:
-        return f"; a search holds it with --fix {dimension}=VALUE"
-    message = [f"did you mean {' or '.join(like)}?"] if (like := _like(name, _options(command))) else []
-    others = {path: _options(other) for path, other in _commands(entry_point(tuple(COMMANDS))) if path}
-    known = {option for options in others.values() for option in options}
-    for option in [name] if name in known else [] if like else _like(name, sorted(known))[:1]:
-        homes = [f"forescale {path}" for path, options in others.items() if option in options]
-        few = ", ".join(homes[:NAMED]) + (" and others" if len(homes) > NAMED else "")
-        message.append(f"{few} {'has' if len(homes) == 1 else 'have'} {'it' if option == name else option}")
-    return f"; {' '.join(message)}" if message else ""
-
-
-def _dimensions() -> Sequence[str]:
-    from forescale.spec.space import NAMES
-
-    return NAMES
-
-
-def _like(name: str, options: Sequence[str]) -> list[str]:
-    """Return the options that others call so, that have a name in theirs, or else that hardly differ from it."""
-    if same := meant(name, {option.strip("-").replace("-", "_") for option in options}):
-        return [f"--{same.replace('_', '-')}"]
-    kept = [option for option in options if name.strip("-") in option] if len(name) > SHORT else []
-    return kept[:NAMED] or get_close_matches(name, options, n=NAMED, cutoff=0.75)
-
-
-def _commands(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:  # noqa: ANN401
-    """Yield all commands below one, with what is typed for each."""
-    yield path, command
-    for name, item in getattr(command, "commands", {}).items():
-        yield from _commands(item, f"{path} {name}".strip())
-
-
-def _options(command: Any) -> list[str]:  # noqa: ANN401
-    return [
-        name for param in command.params for name in (*param.opts, *param.secondary_opts) if name[:2] == "--"
-    ]
-
-
 def _refuse(error: ForescaleError) -> int:
-    code = _say(str(error))
+    code = refused(str(error))
     if isinstance(error, InfeasibleError) and error.rows:
         from forescale.cli.formats.text import to_text
         from forescale.cli.render.search import infeasible_view
 
         sys.stderr.write(to_text(infeasible_view(error.rows, error.remedies), error=True))
     return code
-
-
-def _say(text: str) -> int:
-    sentence = " ".join(text.split())
-    with suppress(OSError):  # nobody reads that either
-        say(f"error: {sentence if len(sentence) <= LONGEST else sentence[:LONGEST] + '…'}", error=True)
-    return USAGE_ERROR

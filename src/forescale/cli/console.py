@@ -6,12 +6,12 @@ import codecs
 import os
 import sys
 import unicodedata
+from contextlib import suppress
 from io import TextIOWrapper
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
+from forescale.cli.codes import USAGE_ERROR
 from forescale.escaping import printable
 
 if TYPE_CHECKING:
@@ -23,6 +23,9 @@ PLAIN_WIDTH = 100
 """Columns where there is no terminal."""
 LEAST_WIDTH = 80
 """Columns that tables are laid out for: in fewer, numbers would be cut off."""
+
+LONGEST = 2_000
+"""Characters of an error that are shown."""
 
 
 def console(*, error: bool = False, least: int = LEAST_WIDTH) -> Terminal:
@@ -40,8 +43,18 @@ def say(text: str, *, error: bool = False) -> None:
     (sys.stderr if error else sys.stdout).write(f"{printable(text)}\n")
 
 
+def refused(text: str) -> int:
+    """Write an error in one line, and return the exit code."""
+    sentence = " ".join(text.split())
+    with suppress(OSError):  # nobody reads that either
+        say(f"error: {sentence if len(sentence) <= LONGEST else sentence[:LONGEST] + '…'}", error=True)
+    return USAGE_ERROR
+
+
 def show(answer: Answer, output: OutputOptions) -> None:
     """Write the page asked for, and print an answer in the format asked for."""
+    from msgspec.structs import replace
+
     from forescale.cli.formats import write, write_file
 
     page: PageFile | None = getattr(output, "html", None)

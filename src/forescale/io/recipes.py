@@ -11,10 +11,11 @@ from msgspec.structs import replace
 
 from forescale.catalogue.frameworks import NONE, default_stack
 from forescale.cost.run_calibration import FRAMEWORK, RECIPE
-from forescale.evaluate import Evaluation, evaluate
-from forescale.inputs import prepare
+from forescale.inputs import Prepared, prepare
 from forescale.io.named import devices_told, framework_given
 from forescale.io.sizes import microbatch_note
+from forescale.memory.peak import footprint
+from forescale.numeric import Numeric
 from forescale.question import Note, Question
 from forescale.schedule.legality import LEGALITY
 from forescale.spec import Cluster, Layout, Model
@@ -24,6 +25,7 @@ from forescale.spec.phrases import recompute
 from forescale.spec.proposal import Proposal, violated
 from forescale.spec.recipes import active_width, kind_of, settings_of
 from forescale.spec.space import Space, default_recompute
+from forescale.time.step import step_seconds
 
 SAME_WIDTH = 0.1
 """Relative difference of active widths up to which a recipe is of the same model, or one like it."""
@@ -142,7 +144,7 @@ def recomputed_to_fit(question: Question) -> Question:
     is_open = "recompute" in question.assumed and question.preset == "default"
     if framework is None or not framework.recipes or layout is None or not is_open:
         return question
-    if _evaluated(question, layout).peak <= question.memory_limit:
+    if _fits(question, prepare(question)):
         return question
     counts = range(1, -(-model.num_layers // (layout.pp * layout.vpp)))
     partial = (Recompute(granularity="full", num_layers=count) for count in counts)
@@ -151,8 +153,8 @@ def recomputed_to_fit(question: Question) -> Question:
     proposal = Proposal(model=model, cluster=question.cluster, workload=question.workload, degrees=layout)
     several = (_replaying(layout, policy) for policy in space.recompute or ())
     legal = [item for item in several if not violated(replace(proposal, degrees=item), LEGALITY)]
-    results = [(_evaluated(question, item), item) for item in legal]
-    times = {item: result.step_time for result, item in results if result.peak <= question.memory_limit}
+    ready = [(prepare(question.with_layout(item)), item) for item in legal]
+    times = {item: _step_time(prepared) for prepared, item in ready if _fits(question, prepared)}
     if not times:
         return question
     fitting = min(times, key=times.__getitem__)
@@ -160,9 +162,12 @@ def recomputed_to_fit(question: Question) -> Question:
     return replace(question, strategy=fitting, notes=(*question.notes, Note(topic="framework", text=text)))
 
 
-def _evaluated(question: Question, layout: Layout) -> Evaluation:
-    prepared = prepare(question.with_layout(layout))
-    return evaluate(prepared.setting, prepared.inputs)
+def _fits(question: Question, prepared: Prepared) -> bool:
+    return bool(footprint(prepared.setting, prepared.inputs).peak <= question.memory_limit)
+
+
+def _step_time(prepared: Prepared) -> Numeric:
+    return step_seconds(prepared.setting, prepared.inputs).total()
 
 
 def _replaying(layout: Layout, policy: Recompute) -> Layout:

@@ -1,0 +1,93 @@
+"""Commands and options that do not exist: the error, known from a table before anything else is loaded.
+
+`python -m scripts.flags` writes the table; a test compares it with the commands.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from forescale.cli.front import COMMANDS
+from forescale.synonyms import command_called, meant
+
+NAMED = 3
+"""Options or commands that an error names."""
+SHORT = 4
+"""Characters of a name up to which others are not taken to have it in theirs."""
+HELP = ("-h", "--help")
+
+
+@cache
+def table() -> Mapping[str, Any]:
+    """Return the options of every command with the number of their values, its arguments, and what a search holds."""
+    loaded: Mapping[str, Any] = json.loads(Path(__file__).with_name("flags.json").read_text(encoding="utf-8"))
+    return loaded
+
+
+def misspelt(arguments: Sequence[str]) -> str | None:
+    """Return the error for a command that is none, or the first option that it does not have; None if it has all.
+
+    None as well where that cannot be said from names alone: without a command, or with short options in one word.
+    """
+    if arguments and arguments[0][:1] != "-" and arguments[0] not in COMMANDS:
+        return f"{no_command(arguments[0])} (see forescale --help)"
+    commands = table()["commands"]
+    path = next((name for size in (1, 2) if (name := " ".join(arguments[:size])) in commands), None)
+    if path is None or any(word in HELP for word in arguments):
+        return None
+    flags = commands[path]["options"]
+    words = iter(arguments[len(path.split()) :])
+    for word in words:
+        name, _, value = word.partition("=")
+        if word == "--" or (word[:1] == "-" and word[:2] != "--" and word not in flags):
+            return None
+        if name[:2] == "--" and name not in flags:
+            return f"No such option: {name}{instead(name, path)} (see forescale {path} --help)"
+        for _ in range(0 if value else flags.get(name, 0)):
+            next(words, None)
+    return None
+
+
+def no_command(name: str) -> str:
+    """Return the error for a command that is none, with what others call so or what is like it."""
+    if (local := command_called(name)) is not None:
+        return f"No such command {name!r}; forescale {local} does that"
+    like = " or ".join(f"forescale {item}" for item in get_close_matches(name, COMMANDS, n=NAMED))
+    return f"No such command {name!r}" + (f"; did you mean {like}?" if like else "")
+
+
+def options_of(path: str) -> list[str]:
+    """Return the long options of a command, such as `pipeline draw`."""
+    return [name for name in table()["commands"].get(path, {"options": ()})["options"] if name[:2] == "--"]
+
+
+def instead(name: str, path: str) -> str:
+    """Return which options of a command are like a name that it does not have, and which other commands have it."""
+    options = options_of(path)
+    if name.strip("-") in table()["commands"].get(path, {"arguments": ()})["arguments"]:
+        return f"; it stands without one: forescale {path} {name.strip('-').upper()}"
+    word, held = name.strip("-").replace("-", "_"), table()["held_by_fix"]
+    dimension = word if word in held else meant(word, held)
+    if "--fix" in options and dimension is not None:
+        return f"; a search holds it with --fix {dimension}=VALUE"
+    message = [f"did you mean {' or '.join(like)}?"] if (like := _like(name, options)) else []
+    others = {other: options_of(other) for other in table()["commands"]}
+    known = {option for options in others.values() for option in options}
+    for option in [name] if name in known else [] if like else _like(name, sorted(known))[:1]:
+        homes = [f"forescale {other}" for other, options in others.items() if option in options]
+        few = ", ".join(homes[:NAMED]) + (" and others" if len(homes) > NAMED else "")
+        message.append(f"{few} {'has' if len(homes) == 1 else 'have'} {'it' if option == name else option}")
+    return f"; {' '.join(message)}" if message else ""
+
+
+def _like(name: str, options: Sequence[str]) -> list[str]:
+    """Return the options that others call so, that have a name in theirs, or else that hardly differ from it."""
+    if same := meant(name, {option.strip("-").replace("-", "_") for option in options}):
+        return [f"--{same.replace('_', '-')}"]
+    kept = [option for option in options if name.strip("-") in option] if len(name) > SHORT else []
+    return kept[:NAMED] or get_close_matches(name, options, n=NAMED, cutoff=0.75)
