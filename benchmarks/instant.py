@@ -1,9 +1,9 @@
 """How fast Forescale answers: `python benchmarks/instant.py` measures, keeps and draws; `--against PYTHON` compares.
 
-Each row is the processor time of a whole process, start-up included and bytecode cached, or of a call in a warm one,
-whose batch differs each time; also in loops of 300,000 additions, so that machines compare. A run adds its rows to instant.csv and writes
-docs/performance.md with its picture. `--against` takes the Python of another installation, such as the last
-release: the two are measured in turn, and only their ratios are printed.
+Each row is the processor time of a whole process, start-up included and bytecode cached, or of a call in a warm one
+whose batch differs each time; also in loops of 300,000 additions, so that machines compare. A run adds its rows to
+instant.csv and writes docs/performance.md with its picture. `--against` takes the Python of another installation,
+such as the last release: the two are measured in turn, and only their ratios are printed.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ WORK = (
     ),
 )
 CALL = (
-    "import itertools, sys, forescale as fs; n = itertools.count(); sys.path.insert(0, {folder!r}); from speed import least; "
+    "import itertools, sys, forescale as fs; n = itertools.count(); "
+    "sys.path.insert(0, {folder!r}); from speed import least; "
     "print(least(lambda: fs.project({arguments}), 50))"
 )
 
