@@ -1,9 +1,9 @@
 """How fast Forescale answers: `python benchmarks/instant.py` measures, keeps and draws; `--against PYTHON` compares.
 
-Each row is the processor time of a whole process, start-up included and bytecode cached, or of a call in a warm one;
-also in loops of 300,000 additions, so that machines compare. A run adds its rows to instant.csv and writes
-docs/performance.md with its picture. `--against` takes the Python of another installation, such as the last
-release: the two are measured in turn, and only their ratios are printed.
+Each row is the processor time of a whole process, start-up included and bytecode cached, or of a call in a warm one
+whose batch differs each time; also in loops of 300,000 additions, so that machines compare. A run adds its rows to
+instant.csv and writes docs/performance.md with its picture. `--against` takes the Python of another installation,
+such as the last release: the two are measured in turn, and only their ratios are printed.
 """
 
 from __future__ import annotations
@@ -69,20 +69,21 @@ WORK = (
     ),
     Work(
         "`fs.project` in a warm process, Llama-3.1-70B",
-        "'llama-3.1-70b', cluster='h100-sxm', devices=64, tp=8, global_batch_size=512, seq_len=8192",
+        "'llama-3.1-70b', cluster='h100-sxm', devices=64, tp=8, global_batch_size=512 + 8 * next(n), seq_len=8192",
         0.0004,
         is_call=True,
     ),
     Work(
         "`fs.project` in a warm process, DeepSeek-V3",
-        "'deepseek-v3', cluster='h800-sxm', devices=2048, ep=64, pp=16, global_batch_size=15360, seq_len=4096, "
-        "recompute='full'",
+        "'deepseek-v3', cluster='h800-sxm', devices=2048, ep=64, pp=16, global_batch_size=15360 + 128 * next(n), "
+        "seq_len=4096, recompute='full'",
         0.0007,
         is_call=True,
     ),
 )
 CALL = (
-    "import sys, forescale as fs; sys.path.insert(0, {folder!r}); from speed import least; "
+    "import itertools, sys, forescale as fs; n = itertools.count(); "
+    "sys.path.insert(0, {folder!r}); from speed import least; "
     "print(least(lambda: fs.project({arguments}), 50))"
 )
 

@@ -7,6 +7,7 @@ layout, whose degrees are numbers, for arrays of candidates, and for the recorde
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,8 @@ from forescale.time.pipeline import Pipeline, lay_out
 from forescale.time.price import Pricing
 from forescale.time.step import Inputs
 
+KEPT = 8
+"""Prepared layouts that are kept: whether one fits, its projection, pictures and explanation ask for the same."""
 RECORDED = "transformers"
 """Library whose model classes are recorded."""
 
@@ -75,6 +78,14 @@ def prepare(question: Question, *, recorded: bool = False) -> Prepared:
         If the question has no layout, or an illegal one; the message names every violated constraint.
     """
     question = question.site
+    prepared = _prepared(question, recorded)
+    return replace(
+        prepared, question=replace(prepared.question, notes=question.notes, assumed=question.assumed)
+    )
+
+
+@lru_cache(maxsize=KEPT)
+def _prepared(question: Question, recorded: bool) -> Prepared:
     model, cluster, workload = question.model, question.cluster, question.workload
     check(model, cluster, question.layout, workload, LEGALITY)
     question = recorded_question(question)
