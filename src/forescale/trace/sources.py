@@ -156,12 +156,18 @@ THRESHOLDS = re.compile("window|chunk|block_size|local_attention")
 
 
 def _thresholds(content: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the sequence lengths at which a model can change what it runs."""
-    return tuple(
+    """Return the sequence lengths at which a model can change what it runs.
+
+    Attention to the best keys attends to all of a shorter sequence, whose keys can be compressed.
+    """
+    windows = [
         value
         for key, value in content.items()
         if THRESHOLDS.search(key) and isinstance(value, int) and value > 1
-    )
+    ]
+    keys, rates = content.get("index_topk"), content.get("compress_rates")
+    per_key = min(rates.values(), default=1) if isinstance(rates, dict) else 1
+    return (*windows, keys * per_key) if isinstance(keys, int) else (*windows,)
 
 
 def token_inputs(micro_batch_size: int, seq_len: int) -> Mapping[str, Any]:
