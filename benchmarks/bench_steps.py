@@ -56,7 +56,16 @@ def projected(row: dict[str, Any], folder: Path, *, trace: bool) -> dict[str, An
         model = str(folder / f"{row['name']}.trace.json")
         precision = "autocast" if row["mode"] == "autocast" else "bf16"
         attention = ["--attention", "eager"] if row.get("attn") == "eager" else []
-        arguments = ["trace", str(config), "-o", model, "--seq-len", str(row["seq"]), "--precision", precision]
+        arguments = [
+            "trace",
+            str(config),
+            "-o",
+            model,
+            "--seq-len",
+            str(row["seq"]),
+            "--precision",
+            precision,
+        ]
         answer([*arguments, *attention, *adapters])
         adapters = []
     result: dict[str, Any] = json.loads(answer(["project", model, *flags_of(row), *adapters, "--json"]))
@@ -90,9 +99,7 @@ def main() -> None:
     ]  # fmt: skip
     print(COLUMNS)
     with tempfile.TemporaryDirectory() as folder:
-        results = [
-            row_of(row, projected(row, Path(folder), trace="--trace" in sys.argv)) for row in rows
-        ]
+        results = [row_of(row, projected(row, Path(folder), trace="--trace" in sys.argv)) for row in rows]
     for index, name in enumerate(("step time", "memory")):
         errors = sorted(abs(result[index]) for result in results)
         inside = sum(bool(result[2 + index]) for result in results)

@@ -1,7 +1,7 @@
 """Trace the catalogue models that layers do not describe (needs the extra `trace`).
 
-Usage: python scripts/catalogue_traces.py [NAME ...]; without names, all models whose file has `trace` (true, or a sequence length). Writes
-catalogue/traces/NAME.json.xz.
+Usage: python scripts/catalogue_traces.py [NAME ...]; without names, all models whose file has `trace`: true, or the
+sequence length to trace. Writes catalogue/traces/NAME.json.xz.
 """
 
 from __future__ import annotations

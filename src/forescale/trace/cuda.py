@@ -245,7 +245,6 @@ class CudaRules(TorchFunctionMode):
         result: Tensor = _GroupedProduct.apply(self.recorder, rows, matrices)  # type: ignore[no-untyped-call]
         return result
 
-
     def _one_hot(self, tensor: Tensor, num_classes: int = -1) -> Tensor:
         """Run one_hot and note the share of its ones."""
         result = F.one_hot(tensor, num_classes)

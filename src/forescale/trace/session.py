@@ -218,7 +218,6 @@ SKIPS = "_ignore_bidirectional_mask_sdpa"
 @contextlib.contextmanager
 def known_objects() -> Iterator[None]:
     """Let collections of garbage within the body look at its own objects only, which is fast."""
-    gc.collect()
     gc.freeze()
     try:
         yield

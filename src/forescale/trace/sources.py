@@ -146,7 +146,9 @@ def _from_config(
         attention=str(getattr(config, "_attn_implementation", "") or ""),
         experts=str(experts) if has_experts else "",
         thresholds=_thresholds(text_config.to_dict()),
-        positions=next((n for key in KEYS["p"] if isinstance(n := getattr(text_config, key, None), int) and n > 0), 0),
+        positions=next(
+            (n for key in KEYS["p"] if isinstance(n := getattr(text_config, key, None), int) and n > 0), 0
+        ),
         tp_plan=dict(getattr(module, "tp_plan", None) or {}),
     )
 
@@ -191,7 +193,7 @@ def _further_inputs(config: Any, module: nn.Module) -> tuple[MakeInputs, ...]:  
     def inputs(micro_batch_size: int, seq_len: int, *, images: bool) -> Mapping[str, Any]:
         known = token_inputs(micro_batch_size, seq_len)
         made = {name: item for name, item in known.items() if name in names}
-        made |= {name: known["labels"] for name in ids}
+        made |= dict.fromkeys(ids, known["labels"])
         return made | ({"pixel_values": torch.empty((micro_batch_size, *image))} if images else {})
 
     has_images = "pixel_values" in names and len(image) == 3

@@ -6,6 +6,7 @@ share of them: masks have a mean, and counts have one value.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,7 +59,7 @@ class Values:
         if value is None or not value.uniform or tensor.dim() != 1:
             return None
         ends = [round(index * value.mean) for index in range(len(tensor) + 1)]
-        return [end - start for start, end in zip(ends[:-1], ends[1:], strict=True)]
+        return [end - start for start, end in itertools.pairwise(ends)]
 
     def nonzero(self, tensor: Tensor) -> Tensor | None:
         """Return indices of the elements that are not zero; None if their number is not known."""
@@ -81,25 +82,22 @@ class Values:
     def _result(
         self, name: str, args: tuple[Any, ...], result: Tensor, index: int, *, view: bool
     ) -> Value | None:
-        if name in ZEROS:
-            return Value(0.0)
         first = args[0] if args and isinstance(args[0], Tensor) else None
-        if first is None:
-            return None
+        if name in ZEROS or first is None:
+            return Value(0.0) if name in ZEROS else None
         number = args[-1] if isinstance(args[-1], int | float) else None
-        if name == "ne" and first in self._inputs:
-            return Value(1.0)
         value: Value | None = self._values.get(first)
         if value is None:
-            return None
+            return Value(1.0) if name == "ne" and first in self._inputs else None
         if value.counts and name in ("unbind", "select") and (*args[1:2], 0)[0] == 0:
             return Value(float(index if name == "unbind" else args[2]))
         if view or name in COPIES:
             return value
         if name == "sum":
             return Value(value.mean * first.numel() / max(result.numel(), 1))
-        if name == "scatter" and number is not None and value == Value(0.0):
+        if number is None:
+            return None
+        if name == "scatter" and value == Value(0.0):
             return Value(number * args[2].numel() / first.numel(), uniform=False)
-        if name in ABOVE and number is not None:
-            return Value(float(value.mean > number)) if value.uniform else value
-        return None
+        above = Value(float(value.mean > number)) if value.uniform else value
+        return above if name in ABOVE else None
