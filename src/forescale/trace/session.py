@@ -104,7 +104,7 @@ def record(
         hooks = _hooks(module, recorder)
         try:
             value = _in_type_of(module, inputs())
-            for tensor in tree_leaves(value):  # type: ignore[no-untyped-call]
+            for tensor in tree_leaves(value):
                 recorder.values.set_input(tensor)
             kernels = external_kernels(module, recorder) if external else contextlib.nullcontext()
             with kernels, recorder, CudaRules(recorder), blocks.patched() as order:
