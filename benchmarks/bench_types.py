@@ -31,7 +31,7 @@ from forescale.trace.sources import source_of_config  # noqa: E402
 
 TABLE = Path(__file__).parent / "types.csv"
 COLUMNS = ("type", "kind", "by", "parameters", "equal", "seconds", "error")
-SECONDS = 150
+SECONDS = 600
 """CPU time after which a type counts as not read."""
 KINDS = {
     "causal": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,

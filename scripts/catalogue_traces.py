@@ -1,7 +1,7 @@
 """Trace the catalogue models that layers do not describe (needs the extra `trace`).
 
-Usage: python scripts/catalogue_traces.py [NAME ...]; without names, all models whose file has `trace`. Writes
-catalogue/traces/NAME.json.xz.
+Usage: python scripts/catalogue_traces.py [NAME ...]; without names, all models whose file has `trace`: true, or the
+sequence length to trace. Writes catalogue/traces/NAME.json.xz.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def main() -> None:
             config = Path(folder) / f"{name}.json"
             config.write_text(json.dumps(record["huggingface"]))
             try:
-                model = trace_source(str(config), seq_len=4096, precisions=PRECISIONS)
+                length = 4096 if record["trace"] is True else record["trace"]
+                model = trace_source(str(config), seq_len=length, precisions=PRECISIONS)
             except Exception as error:
                 print(name, "failed:", type(error).__name__, str(error)[:300], flush=True)
                 continue

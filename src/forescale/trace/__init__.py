@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 from torch import nn
 
-from forescale.errors import not_one_of
+from forescale.errors import ForescaleError, not_one_of
 from forescale.graph.parallel import NO_PLAN, Plan, ends_of
 from forescale.graph.recorded import traced_model
 from forescale.spec.model import Model
@@ -127,13 +128,13 @@ def trace_config(
 ) -> Model:
     """Return the model that the content of a config.json describes, traced at one sequence length in one precision.
 
-    Without `seq_len`, it is traced at 4,096 tokens, or as many as it has positions.
+    Without `seq_len`, it is traced at 4,096 tokens, or half as many as it has positions.
     """
     source = source_of_config(config, parameters=PARAMETERS[precision], attention=attention)
     if adapters is not None:
         add_adapters(source.module, *adapters)
     source.name, source.thresholds = name, None
-    seq_len = seq_len or min(USUAL_LENGTH, source.positions or USUAL_LENGTH)
+    seq_len = seq_len or min(USUAL_LENGTH, source.positions // 2 or USUAL_LENGTH)
     report = partial(_report, str(config["model_type"]))
     trace = _traced(source, seq_len, autocast=precision == "autocast", progress=report, plan=NO_PLAN)
     report("")
@@ -149,9 +150,9 @@ def _report(name: str, text: str) -> None:
 
 def _traced(source: Source, seq_len: int, *, autocast: bool, progress: Progress, plan: Plan) -> Trace:
     libraries = libraries_of(source.module)
-    return trace_module(
+    traced = partial(
+        trace_module,
         source.module,
-        source.inputs,
         seq_len=seq_len,
         autocast=TYPES["bf16"] if autocast else None,
         loss=source.loss,
@@ -164,6 +165,13 @@ def _traced(source: Source, seq_len: int, *, autocast: bool, progress: Progress,
         experts=source.experts,
         transformers=_transformers_version() if source.origin.startswith("transformers") else "",
     )
+    try:
+        return traced(inputs=source.inputs)
+    except ForescaleError:
+        for inputs in source.further:
+            with contextlib.suppress(ForescaleError):
+                return traced(inputs=inputs)
+        raise
 
 
 def _model(traces: Sequence[Trace], source: Source) -> Model:

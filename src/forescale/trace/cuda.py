@@ -155,6 +155,8 @@ class CudaRules(TorchFunctionMode):
             F.rms_norm: self._rms_norm,
             torch.rms_norm: self._rms_norm,
             torch._grouped_mm: self._grouped_product,  # noqa: SLF001
+            F.one_hot: self._one_hot,
+            Tensor.tolist: self._tolist,
         }
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
@@ -242,6 +244,20 @@ class CudaRules(TorchFunctionMode):
             return torch._grouped_mm(rows, matrices, offs=offs, bias=bias, out_dtype=out_dtype)  # noqa: SLF001
         result: Tensor = _GroupedProduct.apply(self.recorder, rows, matrices)  # type: ignore[no-untyped-call]
         return result
+
+    def _one_hot(self, tensor: Tensor, num_classes: int = -1) -> Tensor:
+        """Run one_hot and note the share of its ones."""
+        result = F.one_hot(tensor, num_classes)
+        self.recorder.values.set_mask(result, 1.0 / result.shape[-1])
+        return result
+
+    def _tolist(self, tensor: Tensor) -> Any:  # noqa: ANN401
+        """Return the counts of balanced routing; the host waits for them."""
+        parts = self.recorder.values.parts(tensor)
+        if parts is None:
+            return tensor.tolist()
+        self.recorder.append("_local_scalar_dense", [tensor], [])
+        return parts
 
 
 def _in_fp32(item: Any) -> Any:  # noqa: ANN401

@@ -16,6 +16,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves
 
+from forescale.trace.values import Values
+
 Pass: TypeAlias = Literal["forward", "backward"]
 Extents: TypeAlias = Callable[[Sequence[int]], tuple[int, ...]]
 """Returns the extents of a shape; those of a symbolic recording remember their polynomials."""
@@ -187,6 +189,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.storages = Storages(iter([*model.parameters(), *model.buffers()]), extents)
         self.path: list[str] = []
         self.muted = 0
+        self.values = Values()
         self.first_use: dict[str, int] = {}
         self._parameters: dict[int, str] = {}
         self._modules: dict[int, str] = {}
@@ -199,14 +202,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is torch.ops.prim.device.default:
             return CPU
         kwargs = kwargs or {}
-        result = func(*args, **kwargs)
         name = func._schema.name.split("::")[1]  # noqa: SLF001
+        if name == "_local_scalar_dense" and (value := self.values.scalar(args[0])) is not None:
+            self.append(name, [args[0]], [])
+            return value
+        result = self.values.nonzero(args[0]) if name == "nonzero" else None
+        if result is None:
+            result = func(*args, **kwargs)
         if self.muted:
             return result
         tensors = [item for item in tree_leaves((args, kwargs)) if isinstance(item, Tensor)]
         results = [item for item in tree_leaves(result) if isinstance(item, Tensor)]
         for tensor in results:
             self.storages.add(tensor)
+        self.values.follow(name, args, results, view=_is_view(func))
         if name not in VIEWS and not _is_view(func):
             scalars = tuple(
                 item

@@ -104,6 +104,8 @@ def record(
         hooks = _hooks(module, recorder)
         try:
             value = _in_type_of(module, inputs())
+            for tensor in tree_leaves(value):
+                recorder.values.set_input(tensor)
             kernels = external_kernels(module, recorder) if external else contextlib.nullcontext()
             with kernels, recorder, CudaRules(recorder), blocks.patched() as order:
                 with (
@@ -216,7 +218,6 @@ SKIPS = "_ignore_bidirectional_mask_sdpa"
 @contextlib.contextmanager
 def known_objects() -> Iterator[None]:
     """Let collections of garbage within the body look at its own objects only, which is fast."""
-    gc.collect()
     gc.freeze()
     try:
         yield

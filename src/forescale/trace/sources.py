@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -48,6 +49,8 @@ class Source:
     name: str
     module: nn.Module
     inputs: MakeInputs
+    further: tuple[MakeInputs, ...] = ()
+    """What it is called with if it refuses these inputs."""
     loss: Loss | None = None
     hidden_size: int = 0
     vocab_size: int = 0
@@ -136,13 +139,16 @@ def _from_config(
         name=name,
         module=module,
         inputs=token_inputs,
+        further=_further_inputs(config, module),
         hidden_size=int(getattr(text_config, "hidden_size", 0) or 0),
         vocab_size=int(getattr(text_config, "vocab_size", 0) or 0),
         origin=f"transformers {transformers.__version__}, {type(module).__name__}",
         attention=str(getattr(config, "_attn_implementation", "") or ""),
         experts=str(experts) if has_experts else "",
         thresholds=_thresholds(text_config.to_dict()),
-        positions=next((n for key in KEYS["p"] if isinstance(n := getattr(text_config, key, None), int)), 0),
+        positions=next(
+            (n for key in KEYS["p"] if isinstance(n := getattr(text_config, key, None), int) and n > 0), 0
+        ),
         tp_plan=dict(getattr(module, "tp_plan", None) or {}),
     )
 
@@ -152,18 +158,46 @@ THRESHOLDS = re.compile("window|chunk|block_size|local_attention")
 
 
 def _thresholds(content: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the sequence lengths at which a model can change what it runs."""
-    return tuple(
+    """Return the sequence lengths at which a model can change what it runs.
+
+    Attention to the best keys attends to all of a shorter sequence, whose keys can be compressed.
+    """
+    windows = [
         value
         for key, value in content.items()
         if THRESHOLDS.search(key) and isinstance(value, int) and value > 1
-    )
+    ]
+    keys, rates = content.get("index_topk"), content.get("compress_rates")
+    per_key = min(rates.values(), default=1) if isinstance(rates, dict) else 1
+    return (*windows, keys * per_key) if isinstance(keys, int) else (*windows,)
 
 
 def token_inputs(micro_batch_size: int, seq_len: int) -> Mapping[str, Any]:
     """Return token ids that are also the labels."""
     tokens = torch.empty((micro_batch_size, seq_len), dtype=torch.long)
     return {"input_ids": tokens, "labels": tokens}
+
+
+LIKE_TOKENS = ("decoder_input_ids", "mm_token_type_ids")
+"""Arguments that some modules require, which are shaped as token ids are."""
+
+
+def _further_inputs(config: Any, module: nn.Module) -> tuple[MakeInputs, ...]:  # noqa: ANN401
+    """Return what to call a module with that refuses token ids alone: further ids, then an image for each sequence."""
+    names = inspect.signature(module.forward).parameters
+    ids = [name for name in LIKE_TOKENS if name in names]
+    vision = getattr(config, "vision_config", None) or getattr(config, "encoder", None) or config
+    size, channels = getattr(vision, "image_size", None), getattr(vision, "num_channels", None) or 3
+    image = (channels, size, size) if isinstance(size, int) else (channels, *(size or ()))
+
+    def inputs(micro_batch_size: int, seq_len: int, *, images: bool) -> Mapping[str, Any]:
+        known = token_inputs(micro_batch_size, seq_len)
+        made = {name: item for name, item in known.items() if name in names}
+        made |= dict.fromkeys(ids, known["labels"])
+        return made | ({"pixel_values": torch.empty((micro_batch_size, *image))} if images else {})
+
+    has_images = "pixel_values" in names and len(image) == 3
+    return tuple(partial(inputs, images=images) for images in [False] * bool(ids) + [True] * has_images)
 
 
 def _transformers() -> ModuleType:

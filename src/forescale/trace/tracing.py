@@ -106,23 +106,22 @@ def trace_module(
             progress(f"recording {index + 1} of {len(rows)}: micro-batch {batch}, {length} tokens{on}")
             make = lambda b=batch, s=length: inputs(b, s)  # noqa: E731
             size = batch, length
-            with local(module, plan, tp, mode):
+            with local(module, plan, tp, mode), known_objects():
                 recording = record(
                     module, make, mode=mode, size=size, autocast=autocast, loss=loss, external=external
                 )
             yield recording
 
     assembled = partial(_assembled, module, recordings, degrees, plan, autocast, origin)
-    with known_objects():
-        if thresholds is not None:
-            sizes = sizes_about(seq_len)
-            with contextlib.suppress(_VariesError):
-                return replace(assembled(sizes), **_valid_range([length for _, length in sizes], thresholds))
-        fixed = [(batch, seq_len) for batch in (2, 3, 5)]
-        try:
-            traced = assembled(fixed)
-        except _VariesError:  # modules that keep tables run other operators in their first forward
-            traced = assembled(fixed)
+    if thresholds is not None:
+        sizes = sizes_about(seq_len)
+        with contextlib.suppress(_VariesError):
+            return replace(assembled(sizes), **_valid_range([length for _, length in sizes], thresholds))
+    fixed = [(batch, seq_len) for batch in (2, 3, 5)]
+    try:
+        traced = assembled(fixed)
+    except _VariesError:  # modules that keep tables run other operators in their first forward
+        traced = assembled(fixed)
     return replace(traced, min_seq_len=seq_len, max_seq_len=seq_len)
 
 
