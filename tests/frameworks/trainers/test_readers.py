@@ -110,7 +110,8 @@ def test_an_example_of_preferences_is_two_sequences(read, stage, pairs):
     parsed = read(FACTORY.replace("stage: sft", f"stage: {stage}"))
     assert parsed.layout_fields["micro_batch_size"] == pairs
     assert parsed.workload_fields["global_batch_size"] == 64 * pairs
-    assert any("reference model" in text for text in parsed.warnings) == (stage in ("dpo", "kto"))
+    reference = "shared" if stage in ("dpo", "kto") else "none"
+    assert parsed.workload_fields.get("reference", "none") == reference
 
 
 def test_llamafactory_has_its_own_defaults(read):
@@ -277,10 +278,19 @@ def test_a_prediction_is_refused(read):
         read("model_name_or_path: gpt2\nstage: sft\nfinetuning_type: lora\ndo_predict: true\n")
 
 
-def test_the_reference_model_is_sized(read):
-    (warning,) = read(f"{TRL}rl: dpo\nbeta: 0.1\n").warnings
-    assert "15.3 GiB on a device" in warning
-    assert not read(f"{TRL}beta: 2.0\ngamma_beta_ratio: 0.5\n").warnings
+@pytest.mark.parametrize(
+    ("keys", "reference"),
+    [
+        ("rl: dpo\nbeta: 0.1\n", "copy"),
+        ("rl: dpo\nuse_peft: true\n", "shared"),
+        ("rl: dpo\nprecompute_ref_log_probs: true\n", "none"),
+        ("beta: 2.0\ngamma_beta_ratio: 0.5\n", "none"),
+        ("num_generations: 8\nmax_completion_length: 512\n", "none"),
+        ("num_generations: 8\nmax_completion_length: 512\nbeta: 0.04\n", "copy"),
+    ],
+)
+def test_the_reference_model_has_weights_unless_adapters_are_trained(read, keys, reference):
+    assert read(f"{TRL}{keys}").workload_fields.get("reference", "none") == reference
 
 
 def test_remedies_of_a_file_with_deepspeed_name_no_fsdp(read):
