@@ -32,10 +32,8 @@ def printed(names: Sequence[str], piped: str, text_of: Callable[[str], str | Non
     match names[0]:
         case "echo" | "printf":
             return " ".join(parts[1:] if parts[:1] and parts[0] in _FLAGS else parts)
-        case "pwd" | "dirname":
-            return "."
-        case "cd":
-            return ""
+        case "pwd" | "dirname" | "cd":
+            return "" if names[0] == "cd" else "."
         case "yq" if len(parts) > 1:
             return _of_table(parts[-2], text_of(parts[-1]) or "")
         case "basename" if parts:
@@ -45,10 +43,8 @@ def printed(names: Sequence[str], piped: str, text_of: Callable[[str], str | Non
             return None if None in texts else "".join(map(str, texts)) or piped
         case "sed":
             return _edited(parts, piped, text_of)
-        case "bc" if piped:
-            return _computed(piped)
-        case "tee" if piped:
-            return piped
+        case "bc" | "tee" if piped:
+            return _computed(piped) if names[0] == "bc" else piped
     return None
 
 

@@ -338,7 +338,9 @@ class _Walk:
         options = [word for word in before if word.startswith("--")]
         if names[0].startswith("--") and options and not before[0].startswith("-"):
             fix = "move the comment, or remove the blank after the backslash, that ends the command before it"
-            text = f"{names[0]} and the options after it do not reach the command that has {options[-1]}; {fix}"
+            text = (
+                f"{names[0]} and the options after it do not reach the command that has {options[-1]}; {fix}"
+            )
             raise SpecError(text, code="wrong_format", key=names[0], fix=fix)
 
     def _inner(self, names: list[str]) -> list[tuple[str, list[str], Sequence[str]]]:
