@@ -17,7 +17,12 @@ def projected():
 
 @pytest.mark.parametrize("zero", [0, 3])
 def test_a_copy_adds_a_forward_pass_and_weights(projected, zero):
-    degrees = {"zero": zero, "dp_shard": 4 if zero else 1, "dp_replicate": 1 if zero else 4, "recompute": "full"}
+    degrees = {
+        "zero": zero,
+        "dp_shard": 4 if zero else 1,
+        "dp_replicate": 1 if zero else 4,
+        "recompute": "full",
+    }
     plain, copy = (projected(kind, **degrees) for kind in ("none", "copy"))
     assert plain.time_s["reference"] == 0.0
     assert plain.time_s["recompute"] < copy.time_s["reference"] < 0.6 * plain.step_time_s

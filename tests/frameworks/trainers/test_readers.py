@@ -420,3 +420,22 @@ def test_preferences_by_an_argument_of_their_loss(read):
     text = "torchrun mpo.py --model_name_or_path Qwen/Qwen3-8B --per_device_train_batch_size 1 --rpo_alpha 1"
     parsed = read(text, "run.sh")
     assert (parsed.layout_fields["micro_batch_size"], parsed.workload_fields["global_batch_size"]) == (2, 16)
+
+
+def test_a_repeated_key_counts_as_in_the_parser_of_the_framework(read):
+    parsed = read(f"{AXOLOTL}micro_batch_size: 1\n")
+    assert parsed.layout_fields["micro_batch_size"] == 1
+    assert any("twice" in note for note in parsed.notes)
+    with raises(ReaderError, "cannot_parse"):  # LLaMA-Factory reads with OmegaConf
+        read(f"{FACTORY}cutoff_len: 2048\n")
+
+
+def test_adapters_of_a_program_with_the_options_of_ms_swift(read):
+    text = "torchrun --nproc_per_node 4 mine.py --model Qwen/Qwen2.5-7B-Instruct --train_type lora --lora_rank 4\n"
+    assert read(text, "run.sh", num_devices=None).workload_fields["trainable"]["lora_rank"] == 4
+
+
+def test_the_second_step_of_deepspeed_chat_trains_on_pairs(read):
+    text = "deepspeed --num_gpus 4 main.py --model_name_or_path Qwen/Qwen2.5-7B-Instruct --zero_stage 2 --max_seq_len 512"
+    text += " --per_device_train_batch_size 2 --num_padding_at_beginning 0\n"
+    assert read(text, "run.sh", num_devices=None).layout_fields["micro_batch_size"] == 4

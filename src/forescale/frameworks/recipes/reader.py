@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from functools import partial
 from math import lcm, prod
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -55,9 +56,11 @@ class RecipeReader(Signed):
 
     def read(self, path: Path, options: Options) -> ParsedFile:
         """Return what the recipe at `path` says."""
-        text = read_text(path)
-        content = parse_mapping(text, path, parse_yaml)
-        return read_recipe(self.name, content, path, options, key_lines(text, path.suffix))
+        text, notes = read_text(path), list[str]()
+        takes_last = packaged("recipes", self.name).get("takes_last")
+        content = parse_mapping(text, path, partial(parse_yaml, repeated=notes if takes_last else None))
+        parsed = read_recipe(self.name, content, path, options, key_lines(text, path.suffix))
+        return replace(parsed, notes=(*notes, *parsed.notes))
 
 
 def readers() -> tuple[RecipeReader, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -130,12 +131,15 @@ class TrainerReader(Signed):
     name: Final = "trainer"
     title: Final = "Hugging Face TrainingArguments or TRL recipe in JSON or YAML"
     classifies: ClassVar[bool] = True
+    takes_last: ClassVar[bool] = True
+    """Whether the last value of a repeated key counts, as with yaml.safe_load; OmegaConf refuses the file."""
 
     def read(self, path: Path, options: Options) -> ParsedFile:
         """Return what the file says, with the DeepSpeed configuration and the model that it names."""
-        text = read_text(path)
-        content = parse_mapping(text, path, parse_yaml)
-        return read_mapping(content, self.name, path, options, lines=key_lines(text, path.suffix))
+        text, notes = read_text(path), list[str]()
+        content = parse_mapping(text, path, partial(parse_yaml, repeated=notes if self.takes_last else None))
+        parsed = read_mapping(content, self.name, path, options, lines=key_lines(text, path.suffix))
+        return replace(parsed, notes=(*notes, *parsed.notes))
 
 
 class AxolotlReader(TrainerReader):
@@ -158,6 +162,7 @@ class LlamaFactoryReader(TrainerReader):
             )
         return super().read(path, options)
 
+    takes_last: ClassVar[bool] = False
     name: Final = "llamafactory"  # type: ignore[misc]
     title: Final = "LLaMA-Factory configuration in YAML or JSON"  # type: ignore[misc]
 
