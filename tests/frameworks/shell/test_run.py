@@ -227,4 +227,8 @@ def test_values_of_a_table_next_to_the_script():
 
 
 def test_a_command_inside_a_container():
-    assert follow('docker exec box bash -lc "say --a 1"', {}, "run.sh").commands[-1][-3:] == ["say", "--a", "1"]
+    assert follow('docker exec box bash -lc "say --a 1"', {}, "run.sh").commands[-1][-3:] == [
+        "say",
+        "--a",
+        "1",
+    ]

@@ -179,6 +179,9 @@ def read_settings(
     try:
         with errors_of(settings.where):
             other = None if describes_model(settings) else options.model
+            if other is not None and not settings.count("num_experts"):
+                experts = max(getattr(kind.ffn, "num_experts", 0) for kind in other.layer_kinds)
+                settings.set("num_experts", experts or None)
             model = model or other or read_model(settings, name=name, options=options)
             devices = num_devices if layout else None
             if not based:
