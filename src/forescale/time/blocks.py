@@ -93,7 +93,6 @@ def block_seconds(
     backward: Seconds = {}
     weight: Seconds = {}
     flops: Numeric = 0.0
-    forward_flops: Numeric = 0.0
     forward_kernels: Numeric = 0.0
     backward_kernels: Numeric = 0.0
     weight_kernels: Numeric = 0.0
@@ -107,7 +106,6 @@ def block_seconds(
         for into in (backward, weight):
             covers.add(into, operator, operator.backward_weight, covers.of_backward_weight)
         flops = flops + operator.flops
-        forward_flops = forward_flops + operator.forward_flops
     for local in (priced.operators[item.name] for item in chain.from_iterable(replays)):
         covers.add(backward, local, local.forward, covers.of_forward, part="recompute")
         flops = flops + local.forward_flops
@@ -129,7 +127,7 @@ def block_seconds(
         launches=(forward_kernels + backward_kernels) * _interval(priced, overlap),
         hidden=hidden,
         flops=flops,
-        forward_flops=forward_flops,
+        forward_flops=sum(operator.forward_flops for operator in priced.operators.values()),
     )
 
 
