@@ -90,6 +90,7 @@ def ask(
     document_len: int | None = None,
     trainable: Trainable | Mapping[str, Any] | None = None,
     images: Images | Mapping[str, Any] | None = None,
+    reference: Literal["none", "copy", "shared"] | None = None,
     outer: Outer | Mapping[str, Any] | None = None,
     compute: Literal["auto", "roofline", "tile", "measured"] | None = None,
     device_clock_mhz: float | None = None,
@@ -245,6 +246,9 @@ def ask(
         What is trained; all of the model unless it says otherwise.
     images
         Images of each sequence, for models with a vision tower; their tokens are part of `seq_len`.
+    reference
+        Frozen reference model of preference optimisation, such as DPO's, which runs forward on every micro-batch:
+        `copy` has weights of its own, `shared` is the model with its adapters disabled.
     outer
         How the sites that the cluster's wide-area link joins train by themselves, each its part of the batch;
         None has gradients reduced over all of them in every step.
@@ -347,6 +351,7 @@ def ask_search(
     document_len: int | None = None,
     trainable: Trainable | Mapping[str, Any] | None = None,
     images: Images | Mapping[str, Any] | None = None,
+    reference: Literal["none", "copy", "shared"] | None = None,
     outer: Outer | Mapping[str, Any] | None = None,
     compute: Literal["auto", "roofline", "tile", "measured"] | None = None,
     device_clock_mhz: float | None = None,
@@ -427,6 +432,7 @@ def project(
     document_len: int | None = None,
     trainable: Trainable | Mapping[str, Any] | None = None,
     images: Images | Mapping[str, Any] | None = None,
+    reference: Literal["none", "copy", "shared"] | None = None,
     outer: Outer | Mapping[str, Any] | None = None,
     compute: Literal["auto", "roofline", "tile", "measured"] | None = None,
     device_clock_mhz: float | None = None,
@@ -510,6 +516,7 @@ def memory(
     document_len: int | None = None,
     trainable: Trainable | Mapping[str, Any] | None = None,
     images: Images | Mapping[str, Any] | None = None,
+    reference: Literal["none", "copy", "shared"] | None = None,
     outer: Outer | Mapping[str, Any] | None = None,
     compute: Literal["auto", "roofline", "tile", "measured"] | None = None,
     device_clock_mhz: float | None = None,
@@ -590,6 +597,7 @@ def explain(
     document_len: int | None = None,
     trainable: Trainable | Mapping[str, Any] | None = None,
     images: Images | Mapping[str, Any] | None = None,
+    reference: Literal["none", "copy", "shared"] | None = None,
     outer: Outer | Mapping[str, Any] | None = None,
     compute: Literal["auto", "roofline", "tile", "measured"] | None = None,
     device_clock_mhz: float | None = None,
@@ -686,6 +694,7 @@ def search(
     document_len: int | None = None,
     trainable: Trainable | Mapping[str, Any] | None = None,
     images: Images | Mapping[str, Any] | None = None,
+    reference: Literal["none", "copy", "shared"] | None = None,
     outer: Outer | Mapping[str, Any] | None = None,
     compute: Literal["auto", "roofline", "tile", "measured"] | None = None,
     device_clock_mhz: float | None = None,
@@ -788,6 +797,7 @@ def export(
     document_len: int | None = None,
     trainable: Trainable | Mapping[str, Any] | None = None,
     images: Images | Mapping[str, Any] | None = None,
+    reference: Literal["none", "copy", "shared"] | None = None,
     outer: Outer | Mapping[str, Any] | None = None,
     compute: Literal["auto", "roofline", "tile", "measured"] | None = None,
     device_clock_mhz: float | None = None,
@@ -880,6 +890,7 @@ def advise(
     document_len: int | None = None,
     trainable: Trainable | Mapping[str, Any] | None = None,
     images: Images | Mapping[str, Any] | None = None,
+    reference: Literal["none", "copy", "shared"] | None = None,
     outer: Outer | Mapping[str, Any] | None = None,
     compute: Literal["auto", "roofline", "tile", "measured"] | None = None,
     device_clock_mhz: float | None = None,
@@ -970,6 +981,7 @@ def fit(
     document_len: int | None = None,
     trainable: Trainable | Mapping[str, Any] | None = None,
     images: Images | Mapping[str, Any] | None = None,
+    reference: Literal["none", "copy", "shared"] | None = None,
     outer: Outer | Mapping[str, Any] | None = None,
     compute: Literal["auto", "roofline", "tile", "measured"] | None = None,
     device_clock_mhz: float | None = None,
@@ -1062,6 +1074,7 @@ def check(
     document_len: int | None = None,
     trainable: Trainable | Mapping[str, Any] | None = None,
     images: Images | Mapping[str, Any] | None = None,
+    reference: Literal["none", "copy", "shared"] | None = None,
     outer: Outer | Mapping[str, Any] | None = None,
     compute: Literal["auto", "roofline", "tile", "measured"] | None = None,
     device_clock_mhz: float | None = None,
@@ -1154,6 +1167,7 @@ def diagnose(
     document_len: int | None = None,
     trainable: Trainable | Mapping[str, Any] | None = None,
     images: Images | Mapping[str, Any] | None = None,
+    reference: Literal["none", "copy", "shared"] | None = None,
     outer: Outer | Mapping[str, Any] | None = None,
     compute: Literal["auto", "roofline", "tile", "measured"] | None = None,
     device_clock_mhz: float | None = None,
@@ -1247,6 +1261,7 @@ def watch(
     document_len: int | None = None,
     trainable: Trainable | Mapping[str, Any] | None = None,
     images: Images | Mapping[str, Any] | None = None,
+    reference: Literal["none", "copy", "shared"] | None = None,
     outer: Outer | Mapping[str, Any] | None = None,
     compute: Literal["auto", "roofline", "tile", "measured"] | None = None,
     device_clock_mhz: float | None = None,
@@ -1340,6 +1355,7 @@ def run(
     document_len: int | None = None,
     trainable: Trainable | Mapping[str, Any] | None = None,
     images: Images | Mapping[str, Any] | None = None,
+    reference: Literal["none", "copy", "shared"] | None = None,
     outer: Outer | Mapping[str, Any] | None = None,
     compute: Literal["auto", "roofline", "tile", "measured"] | None = None,
     device_clock_mhz: float | None = None,

@@ -76,14 +76,20 @@ def parse_toml(text: str, where: object) -> object:
     return content
 
 
-def parse_yaml(text: str, where: object) -> object:
-    """Return the content of a YAML text; 1e-5 is a number (YAML 1.2), and a key with two values is refused."""
+def parse_yaml(text: str, where: object, repeated: list[str] | None = None) -> object:
+    """Return the content of a YAML text; 1e-5 is a number (YAML 1.2).
+
+    A key with two values is refused, as by OmegaConf; with `repeated` the last value counts, as by PyYAML's safe_load,
+    and a note on each such key is put there.
+    """
     import yaml
 
     if len(text) > YAML_BYTES:
         raise ReaderError(where, wording.too_large("it", "", f"{YAML_BYTES / 2**20:g} MiB for a YAML file"))
     try:
-        content = _loaded(_yaml_loader()(text))
+        loader = _yaml_loader()(text)
+        loader.repeated = repeated
+        content = _loaded(loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -153,6 +159,7 @@ def _yaml_loader() -> Any:  # noqa: ANN401  (the class is made from a lazy impor
         """
 
         flow_level: int
+        repeated: list[str] | None = None
 
         def fetch_flow_collection_start(self, token: type[yaml.Token]) -> None:
             if self.flow_level > DEPTH:
@@ -167,6 +174,10 @@ def _yaml_loader() -> Any:  # noqa: ANN401  (the class is made from a lazy impor
                 key = self.construct_object(key_node, deep=True)
                 if isinstance(key, str) and key in seen and not _alike(seen[key], value_node):
                     violation = f"the key {key!r} is given twice"
+                    if self.repeated is not None:
+                        place = key_node.start_mark.line + 1
+                        self.repeated.append(f"{violation}: that of line {place} counts")
+                        continue
                     raise yaml.MarkedYAMLError(problem=violation, problem_mark=key_node.start_mark)
                 if value_node.tag != "tag:yaml.org,2002:null":
                     seen[key if isinstance(key, str) else repr(key)] = value_node

@@ -69,7 +69,7 @@ class ChangeOptions:
         default=False,
         panel=PANEL,
     )
-    output_file: Path | None = option("File of the changed copy.", "FILE", flag="--output", panel=PANEL)
+    output_file: Path | None = option("File of the changed copy.", "FILE", flag="--output -o", panel=PANEL)
 
 
 @grouped

@@ -33,7 +33,7 @@ def diagnose_command(
     plot: Path | None = output_option(
         "Draw both steps: .svg, .png, .html, .json (Perfetto).",
         "FILE",
-        flag="--output",
+        flag="--output -o",
         check=writable,
     ),
     output: PageOptions,

@@ -36,7 +36,9 @@ class EmitOptions:
         "NAME[@RELEASE]",
         complete=complete_frameworks,
     )
-    output: Path | None = output_option("Where --emit writes: a file, or a folder.", "FILE|FOLDER")
+    output: Path | None = output_option(
+        "Where --emit writes: a file, or a folder.", "FILE|FOLDER", flag="--output -o"
+    )
     force: bool = output_option("Replace what is there.", default=False)
 
     def check(self) -> None:

@@ -29,6 +29,7 @@ class TargetOptions:
     output: Path | None = output_option(
         "Write there instead of to standard output: a file, or a folder where there are several.",
         "FILE|FOLDER",
+        flag="--output -o",
     )
     force: bool = output_option("Replace what is there.", default=False)
     ranks: str = output_option(

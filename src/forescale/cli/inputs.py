@@ -403,6 +403,7 @@ def _reading_options(
         model=None if plan.file_model is None else model_of(plan.file_model),
         variables=Variables({name: value for name, _, value in variables}, primus_environment()),
         folders=tuple(plan.presets or ()),
+        has_bf16=_has_bf16(values.get("cluster"), folder),
         strict=plan.strict,
         arguments=None if plan.passed is None else tuple(plan.passed.split()),
     )
@@ -479,6 +480,20 @@ def _model_file(written: dict[str, Any], folder: Path | None) -> Path | None:
     from forescale.frameworks.readers import training_file
 
     return training_file(path) or path
+
+
+def _has_bf16(cluster: object, folder: Path | None) -> bool:
+    """Return whether the devices of a cluster compute in bf16, as far as it is known."""
+    from contextlib import suppress
+
+    from forescale.errors import ForescaleError
+    from forescale.io.named import cluster_of
+
+    with suppress(ForescaleError):
+        return not isinstance(cluster, str) or bool(
+            cluster_of(cluster, folder=folder).device.matrix_flops.bf16
+        )
+    return True
 
 
 def _known_devices(values: dict[str, Any], folder: Path | None) -> int | None:

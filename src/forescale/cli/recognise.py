@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from forescale.report.document import View
 
 SCHEMA = "forescale.formats/1"
+SAMPLE = 5_000
+"""Lines in which a log is recognised."""
 
 
 @grouped
@@ -26,7 +28,9 @@ def formats_command(
     file: Annotated[
         Path | None,
         typer.Argument(
-            metavar="FILE", help="A framework's file; without it, all formats.", show_default=False
+            metavar="FILE",
+            help="A framework's file, a log or a profiler's trace; without it, all formats.",
+            show_default=False,
         ),
     ] = None,
     output: OutputOptions,
@@ -55,6 +59,8 @@ def _explained(file: Path) -> list[dict[str, Any]]:
 
     if not is_file(file):
         raise not_found().at(file)
+    if (kind := _measured(file)) is not None:
+        return [{"fact": name, "value": value} for name, value in kind.items()]
     text = read_text(file)
     reader, detection = reader_of(text, file), detect(text)
     assert detection is not None
@@ -77,6 +83,33 @@ def _explained(file: Path) -> list[dict[str, Any]]:
             "missing": ", ".join(fact.flag for fact in parsed.missing),
         }
     return [{"fact": name, "value": value} for name, value in facts.items() if value]
+
+
+def _measured(file: Path) -> dict[str, str] | None:
+    """Return what a file of a run that was measured is, and what reads it; None if it is none."""
+    from itertools import islice
+
+    from forescale.frameworks.detect import detect
+    from forescale.logs import format_of, lines_of
+    from forescale.profiles import is_trace, stream_events
+
+    reads = f"forescale diagnose MODEL --measured {file}"
+    if is_trace(file):
+        next(stream_events(file), None)
+        return {
+            "format": "profile",
+            "is": "profiler trace of PyTorch, JAX or Nsight Systems",
+            "read by": reads,
+        }
+    lines = list(islice(lines_of(file), SAMPLE))
+    log = format_of(lines)
+    if log is None or detect("".join(lines)) is not None:
+        return None
+    return {
+        "format": log.name,
+        "is": f"log of a run: {log.title}",
+        "read by": f"{reads}, or forescale watch {file}",
+    }
 
 
 def _view(rows: list[dict[str, Any]], file: Path | None) -> View:

@@ -272,7 +272,7 @@ def _refuse_unknown(text: str, where: object) -> NoReturn:
     for line, row in enumerate(text.splitlines()[:LINES], 1):
         word = re.match(r"""[\s\["'{]*([A-Za-z_]\w{3,})["'\]\s]*(?:[:=]|$)""", row)
         near = get_close_matches(word[1], HALLMARKS, 1, 0.8) if word else []
-        if near and word and word[1] not in HALLMARKS:
+        if near and word and near[0] not in word[1]:
             raise ReaderError(
                 where, wording.unknown_format((), f"its line {line} has {word[1]!r}: did you mean {near[0]}?")
             )

@@ -181,6 +181,8 @@ class Options(Struct, frozen=True, kw_only=True):
     """Where presets are looked for, besides the file's own folder."""
     launch: ParsedFile | None = None
     """Configuration of Accelerate or DeepSpeed that starts a trainer whose file names none."""
+    has_bf16: bool = True
+    """Whether the devices compute in bf16, which scripts ask before they choose a type."""
     strict: bool = True
     """Refuse keys that the framework does not have."""
 

@@ -147,6 +147,12 @@ def lines_of(path: Path) -> Iterator[str]:
             yield line
 
 
+def format_of(lines: Iterable[str]) -> LogFormat | None:
+    """Return the format of the first line that says something of a step; None if no line does."""
+    reader = LogReader()
+    return next((reader.format for line in lines if reader.feed(line) is not None), None)
+
+
 def read_log(path: Path) -> RunLog:
     """Return the steps of a log.
 

@@ -85,6 +85,8 @@ def weights_and_updates(setting: EvalContext, sharded: Sharded) -> StateBytes:
     frozen: Numeric = 0.0
     for elements, size in sharded.not_trained(precision):
         frozen = frozen + over_shards(weight_bytes, size, size, elements)
+    if workload.reference == "copy":
+        frozen = frozen + over_shards(weight_bytes, weight, weight, sharded)
     kept = StateBytes(
         weights=over_shards(weight_bytes, weight, weight) + frozen,
         frozen=frozen,

@@ -2,7 +2,7 @@
 
 from forescale.profiles.events import TraceEvent
 from forescale.profiles.parts import part_of
-from forescale.profiles.stream import is_trace, stream_events
+from forescale.profiles.stream import begins_trace, is_trace, stream_events
 from forescale.profiles.summary import TraceSummary, profile_rows, summarise
 from forescale.profiles.timed import Profile, is_profile, read_profile
 
@@ -10,6 +10,7 @@ __all__ = [
     "Profile",
     "TraceEvent",
     "TraceSummary",
+    "begins_trace",
     "is_profile",
     "is_trace",
     "part_of",

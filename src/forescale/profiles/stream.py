@@ -66,15 +66,21 @@ OTHER_FORMS = {
 """Files of profilers that another file has the events of."""
 
 
+DATABASES = (".sqlite", ".sqlite3")
+
+
+def begins_trace(data: bytes) -> bool:
+    """Say whether bytes are the beginning of a profiler's file."""
+    return data.startswith(MAGIC) or _START.search(data) is not None
+
+
 def is_trace(path: Path) -> bool:
     """Say whether a file is of a profiler: a list of events, compressed or not, or an export of Nsight Systems."""
-    if path.name.endswith(tuple(OTHER_FORMS)):
+    if path.name.endswith((*OTHER_FORMS, *DATABASES)):
         return True
     before = b""
     for chunk in _chunks(path):
-        if chunk.startswith(MAGIC) and not before:
-            return True
-        if _START.search(before + chunk):
+        if begins_trace(before + chunk):
             return True
         before = chunk[-RETRIES * len("traceEvents") :]
     return False
@@ -100,7 +106,11 @@ def stream_events(
     for end, fix in OTHER_FORMS.items():
         if path.name.endswith(end):
             raise ReaderError(path, wrong_format("a trace that can be read", f"it is a {end} file", fix))
-    if next(_chunks(path), b"").startswith(MAGIC):
+    is_database = next(_chunks(path), b"").startswith(MAGIC)
+    if path.suffix in DATABASES and not is_database:
+        fix = "export it again with nsys export --type sqlite"
+        raise ReaderError(path, wrong_format("an SQLite database", "it does not begin as one", fix))
+    if is_database:
         yield from nsight_events(path, progress)
     else:
         yield from with_categories(_chrome_events(path, progress))

@@ -154,6 +154,7 @@ TIME_PARTS = (
     "head",
     "vision",
     "recompute",
+    "reference",
     "tensor_comm",
     "context_comm",
     "expert_comm",

@@ -208,7 +208,7 @@ def _heads(model: Model) -> str:
     return ", ".join(dict.fromkeys(texts)) + wide
 
 
-COMPUTE = ("attention", "ffn", "moe", "norm", "embedding", "head", "recompute")
+COMPUTE = ("attention", "ffn", "moe", "norm", "embedding", "head", "recompute", "reference")
 """Parts of a step that are compute."""
 MEMORY = ("weights", "optimizer", "gradients", "buffers", "activations", "overhead")
 MEANINGS = {

@@ -22,6 +22,7 @@ ComputeType: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8",
 StorageType: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8"]
 MasterType: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8", "none"]
 FrozenType: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8", "int8", "nf4", "nf4_double"]
+Reference: TypeAlias = Literal["none", "copy", "shared"]
 FrozenPart: TypeAlias = Literal["embedding", "attention", "ffn", "moe", "norm", "head", "vision", "projector"]
 FROZEN_PARTS: tuple[FrozenPart, ...] = get_args(FrozenPart)
 LoraTarget: TypeAlias = Literal[
@@ -267,6 +268,10 @@ class Workload(SpecStruct, frozen=True, kw_only=True):
 
     images: Annotated[Images, Option()] = field(default_factory=Images)
     """Images of each sequence, for models with a vision tower; their tokens are part of `seq_len`."""
+
+    reference: Reference = "none"
+    """Frozen reference model of preference optimisation, such as DPO's, which runs forward on every micro-batch:
+    `copy` has weights of its own, `shared` is the model with its adapters disabled."""
 
     outer: Annotated[Outer | None,
         _types("Sites train by themselves, such as 'diloco every=100 fragments=3 overlap=1 bits=4', or local_sgd.",

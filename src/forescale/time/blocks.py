@@ -66,6 +66,7 @@ class BlockSeconds(Struct, frozen=True, kw_only=True):
     """Of the head, what a backward without its weight gradients saves, and what these then take by themselves."""
     flops: Numeric
     """Executed FLOP, forward and backward, replay included."""
+    forward_flops: Numeric = 0.0
 
     @property
     def input_gradient(self) -> Numeric:
@@ -126,6 +127,7 @@ def block_seconds(
         launches=(forward_kernels + backward_kernels) * _interval(priced, overlap),
         hidden=hidden,
         flops=flops,
+        forward_flops=sum(operator.forward_flops for operator in priced.operators.values()),
     )
 
 

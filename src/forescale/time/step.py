@@ -115,10 +115,13 @@ def step_seconds(setting: EvalContext, inputs: Inputs) -> StepSeconds:
     backward = backward - stages.last * saved / count
     exposed = _exposed(setting, inputs, sums, (forward, backward, 0.0))
     backward = backward + exposed.engine
-    stage_time = forward + backward + exposed.waiting
+    referred = _reference(setting, inputs, forward, exposed)
+    stage_time = forward + backward + exposed.waiting + referred
     at = Picker.slowest(stage_time, stages)
     slowest = sums.on(stages.picked(at), copies=sums.copies)
     parts = {name: count * value for name, value in _parts(inputs, slowest).items()}
+    if setting.workload.reference != "none":
+        parts["reference"] = count * at(referred)
     parts.update(_pipeline(setting, inputs, sums, exposed, stage_time, count))
     if setting.choices.crosses and inputs.pipeline.in_closed_form:
         alone = _uncrossed(inputs, sum(_hidden(inputs, slowest)), count)
@@ -129,12 +132,21 @@ def step_seconds(setting: EvalContext, inputs: Inputs) -> StepSeconds:
     if (anchor := inputs.pricing.models.anchor) is not None:
         parts = {name: anchor.of_step(seconds) for name, seconds in parts.items()}
     flops = sums.total(inputs.seconds, attrgetter("flops"))
+    if setting.workload.reference != "none":
+        flops = flops + sums.total(inputs.seconds, attrgetter("forward_flops"))
     return StepSeconds(
         parts=parts,
         forward=forward,
         backward=backward,
         flops=sum_over_stages(values=flops, multiplicity=stages.multiplicity),
     )
+
+
+def _reference(setting: EvalContext, inputs: Inputs, forward: Numeric, exposed: Exposed) -> Numeric:
+    """Return the forward pass of the reference model on one micro-batch, with what it waits for gathered weights."""
+    if setting.workload.reference == "none":
+        return 0.0
+    return forward + inputs.pipeline.per_rank(exposed.passes[0])
 
 
 def _deferred(setting: EvalContext, inputs: Inputs, count: Numeric) -> tuple[Numeric, Numeric]:

@@ -21,7 +21,7 @@ PARTS: Mapping[str, str] = {
         "weights": "#0072b2", "gradients": "#e69f00", "activations": "#d55e00", "buffers": "#cc79a7",
         "optimizer": "#009e73", "overhead": "#a09a93",
         "attention": "#0072b2", "ffn": "#56b4e9", "moe": "#009e73", "norm": "#b4d8ee", "embedding": "#d9d27a",
-        "head": "#a69b00", "recompute": "#7b5ea7", "bubble": "#e69f00",
+        "head": "#a69b00", "recompute": "#7b5ea7", "reference": "#c3b1e1", "bubble": "#e69f00",
         "tensor_comm": "#b33f00", "context_comm": "#d55e00", "expert_comm": "#f0a075", "pipeline_comm": "#882255",
         "data_comm": "#cc79a7", "host_comm": "#8c6d46",
         "feed-forward": "#56b4e9", "other layers": "#b4d8ee", "communication": "#b33f00",

@@ -25,7 +25,9 @@ from forescale.io.line import told_words
 from forescale.io.merge import partial_question
 from forescale.io.named import named_model
 from forescale.io.question import build_question
+from forescale.logs import format_of
 from forescale.presets import project_as
+from forescale.profiles import begins_trace
 from forescale.question import Question
 from forescale.spec.model import Model
 from forescale.web.asked import FIELDS, LONGEST_VALUE, OWN, ROOTS, leaves
@@ -94,11 +96,9 @@ def measured_text(name: str, data: bytes) -> str | None:
     """Return the text of a log or a profiler trace, unpacked where it is; None for a file of another kind."""
     if data.startswith(b"\x1f\x8b"):
         data = decompressobj(wbits=31).decompress(data, MOST_UNPACKED)
-    is_log = (
-        name.endswith((".log", ".out", ".err")) or b"iteration" in data[:SAMPLE] or b"step:" in data[:SAMPLE]
-    )
-    is_trace = data[:1] == b"{" and b'"traceEvents"' in data
-    return as_text(data) if is_trace or (is_log and data[:1] not in b"{#[") else None
+    lines = data[:SAMPLE].decode(errors="replace").splitlines()
+    is_measured = name.endswith((".log", ".out", ".err")) or begins_trace(data) or format_of(lines)
+    return as_text(data) if is_measured else None
 
 
 def as_text(data: bytes) -> str:

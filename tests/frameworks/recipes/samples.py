@@ -181,8 +181,26 @@ model:
   tokenizer:
     library: megatron
 """,
+    "bridge-yaml": """
+model:
+  num_layers: 4
+  hidden_size: 128
+  num_attention_heads: 4
+  vocab_size: 1000
+  tensor_model_parallel_size: 2
+  seq_length: 256
+  recompute_granularity: selective
+train:
+  micro_batch_size: 2
+  global_batch_size: 16
+dataset:
+  seq_length: 256
+peft:
+  dim: 4
+""",
 }
 DEVICES = {
+    "bridge-yaml": 8,
     "llm-foundry": 8,
     "olmo": 8,
     "torchtune": 4,

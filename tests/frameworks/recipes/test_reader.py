@@ -214,3 +214,29 @@ def test_a_recipe_without_a_model_asks_for_one_and_trains_its_adapters(read, tmp
     assert (parsed.model.name, parsed.strategy.micro_batch_size) == ("llama-2-7b", 2)
     trainable = parsed.workload_fields["trainable"]
     assert (trainable["lora_rank"], trainable["lora_targets"]) == (16, ("qkv_proj", "o_proj"))
+
+
+def test_a_launcher_of_hydra_names_the_file_that_trains(tmp_path):
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "tiny.yaml").write_text(TEXTS["flagscale"])
+    launcher = "defaults:\n  - train: tiny\n  - _self_\nexperiment:\n  task:\n    type: train\n  runner:\n    nnodes: 2\n"
+    (tmp_path / "run.yaml").write_text(f"{launcher}    nproc_per_node: 4\n")
+    parsed = read_file(tmp_path / "run.yaml", Options(strict=False))
+    assert (parsed.num_devices, parsed.layout_fields["tp"]) == (8, 2)
+    (tmp_path / "train" / "tiny.yaml").unlink()
+    with raises(ReaderError, "not_found"):
+        read_file(tmp_path / "run.yaml", Options(strict=False))
+
+
+def test_overrides_of_megatron_bridge_ask_for_the_model_of_their_recipe(tmp_path):
+    text = "train:\n  global_batch_size: 64\n  micro_batch_size: 1\ndataset:\n  seq_length: 2048\nmodel:\n"
+    (tmp_path / "a.yaml").write_text(f"{text}  expert_model_parallel_size: 4\n")
+    options = Options(num_devices=8, model=load_model("qwen3-30b-a3b"), strict=False)
+    parsed = read_file(tmp_path / "a.yaml", options)
+    assert (parsed.layout_fields["ep"], parsed.workload_fields["global_batch_size"]) == (4, 64)
+    assert any("recipe" in text for text in parsed.warnings)
+    command = "torchrun --nproc_per_node=8 run_recipe.py --recipe qwen3_8b_sft_config model.tensor_model_parallel_size=2"
+    sizes = "train.micro_batch_size=1 train.global_batch_size=8 dataset.seq_length=1024"
+    (tmp_path / "run.sh").write_text(f"{command} {sizes}\n")
+    parsed = read_file(tmp_path / "run.sh", Options(model_of=load_model, strict=False))
+    assert (parsed.model.name, parsed.layout_fields["tp"], parsed.num_devices) == ("qwen3-8b", 2, 8)

@@ -208,3 +208,27 @@ def test_uses_of_variables_that_nothing_sets():
     ).unset
     assert (unset["1"].names, unset["1"].choices) == (["T"], ["a", "b"])
     assert unset["U"].choices == ["x", "y"]
+
+
+def test_options_that_a_comment_cuts_off_are_refused():
+    assert words("say --a 1 \\\n  --b 2 \\") == ["--a", "1", "--b", "2"]
+    for cut in ("say --a 1 \\\n  # --c 3 \\\n  --b 2", "say --a 1 \\ \n  --b 2"):
+        with raises(ReaderError, "wrong_format --b"):
+            words(cut)
+
+
+def test_values_of_a_table_next_to_the_script():
+    table = {"sizes.yaml": "training:\n  seq_length: 512\n"}
+    text = 'D="$(cd "$(dirname "$0")" && pwd)"; say $D/x $(yq .training.seq_length sizes.yaml)'
+    (command,) = follow(text, {}, "run.sh", table.get).commands
+    assert command == ["say", "./x", "512"]
+    (command,) = follow("N=$(nvidia-smi -L); say $N", {}, "run.sh").commands[-1:]
+    assert command == ["say", "${N}"]
+
+
+def test_a_command_inside_a_container():
+    assert follow('docker exec box bash -lc "say --a 1"', {}, "run.sh").commands[-1][-3:] == [
+        "say",
+        "--a",
+        "1",
+    ]

@@ -110,7 +110,8 @@ def test_an_example_of_preferences_is_two_sequences(read, stage, pairs):
     parsed = read(FACTORY.replace("stage: sft", f"stage: {stage}"))
     assert parsed.layout_fields["micro_batch_size"] == pairs
     assert parsed.workload_fields["global_batch_size"] == 64 * pairs
-    assert any("reference model" in text for text in parsed.warnings) == (stage in ("dpo", "kto"))
+    reference = "shared" if stage in ("dpo", "kto") else "none"
+    assert parsed.workload_fields.get("reference", "none") == reference
 
 
 def test_llamafactory_has_its_own_defaults(read):
@@ -277,10 +278,19 @@ def test_a_prediction_is_refused(read):
         read("model_name_or_path: gpt2\nstage: sft\nfinetuning_type: lora\ndo_predict: true\n")
 
 
-def test_the_reference_model_is_sized(read):
-    (warning,) = read(f"{TRL}rl: dpo\nbeta: 0.1\n").warnings
-    assert "15.3 GiB on a device" in warning
-    assert not read(f"{TRL}beta: 2.0\ngamma_beta_ratio: 0.5\n").warnings
+@pytest.mark.parametrize(
+    ("keys", "reference"),
+    [
+        ("rl: dpo\nbeta: 0.1\n", "copy"),
+        ("rl: dpo\nuse_peft: true\n", "shared"),
+        ("rl: dpo\nprecompute_ref_log_probs: true\n", "none"),
+        ("beta: 2.0\ngamma_beta_ratio: 0.5\n", "none"),
+        ("num_generations: 8\nmax_completion_length: 512\n", "none"),
+        ("num_generations: 8\nmax_completion_length: 512\nbeta: 0.04\n", "copy"),
+    ],
+)
+def test_the_reference_model_has_weights_unless_adapters_are_trained(read, keys, reference):
+    assert read(f"{TRL}{keys}").workload_fields.get("reference", "none") == reference
 
 
 def test_remedies_of_a_file_with_deepspeed_name_no_fsdp(read):
@@ -410,3 +420,22 @@ def test_preferences_by_an_argument_of_their_loss(read):
     text = "torchrun mpo.py --model_name_or_path Qwen/Qwen3-8B --per_device_train_batch_size 1 --rpo_alpha 1"
     parsed = read(text, "run.sh")
     assert (parsed.layout_fields["micro_batch_size"], parsed.workload_fields["global_batch_size"]) == (2, 16)
+
+
+def test_a_repeated_key_counts_as_in_the_parser_of_the_framework(read):
+    parsed = read(f"{AXOLOTL}micro_batch_size: 1\n")
+    assert parsed.layout_fields["micro_batch_size"] == 1
+    assert any("twice" in note for note in parsed.notes)
+    with raises(ReaderError, "cannot_parse"):  # LLaMA-Factory reads with OmegaConf
+        read(f"{FACTORY}cutoff_len: 2048\n")
+
+
+def test_adapters_of_a_program_with_the_options_of_ms_swift(read):
+    text = "torchrun --nproc_per_node 4 mine.py --model Qwen/Qwen2.5-7B-Instruct --train_type lora --lora_rank 4\n"
+    assert read(text, "run.sh", num_devices=None).workload_fields["trainable"]["lora_rank"] == 4
+
+
+def test_the_second_step_of_deepspeed_chat_trains_on_pairs(read):
+    text = "deepspeed --num_gpus 4 main.py --model_name_or_path Qwen/Qwen2.5-7B-Instruct --zero_stage 2 --max_seq_len 512"
+    text += " --per_device_train_batch_size 2 --num_padding_at_beginning 0\n"
+    assert read(text, "run.sh", num_devices=None).layout_fields["micro_batch_size"] == 4

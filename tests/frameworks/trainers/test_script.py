@@ -120,3 +120,9 @@ def test_of_several_models_the_first_is_trained_and_conditions_are_warned_of(rea
     parsed = read(TRL.replace("BATCH,", "4,") + other, num_devices=1)
     assert parsed.model.name == "mistral-7b"
     assert [text for text in parsed.warnings if "LoraConfig is called under a condition" in text]
+
+
+def test_unsloth_takes_fp16_on_devices_without_bf16(tmp_path):
+    (tmp_path / "train.py").write_text(UNSLOTH)
+    options = Options(model_of=load_model, strict=False, has_bf16=False)
+    assert read_file(tmp_path / "train.py", options).workload_fields["precision"]["compute"] == "fp16"

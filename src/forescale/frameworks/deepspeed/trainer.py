@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -48,7 +49,10 @@ class AccelerateReader(Signed):
         """Return what the configuration at `path` says of layout and devices."""
         text = read_text(path)
         lines = key_lines(text, path.suffix)
-        return self.read_content(parse_mapping(text, path, parse_yaml), lines, path, options)
+        notes = list[str]()
+        content = parse_mapping(text, path, partial(parse_yaml, repeated=notes))
+        parsed = self.read_content(content, lines, path, options)
+        return replace(parsed, notes=(*notes, *parsed.notes))
 
     def read_content(
         self, content: Mapping[str, Any], lines: Mapping[str, int], path: Path, options: Options

@@ -178,7 +178,7 @@ def _layout(settings: Settings, num_layers: int, pp: int) -> Split:
     """
     text = str(settings.get("pipeline_model_parallel_layout"))
     key = settings.spell("pipeline_model_parallel_layout")
-    plain = text.replace(",", "").strip("'\" ")
+    plain = re.sub(r"[,\\]", "", text).strip("'\" ")
 
     def repeated(match: re.Match[str]) -> str:
         times = whole_of(match[2])

@@ -64,9 +64,11 @@ class MegatronReader(Signed):
         if path.suffix in (".yaml", ".yml") and _NESTED.search(text):
             settings, unknown = _nested(text, path, strict=options.strict)
             return read_settings(settings, name=path.stem, options=options, unknown=unknown)
-        table, beside_it = _table(text, path) if path.suffix in (".json", ".yaml", ".yml") else (None, {})
-
-        return read_arguments(
+        notes = list[str]()
+        table, beside_it = (
+            _table(text, path, notes) if path.suffix in (".json", ".yaml", ".yml") else (None, {})
+        )
+        parsed = read_arguments(
             text if table is None else table,
             where=str(path),
             name=path.stem,
@@ -74,6 +76,7 @@ class MegatronReader(Signed):
             read_neighbour=near(path),
             case=beside_it,
         )
+        return replace(parsed, notes=(*notes, *parsed.notes))
 
 
 def read_arguments(
@@ -176,6 +179,9 @@ def read_settings(
     try:
         with errors_of(settings.where):
             other = None if describes_model(settings) else options.model
+            if other is not None and not settings.count("num_experts"):
+                experts = max(getattr(kind.ffn, "num_experts", 0) for kind in other.layer_kinds)
+                settings.set("num_experts", experts or None)
             model = model or other or read_model(settings, name=name, options=options)
             devices = num_devices if layout else None
             if not based:
@@ -296,9 +302,9 @@ CASE = (
 """Keys beside MODEL_ARGS (Megatron-LM, tests/functional_tests/test_cases)."""
 
 
-def _table(text: str, path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def _table(text: str, path: Path, repeated: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the table of flags of a JSON or YAML file, alone or under MODEL_ARGS, and what stands beside that."""
-    loaded = parse_json(text, path) if path.suffix == ".json" else parse_yaml(text, path)
+    loaded = parse_json(text, path) if path.suffix == ".json" else parse_yaml(text, path, repeated)
     case = loaded if isinstance(loaded, dict) and ARGUMENTS in loaded else {}
     inside = case.get(ARGUMENTS, loaded)
     if not isinstance(inside, dict) or not all(str(key).startswith("--") for key in inside):

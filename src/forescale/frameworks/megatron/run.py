@@ -11,7 +11,6 @@ from forescale.errors import conflicts, incomplete, not_divisible, not_one_of, o
 from forescale.frameworks.adapters import targets_of
 from forescale.frameworks.reading import packaged
 from forescale.frameworks.settings import Settings
-from forescale.frameworks.shell import is_unset
 from forescale.spec.attention import FullAttention
 from forescale.spec.groups import group_of, groups_fit
 from forescale.spec.kinds import framework_names
@@ -271,9 +270,9 @@ def _tokens(settings: Settings, seq_len: int, batch: int) -> float | None:
 
 def _steps(settings: Settings, key: str) -> int | None:
     """Return how long a run is; None where that is a variable that nothing sets, as no step depends on it."""
-    value = settings.get(key)
-    if isinstance(value, str) and is_unset(value):
-        settings.note(f"{settings.spell(key)} is {value}, which nothing sets: the run's length is left open")
+    value = settings.raw(key)
+    if "$" in str(value):
+        settings.note(f"{settings.spell(key)} is not known: the run's length is left open")
         return None
     return settings.count(key)
 

@@ -10,14 +10,22 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from functools import partial
 from math import lcm, prod
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from msgspec.structs import replace
 
-from forescale.errors import MissingError, MissingFact, UnknownKeyError, not_expressed
-from forescale.files import read_text
+from forescale.errors import (
+    MissingError,
+    MissingFact,
+    ReaderError,
+    UnknownKeyError,
+    not_expressed,
+    not_found,
+)
+from forescale.files import is_file, read_text
 from forescale.frameworks.detect import Signed
 from forescale.frameworks.megatron.arguments import known_flags
 from forescale.frameworks.megatron.forks import translate
@@ -55,9 +63,25 @@ class RecipeReader(Signed):
 
     def read(self, path: Path, options: Options) -> ParsedFile:
         """Return what the recipe at `path` says."""
-        text = read_text(path)
-        content = parse_mapping(text, path, parse_yaml)
-        return read_recipe(self.name, content, path, options, key_lines(text, path.suffix))
+        text, notes = read_text(path), list[str]()
+        takes_last = packaged("recipes", self.name).get("takes_last")
+        content = parse_mapping(text, path, partial(parse_yaml, repeated=notes if takes_last else None))
+        content = _composed(content, path)
+        parsed = read_recipe(self.name, content, path, options, key_lines(text, path.suffix))
+        return replace(parsed, notes=(*notes, *parsed.notes))
+
+
+def _composed(content: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+    """Return a configuration of Hydra with the files next to it that its `defaults` name, each under its group."""
+    items = content.get("defaults")
+    groups = [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+    for group, name in [pair for item in groups for pair in item.items()]:
+        file = path.parent / str(group) / f"{name}.yaml"
+        if not is_file(file):
+            fix = "put it next to this one, or give it in its place"
+            raise ReaderError(path, not_found(f"file {group}/{name}.yaml", fix))
+        content = {**content, str(group): parse_mapping(read_text(file), file, parse_yaml)}
+    return content
 
 
 def readers() -> tuple[RecipeReader, ...]:
@@ -78,7 +102,7 @@ def read_recipe(
     if before:
         values |= {key: value for key, value in flat(content) if not key.startswith(before)}
     with errors_of(path):
-        result = _flags(values) if table.get("flags") else _translated(table, values)
+        result = _flags(table, values) if table.get("flags") else _translated(table, values)
     if result.unknown and options.strict:
         where = f"{path}, line {lines.get(before + result.unknown[0], 1)}"
         raise UnknownKeyError(result.unknown[0], where, sorted(table["keys"]))
@@ -132,8 +156,19 @@ def _megatron(settings: Settings, form: str, framework: str, path: Path, options
         facts.append(VOCABULARY)
     if facts:
         raise MissingError.of(path, (*facts, *missing))
+    based = bool(packaged("recipes", form).get("based"))
+    if based and not describes_model(settings):
+        settings.warnings.append(
+            "it changes a recipe that is not here: what it does not set is as in Megatron-Core"
+        )
     parsed = read_settings(
-        settings, name=path.stem, options=options, num_devices=devices, form=form, framework=framework
+        settings,
+        name=path.stem,
+        options=options,
+        num_devices=devices,
+        form=form,
+        framework=framework,
+        based=based,
     )
     return replace(parsed, missing=missing)
 
@@ -246,11 +281,18 @@ def _take(result: _Translated, rows: Mapping[str, Any], key: str, value: object)
             result.values[name], result.spelling[name] = setting, key
 
 
-def _flags(values: Mapping[str, Any]) -> _Translated:
-    """Return keys that are flags of Megatron-LM, with underscores, in tables of any name."""
-    result, pairs = _Translated(), list[tuple[str, object]]()
+def _flags(table: Mapping[str, Any], values: Mapping[str, Any]) -> _Translated:
+    """Return keys that are flags of Megatron-LM, with underscores, in tables of any name, beside rows of their own."""
+    known = {
+        key
+        for key in values
+        if key in table["keys"] or any(fnmatchcase(key, row) for row in table["patterns"])
+    }
+    result, pairs = _translated(table, {key: values[key] for key in known}), list[tuple[str, object]]()
     for key, value in values.items():
         flag = _flag(key)
+        if key in known:
+            continue
         if flag not in known_flags() or value is None:
             pairs += [] if value is None or flag in HOUSEKEEPING else [(flag, value)]
             result.ignored.append(key)

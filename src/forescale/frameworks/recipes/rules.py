@@ -30,6 +30,10 @@ def _torchtune(settings: Settings, values: Values, path: Path) -> None:
         settings.set("lora_rank", settings.count("lora_rank", 8))
     if values.get("model.use_dora") or kind.endswith("dora"):
         settings.warnings.append("not modelled, may change step time: the norms of DoRA")
+    if str(values.get("loss._component_", "")).endswith("DPOLoss"):
+        settings.set("reference", "shared" if kind else "copy")
+        settings.set("sequences", 2)
+        settings.note("each example is two sequences, chosen and rejected")
     if "single_device" in path.stem and "devices_per_node" not in settings:
         settings.set("devices_per_node", 1)
         settings.note("1 device, from single_device in the name of the file")

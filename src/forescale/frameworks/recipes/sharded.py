@@ -112,7 +112,7 @@ def _layout(settings: Settings, options: Options, missing: list[MissingFact]) ->
         dp_replicate=replicas,
         dp_shard=dp // replicas,
         zero=zero,
-        micro_batch_size=settings.size("micro_batch_size", 1),
+        micro_batch_size=settings.size("micro_batch_size", 1) * settings.size("sequences", 1),
         recompute=Recompute(granularity="full" if full else "none"),
         offload=Offload(
             parameters=settings.flag("offload_parameters"),
@@ -191,6 +191,8 @@ def _workload(settings: Settings, layout: Layout) -> Iterator[tuple[str, Any]]:
         optimizer = "adamw"
     if "8bit" in named.lower():
         settings.warnings.append(f"not modelled, may change memory: {named} keeps moments in 8 bits")
+    if reference := settings.text("reference"):
+        yield "reference", reference
     yield "optimizer", optimizer
     yield "precision", _precision(settings)
     if rank := settings.count("lora_rank", 0):

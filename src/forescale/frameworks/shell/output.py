@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 
 from forescale.frameworks.shell.expressions import integer_of
+from forescale.syntax import parse_yaml
 
 _FLAGS: Final = ("-e", "-n", "-E", "-en", "-ne")
 _PLAIN = re.compile(r"[\w\-/{}<>@%=,:#\" ]+")
@@ -30,8 +32,10 @@ def printed(names: Sequence[str], piped: str, text_of: Callable[[str], str | Non
     match names[0]:
         case "echo" | "printf":
             return " ".join(parts[1:] if parts[:1] and parts[0] in _FLAGS else parts)
-        case "pwd" | "dirname":
-            return "."
+        case "pwd" | "dirname" | "cd":
+            return "" if names[0] == "cd" else "."
+        case "yq" if len(parts) > 1:
+            return _of_table(parts[-2], text_of(parts[-1]) or "")
         case "basename" if parts:
             return parts[0].rstrip("/").rpartition("/")[2].removesuffix(parts[1] if len(parts) > 1 else "")
         case "cat":
@@ -39,11 +43,19 @@ def printed(names: Sequence[str], piped: str, text_of: Callable[[str], str | Non
             return None if None in texts else "".join(map(str, texts)) or piped
         case "sed":
             return _edited(parts, piped, text_of)
-        case "bc" if piped:
-            return _computed(piped)
-        case "tee" if piped:
-            return piped
+        case "bc" | "tee" if piped:
+            return _computed(piped) if names[0] == "bc" else piped
     return None
+
+
+def _of_table(path: str, text: str) -> str | None:
+    """Return the value at a path of keys (`.training.seq_length`) of YAML; "null" where there is none, as yq prints."""
+    if not text or not re.fullmatch(r"(?:\.\w+)+", path):
+        return None
+    value: object = parse_yaml(text, Path("the table"))
+    for key in path.split(".")[1:]:
+        value = value.get(key) if isinstance(value, dict) else None
+    return "null" if value is None else str(value)
 
 
 def _computed(text: str) -> str | None:

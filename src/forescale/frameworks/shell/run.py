@@ -328,8 +328,20 @@ class _Walk:
             self.read(text, started)
             self.pass_on(outside)
         if not inner:
+            self._refuse_cut(names)
             self.commands.append([*self.started, *names])
         return names[0] not in _DOUBTED
+
+    def _refuse_cut(self, names: Sequence[str]) -> None:
+        """Refuse options that start a command: a comment, or a blank after a backslash, ends the one before it."""
+        before = self.commands[-1] if self.commands else []
+        options = [word for word in before if word.startswith("--")]
+        if names[0].startswith("--") and options and not before[0].startswith("-"):
+            fix = "move the comment, or remove the blank after the backslash, that ends the command before it"
+            text = (
+                f"{names[0]} and the options after it do not reach the command that has {options[-1]}; {fix}"
+            )
+            raise SpecError(text, code="wrong_format", key=names[0], fix=fix)
 
     def _inner(self, names: list[str]) -> list[tuple[str, list[str], Sequence[str]]]:
         """Return the scripts inside a command, the words that start them, and their arguments."""
@@ -337,7 +349,7 @@ class _Walk:
             return [(" ".join(names[1:]), [], ())]
         of_shell = False
         for at, word in enumerate(names):
-            if word == "-c" and of_shell and at + 1 < len(names):
+            if of_shell and at + 1 < len(names) and re.fullmatch(r"-[a-z]*c", word):
                 return [(names[at + 1], names[:at], ())]
             of_shell = of_shell or word.rpartition("/")[2] in _SHELLS
             starts = at == 0 or names[0] in (".", "source", "sbatch", "srun", *_SHELLS)
@@ -362,6 +374,7 @@ class _Walk:
             if is_unset(word) and word[2:-1] != name[1]:
                 self._use(word).names.append(name[1])
             local = "${" + name[1] + "}"
+            word = local if _PRINTED.fullmatch(word) else word
             parts = [word if word == local else word.replace(local, "")]
             if name[2] and name[1] in self.known:
                 parts = ["".join((*self.known[name[1]], *parts))]
@@ -505,6 +518,8 @@ class _Walk:
         return "".join(self.known.get(name, ["unset"])) or "0"
 
 
+_PRINTED = re.compile(r"\$\([^(].*\)", re.DOTALL)
+"""What a command prints, which is not known: the variable that takes it is as one that nothing sets."""
 _ALL = re.compile(r'"?\$(?:\{\w+\[[@*]\]\}|[@*])"?')
 """All words of an array, or of the script."""
 

@@ -19,6 +19,7 @@ _STARTS = ("if", "elif", "while", "until", "then", "do", "else", "!")
 """Words that a command follows."""
 _WRITES = (">", ">|", ">>")
 _OPERATORS = ("&&", "||", ";;", ";", "&", "|", "(", ")", "\n")
+_BLANK = re.compile(r"[ \t\r]+|\\(?:\r?\n|\Z)")
 _PLACEHOLDER = re.compile(r"<[A-Za-z][^<>\n;|&$\"']*(?<![ \t])>(?=[\s\"'\\/_]|$)")
 """What a template leaves to its user, such as <PATH TO DATA>: a piece of a word, not a redirection."""
 
@@ -42,8 +43,8 @@ def _tokens(text: str) -> list[Token]:
     ends: list[str] = []
     at, dropped, written = 0, False, ""
     while at < len(text):
-        if text[at] in " \t\r" or text.startswith("\\\n", at) or text.startswith("\\\r\n", at):
-            at += 1 if text[at] in " \t\r" else text.index("\n", at) - at + 1
+        if blank := _BLANK.match(text, at):
+            at = blank.end()
             continue
         if text[at] == "#":
             at = _line_end(text, at)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from msgspec.structs import replace
 
 from forescale import wording
-from forescale.errors import MissingError, ReaderError
+from forescale.errors import MissingError, ReaderError, UnknownNameError
 from forescale.files import read_text
 from forescale.frameworks.deepspeed.trainer import TABLES, AccelerateReader
 from forescale.frameworks.detect import Signed, detect
 from forescale.frameworks.megatron.ask import open_facts
-from forescale.frameworks.reading import Options, ParsedFile, packaged
+from forescale.frameworks.reading import Options, ParsedFile, flat, packaged
 from forescale.frameworks.recipes.reader import read_recipe
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.shell import Devices, Launch, Use, devices_of, follow, is_unset, launch_of
@@ -130,12 +132,15 @@ class TrainerReader(Signed):
     name: Final = "trainer"
     title: Final = "Hugging Face TrainingArguments or TRL recipe in JSON or YAML"
     classifies: ClassVar[bool] = True
+    takes_last: ClassVar[bool] = True
+    """Whether the last value of a repeated key counts, as with yaml.safe_load; OmegaConf refuses the file."""
 
     def read(self, path: Path, options: Options) -> ParsedFile:
         """Return what the file says, with the DeepSpeed configuration and the model that it names."""
-        text = read_text(path)
-        content = parse_mapping(text, path, parse_yaml)
-        return read_mapping(content, self.name, path, options, lines=key_lines(text, path.suffix))
+        text, notes = read_text(path), list[str]()
+        content = parse_mapping(text, path, partial(parse_yaml, repeated=notes if self.takes_last else None))
+        parsed = read_mapping(content, self.name, path, options, lines=key_lines(text, path.suffix))
+        return replace(parsed, notes=(*notes, *parsed.notes))
 
 
 class AxolotlReader(TrainerReader):
@@ -158,6 +163,7 @@ class LlamaFactoryReader(TrainerReader):
             )
         return super().read(path, options)
 
+    takes_last: ClassVar[bool] = False
     name: Final = "llamafactory"  # type: ignore[misc]
     title: Final = "LLaMA-Factory configuration in YAML or JSON"  # type: ignore[misc]
 
@@ -191,6 +197,11 @@ class LaunchReader(Signed):
         if form == PERFORMANCE:
             return read_performance(_arguments(long_options(words[at:]))[0], path, options)
         values, files = _arguments(words[at:])
+        if form == BRIDGE:
+            if printed := next((word for word in words[at:] if word.startswith("$(")), None):
+                fix = f"{printed[:40]} is what a command prints; write its options out"
+                raise ReaderError(path, wording.wrong_format("a command with its options", fix))
+            return self.overrides(values, files, path, options, launch)
         named, *more = files or [""]
         _refuse_open(path, text, shell.unset, {**values, "config": named, "config_file": config}, form)
         file = _required(path, named) if named else None
@@ -212,6 +223,26 @@ class LaunchReader(Signed):
         parsed = read_mapping(content, form, path, options, lines={}, launch=accelerate, devices=devices)
         several = (f"it starts {counted(len(runs), 'training')}; the first is read",) if len(runs) > 1 else ()
         return replace(parsed, format=self.name, notes=(*several, *parsed.notes))
+
+    def overrides(
+        self, values: Mapping[str, Any], files: Sequence[str], path: Path, options: Options, launch: Launch
+    ) -> ParsedFile:
+        """Return what a command of Megatron-Bridge changes of a recipe, which is of the model in the recipe's name."""
+        devices = devices_of(launch)
+        model, named = (
+            options.model,
+            re.sub(r"(?:_(?:sft|peft|pretrain|finetune))?_config.*$", "", str(values["recipe"])),
+        )
+        if model is None and options.model_of is not None:
+            with suppress(UnknownNameError):
+                model = options.model_of(named.replace("_", "-"))
+        outer = replace(
+            options, model=model, num_devices=options.num_devices or (devices and devices.count), strict=False
+        )
+        inside = {key: value for name in files for key, value in flat(_content(_required(path, name)))}
+        parsed = read_recipe(BRIDGE, {**inside, **values}, path, outer, {})
+        notes = (*_origin(devices, options), *parsed.notes)
+        return replace(parsed, format=self.name, model=parsed.model or model, notes=notes)
 
     def started(
         self,
@@ -269,6 +300,8 @@ def _program(words: Sequence[str]) -> tuple[str, int]:
 
 PERFORMANCE: Final = "performance"
 """Scripts of Megatron-Bridge that take a recipe's name."""
+BRIDGE: Final = "bridge-yaml"
+"""Recipes of Megatron-Bridge, which a command or a file changes."""
 RECIPE: Final = "recipe"
 """Programs that take a recipe of torchtune or litgpt."""
 DECIDING: Final[dict[str, str]] = {

@@ -50,7 +50,8 @@ class Recorder:
     package: Final = ""
     closed: Final = frozenset[str]()
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_bf16: bool = True) -> None:
+        self.answers = {**FACTS["answers"], **dict.fromkeys(FACTS["bf16"], has_bf16)}
         self.world: World | None = None
         self.calls: list[Call] = []
         self.defaults: dict[str, Any] = {}
@@ -68,7 +69,7 @@ class Recorder:
             return None
         if last == "parse_args":
             return Call("Namespace", call.place, fields=dict(self.defaults))
-        return FACTS["answers"].get(last, MISSING)
+        return self.answers.get(last, MISSING)
 
     def default(self, owner: Call, name: str) -> Any:  # noqa: ANN401, ARG002  (as all hooks)
         """Return the default of a field, which is not known."""
@@ -124,9 +125,11 @@ def read_script(
     path: Path, options: Options, *, launch: ParsedFile | None = None, devices: Devices | None = None
 ) -> ParsedFile:
     """Return what the calls of a script say, which `launch` and `devices` start."""
-    recorder = Recorder()
+    recorder = Recorder(has_bf16=options.has_bf16)
     follow_script(path, recorder, options)
     content, unread = _content(recorder.calls)
+    if content.get("unsloth") and not options.has_bf16:
+        content |= {"bf16": False, "fp16": True}
     if MICRO not in content and MICRO not in unread and any("Parser" in call.name for call in recorder.calls):
         fix = "it takes its arguments from the command line; give the command or script that starts it"
         raise ReaderError(path, wording.wrong_format("a script with its settings", fix))

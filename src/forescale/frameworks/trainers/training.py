@@ -19,13 +19,11 @@ from forescale.frameworks.deepspeed.reader import BUCKET, LEFT, read_config
 from forescale.frameworks.huggingface import load_huggingface
 from forescale.frameworks.reading import Options, ParsedFile, explicit_fields, packaged
 from forescale.frameworks.settings import Settings
-from forescale.graph.counts import count_parameters
 from forescale.spec.layout import Layout, Offload
 from forescale.spec.model import Model
 from forescale.spec.workload import FROZEN_PARTS, FUSED
 from forescale.struct import Struct
 from forescale.syntax import parse_mapping
-from forescale.units import GIB
 
 MICRO: Final = "per_device_train_batch_size"
 STEPS: Final = "gradient_accumulation_steps"
@@ -46,8 +44,8 @@ PAIRED: Final = ("dpo", "orpo", "simpo", "cpo", "rm", "reward", "mpo")
 """Stages whose examples are pairs of a chosen and a rejected sequence."""
 SAMPLED: Final = ("grpo", "ppo", "gkd", "rloo", "online_dpo")
 """Stages that sample sequences and then train on them."""
-REFERENCED: Final = ("dpo", "kto", "grpo", "ppo", "mpo")
-"""Stages with a reference model."""
+REFERENCED: Final = ("dpo", "kto", "mpo")
+"""Stages with a reference model, those of sampling apart, which have one with a `beta` alone."""
 
 
 class Training(Struct, frozen=True, kw_only=True):
@@ -106,7 +104,7 @@ def read_training(run: Training, options: Options) -> ParsedFile:
     )
     if base.framework == "transformers" and layout["zero"] >= 2:
         _lay_sharded(settings, layout, workload)
-    _note_stage(run, workload, model, shards=layout.get("dp_shard", 1) if layout["zero"] == 3 else 1)
+    _lay_stage(run, workload)
     return replace(
         base,
         format=run.form,
@@ -160,6 +158,8 @@ def stage_of(settings: Settings) -> str:
         return "rm"
     if "simpo_gamma" in settings:
         return "simpo"
+    if (loss := settings.text("pref_loss")) in PAIRED:
+        return loss
     explicit = settings.text("stage") or str(settings.get("rlhf_type") or "")
     prefers = "beta" in settings or "rpo_alpha" in settings
     return explicit.lower() or ("dpo" if prefers else "sft")
@@ -548,26 +548,24 @@ def _optimizer(run: Training) -> tuple[str, str | None]:
     return kind, moments
 
 
-def _note_stage(run: Training, workload: Mapping[str, Any], model: Model | None, *, shards: int) -> None:
-    """Note what of a stage is projected, and what is not."""
+def _punishes(run: Training) -> bool:
+    """Return whether a stage that samples compares with a reference model: ms-swift does unless `beta` is 0."""
+    return bool(run.settings.number("beta")) or (run.form == "swift" and "beta" not in run.settings)
+
+
+def _lay_stage(run: Training, workload: dict[str, Any]) -> None:
+    """Lay the reference model of a stage, and note what of the stage is projected."""
     settings, stage = run.settings, stage_of(run.settings)
     if stage in SAMPLED:
         settings.note(f"{stage}: the training phase is projected; sampling (rollout) is not")
     if stage in PAIRED:
         settings.note(f"{stage}: each example is two sequences, chosen and rejected")
-    if (
-        stage in REFERENCED
-        and not settings.flag("precompute_ref_log_probs")
-        and settings.get("beta") not in (0, 0.0)
-    ):
-        weights = ""
-        if "lora_rank" not in workload.get("trainable", {}):
-            size = (
-                ""
-                if model is None
-                else f", {2.0 * count_parameters(model).total / shards / GIB:.1f} GiB on a device,"
-            )
-            weights = f"its weights{size} and "
-        run.warnings.append(
-            f"{stage}: the reference model is not in the figures ({weights}a forward pass, a third of a step at most)"
-        )
+    if stage == "ppo":
+        run.warnings.append("ppo: the reward and value models are not in the figures")
+    if stage not in REFERENCED and not (stage in SAMPLED and _punishes(run)):
+        return
+    if settings.flag("precompute_ref_log_probs") or settings.flag("reference_free"):
+        return
+    workload["reference"] = "shared" if "lora_rank" in workload.get("trainable", {}) else "copy"
+    weights = "; its weights are those of the model" if workload["reference"] == "shared" else ""
+    settings.note(f"{stage}: a forward pass of the reference model is part of every micro-batch{weights}")

@@ -141,7 +141,7 @@ function search(soon) {
 }
 
 // How much shorter the best step is than that of the form's layout, and which parts of the step make the difference.
-const NAMES = { tensor_comm: "tensor communication", context_comm: "context communication", expert_comm: "expert communication", pipeline_comm: "pipeline communication", data_comm: "data-parallel communication", host_comm: "transfers to the host", bubble: "the pipeline bubble", recompute: "recomputation", ffn: "feed-forward", moe: "experts", norm: "normalization", head: "the output layer" };
+const NAMES = { tensor_comm: "tensor communication", context_comm: "context communication", expert_comm: "expert communication", pipeline_comm: "pipeline communication", data_comm: "data-parallel communication", host_comm: "transfers to the host", bubble: "the pipeline bubble", recompute: "recomputation", reference: "the reference model", ffn: "feed-forward", moe: "experts", norm: "normalization", head: "the output layer" };
 
 function gain() {
   const place = by("gain"), why = by("why"), best = document.querySelector("#hero [data-parts]"), now = document.querySelector("#answer [data-parts]"), step = document.querySelector("#step data");
