@@ -18,10 +18,10 @@ from forescale.io.sizes import microbatch_note
 from forescale.question import Note, Question
 from forescale.schedule.legality import LEGALITY
 from forescale.spec import Cluster, Layout, Model
-from forescale.spec.framework import Framework, replayed, searched
+from forescale.spec.framework import Framework, merged, replayed, searched
 from forescale.spec.layout import Recompute
 from forescale.spec.phrases import recompute
-from forescale.spec.proposal import Proposal, violated
+from forescale.spec.proposal import Constraint, Proposal, violated
 from forescale.spec.recipes import active_width, kind_of, settings_of
 from forescale.spec.space import Space, default_recompute
 
@@ -148,9 +148,8 @@ def recomputed_to_fit(question: Question) -> Question:
     partial = (Recompute(granularity="full", num_layers=count) for count in counts)
     usual = Space(recompute=(*default_recompute(model), *partial))
     space = replayed(framework, searched(framework, usual, limited=framework.limits is not None), model)
-    proposal = Proposal(model=model, cluster=question.cluster, workload=question.workload, degrees=layout)
-    several = (_replaying(layout, policy) for policy in space.recompute or ())
-    legal = [item for item in several if not violated(replace(proposal, degrees=item), LEGALITY)]
+    several = (_replaying(question, layout, policy) for policy in space.recompute or ())
+    legal = [item for item in several if not _broken(question, item)]
     results = [(_evaluated(question, item), item) for item in legal]
     times = {item: result.step_time for result, item in results if result.peak <= question.memory_limit}
     if not times:
@@ -165,12 +164,23 @@ def _evaluated(question: Question, layout: Layout) -> Evaluation:
     return evaluate(prepared.setting, prepared.inputs)
 
 
-def _replaying(layout: Layout, policy: Recompute) -> Layout:
-    """Return a layout under a recompute policy, without what it excludes (`JOINT`)."""
-    whole = policy.granularity == "full"
-    graphs = "none" if whole and layout.graphs in ("partial", "router") else layout.graphs
-    crosses = layout.overlap.expert and not whole and "moe" not in policy.modules
-    return replace(layout, recompute=policy, graphs=graphs, overlap=replace(layout.overlap, expert=crosses))
+def _broken(question: Question, layout: Layout) -> list[Constraint]:
+    proposal = Proposal(
+        model=question.model, cluster=question.cluster, workload=question.workload, degrees=layout
+    )
+    return violated(proposal, LEGALITY)
+
+
+SUITS_ALL = {"graphs": "none", "overlap": {"expert": False}}
+"""Values of settings that go with every recompute."""
+
+
+def _replaying(question: Question, layout: Layout, policy: Recompute) -> Layout:
+    """Return a layout under a recompute policy, without the open settings that rules exclude beside it."""
+    layout = replace(layout, recompute=policy)
+    broken = (rule.choices for rule in _broken(question, layout) if "recompute" in rule.choices)
+    excluded = {name for names in broken for name in names if name in question.assumed}
+    return merged(layout, {name: value for name, value in SUITS_ALL.items() if name in excluded})
 
 
 SETTINGS = ("recompute", "graphs", "overlap", "kernels")
