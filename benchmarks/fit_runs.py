@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmarks.spreads import Errors, spreads, unseen_of
+from benchmarks.spreads import Errors, spreads, unseen_of, widths
 
 from forescale.catalogue.frameworks import load_framework
+from forescale.cost.calibration import UNMEASURED
 from forescale.cost.run_calibration import (
     Novelty,
     RunCalibration,
@@ -29,7 +30,7 @@ from forescale.errors import ForescaleError
 from forescale.numeric import Array
 from forescale.validation.case import Case, projector_of
 from forescale.validation.cases import load_cases
-from forescale.validation.fit import Fitted, Linear, best_step, fit, rounded
+from forescale.validation.fit import Fitted, best_step, fit, rounded
 from forescale.validation.runs import (
     CalibrationRun,
     RunParameter,
@@ -70,7 +71,7 @@ def main() -> None:
                 novelty: spreads(errors_of(runs, errors, fitted.calibration))
                 for novelty, errors in unseen(runs, base, parameters, fitted, scale=scale).items()
             },
-            LATER: later_releases(runs, fitted.linear, parameters, scale=scale),
+            LATER: later_releases(runs, fitted, parameters, scale=scale),
         },
     )
     options.output.write_text(json.dumps(rounded(asdict(result)), indent=1) + "\n", encoding="utf-8")
@@ -180,23 +181,36 @@ LATER = "later release"
 
 
 def later_releases(
-    runs: Sequence[CalibrationRun], linear: Linear, parameters: Sequence[RunParameter], *, scale: float
+    runs: Sequence[CalibrationRun], fitted: Fitted, parameters: Sequence[RunParameter], *, scale: float
 ) -> dict[str, Unseen]:
     """Return the errors on the runs of each release by the fit to those of earlier ones, by year and month.
 
-    Runs whose framework has no date count as earlier. The fits are of the linear model around the fit of all runs. An
-    interval contains 8 in 10 of the errors on the releases before it, of the first release of those that were fitted.
+    Runs whose framework has no date count as earlier. The fits are of the linear model around the fit of all runs.
+    An interval is made from what was known before the release, as `spreads` makes it: the errors on earlier releases,
+    each by a fit to those before, and on undated runs by a fit to the undated runs of other families. It is wider on a
+    generation of devices that no earlier run is of. The width stated is the median of the release's runs.
     """
-    measured, weights = measured_of(runs), weights_of(runs)
-    dates = np.array([released(run) for run in runs])
-    width = float(np.percentile(np.abs(linear.predicted - measured), 80))
-    result, before = {}, np.empty(0)
-    for date in sorted(set(dates.tolist()) - {""}):
-        step = best_step(linear, measured, np.where(dates >= date, 0.0, weights), parameters, scale=scale)
-        errors = (measured - linear.predicted - linear.jacobian @ step)[dates == date]
-        width = float(np.percentile(np.abs(before), 80)) if before.size else width
-        result[date] = unseen_of(errors, np.abs(errors) <= width, width)
-        before = np.concatenate([before, errors])
+    measured, weights, linear = measured_of(runs), weights_of(runs), fitted.linear
+    dates, families, generations = (
+        np.array([name(run) for run in runs])
+        for name in (released, lambda run: family_of(run.source), architecture_of)
+    )
+
+    def without(out: Array) -> Array:
+        step = best_step(linear, measured, np.where(out, 0.0, weights), parameters, scale=scale)
+        return measured - linear.predicted - linear.jacobian @ step
+
+    result, errors, dated = {}, np.full(len(runs), np.nan), dates != ""
+    for family in sorted(set(families[~dated].tolist())):
+        inside = families == family
+        errors[inside & ~dated] = without(inside | dated)[inside & ~dated]
+    for date in sorted(set(dates[dated].tolist())):
+        here, before = dates == date, ~np.isnan(errors)
+        rows = errors_of(runs, errors, fitted.calibration)
+        known, new = widths(rows, before), ~np.isin(generations, generations[before])
+        half = np.array([known.of(rows, at) * UNMEASURED ** new[at] for at in np.flatnonzero(here).tolist()])
+        errors[here] = without(dates >= date)[here]
+        result[date] = unseen_of(errors[here], np.abs(errors[here]) <= half, float(np.median(half)))
     return result
 
 

@@ -427,8 +427,10 @@ def _later() -> str:
     return (
         "### Forward in time\n\n"
         "The runs of each release of a framework (year and month), predicted by a fit to earlier releases and to runs "
-        "of frameworks without a date. Errors are ln(measured / projected). The interval contains 8 in 10 of the "
-        "errors on the releases before.\n\n"
+        "of frameworks without a date. Errors are ln(measured / projected). An interval is made from what "
+        "was known before the release, by generation of devices, width of numbers and kind of model, as for a new "
+        "family above; it is half as wide again on a generation that no earlier run is of. The half width printed is "
+        "the median of the release's runs.\n\n"
         + table(("release", "rows", "median", "90th pct", "bias", "interval", "in interval"), rows)
     )
 

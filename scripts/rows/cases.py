@@ -153,10 +153,12 @@ def with_needed_recompute(
 ) -> Layout:
     """Return the strategy, recomputing as few whole layers of each stage as fit, where a row is silent.
 
-    A row that ran out of memory, or says that a policy of its framework applies, stays as it is.
+    A row that ran out of memory, says that a policy of its framework applies, or whose recompute was read from its
+    recipe (none, where the column is empty) stays as it is.
     """
     silent = not row.text("recompute") and strategy.recompute == Recompute()
-    if not silent or re.search(r"\bOOM\b|out of memory", row.text("notes"), re.IGNORECASE):
+    told = r"\bOOM\b|out of memory|recompute/graphs/dispatcher read from"
+    if not silent or re.search(told, row.text("notes"), re.IGNORECASE):
         return strategy
 
     def with_layers(count: int) -> Layout:

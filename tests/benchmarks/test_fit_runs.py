@@ -37,7 +37,7 @@ def test_a_release_is_predicted_by_fits_to_earlier_ones(monkeypatch):
     runs = [run(layout, name, factor=1.2 if name == "C" else 1.0) for name in dates for layout in LAYOUTS]
     monkeypatch.setattr("benchmarks.fit_runs.released", lambda item: dates[item.source])
     fitted = fit(runs, BASE, PARAMETERS, scale=0.01)
-    result = later_releases(runs, fitted.linear, PARAMETERS, scale=0.01)
+    result = later_releases(runs, fitted, PARAMETERS, scale=0.01)
     assert [(date, spread.rows) for date, spread in result.items()] == [("25.02", 4), ("25.11", 4)]
     inside = (measured_of(runs) - fitted.linear.predicted)[-4:]
     assert result["25.11"].bias > float(np.median(inside)) + 0.002

@@ -35,6 +35,15 @@ def test_a_layout_that_does_not_fit_recomputes_unless_told_not_to():
     assert project(told).memory.verdict == "OOM"
 
 
+def test_recompute_that_is_assumed_changes_no_setting_that_is_given():
+    open_graphs, given = (
+        asked(**parts, micro_batch_size=2) for parts in ({"overlap": {}}, {"graphs": "partial"})
+    )
+    assert "graphs" in open_graphs.assumed
+    assert given.layout.graphs == "partial"
+    assert given.layout.recompute.granularity == "selective"
+
+
 def test_a_layout_that_fits_keeps_what_its_recipe_says():
     question = asked(micro_batch_size=1, tp=8)
     assert question.layout.recompute.granularity == "none"

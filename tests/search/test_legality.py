@@ -99,7 +99,12 @@ SPACES = {
         4,
         {
             **PLAIN,
-            "recompute": (NONE, FULL, Recompute(granularity="selective", modules=("moe",))),
+            "recompute": (
+                NONE,
+                FULL,
+                replace(FULL, num_layers=1),
+                Recompute(granularity="selective", modules=("moe",)),
+            ),
             "tp": (1,),
             "zero": (1,),
             "etp": (1,),

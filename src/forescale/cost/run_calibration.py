@@ -263,7 +263,7 @@ class RunCalibration(Struct, frozen=True, kw_only=True):
         """Return the spread, in ln(measured / projected), that assumed settings and a later release add."""
         release = (software or "").partition("@")[2]
         years = max(0.0, years_of(release) - years_of(self.latest)) if self.latest else 0.0
-        return self.assumed.doubt(assumed, moe=moe, years=years) if assumed else 0.0
+        return self.assumed.doubt(assumed, moe=moe, years=years)
 
     def novelty(self, device: Device, framework: str | None, source: str = "") -> Novelty:
         """Return what is new of a run.

@@ -19,10 +19,10 @@ from forescale.numeric import Numeric
 from forescale.question import Note, Question
 from forescale.schedule.legality import LEGALITY
 from forescale.spec import Cluster, Layout, Model
-from forescale.spec.framework import Framework, replayed, searched
+from forescale.spec.framework import Framework, merged, replayed, searched
 from forescale.spec.layout import Recompute
 from forescale.spec.phrases import recompute
-from forescale.spec.proposal import Proposal, violated
+from forescale.spec.proposal import Constraint, Proposal, violated
 from forescale.spec.recipes import active_width, kind_of, settings_of
 from forescale.spec.space import Space, default_recompute
 from forescale.time.step import step_seconds
@@ -150,9 +150,8 @@ def recomputed_to_fit(question: Question) -> Question:
     partial = (Recompute(granularity="full", num_layers=count) for count in counts)
     usual = Space(recompute=(*default_recompute(model), *partial))
     space = replayed(framework, searched(framework, usual, limited=framework.limits is not None), model)
-    proposal = Proposal(model=model, cluster=question.cluster, workload=question.workload, degrees=layout)
-    several = (_replaying(layout, policy) for policy in space.recompute or ())
-    legal = [item for item in several if not violated(replace(proposal, degrees=item), LEGALITY)]
+    several = (_replaying(question, layout, policy) for policy in space.recompute or ())
+    legal = [item for item in several if not _broken(question, item)]
     ready = [(prepare(question.with_layout(item)), item) for item in legal]
     times = {item: _step_time(prepared) for prepared, item in ready if _fits(question, prepared)}
     if not times:
@@ -170,12 +169,23 @@ def _step_time(prepared: Prepared) -> Numeric:
     return step_seconds(prepared.setting, prepared.inputs).total()
 
 
-def _replaying(layout: Layout, policy: Recompute) -> Layout:
-    """Return a layout under a recompute policy, without what it excludes (`JOINT`)."""
-    whole = policy.granularity == "full"
-    graphs = "none" if whole and layout.graphs in ("partial", "router") else layout.graphs
-    crosses = layout.overlap.expert and not whole and "moe" not in policy.modules
-    return replace(layout, recompute=policy, graphs=graphs, overlap=replace(layout.overlap, expert=crosses))
+def _broken(question: Question, layout: Layout) -> list[Constraint]:
+    proposal = Proposal(
+        model=question.model, cluster=question.cluster, workload=question.workload, degrees=layout
+    )
+    return violated(proposal, LEGALITY)
+
+
+SUITS_ALL = {"graphs": "none", "overlap": {"expert": False}}
+"""Values of settings that go with every recompute."""
+
+
+def _replaying(question: Question, layout: Layout, policy: Recompute) -> Layout:
+    """Return a layout under a recompute policy, without the open settings that rules exclude beside it."""
+    layout = replace(layout, recompute=policy)
+    broken = (rule.choices for rule in _broken(question, layout) if "recompute" in rule.choices)
+    excluded = {name for names in broken for name in names if name in question.assumed}
+    return merged(layout, {name: value for name, value in SUITS_ALL.items() if name in excluded})
 
 
 SETTINGS = ("recompute", "graphs", "overlap", "kernels")

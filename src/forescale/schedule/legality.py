@@ -87,10 +87,10 @@ JOINT: tuple[Constraint, ...] = (
     Constraint(
         name="graphs replay no whole layers",
         choices=("graphs", "recompute"),
-        holds=lambda q: not (q.degrees.recompute.granularity == "full" and q.degrees.recompute.takes_all),
+        holds=lambda q: q.degrees.recompute.granularity != "full",
         message=lambda q: (
-            f"graphs {q.degrees.graphs} cannot be captured where every layer is recomputed as a whole; use "
-            "recompute of single modules, or graphs none or full"
+            f"graphs {q.degrees.graphs} cannot be captured where layers are recomputed as a whole; use recompute of "
+            "single modules, or graphs none or full"
         ),
         applies=lambda q: q.degrees.graphs in ("partial", "router"),
     ),
@@ -117,9 +117,6 @@ JOINT: tuple[Constraint, ...] = (
         ),
     ),
 )
-"""Conditions on several settings (Megatron-Core, transformer_config.py).
-
-Megatron-Core also refuses graphs of parts where some layers are recomputed as a whole: its framework has that rule.
-"""
+"""Conditions on several settings (Megatron-Core, transformer_config.py)."""
 LEGALITY: tuple[Constraint, ...] = (*CONSTRAINTS, *SCHEDULES, *JOINT)
 """Every condition on a layout: `project` refuses what breaks one, and a search enumerates what breaks none."""

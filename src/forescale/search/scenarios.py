@@ -32,7 +32,6 @@ from forescale.search.solve import Progress, Solver, Watch
 from forescale.search.tree import Cells, unlisted
 from forescale.spec.constraints import picks_keys
 from forescale.spec.context import CONTEXT_KINDS
-from forescale.spec.framework import joint_rules
 from forescale.spec.layout import Layout
 from forescale.spec.proposal import Constraint, Proposal, violated
 from forescale.spec.workload import Workload
@@ -160,8 +159,7 @@ def _scenario(question: Question, values: Mapping[str, Any]) -> Question:
     shares = {"optimizer": values["optimizer_offload"], "activation_layers": values["activation_offload"]}
     kept = {name: value for name, value in shares.items() if value is not None}
     base = replace(base, offload=replace(base.offload, **kept))
-    rules = dict.fromkeys((*question.space.rules, *joint_rules(question.framework)))
-    space = replace(question.space, base=base, rules=tuple(rules))
+    space = replace(question.space, base=base)
     if not question.model.is_moe:
         space = replace(space, dispatcher=(None,))
     return replace(question, strategy=None, workload=workload, space=space)

@@ -347,9 +347,6 @@ RULES: Mapping[str, Callable[[Asked], Any]] = {
         (_of(q, "tp") == 1) | _of(q, "sp").astype(bool) | (not q.model.is_moe)
     ),
     "a key/value head for every rank of tp": lambda q: np.remainder(_kv_heads(q.model), _of(q, "tp")) == 0,
-    "partial graphs replay no whole layers": lambda q: (
-        not (q.degrees.graphs == "partial" and q.degrees.recompute.granularity == "full")
-    ),
     "sharded states have no replicas": lambda q: (_of(q, "zero") == 0) | (_of(q, "dp_replicate") == 1),
     "stage 0 is plain replication": lambda q: (
         (_of(q, "zero") > 0) | (_of(q, "cp") * _of(q, "tp") * _of(q, "pp") * _of(q, "ep") == 1)
@@ -529,16 +526,7 @@ def _moved(spec: S, before: S, after: S) -> S:
 @cache
 def rule_of(framework: str, name: str, text: str) -> Constraint:
     """Return a rule of a framework's limits, one object for each: spaces that have it are equal."""
-    choices = ("graphs", "recompute") if name == "partial graphs replay no whole layers" else ()
-    return Constraint(name=f"{framework}: {name}", holds=RULES[name], message=lambda _: text, choices=choices)
-
-
-def joint_rules(framework: Framework | None) -> tuple[Constraint, ...]:
-    """Return the rules of a framework on settings that every search chooses together."""
-    if framework is None or framework.limits is None:
-        return ()
-    rules = (rule_of(framework.name, name, text) for name, text in framework.limits.rules.items())
-    return tuple(rule for rule in rules if rule.choices)
+    return Constraint(name=f"{framework}: {name}", holds=RULES[name], message=lambda _: text)
 
 
 def _limits(framework: Framework) -> Limits:
