@@ -543,7 +543,7 @@ def joint_rules(framework: Framework | None) -> tuple[Constraint, ...]:
 
 def _limits(framework: Framework) -> Limits:
     if framework.limits is None:
-        raise unsupported_by("--for", f"{framework.label}, whose options are not recorded", "leave it out")
+        raise unsupported_by("--to", f"{framework.label}, whose options are not recorded", "leave it out")
     return framework.limits
 
 
