@@ -322,7 +322,7 @@ In the place of MODEL, as `model` of a plan, or beside MODEL with `--config`; th
 """
 WRITTEN = """## Written
 
-By `export --to NAME[@RELEASE]` and `search … --emit NAME`, which round-trip exactly; settings that a format cannot express are listed in its
+By `export --to NAME[@RELEASE]` and `search … --to NAME --output FILE`, which round-trip exactly; settings that a format cannot express are listed in its
 head ([export](cli.md#export)).
 """
 OTHERS = """## Other files

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from forescale.errors import out_of_range, wrong_type
 
 DIGITS = 15
+_GROUPED = re.compile(r"\d{1,3}(,\d{3})+", re.ASCII)
 TINY = 1e-24
 """Smallest size of a number other than 0: smaller ones are no measurement, and what is divided by them overflows."""
 
@@ -96,8 +98,10 @@ def outside(value: float, allowed: Interval) -> str:
 
 
 def whole_of(text: str) -> int | None:
-    """Return the whole number that `text` is: at most fifteen plain digits; None if it is anything else."""
+    """Return the whole number of at most fifteen digits that `text` is, also in groups of three; None of others."""
     digits = text.strip()
+    if _GROUPED.fullmatch(digits):
+        digits = digits.replace(",", "")
     return int(digits) if digits.isascii() and digits.isdecimal() and len(digits) <= DIGITS else None
 
 

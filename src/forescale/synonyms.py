@@ -64,6 +64,11 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("recompute", "granularity"),
     ),
     ("optim optimizer_type", ("optimizer",)),
+    ("adapter peft lora use_peft lora_r", ("lora_rank",)),
+    (
+        "qlora load_in_4bit load_in_8bit quantization quantize quantized bnb_4bit quantization_bit",
+        ("frozen_dtype",),
+    ),
     ("stack software backend", ("framework",)),
     ("for to emit target format", ("to", "for", "format")),
     ("out out_file outfile save", ("output",)),
@@ -91,6 +96,8 @@ _VALUES: tuple[tuple[str, str], ...] = (
     ("float16 half", "fp16"),
     ("float32 float", "fp32"),
     ("float8", "fp8"),
+    ("adam adamw_torch adamw_torch_fused fused_adam adamw_fused distributed_adam", "adamw"),
+    ("true on yes", "full"),
 )
 """Values as frameworks and papers write them, and ours: of all that a word may mean, a field takes one at most."""
 _MEANT = {word: fields for parts, fields in _WORDS for word in parts.split()}

@@ -237,3 +237,27 @@ def test_geforce_accumulates_16_bit_products_in_fp32_at_half_rate(name, per_cloc
 def test_a_pod_holds_only_so_many():
     with raises(SpecError, "too_large its outermost tier 'ici'"):
         load_cluster("almodel-pod", 10000)
+
+
+@pytest.mark.parametrize(
+    ("name", "full"),
+    [
+        ("p5.48xlarge", "aws-p5"),
+        ("a3-megagpu", "a3-megagpu-8g"),
+        ("Standard_ND96isr_H100_v5", "h100-sxm"),
+        ("DGX H100", "h100-sxm"),
+        ("a100 40 gb", "a100-sxm-40gb"),
+    ],
+)
+def test_machines_of_clouds_and_makers_are_known(name, full):
+    assert resolve_cluster_name(name) == full
+
+
+@pytest.mark.parametrize(
+    ("name", "full"), [("8xH100", "h100-sxm"), ("h100 x 8", "h100-sxm"), ("v5p-128", "tpu-v5p")]
+)
+def test_a_name_with_a_number_of_devices_is_answered_with_both_apart(name, full):
+    with pytest.raises(UnknownNameError) as caught:
+        resolve_cluster_name(name)
+    assert full in caught.value.fix
+    assert "--devices" in caught.value.fix

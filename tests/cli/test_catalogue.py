@@ -38,3 +38,10 @@ def test_one_framework_is_shown_field_by_field(forescale):
     assert "deepspeed-zero@0.17" in shown
     assert "AutoTP training takes zero below 3" in " ".join(shown.split())
     assert "options are not recorded" in forescale("catalogue", "frameworks", "internevo").out
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("gpt2", "models"), ("p5.48xlarge", "clusters"), ("torchtitan", "framework")]
+)
+def test_a_name_alone_is_shown_in_its_list(forescale, name, kind):
+    assert kind in json.loads(forescale("catalogue", name, "--json").out)

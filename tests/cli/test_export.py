@@ -106,7 +106,7 @@ def test_a_place_that_takes_none_is_refused_before_the_search(forescale, tmp_pat
     assert (ran.code, ran.out) == (2, "")
     assert "cannot write" in ran.err
     (tmp_path / "there.sh").touch()
-    ran = forescale("search", *SEARCH, "--emit", "megatron", "--output", tmp_path / "there.sh")
+    ran = forescale("search", *SEARCH, "--to", "megatron", "--output", tmp_path / "there.sh")
     assert (ran.code, ran.out) == (2, "")
     assert "exists; give another --output, or --force" in ran.err
     for to, name, local in (
@@ -159,7 +159,7 @@ def test_one_file_of_a_framework_that_may_take_several_stands_in_the_folder(
 
 def test_a_file_is_written_beside_the_document(forescale, tmp_path):
     """What is written is said on standard error: standard output is one document."""
-    searched = forescale("search", *SEARCH, "--emit", "megatron", "--output", tmp_path / "a.sh", "--json")
+    searched = forescale("search", *SEARCH, "--to", "megatron", "--output", tmp_path / "a.sh", "--json")
     exported = forescale("export", *MEGATRON, "--output", tmp_path / "b.sh", "--json")
     for ran, name in ((searched, "a.sh"), (exported, "b.sh")):
         assert ran.code == 0
@@ -171,7 +171,7 @@ def test_a_file_is_written_beside_the_document(forescale, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("search", *SEARCH, "--output", "x.sh"), "required_with --emit"),
+        (("search", *SEARCH, "--output", "x.sh"), "required_with --to"),
         (("search", *SEARCH, "--emit", "megatron", "--force"), "required_with --output"),
         (("export", *MEGATRON, "--force"), "required_with --output"),
         (("export", *MEGATRON, "--output", "."), "wrong_format a file"),

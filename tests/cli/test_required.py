@@ -123,3 +123,19 @@ def test_strict_refuses_what_is_not_modelled(forescale, tmp_path):
     refused = forescale("project", file, "--cluster", "h100-sxm", "--strict")
     assert refused.error.code == "not_expressed"
     assert "--reuse-fp32-param" in str(refused.error)
+
+
+def test_names_that_do_not_exist_come_before_what_lacks(forescale):
+    assert "unknown_name model" in forescale("project", "30b", "--cluster", "h100").refused
+    assert "unknown_name cluster" in forescale("project", "gpt2", "--cluster", "h1000").refused
+
+
+def test_numbers_and_words_of_other_tools_are_answered_with_what_to_write(forescale):
+    options = ("memory", "gpt2", "--cluster", "h100", "--devices", "1,024", "--global-batch-size", "1,024")
+    assert forescale(*options, "--optimizer", "adamw_torch").code == 0
+    for flag, value, part in (
+        ("--devices", "1k", "1024"),
+        ("--global-batch-size", "4M tokens", "sequences"),
+        ("--optimizer", "adamw_bnb_8bit", "--moment-dtype fp8"),
+    ):
+        assert part in forescale(*options, flag, value).error.fix

@@ -148,7 +148,7 @@ def test_limits_become_a_space_and_refuse_other_values():
     check_choice(framework, "zero", (3,))
     with raises(SpecError, "not_one_of zero of own"):
         check_choice(framework, "zero", (2,))
-    with raises(SpecError, "unsupported_by --for"):
+    with raises(SpecError, "unsupported_by --to"):
         searched(made(), Space(), limited=True)
     assert searched(made(), Space(), limited=False) == Space()
     assert searched(made(always_sp=True), Space(), limited=False).sp == (True,)

@@ -7,6 +7,7 @@ derived or estimated rather than published are listed under `estimated` and expl
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import cache, lru_cache
@@ -45,8 +46,13 @@ LINK_DIMENSIONS: Mapping[str, str] = MappingProxyType(
 
 _REMARKS = frozenset({"date", "estimated", "paper"})
 _ALIASES = "cluster_aliases.json"
-_MAKERS = frozenset({"nvidia", "amd", "intel", "google", "aws", "geforce", "tesla", "instinct"})
+_COMPANIES = ("nvidia", "amd", "intel", "google", "gcp", "aws", "azure")
+_MAKERS = frozenset({*_COMPANIES, "standard", "geforce", "tesla", "instinct", "dgx", "hgx"})
 """Words before a product's name that do not tell products apart."""
+_COUNTED = re.compile(
+    r"(?P<before>\d+) ?[x×] ?(?P<name>.+)|(?P<stem>.+?)(?: ?[x×*] ?(?P<after>\d+)|-\d+)", re.IGNORECASE
+)
+"""A cluster's name with the number of its devices, such as 8xH100 or v5e-256."""
 
 
 def device_names() -> tuple[str, ...]:
@@ -122,6 +128,7 @@ def resolve_cluster_name(name: str) -> str:
     if len(candidates) > 1:
         raise AmbiguousNameError("cluster", name, sorted(candidates))
     if not candidates:
+        _refuse_count(name)
         papers = [entry for entry in entries if entry not in real]
         raise UnknownNameError("cluster", name, [*real, *get_close_matches(plain, papers, 3, MISSPELT)])
     return candidates[0]
@@ -170,7 +177,7 @@ def short_names() -> Mapping[str, str]:
 
 
 def _plain_name(name: str) -> str:
-    parts = name.strip().lower().replace("_", "-").replace(" ", "-").split("-")
+    parts = re.sub("[_ ]+", "-", re.sub(r"(?<=\d) gb\b", "gb", name.strip().lower())).split("-")
     while len(parts) > 1 and parts[0] in _MAKERS:
         parts = parts[1:]
     return "-".join(parts)
@@ -180,6 +187,15 @@ def _abbreviates(short: str, name: str) -> bool:
     """Return whether all words of `short` are in `name`, in the same order."""
     parts = iter(name.split("-"))
     return all(word in parts for word in short.split("-"))
+
+
+def _refuse_count(name: str) -> None:
+    """Refuse a cluster's name that is written with a number of devices."""
+    if counted := _COUNTED.fullmatch(name.strip()):
+        stem, count = counted["name"] or counted["stem"], counted["before"] or counted["after"] or "N"
+        if is_cluster_name(stem):
+            fix = f"write {resolve_cluster_name(stem)}, and the number of devices apart from it (--devices {count})"
+            raise UnknownNameError("cluster", name, (), fix)
 
 
 @cache

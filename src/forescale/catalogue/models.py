@@ -32,6 +32,7 @@ _ADDRESS = re.compile(
     r"(?P<organisation>[\w.-]+)(?:/(?P<name>[\w.-]+))?(?:[/?#].*)?$",
     re.IGNORECASE,
 )
+_SEPARATORS = str.maketrans("_ :", "---")
 _TYPED = re.compile(
     r"-(?:unsloth-bnb-4bit|bnb-\w+|awq|gptq|gptq-int\d|aqlm-\S+|fp8|fp16|bf16|nvfp4|int[48]|4bit|8bit)$"
 )
@@ -63,7 +64,7 @@ def load_model(name: str) -> Model:
 def resolve_model_name(name: str) -> str:
     """Return the catalogue's own name of the model that `name` means; see `load_model`."""
     hub = hub_name(name)
-    plain = (hub or name).strip().lower().rpartition("/")[2].replace("_", "-").replace(" ", "-")
+    plain = (hub or name).strip().lower().rpartition("/")[2].translate(_SEPARATORS)
     if plain not in model_names():
         aliases = _aliases()
         bare = _TYPED.sub("", plain)

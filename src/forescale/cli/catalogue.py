@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from forescale.cli.console import show
 from forescale.cli.formats import Answer
-from forescale.cli.help import Commands
+from forescale.cli.help import CommandGroup, Commands
 from forescale.cli.options import grouped
 from forescale.cli.output import OutputOptions
 from forescale.errors import unknown_name
 
 SCHEMA = "forescale.catalogue/1"
+
+
+class CatalogueGroup(CommandGroup):
+    """Lists, of which the one that has a name is shown where the name alone is given."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  (whichever click typer has)
+        """Put the list before a name that it has."""
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            args = [_list_of(args[0]), *args]
+        return super().parse_args(ctx, args)
+
+
 catalogue_app = Commands(
-    help="List the models, devices, clusters and frameworks known by name.", no_args_is_help=True
+    cls=CatalogueGroup,
+    help="List the models, devices, clusters and frameworks known by name.",
+    no_args_is_help=True,
 )
 Filter = Annotated[
     str | None, typer.Argument(metavar="TEXT", help="Only names that contain it.", show_default=False)
@@ -89,6 +103,16 @@ def frameworks_command(
         document=lambda: {"schema": SCHEMA, "framework": asdict(framework)},
     )
     show(answer, output)
+
+
+def _list_of(name: str) -> str:
+    """Return the list that has a name, in full or short; models for others."""
+    from forescale.catalogue.clusters import is_cluster_name
+    from forescale.catalogue.frameworks import framework_names
+
+    if is_cluster_name(name):
+        return "clusters"
+    return "frameworks" if name.partition("@")[0] in framework_names() else "models"
 
 
 def _show(

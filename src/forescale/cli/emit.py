@@ -32,19 +32,19 @@ class EmitOptions:
     """What becomes of the best layout of a search."""
 
     emit: str | None = output_option(
-        "Write the best layout for this framework; limits the search as --for does.",
+        "Write the best layout; deprecated: --to NAME with --output.",
         "NAME[@RELEASE]",
         complete=complete_frameworks,
     )
     output: Path | None = output_option(
-        "Where --emit writes: a file, or a folder.", "FILE|FOLDER", flag="--output -o"
+        "Write the best layout there for --to: a file, or a folder.", "FILE|FOLDER", flag="--output -o"
     )
     force: bool = output_option("Replace what is there.", default=False)
 
     def check(self) -> None:
         """Refuse a place that takes no file, or that nothing is written to, before anything is searched."""
         if self.emit is None and self.output is not None:
-            raise required_with("--emit", "--output", fix="give the framework, such as --emit megatron")
+            raise required_with("--to", "--output", fix="give the framework, such as --to megatron")
         refuse_idle_force(self.output, force=self.force)
         if self.emit is not None and self.output is not None:
             from forescale.export import check_place
@@ -54,11 +54,11 @@ class EmitOptions:
     def refuse(self, why: str) -> None:
         """Refuse it where there is no one best layout."""
         if self.emit is not None:
-            raise no_effect("--emit", why)
+            raise no_effect("--output" if self.output is not None else "--emit", why)
 
 
 def emitted(question: Question, best: Projection, options: EmitOptions) -> Export:
-    """Return the best layout of a search as --emit asks for it."""
+    """Return the best layout of a search for the framework that is asked for."""
     from forescale.export import export, file_name
 
     assert options.emit is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from forescale.errors import no_value, wrong_type
+from forescale.errors import no_value, not_one_of, wrong_type
 from forescale.limits import whole_of
 from forescale.synonyms import spelling
 
@@ -28,6 +29,8 @@ KINDS = {
     "<str>": "TEXT",
 }
 """Short words for kinds of values that have no name of their own."""
+_SIZED = re.compile(r"(\d+(?:\.\d+)?) ?([kKmMbB]?) ?(tok(?:ens?)?)?")
+"""A number with a unit: digits, thousands, tokens."""
 NUMBERS = {int: "a whole number", float: "a number"}
 """Kinds of values that a text may fail to be, in words."""
 
@@ -136,13 +139,28 @@ def _hasten(parameter: Any) -> None:  # noqa: ANN401  (whichever click typer has
             try:
                 return usual(ctx, value)
             except typer.BadParameter as error:
+                name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.name.upper()
+                if get_origin(kind) is Literal and isinstance(value, str):
+                    raise not_one_of(name, value, get_args(kind), _fix(name, value)) from error
                 if kind not in NUMBERS or "unable to parse" not in str(error):
                     raise
-                name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.name.upper()
-                raise wrong_type(name, value, f"{NUMBERS[kind]}") from error
+                raise wrong_type(name, value, NUMBERS[kind], _fix(name, value)) from error
         return plain if parameter.callback is None else parameter.callback(ctx, parameter, plain)
 
     parameter.process_value = process
+
+
+def _fix(name: str, text: str) -> str:
+    """Return how to write a value that an option does not take: a number with a unit, an optimizer of 8 bits."""
+    number = _SIZED.fullmatch(text.strip())
+    if number and (name == "--global-batch-size" and (number[3] or number[2] not in "kK")):
+        return "give sequences: the tokens of a batch divided by those of a sequence, such as 1024 for 4M at 4,096"
+    if number and number[2] in ("k", "K") and float(number[1]).is_integer():
+        thousands = int(float(number[1]))
+        return f"write {1024 * thousands} or {1000 * thousands}"
+    if name == "--optimizer" and "adam" in text.lower() and "8" in text:
+        return "write --optimizer adamw --moment-dtype fp8, which has one byte for each moment"
+    return ""
 
 
 def _plain(kind: Any, value: object) -> object:  # noqa: ANN401  (an annotation)

@@ -54,7 +54,12 @@ class DefaultGroup(CommandGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  (whichever click typer has)
         """Put the default command before arguments that name none, that of states before a number of parameters."""
         if not args or args[0] not in self.commands:
-            args = [STATES if args and args[0][:1].isdigit() and is_count(args[0]) else DEFAULT, *args]
+            args = [
+                STATES
+                if args and args[0][:1].isdigit() and is_count(args[0]) and "--cluster" not in args
+                else DEFAULT,
+                *args,
+            ]
         return super().parse_args(ctx, args)
 
 

@@ -54,14 +54,14 @@ def again(command: str, question: Question, one: Projection, *, saved: str, plac
 
 
 def _answering() -> list[str]:
-    """Return the arguments that were typed, without files that they write; what --emit limits to is kept by --for."""
+    """Return the arguments that were typed, without files that they write; what --emit limits to is kept by --to."""
     parts, left = [], iter(TYPED.get())
     for word in left:
         name, equals, value = word.partition("=")
         if name in WRITTEN:
             value = value if equals else next(left, "")
         elif name == "--emit":
-            parts += ["--for", value if equals else next(left, "")]
+            parts += ["--to", value if equals else next(left, "")]
         elif name != "--force":
             parts.append(word)
     return parts

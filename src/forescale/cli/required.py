@@ -68,11 +68,24 @@ def require(
     missing += [fact for fact in facts if fact.part not in absent and not _is_set(values, fact.part)]
     if not missing:
         return
+    _refuse_unknown_names(values, folder)
     if isinstance(preset := values.get("preset"), str):  # it may be why so little was given
         from forescale.presets import load_preset
 
         load_preset(preset)
     raise MissingError.of(COMMAND_LINE if file is None else file, missing, _command())
+
+
+def _refuse_unknown_names(values: Mapping[str, Any], folder: Path | None) -> None:
+    """Refuse a model or cluster that the catalogue does not have: no example of a command works with it."""
+    from forescale.catalogue.clusters import resolve_cluster_name
+    from forescale.catalogue.models import resolve_model_name
+    from forescale.io.named import file_of
+
+    for part, resolve in (("model", resolve_model_name), ("cluster", resolve_cluster_name)):
+        name = values.get(part)
+        if isinstance(name, str) and file_of(name, folder, known=False) is None:
+            resolve(name)
 
 
 def _batch_for(devices: object) -> MissingFact:

@@ -107,7 +107,7 @@ def search_command(
     emission: EmitOptions,
 ) -> None:
     """Find the best layouts: the whole legal space, ranked."""
-    choice = _limited_by(emission, choice)
+    emission, choice = _joined(emission, choice)
     request = complete_question(scan, replace(request, cost=cost))
     try:
         question = read_question(request, framework=framework_of(choice), operated=operated)
@@ -171,24 +171,32 @@ def _scanned(question: Question, scan: ScanOptions, top: int) -> Answer:
     return answer_of(scanned(question, scan), scan_view, question=question)
 
 
-def _limited_by(emission: EmitOptions, choice: SpaceOptions) -> SpaceOptions:
-    """Return the choices with what --emit limits them to; a place that takes no file is refused before the search."""
+def _joined(emission: EmitOptions, choice: SpaceOptions) -> tuple[EmitOptions, SpaceOptions]:
+    """Return both with the framework of --to or --emit; a place that takes no file is refused before the search."""
+    if emission.output is not None:
+        emission = replace(emission, emit=emission.emit or choice.limits)
     emission.check()
     if emission.emit is None or framework_of(choice) is not None:
-        return choice
-    return replace(choice, limits=emission.emit)
+        return emission, choice
+    return emission, replace(choice, limits=emission.emit)
 
 
 def _answer(question: Question, result: SearchResult, emission: EmitOptions, output: FileOptions) -> None:
     """Print a ranking and the line that asks its best again; a file for a framework is written as well, or instead."""
     from forescale.cli.render.search import search_view
+    from forescale.io.named import named_model
 
-    best = tuple(_with_what_cannot_run(question, item) for item in result.best)
-    result = replace(result, best=best)
-    written = None if emission.emit is None else emitted(question, result.best[0], emission)
+    noted = {
+        id(item): _with_what_cannot_run(question, item) for item in (*result.best, result.surest) if item
+    }
+    best, surest = tuple(noted[id(item)] for item in result.best), noted.get(id(result.surest))
+    result = replace(result, best=best, surest=surest)
+    places = {id(item): place for place, item in enumerate(best, start=1)}
+    first = surest if surest and (id(surest) in places or named_model(question.model)) else best[0]
+    written = None if emission.emit is None else emitted(question, first, emission)
     aside = emission.output is not None
     if written is None or aside or not output.is_text:
-        line = again("project", question, result.best[0], saved="best.json", place=1)
+        line = again("project", question, first, saved="best.json", place=places.get(id(first)))
         _write(answer_of(result, partial(search_view, again=line), question=question), output)
     if written is not None and (aside or output.is_text):
         put(written, emission.output, force=emission.force, aside=not output.is_text)
@@ -202,7 +210,7 @@ def _with_what_cannot_run(question: Question, projection: Projection) -> Project
     if not violation or question.violation(None):  # what is wrong with the types was said of the question
         return projection
     assert question.framework is not None
-    text = f"{violation}; --for {question.framework.name} searches what it can"
+    text = f"{violation}; --to {question.framework.name} searches what it can"
     return replace(projection, notes=(Note(topic="framework", text=text), *projection.notes))
 
 

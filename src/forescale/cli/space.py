@@ -1,4 +1,4 @@
-"""Options that say what a search may choose: `--space`, `--for`, `--fix`, `--allow`."""
+"""Options that say what a search may choose: `--space`, `--to`, `--fix`, `--allow`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SpaceOptions:
     limits: str | None = _space(
         "Train with this framework, within its options.",
         "NAME",
-        flag="--for",
+        flag="--to --for",
         complete=complete_frameworks,
     )
     fix: list[str] | None = _space(
@@ -96,7 +96,7 @@ def held_by_preset(question: Question, options: SpaceOptions) -> Question:
     """Return the question of a published analysis with the dimensions of its own search that --fix holds."""
     if replace_options(options, fix=None) != SpaceOptions():
         raise conflicts(
-            ["--space", "--for", "--allow", f"--preset {question.preset}"],
+            ["--space", "--to", "--allow", f"--preset {question.preset}"],
             reason="the preset has its own space",
         )
     options_of_preset = replace(
@@ -106,7 +106,7 @@ def held_by_preset(question: Question, options: SpaceOptions) -> Question:
 
 
 def framework_of(options: SpaceOptions) -> str | None:
-    """Return the framework that --for, or the space file, limits the space to."""
+    """Return the framework that --to, or the space file, limits the space to."""
     from forescale.io.space import space_framework
 
     if options.limits is None and options.space is not None:

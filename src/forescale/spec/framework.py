@@ -531,7 +531,7 @@ def rule_of(framework: str, name: str, text: str) -> Constraint:
 
 def _limits(framework: Framework) -> Limits:
     if framework.limits is None:
-        raise unsupported_by("--for", f"{framework.label}, whose options are not recorded", "leave it out")
+        raise unsupported_by("--to", f"{framework.label}, whose options are not recorded", "leave it out")
     return framework.limits
 
 

@@ -154,7 +154,7 @@ def _recipes(recipes: Sequence[Recipe], source: str) -> list[Content]:
 
 def _limits(limits: Limits | None) -> list[Content]:
     if limits is None:
-        return [line("its supported options are not recorded; --for does not accept it")]
+        return [line("its supported options are not recorded; --to does not accept it")]
     names = dict.fromkeys((*limits.values, *limits.others))
     both = {
         name: dict.fromkeys((*limits.values.get(name, ()), *limits.others.get(name, ()))) for name in names
@@ -225,7 +225,7 @@ _COLUMNS: dict[str, tuple[Column[dict[str, Any]], ...]] = {
     "frameworks": (
         Column("|framework", lambda row: row["name"]),
         Column("<releases", lambda row: ", ".join(row["releases"])),
-        Column("<--for", lambda row: "yes" if row["limits"] else "–"),
+        Column("<--to", lambda row: "yes" if row["limits"] else "–"),
         Column("<losses of", lambda row: row["software"]),
     ),
     "clusters": (
