@@ -64,7 +64,7 @@ class ForescaleError(ValueError):
         return _restored, (type(self), self.args, self.__dict__)
 
     def adopt(self, other: object) -> None:
-        """Take the fields of another error, if it is one."""
+        """Copy code, key, value, allowed, fix and location from `other` if it is a Forescale error; return nothing."""
         if isinstance(other, ForescaleError):
             fields = ("code", "key", "value", "allowed", "fix", "location")
             self.__dict__.update({name: getattr(other, name) for name in fields})

@@ -16,6 +16,7 @@ from forescale.cli.output import OutputOptions
 from forescale.numeric import Array
 from forescale.report.document import Content, View, facts, line, table
 from forescale.schedule.traces import read_run
+from forescale.struct import attributes
 from forescale.units import GIB
 
 if TYPE_CHECKING:
@@ -60,10 +61,8 @@ def _document(partitioned: Partitioned) -> dict[str, Any]:
         "bounds": list(partitioned.partition.bounds),
         "stage_time_s": list(partitioned.partition.stage_time),
         "stage_memory_bytes": list(partitioned.partition.stage_memory),
-        "step_time_s": partitioned.projection.step_time_s,
-        "peak_bytes": partitioned.projection.memory.peak_bytes,
-        "given_step_time_s": partitioned.even.step_time_s,
-        "given_peak_bytes": partitioned.even.memory.peak_bytes,
+        **attributes(partitioned.projection, "step_time_s", "peak_bytes=memory.peak_bytes"),
+        **attributes(partitioned.even, "given_step_time_s=step_time_s", "given_peak_bytes=memory.peak_bytes"),
     }
 
 

@@ -15,6 +15,7 @@ from forescale.cli.output import OutputOptions
 from forescale.errors import extra_missing, wrong_type
 from forescale.limits import COUNT, Interval
 from forescale.report.document import View, line, table
+from forescale.struct import attributes
 from forescale.units import counted
 
 USUAL_LENGTH = 4096
@@ -120,18 +121,12 @@ def _summary(model: Any, path: Path) -> dict[str, Any]:  # noqa: ANN401
     return {
         "schema": "forescale.trace_summary/1",
         "file": str(path),
-        "model": model.name,
-        "source": model.source,
-        "num_parameters": model.traces[0].num_parameters,
-        "num_layers": model.num_layers,
+        **attributes(model, "model=name", "source"),
+        **attributes(model.traces[0], "num_parameters"),
+        **attributes(model, "num_layers"),
         "traces": [
             {
-                "precision": trace.precision,
-                "torch": trace.torch,
-                "transformers": trace.transformers,
-                "attention": trace.attention,
-                "experts": trace.experts,
-                "kernels": trace.kernels,
+                **attributes(trace, "precision", "torch", "transformers", "attention", "experts", "kernels"),
                 "blocks": {name: trace.layers.count(name) for name in trace.blocks},
                 "launches": {name: block.num_launches for name, block in trace.blocks.items()},
             }

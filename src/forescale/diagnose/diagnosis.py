@@ -101,14 +101,11 @@ class Diagnosis(Result, Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> dict[str, Any]:
         """Return the `forescale.diagnosis/1` document."""
-        step = self.projection.step_time
+        names = ("step_time_s=expected", "step_time_low_s=low", "step_time_high_s=high")
         return {
             "schema": SCHEMA,
-            "verdict": self.verdict,
-            "measured_s": self.measured_s,
-            "step_time_s": step.expected,
-            "step_time_low_s": step.low,
-            "step_time_high_s": step.high,
+            **attributes(self, "verdict", "measured_s"),
+            **attributes(self.projection.step_time, *names),
             "lost_s": self.lost_s,
             "expected": dict(self.expected),
             "measured": dict(self.measured),

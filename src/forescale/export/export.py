@@ -340,10 +340,11 @@ def _unsaid(
     """Yield each word that came back otherwise and that a figure follows from, and what it alone changes.
 
     A word that changes nothing alone, or cannot change alone, counts where the others change more with it than without.
-    Those of the model all count: with them another one is trained.
+    Those of the model and the optimizer all count: with them the training is another one.
     """
     if _figures(together) == _figures(projection):
-        yield from (item for item, *_ in _otherwise(request, result, "model"))
+        for part in ("model", "workload"):
+            yield from (item for item, path in _otherwise(request, result, part) if _trains_other(part, path))
         return
     among: list[tuple[Unsaid, str, Word]] = []
 
@@ -367,10 +368,15 @@ def _unsaid(
                 yield replace(unsaid, step_time_s=None, peak_bytes=None)
             elif alone is None and others is None:  # it goes with others only, as replicas do with shards
                 among.append((replace(unsaid, step_time_s=None, peak_bytes=None), part, path))
-            elif part == "model":
+            elif _trains_other(part, path):
                 yield unsaid
     if among and _figures(_projected(tied) or together) != _figures(projection):
         yield from (unsaid for unsaid, *_ in among)
+
+
+def _trains_other(part: str, path: Word) -> bool:
+    """Return whether a word changes what is trained, or by which optimizer."""
+    return part == "model" or path == ("optimizer",)
 
 
 def _otherwise(question: Question, result: Question, part: str) -> Iterator[tuple[Unsaid, Word]]:

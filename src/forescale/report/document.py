@@ -43,7 +43,7 @@ def styled(style: str, cells: Iterable[Cell]) -> tuple[Cell, ...]:
 
 
 def text_of(cell: Cell) -> str:
-    """Return a cell without styles."""
+    """Return the text of a table cell, without the styles of the terminal."""
     return cell if isinstance(cell, str) else cell.text
 
 

@@ -104,7 +104,7 @@ Rows = Sequence[tuple[str, str]]
 T, P = 1e12, 1e15
 
 
-def model_section(model: Model, more: Rows = ()) -> Section:
+def model_section(model: Model) -> Section:
     """Return parameters, layers, experts and widths."""
     counts = count_parameters(model)
     split = (
@@ -120,7 +120,6 @@ def model_section(model: Model, more: Rows = ()) -> Section:
         ("Attention", _heads(model)),
         ("Hidden size", f"{model.hidden_size:,}"),
         ("Vocabulary", f"{model.vocab_size:,}"),
-        *more,
     ]
     return Section("Model", (properties(rows),))
 

@@ -86,6 +86,8 @@ _KINDS = (
     ),
 )
 CONTEXT_KINDS: Mapping[ContextKind, ContextParallel] = {kind.name: kind for kind in _KINDS}
+HALVED: tuple[ContextKind, ...] = tuple(kind.name for kind in _KINDS if kind.halves)
+"""Kinds under which cp is a number of groups of `cp_inner` neighbours."""
 
 
 @formula(unit="1", source="Megatron-LM, hierarchical context parallelism: heads are exchanged inside a node")

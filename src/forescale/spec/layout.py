@@ -13,7 +13,7 @@ from forescale.errors import conflicts, given_twice, required_with, wrong_type
 from forescale.limits import Devices, Extent, Factor, Interval, OptionalExtent
 from forescale.numeric import Numeric
 from forescale.repr import one_line
-from forescale.spec.context import CONTEXT_KINDS, ContextKind, Values, inner_ranks
+from forescale.spec.context import CONTEXT_KINDS, HALVED, ContextKind, Values, inner_ranks
 from forescale.spec.dispatchers import Dispatcher
 from forescale.spec.kernels import CrossEntropy as CrossEntropy  # noqa: PLC0414 (exported again)
 from forescale.spec.kernels import Kernels as Kernels  # noqa: PLC0414 (exported again)
@@ -315,7 +315,7 @@ class Layout(SpecStruct, frozen=True, kw_only=True):
     contiguous part; under a causal mask all ranks wait for the last, which has 2 − 1/cp times the mean work."""
     cp_inner: Annotated[Degree | None,
         _grid("Neighbours that exchange heads (cp-kind hierarchical); those in a node unless given.",
-        under=Under("cp_kind", ("hierarchical",)))] = None  # fmt: skip
+        under=Under("cp_kind", HALVED))] = None  # fmt: skip
     """Neighbouring context-parallel ranks that exchange heads under `cp_kind` hierarchical; all if there are fewer.
     By default as many as share the cluster's fastest tier with their tensor-parallel neighbours and divide cp."""
     ep: Annotated[Degree, Option("Expert parallel.", label="Expert", experts=True)] = 1

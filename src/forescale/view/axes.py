@@ -91,7 +91,7 @@ class Axis(Struct, frozen=True, kw_only=True):
     ticks: tuple[tuple[float, str], ...]
 
     def vega(self) -> Spec:
-        """Return scale, ticks and title as Vega-Lite has them."""
+        """Return the part of a Vega-Lite specification with the scale, ticks and title of the axis."""
         names = json.dumps([label for _, label in self.ticks], ensure_ascii=False)
         kind = {"type": "log"} if self.log else {"type": "linear", "zero": False}
         return {

@@ -85,15 +85,11 @@ class Plan(Struct, frozen=True, kw_only=True):
     def row(self) -> dict[str, Any]:
         """Return its figures."""
         return {
-            "num_devices": self.projection.cluster.num_devices,
-            "spares": self.spares,
-            "checkpoint_interval_s": self.calendar.checkpoint_interval_s,
-            "step_time_s": self.projection.step_time_s,
-            "days": self.days,
-            "days_low": self.calendar.days.low,
-            "days_high": self.calendar.days.high,
-            "ideal_days": self.projection.training_days,
-            "goodput": self.calendar.goodput,
+            **attributes(self, "num_devices=projection.cluster.num_devices", "spares"),
+            **attributes(self.calendar, "checkpoint_interval_s"),
+            **attributes(self, "step_time_s=projection.step_time_s", "days"),
+            **attributes(self.calendar, "days_low=days.low", "days_high=days.high"),
+            **attributes(self, "ideal_days=projection.training_days", "goodput=calendar.goodput"),
             "device_hours": self.num_devices * self.days * HOURS,
             "cost": self.cost,
         }

@@ -233,15 +233,10 @@ class RunProjection(Result):
         """Return one row per phase."""
         return [
             {
-                "phase": phase.name,
-                "devices": phase.projection.cluster.num_devices,
-                "seq_len": phase.projection.workload.seq_len,
-                "global_batch_size": phase.projection.workload.global_batch_size,
-                "tokens": phase.tokens,
-                "steps": phase.steps,
-                "step_time_s": phase.projection.step_time_s,
-                "mfu": phase.projection.mfu,
-                "verdict": phase.projection.memory.verdict,
+                **attributes(phase, "phase=name", "devices=projection.cluster.num_devices"),
+                **attributes(phase.projection.workload, "seq_len", "global_batch_size"),
+                **attributes(phase, "tokens", "steps"),
+                **attributes(phase.projection, "step_time_s", "mfu", "verdict=memory.verdict"),
                 "layout": phrases.layout(phase.projection.strategy),
                 "layout_origin": phase.origin or "given",
                 "ideal_days": phase.steps * phase.projection.step_time_s / SECONDS_PER_DAY,

@@ -59,15 +59,11 @@ def _table(result: ScanResult, founds: list[Found]) -> Table:
     return table(*headings, rows=rows, gap=1)
 
 
-def _memory(one: Projection) -> str:
-    return words.gib(one.memory.peak_bytes) + (" " if one.memory.verdict == "FITS" else "!")
-
-
 _FIGURES: dict[str, Callable[[Point, Projection], str | None]] = {
     "step": lambda _, one: format_seconds(one.step_time_s),
     "tok/s/dev": lambda _, one: f"{one.tokens_per_s_per_device:,.0f}",
     "?MFU": lambda _, one: words.percent(one.mfu),
-    "GiB": lambda _, one: _memory(one),
+    "GiB": lambda _, one: words.gib(one.memory.peak_bytes) + (" " if one.memory.verdict == "FITS" else "!"),
     "?days": lambda _, one: None if one.training_days is None else f"{one.training_days:,.1f}",
     "calendar": lambda _, one: None if one.training_days is None else words.ends(one),
     "cost": lambda point, _: None if point.cost is None else format_count(point.cost),

@@ -62,17 +62,12 @@ def open_facts(
     asked = [name for name in positions if name in flags or unset[name].choices]
     several = {name: use.choices for name, use in unset.items() if len(set(use.choices)) > 1}
     choosing = {name: choices for name, choices in several.items() if not name.isdigit()}
-    chosen = [name for name in flags if (asked or choosing) and _sets(text, name)]
+    chosen = [name for name in flags if (asked or choosing) and re.search(rf"\b{name}=", text)]
     named = [name for name in flags if not name.isdigit() and name not in chosen]
     facts = [_variable(name, settings, flags[name], deciding) for name in named]
     if chosen and not asked:
         facts += [_choice(name, choices) for name, choices in choosing.items()]
     return [_positions(settings, unset, flags, deciding), *facts] if asked else facts
-
-
-def _sets(text: str, name: str) -> bool:
-    """Return whether a script sets a variable, in a branch that its arguments choose."""
-    return re.search(rf"\b{name}=", text) is not None
 
 
 def _open_flags(settings: Settings, deciding: Mapping[str, str], text: str) -> Iterator[tuple[str, str]]:

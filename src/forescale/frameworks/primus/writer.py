@@ -34,7 +34,7 @@ class PrimusWriter(Writer):
     endings: Mapping[str, str] = {"": ".yaml"}
 
     def write(self, question: Question) -> Files:
-        """Return the experiment; what its keys have no word for is left out."""
+        """Return the experiment; settings that Primus has no key for are left out."""
         check_laws(question)
         if hybrid_pattern(question.model):
             raise unsupported_by("primus", f"{question.model.name}, a hybrid")

@@ -182,7 +182,7 @@ def read_layout(settings: Settings, model: Model, num_devices: int | None, *, py
 
     `python` is of the releases with job configurations in Python, 0.3 and later.
     """
-    compiled = settings.flag("compile.enable") and _in(settings, "compile.components", MODEL_COMPONENT)
+    compiled = _compiles(settings, MODEL_COMPONENT)
     layout, schedule = _strategy(settings, model, num_devices, compiled=compiled, python=python)
     types = _precision(settings, layout, python=python)
     parts = explicit_fields(
@@ -417,18 +417,21 @@ def _loss(settings: Settings, tp: int) -> CrossEntropy:
     """Return how the loss is made: in chunks with the head (0.3), compiled, or step by step."""
     if "ChunkedLossWrapper" in str(settings.get("loss")):
         return "fused_linear"
-    if settings.flag("compile.enable") and _in(settings, "compile.components", LOSS_COMPONENT):
+    if _compiles(settings, LOSS_COMPONENT):
         return "compiled"
     split = tp > 1 and not settings.flag("parallelism.disable_loss_parallel")
     return "loss_parallel" if split else "eager"
 
 
-def _in(settings: Settings, key: str, word: str) -> bool:
-    parts = MODEL_COMPONENT, LOSS_COMPONENT
+def _compiles(settings: Settings, component: str) -> bool:
+    """Return whether the model or the loss is compiled."""
+    if not settings.flag("compile.enable"):
+        return False
+    key, parts = "compile.components", (MODEL_COMPONENT, LOSS_COMPONENT)
     value = settings.get(key)
     if isinstance(value, list) and not {str(part) for part in value} <= {*parts}:
         settings.refuse(wording.not_one_of(settings.spell(key), value, parts))
-    return key not in settings or word in settings.words(key)
+    return key not in settings or component in settings.words(key)
 
 
 def _async_tensor(settings: Settings, *, compiled: bool) -> bool:

@@ -13,7 +13,11 @@ from forescale.spec.model import Model
 
 
 def full_attention(b: Builder, model: Model, spec: FullAttention, *, source: str, result: str) -> None:
-    """Append normed input -> q, k, v -> core -> output projection."""
+    """Append the operators of one softmax attention layer to the block `b`, and return nothing.
+
+    They lead from the normed input, the tensor `source` of `b`, over queries, keys, values, the core and the output
+    projection to the tensor `result`. `graph.layer` calls it through `ATTENTIONS`.
+    """
     b.part = "attention"
     sharding, h, d = b.sharding, float(model.hidden_size), float(spec.head_dim)
     heads = float(spec.num_heads)
