@@ -32,12 +32,12 @@ class EmitOptions:
     """What becomes of the best layout of a search."""
 
     emit: str | None = output_option(
-        "Write the best layout; deprecated: --to NAME with --output.",
+        "Deprecated: --to NAME with --output.",
         "NAME[@RELEASE]",
         complete=complete_frameworks,
     )
     output: Path | None = output_option(
-        "Write the best layout there for --to: a file, or a folder.", "FILE|FOLDER", flag="--output -o"
+        "Write the best layout there, for --to NAME.", "FILE|FOLDER", flag="--output -o"
     )
     force: bool = output_option("Replace what is there.", default=False)
 
