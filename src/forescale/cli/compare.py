@@ -21,6 +21,7 @@ from forescale.cli.options import (
     LaidOut,
     PlanOptions,
     Priced,
+    bounded,
     given,
     grouped,
     option,
@@ -32,7 +33,7 @@ from forescale.cli.space import SpaceOptions, asked_space
 from forescale.errors import ReaderError, missing, wrong_format, wrong_type
 from forescale.files import is_file, is_folder
 from forescale.io.document import is_written, numbered, read_layout
-from forescale.limits import DEVICES, Interval, whole_of, within
+from forescale.limits import DEVICES, JOBS, Interval, whole_of, within
 
 if TYPE_CHECKING:
     from forescale.projection.result import Projection
@@ -73,6 +74,7 @@ def compare_command(
     equal_budget: str | None = option(
         "Of two plans: the soonest run that each cluster gets for this money, such as 10M.", "AMOUNT"
     ),
+    jobs: int | None = option("Processes for several machines, else one per core.", check=bounded(JOBS)),
     cost: CostOptions,
     output: PageOptions,
 ) -> None:
@@ -82,7 +84,7 @@ def compare_command(
     if request.model is None and request.plan.plan is None and request.plan.config is None:
         raise missing("A", "give two plans or projections, or a MODEL with --cluster A,B")
     if b is None:
-        _compare_machines(request, cost, output)
+        _compare_machines(request, cost, output, jobs)
         return
     _refuse_machines(request)
     a, budget = request.model or "", amount("--equal-budget", equal_budget)
@@ -129,16 +131,21 @@ def _refuse_machines(request: OnMachines) -> None:
         refuse(group, "plans A and B have it", "leave B out to compare machines")
 
 
-def _compare_machines(request: OnMachines, cost: CostOptions, output: PageOptions) -> None:
+def _compare_machines(request: OnMachines, cost: CostOptions, output: PageOptions, jobs: int | None) -> None:
     from forescale.cli.render.compare import machines_view
     from forescale.search.machines import on_machines
-    from forescale.search.rank import search
     from forescale.whole_run.plans import hourly_price
 
     questions = [_on_machine(request, cost, cluster) for cluster in _machines(request.cluster)]
     prices = {item.cluster.name: hourly_price(item.cluster) for item in questions}
-    result = on_machines(questions, lambda question: search(question, top=1).best[0], answered, prices)
+    result = on_machines(questions, _best, answered, prices, jobs=jobs)
     show(answer_of(result, machines_view), output)
+
+
+def _best(question: Question) -> Projection:
+    from forescale.search.rank import search
+
+    return search(question, top=1).best[0]
 
 
 def _machines(cluster: SeveralClusters) -> list[ClusterOptions]:

@@ -12,7 +12,7 @@ from forescale import wording
 from forescale.cli.help import Rare
 from forescale.cli.options import Asked, bounded, option, positive
 from forescale.errors import MissingError, SpecError
-from forescale.limits import COUNT, DEVICES, PRICE, TIME, whole_of, within
+from forescale.limits import COUNT, DEVICES, JOBS, PRICE, TIME, whole_of, within
 
 if TYPE_CHECKING:
     from forescale.question import Question
@@ -33,7 +33,7 @@ class ScanOptions:
     pareto: bool = _scan("Pareto front of step time and peak memory.", default=False)
     device_counts: str | None = _scan("The best layout on each number of devices.", "N,N|A-B:STEP")
     target_days: float | None = _scan(
-        "The fewest of --devices for --tokens within DAYS.",
+        "Fewest of --devices for --tokens in DAYS.",
         "DAYS",
         check=bounded(TIME, whole=False),
     )
@@ -46,6 +46,7 @@ class ScanOptions:
         check=bounded(PRICE, whole=False),
     )
 
+    jobs: int | None = _scan("Processes for several searches, else one per core.", check=bounded(JOBS))
     deadline: str | None = _planned(
         "The cheapest run on up to --devices that ends within this, such as 90d.", "TIME"
     )
@@ -138,7 +139,7 @@ def scanned(question: Question, scan: ScanOptions) -> ScanResult:
     from forescale.search import Terms, fewest_devices, scan_batches, scan_devices
 
     target = _target(scan)
-    terms = Terms(target=target, price_per_device_hour=scan.price_per_device_hour)
+    terms = Terms(target=target, price_per_device_hour=scan.price_per_device_hour, jobs=scan.jobs)
     if target is not None:
         target.limit(question.workload)
     if scan.batches is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -13,6 +14,7 @@ from forescale.question import Question
 from forescale.results import Result
 from forescale.spec.phrases import layout
 from forescale.struct import Struct, attributes
+from forescale.workers import in_order
 
 Answer = TypeVar("Answer")
 SCHEMA = "forescale.machines/1"
@@ -94,6 +96,8 @@ def on_machines(
     search: Callable[[Question], Projection],
     project: Callable[[Question], Projection],
     prices: Mapping[str, float | None],
+    *,
+    jobs: int | None = 1,
 ) -> Machines:
     """Return what each question reaches: its own layout, else the fastest that fits, with margin if there is one.
 
@@ -105,8 +109,11 @@ def on_machines(
         Return the best layout of a question without one, and the projection of one with.
     prices
         Per device and hour, by cluster.
+    jobs
+        Processes; None is one per core. The functions then have to be those of a module.
     """
-    return Machines(machines=tuple(_machine(question, search, project, prices) for question in questions))
+    one = partial(_machine, search, project, prices)
+    return Machines(machines=tuple(machine for _, machine in in_order(one, questions, jobs=jobs)))
 
 
 def fitting(question: Question, search: Callable[[Question], Answer]) -> tuple[Answer, bool]:
@@ -124,10 +131,10 @@ def fitting(question: Question, search: Callable[[Question], Answer]) -> tuple[A
 
 
 def _machine(
-    question: Question,
     search: Callable[[Question], Projection],
     project: Callable[[Question], Projection],
     prices: Mapping[str, float | None],
+    question: Question,
 ) -> Machine:
     cluster = question.cluster
     machine = Machine(

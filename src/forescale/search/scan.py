@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
@@ -31,6 +32,7 @@ from forescale.struct import Struct, attributes
 from forescale.units import format_seconds
 from forescale.view.bars import Bar, BarChart
 from forescale.view.page import Chart
+from forescale.workers import in_order
 
 SCHEMA = "forescale.scan/1"
 Varied: TypeAlias = Literal["num_devices", "global_batch_size"]
@@ -165,6 +167,8 @@ class Terms(Struct, frozen=True, kw_only=True):
 
     target: Target | None = None
     price_per_device_hour: float | None = None
+    jobs: int | None = 1
+    """Processes that search; None is one per core. Points do not depend on how many there are."""
 
     def price(self, cluster: Cluster) -> float | None:
         """Return the price of a device and hour, or None where nobody said."""
@@ -188,7 +192,7 @@ def scan_devices(
     started, terms = time.perf_counter(), terms or Terms()
     counts = _whole("numbers of devices", device_counts)
     question.cluster.check_sizes(counts)
-    points = [_point(_sized(question, count), terms) for count in counts]
+    points = [point for _, point in in_order(partial(_sized_point, question, terms), counts, jobs=terms.jobs)]
     return _result(points, "num_devices", question.cluster, terms, started)
 
 
@@ -205,13 +209,15 @@ def fewest_devices(question: Question, target: Target, *, terms: Terms | None = 
     ladder, counts = usual_counts(cluster)
     points: list[Point] = []
     met = False
-    for count in counts:
-        if met and count not in ladder:
-            continue
-        point = _point(_sized(question, count), terms)
-        met = met or bool(point.meets_target)
-        if point.best is not None or count in ladder:
+
+    def wanted(count: int) -> bool:
+        return not met or count in ladder
+
+    one = partial(_sized_point, question, terms)
+    for count, point in in_order(one, counts, jobs=terms.jobs, wanted=wanted):
+        if wanted(count) and (point.best is not None or count in ladder):
             points.append(point)
+        met = met or bool(point.meets_target)
     return _result(points, "num_devices", question.cluster, terms, started)
 
 
@@ -224,10 +230,8 @@ def scan_batches(question: Question, batches: Sequence[int], *, terms: Terms | N
         If nothing fits at any of them.
     """
     started, terms = time.perf_counter(), terms or Terms()
-    points = [
-        _point(replace(question, workload=replace(question.workload, global_batch_size=batch)), terms)
-        for batch in _whole("global batch sizes", batches)
-    ]
+    sizes = _whole("global batch sizes", batches)
+    points = [point for _, point in in_order(partial(_batch_point, question, terms), sizes, jobs=terms.jobs)]
     return _result(points, "global_batch_size", question.cluster, terms, started)
 
 
@@ -259,6 +263,14 @@ def with_between(ladder: Sequence[int], *, node: int) -> tuple[int, ...]:
 
 def _sized(question: Question, num_devices: int) -> Question:
     return replace(question, cluster=question.cluster.sized(num_devices))
+
+
+def _sized_point(question: Question, terms: Terms, num_devices: int) -> Point:
+    return _point(_sized(question, num_devices), terms)
+
+
+def _batch_point(question: Question, terms: Terms, batch: int) -> Point:
+    return _point(replace(question, workload=replace(question.workload, global_batch_size=batch)), terms)
 
 
 def _point(question: Question, terms: Terms) -> Point:

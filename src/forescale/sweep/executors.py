@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
-import signal as signals
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from itertools import islice
-from multiprocessing import active_children, get_context, parent_process
-from multiprocessing.connection import wait as wait_for
 from pathlib import Path
-from threading import Thread
 from typing import Any, Protocol
 
 from forescale.errors import ForescaleError, extra_missing, not_found
@@ -22,6 +15,7 @@ from forescale.sweep.definition import AskedPoint, Sweep, fingerprint
 from forescale.sweep.result import Row, SweepResult, answer, columns, table_row
 from forescale.sweep.store import Format, alone, open_store
 from forescale.version import __version__
+from forescale.workers import available_cores, pool, undisturbed
 
 AHEAD = 2
 """Questions handed out per worker beyond the one it works on: enough to keep it busy, few enough to stop soon."""
@@ -45,23 +39,10 @@ class Local(Struct, frozen=True, kw_only=True):
         if jobs <= 1:
             yield from (answer(question, names) for question in questions)
             return
-        context, before = get_context("spawn"), set(active_children())
-        pool = ProcessPoolExecutor(max_workers=jobs, mp_context=context, initializer=_start_worker)
-        try:
+        with pool(jobs) as executor:
             yield from _in_flight(
-                iter(questions), jobs * (1 + AHEAD), lambda question: pool.submit(answer, question, names)
+                iter(questions), jobs * (1 + AHEAD), lambda question: executor.submit(answer, question, names)
             )
-        except BrokenProcessPool as error:
-            raise ForescaleError(
-                "a worker process ended on its own, perhaps for want of memory; try fewer with --jobs"
-            ) from error
-        except BaseException:  # an interrupt or an error: nobody wants what they are working on
-            for worker in set(active_children()) - before:
-                worker.terminate()
-            pool.shutdown(cancel_futures=True)  # its thread sees them end; left behind, it would fail at exit
-            raise
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
 
 
 class Ray(Struct, frozen=True, kw_only=True):
@@ -98,42 +79,11 @@ def answer_at(version: str, asked_point: AskedPoint, names: tuple[str, ...]) -> 
     return answer(asked_point, names)
 
 
-def available_cores() -> int:
-    """Return the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _start_worker() -> None:
-    """Leave interrupts to the process that started this one, and end with it: a kill would go unnoticed."""
-    signals.signal(signals.SIGINT, signals.SIG_IGN)
-    parent = parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        wait_for([parent.sentinel])
-        os._exit(1)
-
-    Thread(target=watch, daemon=True).start()
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Hold interrupts back, also from processes that start meanwhile and do not yet leave them to this one."""
-    if not hasattr(signals, "pthread_sigmask"):
-        yield
-        return
-    before = signals.pthread_sigmask(signals.SIG_BLOCK, {signals.SIGINT})
-    try:
-        yield
-    finally:
-        signals.pthread_sigmask(signals.SIG_SETMASK, before)
-
-
 def _in_flight(
     questions: Iterator[AskedPoint], most: int, submit: Callable[[AskedPoint], Future[Row]]
 ) -> Iterator[Row]:
     """Return results as they come, with at most `most` questions handed out at any time."""
-    with _undisturbed():
+    with undisturbed():
         busy = {submit(question) for question in islice(questions, most)}
     while busy:
         result, busy = wait(busy, return_when=FIRST_COMPLETED)
