@@ -59,9 +59,10 @@ from forescale.spec.layout import Recompute
 from forescale.struct import Struct
 from forescale.time.blocks import block_seconds, deferred_seconds
 from forescale.time.crossing import uncrossed_time
+from forescale.time.data_parallel import data_traffic
 from forescale.time.pipeline import engine_time
 from forescale.time.price import PricedBlock, price_blocks
-from forescale.time.step import straggler_share
+from forescale.time.step import least_exposed, straggler_share
 
 Kind: TypeAlias = tuple[tuple[str, Any], ...]
 """What changes the operators of a block, by name."""
@@ -406,6 +407,37 @@ class LeastStates(Struct, frozen=True, kw_only=True):
         )
 
 
+class LeastTraffic(Struct, frozen=True, kw_only=True):
+    """The least data-parallel traffic of some cells that shows behind any passes, over all ways to shard each."""
+
+    question: Question
+    cells: Cells
+    chosen: Rows
+    """The cells whose rows are bounded."""
+
+    def __call__(self, batch: Batch) -> Array:
+        """Return (pairs,) seconds of a step; 0 where a schedule is simulated, or a measurement scales the step."""
+        setting = setting_of(self.question, batch.choices)
+        if batch.choices.schedule is not None or setting.anchor is not None:
+            return np.zeros(len(batch.rows))
+        model, rows = self.question.model, self.chosen[batch.rows]
+        columns = {name: values[rows] for name, values in self.cells.whole.columns.items()}
+        keys = batch.ranks.keys(model)
+        plans = batch.stages.for_states()
+        columns |= {"flagged": self.cells.flagged[rows], "plan": plans.plan, **keys}
+        table = distinct(columns, (*PLACE_KEY, "micro_batch_size", *keys))
+        first = first_rows(table.where)
+        layouts, owner, _ = self.cells.expand(rows[first])
+        at, degrees = first[owner], as_degrees(layouts.columns)
+        stages = plans(at)
+        sharded = Sharded.from_model(model, batch.block_parameters(at), stages, degrees)
+        pricing = batch.ranks.pricing(self.question, degrees, batch.choices, at)
+        traffic = data_traffic(setting, sharded, pricing)
+        shown = np.asarray(least_exposed(setting, traffic, degrees, stages))
+        least = np.minimum.reduceat(shown, np.searchsorted(owner, np.arange(len(first))))
+        return np.asarray((1.0 + straggler_share(setting.run, setting.cluster)) * least[table.where])
+
+
 def beside(setting: EvalContext, states: StateBytes, *, safe: bool) -> Numeric:
     """Return what surely stands in tensors that find no room, and in other streams' memory, as bytes allocated.
 
@@ -435,6 +467,7 @@ def cell_bounds(
         variant,
         where,
         least=LeastStates(question=question, cells=cells, chosen=selected),
+        exposed=LeastTraffic(question=question, cells=cells, chosen=selected) if placement is None else None,
         relaxed=None if placement is None else placement.at(selected),
     )
     return Scores(step_time=bounds.step_time * MARGIN, peak=bounds.peak * MARGIN)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property, lru_cache, partial
 from typing import Protocol, TypeVar
 
@@ -462,6 +462,7 @@ def score_pairs(
     row: Rows,
     *,
     least: Least | None = None,
+    exposed: Callable[[Batch], Array] | None = None,
     relaxed: RelaxedPlacement | None = None,
     chunk: int = CHUNK,
 ) -> Scores:
@@ -472,6 +473,8 @@ def score_pairs(
     least
         Bytes that no sharding of states goes below. With it the scores are bounds of all layouts that differ from
         a row in their sharding alone: the same evaluation without data-parallel traffic.
+    exposed
+        Beside `least`, returns the seconds of that traffic that show at least, (pairs,) of a batch.
     relaxed
         Places of every row's communicators. With it the scores are bounds of all layouts that differ in the
         placement of their ranks as well, whatever placement the variants have.
@@ -480,6 +483,7 @@ def score_pairs(
     result = batches(question, candidates, variant, row, relaxed=relaxed, bounded=least is not None)
     for batch in result:
         group = _Group(question, candidates, batch, least)
+        traffic = np.zeros(len(batch.rows)) if exposed is None else exposed(batch)
         for policies in batch.together():
             isin = np.flatnonzero(np.isin(batch.policy, policies))
             explicit = [batch.policies[policy] for policy in policies]
@@ -490,7 +494,7 @@ def score_pairs(
                 part = isin[start : start + chunk]
                 inputs = group.inputs(setting, part, mapped(costs, taking(block[part])))
                 evaluation = evaluate(setting, inputs)
-                scores.step_time[batch.pairs[part]] = evaluation.step_time
+                scores.step_time[batch.pairs[part]] = evaluation.step_time + traffic[part]
                 scores.peak[batch.pairs[part]] = (
                     highest_peak(evaluation, setting.overhead, batch.stages(part))
                     if question.safe
