@@ -53,6 +53,7 @@ from forescale.search.ranks import RelaxedPlacement
 from forescale.search.tree import (
     Branch,
     Cells,
+    Mask,
     Tree,
 )
 from forescale.spec.layout import Recompute
@@ -66,6 +67,7 @@ from forescale.time.step import least_exposed, straggler_share
 
 Kind: TypeAlias = tuple[tuple[str, Any], ...]
 """What changes the operators of a block, by name."""
+Matters: TypeAlias = Callable[[Array, Array], Mask]
 MARGIN = 1.0 - 1e-9
 """Rounding never lifts a bound above what it bounds by more than this."""
 KEYS_AT_ONCE = 4096
@@ -414,6 +416,8 @@ class LeastTraffic(Struct, frozen=True, kw_only=True):
     cells: Cells
     chosen: Rows
     """The cells whose rows are bounded."""
+    matters: Matters
+    """Says which bounds of time and memory may still matter."""
 
     def __call__(self, batch: Batch) -> Array:
         """Return (pairs,) seconds of a step; 0 where a schedule is simulated, or a measurement scales the step."""
@@ -453,12 +457,25 @@ def beside(setting: EvalContext, states: StateBytes, *, safe: bool) -> Numeric:
     )
 
 
+def everything(step_time: Array, peak: Array) -> Mask:
+    """Return that every bound matters."""
+    del peak
+    return np.ones(len(step_time), dtype=bool)
+
+
 def cell_bounds(
-    question: Question, cells: Cells, variant: Rows, cell: Rows, placement: RelaxedPlacement | None = None
+    question: Question,
+    cells: Cells,
+    variant: Rows,
+    cell: Rows,
+    placement: RelaxedPlacement | None = None,
+    *,
+    matters: Matters = everything,
 ) -> Scores:
     """Return bounds of step time and peak memory of (variant, cell) pairs.
 
-    With a relaxed `placement` they hold for all placements of a variant's ranks.
+    With a relaxed `placement` they hold for all placements of a variant's ranks. Without one, those that `matters`
+    keeps count the data-parallel traffic that always shows.
     """
     selected, where = np.unique(cell, return_inverse=True)
     bounds = score_pairs(
@@ -467,7 +484,9 @@ def cell_bounds(
         variant,
         where,
         least=LeastStates(question=question, cells=cells, chosen=selected),
-        exposed=LeastTraffic(question=question, cells=cells, chosen=selected) if placement is None else None,
+        exposed=None
+        if placement is not None
+        else LeastTraffic(question=question, cells=cells, chosen=selected, matters=matters),
         relaxed=None if placement is None else placement.at(selected),
     )
     return Scores(step_time=bounds.step_time * MARGIN, peak=bounds.peak * MARGIN)

@@ -462,7 +462,7 @@ def score_pairs(
     row: Rows,
     *,
     least: Least | None = None,
-    exposed: Callable[[Batch], Array] | None = None,
+    exposed: Exposed | None = None,
     relaxed: RelaxedPlacement | None = None,
     chunk: int = CHUNK,
 ) -> Scores:
@@ -474,7 +474,7 @@ def score_pairs(
         Bytes that no sharding of states goes below. With it the scores are bounds of all layouts that differ from
         a row in their sharding alone: the same evaluation without data-parallel traffic.
     exposed
-        Beside `least`, returns the seconds of that traffic that show at least, (pairs,) of a batch.
+        Beside `least`, adds the seconds of that traffic that show at least, to the bounds that matter.
     relaxed
         Places of every row's communicators. With it the scores are bounds of all layouts that differ in the
         placement of their ranks as well, whatever placement the variants have.
@@ -483,7 +483,6 @@ def score_pairs(
     result = batches(question, candidates, variant, row, relaxed=relaxed, bounded=least is not None)
     for batch in result:
         group = _Group(question, candidates, batch, least)
-        traffic = np.zeros(len(batch.rows)) if exposed is None else exposed(batch)
         for policies in batch.together():
             isin = np.flatnonzero(np.isin(batch.policy, policies))
             explicit = [batch.policies[policy] for policy in policies]
@@ -494,12 +493,16 @@ def score_pairs(
                 part = isin[start : start + chunk]
                 inputs = group.inputs(setting, part, mapped(costs, taking(block[part])))
                 evaluation = evaluate(setting, inputs)
-                scores.step_time[batch.pairs[part]] = evaluation.step_time + traffic[part]
+                scores.step_time[batch.pairs[part]] = evaluation.step_time
                 scores.peak[batch.pairs[part]] = (
                     highest_peak(evaluation, setting.overhead, batch.stages(part))
                     if question.safe
                     else evaluation.peak
                 )
+        if exposed is not None:
+            bounds = scores.step_time[batch.pairs], scores.peak[batch.pairs]
+            kept = np.flatnonzero(exposed.matters(*bounds))
+            scores.step_time[batch.pairs[kept]] += exposed(batch.take(kept)) if len(kept) else 0.0
     return scores
 
 
@@ -521,6 +524,19 @@ class Least(Protocol):
 
     def __call__(self, batch: Batch) -> StateBytes:
         """Return (stages, pairs) bytes of states and of what is gathered, moment by moment."""
+        ...
+
+
+class Exposed(Protocol):
+    """Knows how much of data-parallel traffic a step shows at least, whichever way its states are sharded."""
+
+    @property
+    def matters(self) -> Callable[[Array, Array], NDArray[np.bool_]]:
+        """Says which pairs with these bounds of time and memory are worth a closer one."""
+        ...
+
+    def __call__(self, batch: Batch) -> Array:
+        """Return (pairs,) seconds of a step."""
         ...
 
 

@@ -335,8 +335,8 @@ ENDLESS = 1e30
 def least_exposed(setting: EvalContext, traffic: DataTraffic, degrees: Degrees, stages: StagePlan) -> Numeric:
     """Return the seconds of a step's data-parallel traffic that show however long the passes are, (candidates,).
 
-    A bound for closed-form schedules: in pipelines whose waits hide traffic, of what shows once the first stage's alone,
-    which never waits.
+    A bound for closed-form schedules: where waits hide traffic, of what shows once the first stage's alone, which never
+    waits.
     """
     shown = _shown_once(setting, traffic, degrees, stages, (ENDLESS, ENDLESS), (0.0, 0.0))
     present = stages.multiplicity > 0
