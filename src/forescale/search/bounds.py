@@ -53,18 +53,21 @@ from forescale.search.ranks import RelaxedPlacement
 from forescale.search.tree import (
     Branch,
     Cells,
+    Mask,
     Tree,
 )
 from forescale.spec.layout import Recompute
 from forescale.struct import Struct
 from forescale.time.blocks import block_seconds, deferred_seconds
 from forescale.time.crossing import uncrossed_time
+from forescale.time.data_parallel import data_traffic
 from forescale.time.pipeline import engine_time
 from forescale.time.price import PricedBlock, price_blocks
-from forescale.time.step import straggler_share
+from forescale.time.step import least_exposed, straggler_share
 
 Kind: TypeAlias = tuple[tuple[str, Any], ...]
 """What changes the operators of a block, by name."""
+Matters: TypeAlias = Callable[[Array, Array], Mask]
 MARGIN = 1.0 - 1e-9
 """Rounding never lifts a bound above what it bounds by more than this."""
 KEYS_AT_ONCE = 4096
@@ -406,6 +409,39 @@ class LeastStates(Struct, frozen=True, kw_only=True):
         )
 
 
+class LeastTraffic(Struct, frozen=True, kw_only=True):
+    """The least data-parallel traffic of some cells that shows behind any passes, over all ways to shard each."""
+
+    question: Question
+    cells: Cells
+    chosen: Rows
+    """The cells whose rows are bounded."""
+    matters: Matters
+    """Says which bounds of time and memory may still matter."""
+
+    def __call__(self, batch: Batch) -> Array:
+        """Return (pairs,) seconds of a step; 0 where a schedule is simulated, or a measurement scales the step."""
+        setting = setting_of(self.question, batch.choices)
+        if batch.choices.schedule is not None or setting.anchor is not None:
+            return np.zeros(len(batch.rows))
+        model, rows = self.question.model, self.chosen[batch.rows]
+        columns = {name: values[rows] for name, values in self.cells.whole.columns.items()}
+        keys = batch.ranks.keys(model)
+        plans = batch.stages.for_states()
+        columns |= {"flagged": self.cells.flagged[rows], "plan": plans.plan, **keys}
+        table = distinct(columns, (*PLACE_KEY, "micro_batch_size", *keys))
+        first = first_rows(table.where)
+        layouts, owner, _ = self.cells.expand(rows[first])
+        at, degrees = first[owner], as_degrees(layouts.columns)
+        stages = plans(at)
+        sharded = Sharded.from_model(model, batch.block_parameters(at), stages, degrees)
+        pricing = batch.ranks.pricing(self.question, degrees, batch.choices, at)
+        traffic = data_traffic(setting, sharded, pricing)
+        shown = np.asarray(least_exposed(setting, traffic, degrees, stages))
+        least = np.minimum.reduceat(shown, np.searchsorted(owner, np.arange(len(first))))
+        return np.asarray((1.0 + straggler_share(setting.run, setting.cluster)) * least[table.where])
+
+
 def beside(setting: EvalContext, states: StateBytes, *, safe: bool) -> Numeric:
     """Return what surely stands in tensors that find no room, and in other streams' memory, as bytes allocated.
 
@@ -421,12 +457,25 @@ def beside(setting: EvalContext, states: StateBytes, *, safe: bool) -> Numeric:
     )
 
 
+def everything(step_time: Array, peak: Array) -> Mask:
+    """Return that every bound matters."""
+    del peak
+    return np.ones(len(step_time), dtype=bool)
+
+
 def cell_bounds(
-    question: Question, cells: Cells, variant: Rows, cell: Rows, placement: RelaxedPlacement | None = None
+    question: Question,
+    cells: Cells,
+    variant: Rows,
+    cell: Rows,
+    placement: RelaxedPlacement | None = None,
+    *,
+    matters: Matters = everything,
 ) -> Scores:
     """Return bounds of step time and peak memory of (variant, cell) pairs.
 
-    With a relaxed `placement` they hold for all placements of a variant's ranks.
+    With a relaxed `placement` they hold for all placements of a variant's ranks. Without one, those that `matters`
+    keeps count the data-parallel traffic that always shows.
     """
     selected, where = np.unique(cell, return_inverse=True)
     bounds = score_pairs(
@@ -435,6 +484,9 @@ def cell_bounds(
         variant,
         where,
         least=LeastStates(question=question, cells=cells, chosen=selected),
+        exposed=None
+        if placement is not None
+        else LeastTraffic(question=question, cells=cells, chosen=selected, matters=matters),
         relaxed=None if placement is None else placement.at(selected),
     )
     return Scores(step_time=bounds.step_time * MARGIN, peak=bounds.peak * MARGIN)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property, lru_cache, partial
 from typing import Protocol, TypeVar
 
@@ -462,6 +462,7 @@ def score_pairs(
     row: Rows,
     *,
     least: Least | None = None,
+    exposed: Exposed | None = None,
     relaxed: RelaxedPlacement | None = None,
     chunk: int = CHUNK,
 ) -> Scores:
@@ -472,6 +473,8 @@ def score_pairs(
     least
         Bytes that no sharding of states goes below. With it the scores are bounds of all layouts that differ from
         a row in their sharding alone: the same evaluation without data-parallel traffic.
+    exposed
+        Beside `least`, adds the seconds of that traffic that show at least, to the bounds that matter.
     relaxed
         Places of every row's communicators. With it the scores are bounds of all layouts that differ in the
         placement of their ranks as well, whatever placement the variants have.
@@ -496,6 +499,10 @@ def score_pairs(
                     if question.safe
                     else evaluation.peak
                 )
+        if exposed is not None:
+            bounds = scores.step_time[batch.pairs], scores.peak[batch.pairs]
+            kept = np.flatnonzero(exposed.matters(*bounds))
+            scores.step_time[batch.pairs[kept]] += exposed(batch.take(kept)) if len(kept) else 0.0
     return scores
 
 
@@ -517,6 +524,19 @@ class Least(Protocol):
 
     def __call__(self, batch: Batch) -> StateBytes:
         """Return (stages, pairs) bytes of states and of what is gathered, moment by moment."""
+        ...
+
+
+class Exposed(Protocol):
+    """Knows how much of data-parallel traffic a step shows at least, whichever way its states are sharded."""
+
+    @property
+    def matters(self) -> Callable[[Array, Array], NDArray[np.bool_]]:
+        """Says which pairs with these bounds of time and memory are worth a closer one."""
+        ...
+
+    def __call__(self, batch: Batch) -> Array:
+        """Return (pairs,) seconds of a step."""
         ...
 
 

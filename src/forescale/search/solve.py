@@ -452,7 +452,7 @@ class Solver:
     def _bounded(self, variant: Rows, cell: Rows, *, relaxed: bool) -> OpenNodes:
         """Return (variant, cell) pairs with their bounds, of all placements where they are relaxed."""
         places = self._relaxed if relaxed else None
-        bounds = cell_bounds(self.question, self.cells, variant, cell, places)
+        bounds = cell_bounds(self.question, self.cells, variant, cell, places, matters=self.incumbent.keeps)
         return OpenNodes(variant=variant, cell=cell, step_time=bounds.step_time, peak=bounds.peak)
 
     def _prune(self) -> None:

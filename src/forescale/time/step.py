@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from operator import attrgetter, itemgetter
 
+import numpy as np
 from msgspec.structs import replace
 
 from forescale.cost.calibration import RunFactors
 from forescale.formula import total
 from forescale.graph.ops import Collective
 from forescale.graph.per_block import PerBlock, RecomputeSplit, message_bytes
-from forescale.graph.stages import Picker, StageSums, sum_over_stages
+from forescale.graph.sharding import Degrees
+from forescale.graph.stages import Picker, StagePlan, StageSums, over_stages, sum_over_stages
 from forescale.memory.buffers import kept_whole
 from forescale.memory.deferred import deferred_of_step
 from forescale.memory.inputs import EvalContext, MemoryInputs
@@ -294,25 +296,79 @@ def _sharded(setting: EvalContext, inputs: Inputs, sums: StageSums) -> Passes:
 
 def _exposed_once(setting: EvalContext, inputs: Inputs, passes: Passes) -> Numeric:
     """Return what shows of the traffic of a whole step on every stage."""
-    overlap, (forward, backward, _) = setting.choices.overlap, passes
-    ahead = overlap.param_gather and not setting.choices.kernels.gathers_after_update
+    stages, degrees, (forward, backward, _) = inputs.stages, inputs.degrees, passes
+    waits: tuple[Numeric, Numeric] = (0.0, 0.0)
+    if setting.choices.overlap.bubbles and inputs.pipeline.in_closed_form:
+        waits = stage_waits(stages.index, degrees.vpp, forward, backward)
+    return _shown_once(setting, inputs.traffic, degrees, stages, (forward, backward), waits)
+
+
+def _shown_once(
+    setting: EvalContext,
+    traffic: DataTraffic,
+    degrees: Degrees,
+    stages: StagePlan,
+    cover: tuple[Numeric, Numeric],
+    waits: tuple[Numeric, Numeric],
+) -> Numeric:
+    """Return what shows of the traffic of a whole step behind a forward and a backward, and beyond waits."""
+    overlap, kernels = setting.choices.overlap, setting.choices.kernels
     return exposed_once(
-        inputs.traffic,
-        zero=inputs.degrees.zero,
-        forward=forward,
-        backward=backward,
-        layers=inputs.stages.num_layers,
-        reductions=setting.num_microbatches(inputs.degrees)
-        if setting.choices.kernels.reduces_every_microbatch
-        else 1.0,
+        traffic,
+        zero=degrees.zero,
+        forward=cover[0],
+        backward=cover[1],
+        layers=stages.num_layers,
+        reductions=setting.num_microbatches(degrees) if kernels.reduces_every_microbatch else 1.0,
         grad_reduce=overlap.grad_reduce,
-        param_gather=ahead,
+        param_gather=overlap.param_gather and not kernels.gathers_after_update,
         contention=setting.run.data_contention,
-        whole=kept_whole(pp=inputs.degrees.pp, reshard=setting.choices.reshard),
-        waits=stage_waits(inputs.stages.index, inputs.degrees.vpp, forward, backward)
-        if overlap.bubbles and inputs.pipeline.in_closed_form
-        else (0.0, 0.0),
+        whole=kept_whole(pp=degrees.pp, reshard=setting.choices.reshard),
+        waits=waits,
     )
+
+
+ENDLESS = 1e30
+"""Seconds of passes behind which all hides that can."""
+
+
+def least_exposed(setting: EvalContext, traffic: DataTraffic, degrees: Degrees, stages: StagePlan) -> Numeric:
+    """Return the seconds of a step's data-parallel traffic that show however long the passes are, (candidates,).
+
+    A bound for closed-form schedules: where waits hide traffic, of what shows once the first stage's alone, which never
+    waits.
+    """
+    shown = _shown_once(setting, traffic, degrees, stages, (ENDLESS, ENDLESS), (0.0, 0.0))
+    present = stages.multiplicity > 0
+    counts = present & (stages.index == 0) if setting.choices.overlap.bubbles else present
+    once = np.max(np.where(counts, shown, 0.0), axis=0)
+    if degrees.keeps_parameters:
+        return once
+    waits = _least_waits(setting, traffic, degrees, stages)
+    return once + setting.num_microbatches(degrees) * np.min(np.where(present, waits, np.inf), axis=0)
+
+
+def _least_waits(setting: EvalContext, traffic: DataTraffic, degrees: Degrees, stages: StagePlan) -> Numeric:
+    """Return what a micro-batch waits at least for gathers and reductions at stage 3, on every stage."""
+    overlap = setting.choices.overlap
+
+    def shown(block: ShardTraffic) -> Numeric:
+        gathered, reduced, _ = exposed_block(
+            block,
+            forward=ENDLESS,
+            backward=ENDLESS,
+            weight=None,
+            grad_reduce=overlap.grad_reduce,
+            param_gather=overlap.param_gather,
+            contention=setting.run.data_contention,
+        )
+        return gathered + reduced
+
+    whole = kept_whole(pp=degrees.pp, reshard=setting.choices.reshard)
+    total = over_stages(
+        stages, traffic.blocks.map(shown), lambda item: item, num_mtp=setting.model.num_mtp_layers
+    )
+    return at_stage_3(zero=degrees.zero * (1.0 - whole), sharded=total, otherwise=0.0 * total)
 
 
 def _exposed_ends(setting: EvalContext, inputs: Inputs) -> Numeric:
