@@ -6,8 +6,8 @@ its valid range.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from math import gcd, prod
+from collections.abc import Iterable, Mapping, Sequence
+from math import gcd, lcm, prod
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
@@ -100,6 +100,52 @@ class Formula(Struct, frozen=True, kw_only=True, array_like=True):
 
 
 ZERO = Formula(coefficients=(0,) * len(BASIS))
+
+
+def total(formulas: Iterable[Formula]) -> Formula:
+    """Return the sum of formulas."""
+    items = [*formulas]
+    divisor = lcm(1, *(item.divisor for item in items))
+    scaled = [item.times(divisor // item.divisor) for item in items]
+    sums = {
+        name: tuple(
+            map(
+                sum,
+                zip(
+                    ZERO.coefficients,
+                    *(getattr(item, name) for item in scaled if getattr(item, name)),
+                    strict=True,
+                ),
+            )
+        )
+        for name in ("coefficients", "split", "experts")
+    }
+    parts = {name: value if any(value) else () for name, value in sums.items()}
+    return Formula(**{**parts, "coefficients": sums["coefficients"]}, divisor=divisor)
+
+
+def product(*formulas: Formula) -> Formula:
+    """Return the product of formulas, of which at most one has parts that ranks divide."""
+    result = Formula(coefficients=(1, *ZERO.coefficients[1:]))
+    for factor in formulas:
+        parts = {
+            name: _product(
+                getattr(result, name) or result.coefficients, getattr(factor, name) or factor.coefficients
+            )
+            for name in ("coefficients", "split", "experts")
+            if name == "coefficients" or getattr(result, name) or getattr(factor, name)
+        }
+        result = Formula(**parts, divisor=result.divisor * factor.divisor)
+    return result
+
+
+def _product(left: Sequence[int], right: Sequence[int]) -> tuple[int, ...]:
+    terms = dict.fromkeys(BASIS, 0)
+    for (b, s), first in zip(BASIS, left, strict=True):
+        for (other_b, other_s), second in zip(BASIS, right, strict=True):
+            if first and second:
+                terms[b + other_b, s + other_s] += first * second
+    return tuple(terms.values())
 
 
 class TracedKernel(Struct, frozen=True, kw_only=True, array_like=True):
