@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from forescale.spec.model import Model
 from forescale.spec.trace import (
     COLLECTIVES,
-    COLLECTIVES,
     ZERO,
     Formula,
     Trace,
