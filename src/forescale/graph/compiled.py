@@ -21,6 +21,7 @@ from forescale.spec.trace import (
     TracedBlock,
     TracedKernel,
     TracedOperator,
+    extents_of,
     product,
     total,
 )
@@ -48,6 +49,13 @@ LINEAR: Final = {
 }
 """Operators whose backward needs none of their inputs, in addition to products with one small factor."""
 WIDTHS: Final[Mapping[str, int]] = {"bf16": 2, "fp16": 2}
+FIRST: Final = ("groups", "batch", "m", "k")
+"""Extents of the first factor of a product."""
+RESULT: Final = ("groups", "batch", "m", "n", "heads", "q_len", "v_dim")
+"""Those of the result of a product or of attention."""
+INPUTS_OF_ATTENTION: Final = (
+    ("heads", "q_len", "qk_dim"), ("kv_heads", "kv_len", "qk_dim"), ("kv_heads", "kv_len", "v_dim"),
+)  # fmt: skip
 FULL: Final = 3.5
 """Bytes per element from which on a tensor of a kernel counts as 32 bits wide."""
 REFERENCE: Final = (2.0, 4096.0)
@@ -100,9 +108,8 @@ class _Chain:
 
     def passes(self, kernel: TracedKernel) -> None:
         """Note a product behind the chain, which may read what the chain wrote."""
-        first, result = _input_bytes(kernel), _result_bytes(kernel)
-        if self.kernels and any(tensor.size == _size(first) for tensor in self.tensors):
-            self.write(result, inside=False)
+        if any(tensor.size == _size(_bytes(kernel, *FIRST)) for tensor in self.tensors):
+            self.write(_bytes(kernel, *RESULT), inside=False)
 
     def add(self, kernel: TracedKernel) -> None:
         """Add a kernel."""
@@ -201,12 +208,16 @@ def _compiled_trace(trace: Trace) -> Trace:
 @lru_cache(maxsize=256)
 def _compiled(block: TracedBlock, narrow: bool) -> TracedBlock:
     """Return a block of fused kernels, with what the partitioner saves of it."""
-    block = replace(block, operators=tuple(map(_with_mask, block.operators)))
-    numbered = [*enumerate(block.operators)]
-    forward = [*_fused(((i, kernel) for i, item in numbered for kernel in item.forward), narrow=narrow)]
-    backward = [
-        *_fused(((i, kernel) for i, item in numbered[::-1] for kernel in item.backward), narrow=narrow)
+    masked = [
+        replace(item, forward=tuple(map(_masked, item.forward)), backward=tuple(map(_masked, item.backward)))
+        for item in block.operators
     ]
+    numbered = [*enumerate(masked)]
+    parts = (
+        ((place, kernel) for place, item in numbered for kernel in item.forward),
+        ((place, kernel) for place, item in reversed(numbered) for kernel in item.backward),
+    )
+    forward, backward = ([*_fused(part, narrow=narrow)] for part in parts)
     operators = tuple(
         replace(
             operator,
@@ -216,43 +227,27 @@ def _compiled(block: TracedBlock, narrow: bool) -> TracedBlock:
         for number, operator in numbered
     )
     compiled = replace(block, operators=operators)
-    if not any(
-        kernel.kind.startswith(("product", "grouped")) for item in operators for kernel in item.forward
-    ):
+    if not any(item.kernel.kind.startswith(("product", "grouped")) for item in forward):
         return compiled
-    saved = total([*(item.needed for item in forward), *_saved_by_libraries(block)])
-    return _with_memory(
-        compiled, min(saved, block.saved_bytes, key=_size), [item.kernel for item in backward]
-    )
-
-
-def _with_memory(block: TracedBlock, saved: Formula, backward: list[TracedKernel]) -> TracedBlock:
-    """Return a block that saves some bytes; backward needs the tensors of one kernel more, at most what it did."""
+    saved = total([*(item.needed for item in forward), *_saved_by_libraries(masked)])
+    saved = min(saved, block.saved_bytes, key=_size)
     eager = max(block.backward_bytes, key=_size, default=block.saved_bytes)
-    work = [total([eager, block.saved_bytes.times(-1)])]
-    used = [total(item.extents[1:]) for item in backward if item.kind in FUSIBLE]
-    work = [min(*work, max(used, key=_size), key=_size)] if used else work
+    work = total([eager, block.saved_bytes.times(-1)])
+    used = [total(item.kernel.extents[1:]) for item in backward if item.kernel.kind in FUSIBLE]
+    work = min(work, max(used, key=_size, default=work), key=_size)
     return replace(
-        block,
+        compiled,
         saved_bytes=saved,
         forward_bytes=(total([saved, block.output_bytes]),),
-        backward_bytes=(total([saved, *work]),),
-    )
-
-
-def _with_mask(operator: TracedOperator) -> TracedOperator:
-    """Return an operator whose causal attention gets a mask, and keys and values of all heads.
-
-    transformers cannot look for packed sequences in a compiled graph, so that it makes the mask.
-    """
-    return replace(
-        operator,
-        forward=tuple(map(_masked, operator.forward)),
-        backward=tuple(map(_masked, operator.backward)),
+        backward_bytes=(total([saved, work]),),
     )
 
 
 def _masked(kernel: TracedKernel) -> TracedKernel:
+    """Return a kernel, with a mask if it is causal attention, and keys and values of all heads.
+
+    transformers cannot look for packed sequences in a compiled graph, so that it makes the mask.
+    """
     if not kernel.kind.endswith("causal"):
         return kernel
     batch, heads, _, *others = kernel.extents
@@ -260,51 +255,31 @@ def _masked(kernel: TracedKernel) -> TracedKernel:
     return replace(kernel, kind=kind, extents=(batch, heads, heads, *others))
 
 
-def _saved_by_libraries(block: TracedBlock) -> Iterator[Formula]:
+def _saved_by_libraries(operators: Iterable[TracedOperator]) -> Iterator[Formula]:
     """Yield what products with weights and attention keep: an input of several products once.
 
     Inputs of products whose weights are trained are not computed again, since backward would have to write them.
     """
     unread = dict[float, bool]()
-    for operator in block.operators:
+    for operator in operators:
         trained = any(kernel.kind.startswith(("product", "grouped")) for kernel in operator.weight)
         for kernel in operator.forward:
-            width = WIDTHS.get(kernel.dtype, 4)
             if kernel.kind.startswith("attention"):
-                batch, heads, kv_heads, q_len, kv_len, qk_dim, v_dim = kernel.extents
-                yield product(batch, heads, q_len, qk_dim).times(width * kernel.count)
-                for dim in (qk_dim, v_dim):
-                    yield product(batch, kv_heads, kv_len, dim).times(width * kernel.count)
+                yield from (_bytes(kernel, "batch", *names) for names in INPUTS_OF_ATTENTION)
             if kernel.kind.startswith(("product", "grouped")):
-                first = _input_bytes(kernel)
+                first = _bytes(kernel, *FIRST)
                 if trained and unread.get(_size(first), True):
                     unread[_size(first)] = False
                     yield first
             else:
-                unread[_size(_result_bytes(kernel))] = True
+                unread[_size(_bytes(kernel, *RESULT))] = True
 
 
-def _input_bytes(kernel: TracedKernel) -> Formula:
-    width = WIDTHS.get(kernel.dtype, 4)
-    if kernel.kind.startswith("grouped"):
-        groups, m, _, k = kernel.extents
-        return product(groups, m, k).times(width)
-    m, _, k, batch = kernel.extents
-    return product(m, k, batch).times(width)
-
-
-def _result_bytes(kernel: TracedKernel) -> Formula:
-    width = WIDTHS.get(kernel.dtype, 4)
-    if kernel.kind.startswith("attention"):
-        batch, heads, _, q_len, *_, v_dim = kernel.extents
-        return product(batch, heads, q_len, v_dim).times(width)
-    if kernel.kind.startswith("grouped"):
-        groups, m, n, _ = kernel.extents
-        return product(groups, m, n).times(width)
-    if kernel.kind.startswith("product"):
-        m, n, _, batch = kernel.extents
-        return product(m, n, batch).times(width)
-    return kernel.extents[2]
+def _bytes(kernel: TracedKernel, *names: str) -> Formula:
+    """Return the bytes of a tensor that has these extents of a kernel, those that its kind has."""
+    sizes = dict(zip(extents_of(kernel.kind), kernel.extents, strict=True))
+    known = [sizes[name] for name in names if name in sizes]
+    return sizes.get("written") or product(*known).times(WIDTHS.get(kernel.dtype, 4))
 
 
 def _size(value: Formula) -> float:

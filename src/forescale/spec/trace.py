@@ -45,6 +45,9 @@ def extents_of(kind: str) -> tuple[str, ...]:
     return ATTENTION if kind.startswith("attention") else TRAFFIC
 
 
+PARTS = ("coefficients", "split", "experts")
+
+
 class Formula(Struct, frozen=True, kw_only=True, array_like=True):
     """An exact polynomial of micro-batch size b and sequence length s on one rank.
 
@@ -92,10 +95,7 @@ class Formula(Struct, frozen=True, kw_only=True, array_like=True):
 
     def times(self, factor: int) -> Formula:
         """Return the product with a number."""
-        parts = {
-            name: tuple(factor * item for item in getattr(self, name))
-            for name in ("coefficients", "split", "experts")
-        }
+        parts = {name: tuple(factor * item for item in getattr(self, name)) for name in PARTS}
         return replace(self, **parts)
 
 
@@ -107,33 +107,21 @@ def total(formulas: Iterable[Formula]) -> Formula:
     items = [*formulas]
     divisor = lcm(1, *(item.divisor for item in items))
     scaled = [item.times(divisor // item.divisor) for item in items]
-    sums = {
-        name: tuple(
-            map(
-                sum,
-                zip(
-                    ZERO.coefficients,
-                    *(getattr(item, name) for item in scaled if getattr(item, name)),
-                    strict=True,
-                ),
-            )
-        )
-        for name in ("coefficients", "split", "experts")
-    }
-    parts = {name: value if any(value) else () for name, value in sums.items()}
-    return Formula(**{**parts, "coefficients": sums["coefficients"]}, divisor=divisor)
+    rows = [[getattr(item, part) for item in scaled if getattr(item, part)] for part in PARTS]
+    sums = [tuple(map(sum, zip(*row, strict=True))) for row in rows]
+    return Formula(coefficients=sums[0] or ZERO.coefficients, divisor=divisor, split=sums[1], experts=sums[2])
 
 
 def product(*formulas: Formula) -> Formula:
     """Return the product of formulas, of which at most one has parts that ranks divide."""
     result = Formula(coefficients=(1, *ZERO.coefficients[1:]))
     for factor in formulas:
+        rows = [[getattr(item, part) for item in (result, factor)] for part in PARTS]
+        whole = rows[0]
         parts = {
-            name: _product(
-                getattr(result, name) or result.coefficients, getattr(factor, name) or factor.coefficients
-            )
-            for name in ("coefficients", "split", "experts")
-            if name == "coefficients" or getattr(result, name) or getattr(factor, name)
+            name: _product(*(value or other for value, other in zip(row, whole, strict=True)))
+            for name, row in zip(PARTS, rows, strict=True)
+            if any(row)
         }
         result = Formula(**parts, divisor=result.divisor * factor.divisor)
     return result
