@@ -92,6 +92,14 @@ def test_products_and_parameters_stay(eager, compiled):
     assert block_of(compiled).num_launches < block_of(eager).num_launches / 2
 
 
+def test_grouped_products_keep_the_rows_of_all_experts_once():
+    config = {**SIZES, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
+    eager = traced_model(recorded_traces(config, seq_len=512), name="mixtral", hidden_size=HIDDEN)
+    saved, before = (size(block_of(model).saved_bytes) for model in (compiled_model(eager), eager))
+    inputs = 2 * (HIDDEN + FEED_FORWARD)  # of both products, for each of two experts of a token
+    assert 2 * TOKENS * (8 * HIDDEN + inputs) < saved < before
+
+
 def test_formulas_add_and_multiply_exactly():
     tokens = Formula(coefficients=(0, 0, 0, 1, 0, 0))
     half = Formula(coefficients=(1, 0, 0, 0, 0, 0), divisor=2, split=(4, 0, 0, 0, 0, 0))

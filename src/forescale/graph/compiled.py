@@ -49,9 +49,9 @@ LINEAR: Final = {
 }
 """Operators whose backward needs none of their inputs, in addition to products with one small factor."""
 WIDTHS: Final[Mapping[str, int]] = {"bf16": 2, "fp16": 2}
-FIRST: Final = ("groups", "batch", "m", "k")
-"""Extents of the first factor of a product."""
-RESULT: Final = ("groups", "batch", "m", "n", "heads", "q_len", "v_dim")
+FIRST: Final = ("batch", "m", "k")
+"""Extents of the first factor of a product; rows of grouped products are those of all groups."""
+RESULT: Final = ("batch", "m", "n", "heads", "q_len", "v_dim")
 """Those of the result of a product or of attention."""
 INPUTS_OF_ATTENTION: Final = (
     ("heads", "q_len", "qk_dim"), ("kv_heads", "kv_len", "qk_dim"), ("kv_heads", "kv_len", "v_dim"),
