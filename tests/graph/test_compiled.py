@@ -132,3 +132,4 @@ def test_operators_that_were_not_recorded_are_not_compiled():
     kernels = replace(plain.layout.kernels, compile="default")
     other = plain.with_layout(replace(plain.layout, kernels=kernels))
     assert fs.project(other).step_time_s == fs.project(plain).step_time_s
+    assert [note for note in fs.project(other).notes if note.topic == "compile"]
