@@ -33,7 +33,7 @@ def flags_of(row: dict[str, Any]) -> list[str]:
         flags += ["--param-dtype", "fp32", "--grad-dtype", "fp32", "--precision", "bf16"]
     else:
         flags += ["--moment-dtype", "bf16", "--grad-dtype", "bf16"]
-    flags += ["--recompute", "full"] * bool(row["ckpt"])
+    flags += ["--recompute", "full"] * bool(row["ckpt"]) + ["--compile", "default"] * bool(row.get("compile"))
     return [*map(str, flags)]
 
 

@@ -18,6 +18,7 @@ from forescale.cost.calibration import RunFactors
 from forescale.cost.eager import TRACED
 from forescale.cost.mesh import AXES, Group, Inside, Order, groups, order_of
 from forescale.formula import Term
+from forescale.graph.compiled import compiled_model
 from forescale.graph.layer import block_name
 from forescale.graph.ops import MeshAxis
 from forescale.graph.per_block import PerBlock, RecomputeSplit
@@ -159,6 +160,8 @@ def _recorded_blocks(question: Question, layout: Layout) -> Question:
     if recorded is None:
         return question
     types = replace(workload.precision, frozen=None)
+    if kernels.compile != "none":
+        recorded = compiled_model(recorded)
     return replace(
         question, model=recorded, workload=replace(workload, trainable=Trainable(), precision=types)
     )
@@ -190,7 +193,7 @@ def setting_of(question: Question, choices: StructuralOptions) -> EvalContext:
 
 def software_of(model: Model, choices: StructuralOptions) -> str | None:
     """Return the software whose losses count; recorded operators are priced one by one whatever the framework."""
-    return TRACED if model.traces else choices.software
+    return TRACED[choices.kernels.compile] if model.traces else choices.software
 
 
 def pricing_of(

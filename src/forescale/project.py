@@ -221,6 +221,7 @@ def _as_run(evaluation: Evaluation, prepared: Prepared, stages: MeasuredStep) ->
     )
 
 
+NOT_COMPILED = "compile has no effect: the operators of this layout were not recorded (docs/trace.md)"
 PRIORS = (
     "the efficiencies of {device} are priors, not fits: no kernel and no run of it was measured; "
     "forescale bench and forescale calibrate measure yours"
@@ -250,6 +251,8 @@ def _sourced(result: Projection, prepared: Prepared) -> Projection:
                 text=message_coverage(priced, prepared.inputs.pricing, experts=result.model.is_moe),
             ),
         )
+    if prepared.question.layout.kernels.compile != "none" and not prepared.question.model.traces:
+        notes = (*notes, Note(topic="compile", text=NOT_COMPILED))
     device = result.cluster.device
     if provenance(device, costs.kernel_calibration(device), costs.runs).origin == "priors":
         notes = (*notes, Note(topic="calibration", text=PRIORS.format(device=device.name)))

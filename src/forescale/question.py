@@ -184,7 +184,8 @@ class Question(ReprMixin, Struct, frozen=True, kw_only=True, eq=False):
     @property
     def run(self) -> RunFactors:
         """What whole runs lose on these devices under the software of the layout, or of what is searched."""
-        software = TRACED if self.model.traces else (self.strategy or self.space.base).software
+        layout = self.strategy or self.space.base
+        software = TRACED[layout.kernels.compile] if self.model.traces else layout.software
         return self.costs.run_factors(self.cluster.device, software)
 
     @property

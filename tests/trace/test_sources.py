@@ -1,5 +1,6 @@
 """Models by configuration, file and function, and what is wrong with them."""
 
+import importlib
 import json
 import sys
 
@@ -227,3 +228,46 @@ def test_the_command_writes_nothing_if_it_fails(tmp_path, capsys):
 def test_an_unknown_precision_is_refused(smollm3):
     with raises(ForescaleError, "not_one_of precision", value="fp8", allowed=("bf16", "autocast", "fp32")):
         trace_source(str(smollm3), seq_len=64, precisions=("fp8",))
+
+
+@pytest.mark.parametrize(("positions", "seq_len"), [(96, 48), (-1, 4096)])
+def test_the_default_length_is_half_of_the_positions(monkeypatch, positions, seq_len):
+    trace = importlib.import_module("forescale.trace")
+
+    def traced(_source, length, **_options):
+        raise LookupError(length)
+
+    monkeypatch.setattr(trace, "_traced", traced)
+    with pytest.raises(LookupError, match=f"^{seq_len}$"):
+        trace.trace_config({**SMALL, "max_position_embeddings": positions}, name="smollm3")
+
+
+def test_attention_to_the_best_keys_ends_the_valid_range():
+    from forescale.trace.sources import _thresholds
+
+    assert _thresholds({"index_topk": 16}) == (16,)
+    assert _thresholds({"index_topk": 16, "compress_rates": {"a": 4, "b": 128}, "window_size": 32}) == (
+        32,
+        64,
+    )
+
+
+def test_a_module_that_refuses_text_alone_gets_an_image_for_each_sequence():
+    import torch
+
+    from forescale.trace.sources import _further_inputs
+
+    class Captions(torch.nn.Module):
+        def forward(self, pixel_values, input_ids, labels=None):
+            return pixel_values
+
+    class Config:
+        vision_config = type("Vision", (), {"image_size": 24, "num_channels": 1})
+
+    (inputs,) = _further_inputs(Config(), Captions())
+    made = inputs(3, 5)
+    assert {name: tuple(item.shape) for name, item in made.items()} == {
+        "input_ids": (3, 5),
+        "labels": (3, 5),
+        "pixel_values": (3, 1, 24, 24),
+    }

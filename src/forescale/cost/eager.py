@@ -19,8 +19,9 @@ from forescale.records import record
 from forescale.spec import Device
 from forescale.struct import Struct
 
-TRACED = "torch-traced"
-"""Software of a model whose operators were recorded: what a run loses is in the prices of its kernels."""
+TRACED = {"none": "torch-traced", "default": "torch-compiled", "reduce-overhead": "torch-graphs"}
+"""Software of a model whose operators were recorded, by mode of torch.compile: what a run loses is in the prices of
+its kernels."""
 WIDTHS = {"fp32": "32", "tf32": "32", "int": "int"}
 
 
@@ -58,6 +59,8 @@ class EagerTable(Struct, frozen=True, kw_only=True):
     """Seconds per micro-batch in which the device waits after the host has waited for it."""
     kernel_interval_s: Seconds
     """Seconds of the host from one launch to the next."""
+    compiled_interval_s: Mapping[str, Seconds]
+    """The same of generated code, by software."""
     data_contention: Measure
     """Slowdown of kernels by what data-parallel ranks send (`RunFactors`)."""
     step: Residual
@@ -83,16 +86,20 @@ def eager_table() -> EagerTable:
     return record(EagerTable, packaged(name), "", name)
 
 
-def traced_factors(device: Device) -> RunFactors:
-    """Return what steps of recorded operators lose: products sustain a share, and the host launches every kernel."""
+def traced_factors(device: Device, software: str | None) -> RunFactors:
+    """Return what steps of recorded operators lose: products sustain a share, and the host launches every kernel.
+
+    In compiled code the host does not wait for the device.
+    """
     table = eager_table()
+    compiled = table.compiled_interval_s.get(software or "")
     products = dict.fromkeys(("bf16", "fp16", "tf32", "fp32"), table.sustained)
     return RunFactors(
         sustained={**products, "grouped": table.grouped},
         eager=True,
         data_contention=table.data_contention,
-        microbatch_overhead_s=table.microbatch_overhead_s,
-        kernel_interval_s=table.kernel_interval_s * device.host_pace,
+        microbatch_overhead_s=table.microbatch_overhead_s if compiled is None else 0.0,
+        kernel_interval_s=(table.kernel_interval_s if compiled is None else compiled) * device.host_pace,
         fit=table.fit,
     )
 

@@ -208,7 +208,11 @@ class Costs:
 
         What the host loses in a step is part of what was measured where blocks were.
         """
-        run = traced_factors(device) if software == TRACED else self.runs.factors(device, software)
+        run = (
+            traced_factors(device, software)
+            if software in TRACED.values()
+            else self.runs.factors(device, software)
+        )
         if self.anchor is None or not self.anchor.timed:
             return run
         return replace(run, microbatch_overhead_s=0.0, step_overhead_s=0.0)

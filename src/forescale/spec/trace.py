@@ -6,8 +6,8 @@ its valid range.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from math import gcd, prod
+from collections.abc import Iterable, Mapping, Sequence
+from math import gcd, lcm, prod
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
@@ -43,6 +43,9 @@ def extents_of(kind: str) -> tuple[str, ...]:
     if kind.startswith("grouped"):
         return GROUPED
     return ATTENTION if kind.startswith("attention") else TRAFFIC
+
+
+PARTS = ("coefficients", "split", "experts")
 
 
 class Formula(Struct, frozen=True, kw_only=True, array_like=True):
@@ -92,14 +95,45 @@ class Formula(Struct, frozen=True, kw_only=True, array_like=True):
 
     def times(self, factor: int) -> Formula:
         """Return the product with a number."""
-        parts = {
-            name: tuple(factor * item for item in getattr(self, name))
-            for name in ("coefficients", "split", "experts")
-        }
+        parts = {name: tuple(factor * item for item in getattr(self, name)) for name in PARTS}
         return replace(self, **parts)
 
 
 ZERO = Formula(coefficients=(0,) * len(BASIS))
+
+
+def total(formulas: Iterable[Formula]) -> Formula:
+    """Return the sum of formulas."""
+    items = [*formulas]
+    divisor = lcm(1, *(item.divisor for item in items))
+    scaled = [item.times(divisor // item.divisor) for item in items]
+    rows = [[getattr(item, part) for item in scaled if getattr(item, part)] for part in PARTS]
+    sums = [tuple(map(sum, zip(*row, strict=True))) for row in rows]
+    return Formula(coefficients=sums[0] or ZERO.coefficients, divisor=divisor, split=sums[1], experts=sums[2])
+
+
+def product(*formulas: Formula) -> Formula:
+    """Return the product of formulas, of which at most one has parts that ranks divide."""
+    result = Formula(coefficients=(1, *ZERO.coefficients[1:]))
+    for factor in formulas:
+        rows = [[getattr(item, part) for item in (result, factor)] for part in PARTS]
+        whole = rows[0]
+        parts = {
+            name: _product(*(value or other for value, other in zip(row, whole, strict=True)))
+            for name, row in zip(PARTS, rows, strict=True)
+            if any(row)
+        }
+        result = Formula(**parts, divisor=result.divisor * factor.divisor)
+    return result
+
+
+def _product(left: Sequence[int], right: Sequence[int]) -> tuple[int, ...]:
+    terms = dict.fromkeys(BASIS, 0)
+    for (b, s), first in zip(BASIS, left, strict=True):
+        for (other_b, other_s), second in zip(BASIS, right, strict=True):
+            if first and second:
+                terms[b + other_b, s + other_s] += first * second
+    return tuple(terms.values())
 
 
 class TracedKernel(Struct, frozen=True, kw_only=True, array_like=True):

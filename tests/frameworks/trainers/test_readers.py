@@ -439,3 +439,21 @@ def test_the_second_step_of_deepspeed_chat_trains_on_pairs(read):
     text = "deepspeed --num_gpus 4 main.py --model_name_or_path Qwen/Qwen2.5-7B-Instruct --zero_stage 2 --max_seq_len 512"
     text += " --per_device_train_batch_size 2 --num_padding_at_beginning 0\n"
     assert read(text, "run.sh", num_devices=None).layout_fields["micro_batch_size"] == 4
+
+
+@pytest.mark.parametrize(
+    ("line", "mode"),
+    [
+        ("torch_compile: false", None),
+        ("torch_compile: true", "default"),
+        ("torch_compile_mode: default", "default"),
+        ("torch_compile_mode: reduce-overhead", "reduce-overhead"),
+        ("torch_compile_mode: max-autotune", "reduce-overhead"),
+    ],
+)
+def test_torch_compile_is_read(read, line, mode):
+    assert read(f"{TRL}{line}\n").layout_fields.get("kernels", {}).get("compile") == mode
+
+
+def test_torch_compile_of_axolotl_is_read(read):
+    assert read(f"{AXOLOTL}torch_compile: auto\n").layout_fields["kernels"] == {"compile": "default"}

@@ -398,6 +398,11 @@ def _activations(settings: Settings) -> dict[str, Any]:
         fields["flash_attention"] = False
     if settings.flag("use_liger_kernel") or settings.flag("liger_loss"):
         fields["kernels"] = {"cross_entropy": "fused_linear", "fused": settings.flag("use_liger_kernel")}
+    mode = settings.text("torch_compile_mode")
+    if mode or settings.get("torch_compile") == "auto" or settings.flag("torch_compile"):
+        graphs = mode in ("reduce-overhead", "max-autotune")
+        compiled = {"compile": "reduce-overhead" if graphs else "default"}
+        fields["kernels"] = {**fields.get("kernels", {}), **compiled}
     return fields
 
 

@@ -100,6 +100,8 @@ def _values(question: Question, form: str) -> dict[str, Any]:
         values["attn_implementation"] = "disabled" if form == "llamafactory" else "eager"
     if layout.kernels.cross_entropy == "fused_linear":
         values["liger_loss" if form == "axolotl" else "use_liger_kernel"] = True
+    if layout.kernels.compile != "none":
+        values |= {"torch_compile": True, "torch_compile_mode": layout.kernels.compile}
     if workload.num_steps:
         values["max_steps"] = workload.num_steps
     if layout.zero == 0 and workload.trainable.is_all and types.activations == "bf16":
