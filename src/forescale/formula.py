@@ -55,7 +55,12 @@ class Formula(Struct, frozen=True, kw_only=True):
     @property
     def summary(self) -> str:
         """First paragraph of the docstring: the formula in words or symbols."""
-        return (inspect.getdoc(self.function) or "").split("\n\n")[0].replace("\n", " ")
+        return _summary(self.function)
+
+
+@functools.cache
+def _summary(function: Callable[..., Any]) -> str:
+    return (inspect.getdoc(function) or "").split("\n\n")[0].replace("\n", " ")
 
 
 REGISTRY: dict[str, Formula] = {}
@@ -154,9 +159,12 @@ class Term(NDArrayOperatorsMixin):
             index=self.index,
         )
 
-    def at(self, candidate: int = 0) -> TermNode:
-        """Return the tree of plain numbers for one candidate; equal subtrees are one object."""
-        return _node(self, candidate, None, {})
+    def at(self, candidate: int = 0, *, depth: int | None = None) -> TermNode:
+        """Return the tree of plain numbers for one candidate; equal subtrees are one object.
+
+        With `depth`, it ends below as many named quantities; arithmetic between them does not count.
+        """
+        return _node(self, candidate, None, -1 if depth is None else depth, {})
 
 
 class TermNode(Result, Struct, frozen=True, kw_only=True):
@@ -230,24 +238,31 @@ class TermNode(Result, Struct, frozen=True, kw_only=True):
             yield from node.walk()
 
 
-_Seen: TypeAlias = dict[tuple[int, int, int | None], TermNode]
+_Seen: TypeAlias = dict[tuple[int, int, int | None, int], TermNode]
+ARITHMETIC = frozenset({"+", "-", "×", "/", "^", "//", "max", "min", "ceil", "floor"})
+"""Names of terms that are plain arithmetic, not a quantity."""
+OPERATIONS = {"sum": "+", "sum of its parts": "+", "product": "×", "quotient": "/", "difference": "-"}
+"""Operation of terms by what they say of their formula, whatever their name."""
 
 
-def _node(term: Term, candidate: int, stage: int | None, seen: _Seen) -> TermNode:
+def _node(term: Term, candidate: int, stage: int | None, depth: int, seen: _Seen) -> TermNode:
     """Return the node of `term` for one candidate, and for one stage if one was picked above it."""
-    key = (id(term), candidate, stage)
+    key = (id(term), candidate, stage, depth)
     if key not in seen:
         origin, at, row = term, candidate, stage
         while origin.index is not None:
             at, row = _origin(origin.index, at, row, np.shape(origin.inputs[""].value)[-1])
             origin = origin.inputs[""]
+        arithmetic = term.name in ARITHMETIC or term.text in OPERATIONS
+        inputs = origin.inputs if depth or arithmetic else {}
+        below = depth if arithmetic else max(depth - 1, min(depth, 0))
         seen[key] = TermNode(
             name=term.name,
             value=_value_at(np.asarray(origin.value), at, row),
             unit=term.unit,
             source=term.source,
             text=term.text,
-            inputs=tuple((label, _node(part, at, row, seen)) for label, part in origin.inputs.items()),
+            inputs=tuple((label, _node(part, at, row, below, seen)) for label, part in inputs.items()),
             stage=row if np.ndim(origin.value) > 1 else None,
         )
     return seen[key]
