@@ -88,7 +88,7 @@ def _tidy(node: TermNode, label: str, seen: dict[int, tuple[TermNode, TermNode]]
 
 
 def _rebuilt(node: TermNode, label: str, seen: dict[int, tuple[TermNode, TermNode]]) -> TermNode:
-    if _is(node.value, 0.0):
+    if not node.inputs or _is(node.value, 0.0):
         return replace(node, inputs=(), unit=node.unit or _unit_of_label(label))
     inputs: Inputs = tuple((name, _tidy(part, name, seen)) for name, part in node.inputs)
     operation = operation_of(node)
