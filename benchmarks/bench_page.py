@@ -2,9 +2,9 @@
 
     python benchmarks/bench_page.py [--clients 200] [--questions 20] [--pause 1] [--popular N]
 
-Run by hand. Each question gets an answer, or a 429 that is repeated after its Retry-After; the time includes the wait. Any
-other status is printed. Without `--popular`, a question is rarely repeated (17,280 are possible), so that the page computes
-almost every answer; with it, the clients draw from N questions, and the one of rank k is drawn in proportion to 1 / k.
+Run by hand. Each question gets an answer, or a 429 that is repeated after its Retry-After; the time includes the wait.
+Any other status is printed. Without `--popular`, a question is rarely repeated (17,280 are possible), so that the page
+computes almost every answer; with it, the clients draw from N questions: the one of rank k in proportion to 1 / k.
 """
 
 from __future__ import annotations
