@@ -29,10 +29,11 @@ from forescale.errors import ForescaleError, cannot_listen
 from forescale.escaping import xml
 from forescale.version import __version__
 from forescale.view.page import FOLDER
+from forescale.web import LEVEL
 from forescale.web.asked import Query, address, of_search
 from forescale.web.guard import LONGEST_ADDRESS, Guard
 from forescale.web.protocol import Protocol
-from forescale.web.workers import LEVEL, BusyError, Work, Workers
+from forescale.web.workers import BusyError, Work, Workers
 
 STATIC = Path(__file__).parent / "static"
 KEEP_ALIVE_S = 30

@@ -37,6 +37,7 @@ from forescale.version import __version__
 from forescale.view.axes import CONFIG, colour, data_axis, value_axis
 from forescale.view.lines import Dot, Line, LineChart
 from forescale.view.page import figure, rasterised
+from forescale.web import LEVEL
 from forescale.web.asked import (
     FIELDS,
     Query,
@@ -51,7 +52,6 @@ from forescale.web.asked import (
     told,
 )
 from forescale.web.upload import as_text, measured, measured_text, uploaded
-from forescale.web.workers import LEVEL
 from forescale.whole_run import Phase, Prices, project_run
 
 

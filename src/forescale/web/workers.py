@@ -23,8 +23,6 @@ from forescale.errors import ForescaleError, timed_out
 Work: TypeAlias = str
 """Name of a function in `pages`, which only the workers load."""
 _CONTEXT = multiprocessing.get_context("forkserver")
-LEVEL = 5
-"""How far answers are compressed, of 9."""
 COLLECTED_AFTER = 100_000
 """New objects after which a process looks for cycles: an answer makes many, and hardly a cycle."""
 NICE = 10
