@@ -16,7 +16,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from urllib.parse import parse_qsl
 
 import uvicorn
@@ -93,7 +92,6 @@ MOST_KEPT = 3
 DRAWN = {"pictures": "text/html", "cost": "text/html", "gallery": "text/html", "card.svg": "image/svg+xml"}
 """Addresses that processes which draw answer, and the types of the answers."""
 JSON = "application/json"
-NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 EMBEDDED = {"Cross-Origin-Resource-Policy": "cross-origin"}
 """Header of pictures that other pages may show."""
 REMEMBERED = 128 * 2**20
@@ -356,10 +354,10 @@ def _size(key: tuple[str, ...], body: bytes | None) -> int:
 
 
 def _sent(
-    request: Request, body: bytes, kind: str = "text/html", headers: Mapping[str, str] = NO_HEADERS
+    request: Request, body: bytes, kind: str = "text/html", headers: Mapping[str, str] | None = None
 ) -> Response:
     """Return a compressed answer, as it is to a client that accepts it."""
-    more = {**headers, "Vary": "Accept-Encoding"}
+    more = {**(headers or {}), "Vary": "Accept-Encoding"}
     if "gzip" not in request.headers.get("accept-encoding", ""):
         return Response(gzip.decompress(body), media_type=kind, headers=more)
     return Response(body, media_type=kind, headers={**more, "Content-Encoding": "gzip"})
