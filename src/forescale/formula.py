@@ -55,7 +55,12 @@ class Formula(Struct, frozen=True, kw_only=True):
     @property
     def summary(self) -> str:
         """First paragraph of the docstring: the formula in words or symbols."""
-        return (inspect.getdoc(self.function) or "").split("\n\n")[0].replace("\n", " ")
+        return _summary(self.function)
+
+
+@functools.cache
+def _summary(function: Callable[..., Any]) -> str:
+    return (inspect.getdoc(function) or "").split("\n\n")[0].replace("\n", " ")
 
 
 REGISTRY: dict[str, Formula] = {}
@@ -154,9 +159,12 @@ class Term(NDArrayOperatorsMixin):
             index=self.index,
         )
 
-    def at(self, candidate: int = 0) -> TermNode:
-        """Return the tree of plain numbers for one candidate; equal subtrees are one object."""
-        return _node(self, candidate, None, {})
+    def at(self, candidate: int = 0, *, depth: int | None = None) -> TermNode:
+        """Return the tree of plain numbers for one candidate; equal subtrees are one object.
+
+        With `depth`, it ends where a tidy explanation of as many levels needs no more.
+        """
+        return _node(self, candidate, None, _Limit(depth=depth), {})
 
 
 class TermNode(Result, Struct, frozen=True, kw_only=True):
@@ -230,24 +238,58 @@ class TermNode(Result, Struct, frozen=True, kw_only=True):
             yield from node.walk()
 
 
-_Seen: TypeAlias = dict[tuple[int, int, int | None], TermNode]
+ARITHMETIC = frozenset({"+", "-", "×", "/", "^", "//", "max", "min", "ceil", "floor"})
+"""Names of terms that are plain arithmetic, not a quantity."""
+OPERATIONS = {"sum": "+", "sum of its parts": "+", "product": "×", "quotient": "/", "difference": "-"}
+"""Operation of terms by what they say of their formula, whatever their name."""
 
 
-def _node(term: Term, candidate: int, stage: int | None, seen: _Seen) -> TermNode:
+class _Limit(Struct, frozen=True, kw_only=True):
+    """How much of a tree is needed."""
+
+    depth: int | None = None
+    """Levels of inputs that are needed; all where it is None."""
+    above: frozenset[str] = frozenset()
+    """Operations into which a node of the same operation may be merged."""
+
+    def below(self, term: Term, merges: Callable[[], bool]) -> _Limit | None:
+        """Return the limit of the inputs of a term, None where they are not needed; it may merge with one of them."""
+        if self.depth is None:
+            return self
+        operation = OPERATIONS.get(term.text, "")
+        is_merged = operation != "" and merges()
+        if is_merged or (operation == term.name and operation in self.above):
+            return _Limit(depth=self.depth, above=self.above | {operation} if is_merged else self.above)
+        if self.depth > 0 or (not term.unit and (operation or term.name in ARITHMETIC)):
+            return _Limit(depth=max(self.depth - 1, 0), above=frozenset({operation}))
+        return None
+
+
+_Seen: TypeAlias = dict[tuple[int, int, int | None, _Limit], TermNode]
+
+
+def _node(term: Term, candidate: int, stage: int | None, limit: _Limit, seen: _Seen) -> TermNode:
     """Return the node of `term` for one candidate, and for one stage if one was picked above it."""
-    key = (id(term), candidate, stage)
+    key = (id(term), candidate, stage, limit)
     if key not in seen:
         origin, at, row = term, candidate, stage
         while origin.index is not None:
             at, row = _origin(origin.index, at, row, np.shape(origin.inputs[""].value)[-1])
             origin = origin.inputs[""]
+        value = _value_at(np.asarray(origin.value), at, row)
+        parts = origin.inputs
+        below = limit.below(
+            term, lambda: any(_value_at(np.asarray(part.value), at, row) == value for part in parts.values())
+        )
         seen[key] = TermNode(
             name=term.name,
-            value=_value_at(np.asarray(origin.value), at, row),
+            value=value,
             unit=term.unit,
             source=term.source,
             text=term.text,
-            inputs=tuple((label, _node(part, at, row, seen)) for label, part in origin.inputs.items()),
+            inputs=()
+            if below is None
+            else tuple((label, _node(part, at, row, below, seen)) for label, part in parts.items()),
             stage=row if np.ndim(origin.value) > 1 else None,
         )
     return seen[key]

@@ -186,6 +186,16 @@ def test_the_document_is_cut_at_the_depth_asked_for():
     assert node.to_json(depth=0)["tree"]["inputs"] == []
 
 
+@pytest.mark.parametrize("quantity", ["step_time", "memory.peak", "hfu", "params.per_device_max"])
+@pytest.mark.parametrize("depth", [0, 1, 4])
+def test_a_tree_of_few_levels_is_the_top_of_the_whole_tree(quantity, depth):
+    question = asked(moe(), cluster(8), Layout(tp=2, pp=2, dp_shard=2, sp=True), workload())
+    explainer = Explainer.from_question(question)
+    part, whole = explainer.node(quantity, depth=depth), explainer.node(quantity)
+    assert part.to_json(depth=depth)["tree"] == whole.to_json(depth=depth)["tree"]
+    assert len(list(part.walk())) < len(list(whole.walk())) or quantity.startswith("params")
+
+
 def test_unknown_quantity_names_the_nearest():
     with raises(UnknownNameError, "unknown_name quantity"):
         explain(asked(dense(), cluster(16), CASES[0][1], workload()), "step_tme")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import re
 import struct
@@ -27,6 +28,7 @@ from scripts import gallery
 
 NEUTRAL = urlencode([*SMALL, ("tp", "2"), ("pp", "2"), ("tokens", "1000000000000"), ("framework", "none")])
 QUERY = urlencode([*SMALL, ("tp", "2"), ("pp", "2"), ("tokens", "1000000000000")])
+KINDS = ("gzip", "identity", "gzip, deflate")
 FRAGMENT = {"hx-request": "true"}
 
 
@@ -287,6 +289,48 @@ def test_answers_are_remembered(client):
     first = page(client, "/project.json", query)
     patient = TestClient(client.app)
     assert page(patient, "/project.json", urlencode([("tp", "4"), *SMALL])) == first
+
+
+class Echo:
+    """Workers that answer with the parameters, and count."""
+
+    def __init__(self):
+        self.asked = 0
+
+    async def ask(self, _, work, query, *more):
+        self.asked += 1
+        await asyncio.sleep(0)
+        return gzip.compress(f"{work} {query}".encode())
+
+    def close(self):
+        pass
+
+
+def test_equal_questions_are_answered_together():
+    workers = Echo()
+    application = create_app(workers, workers, workers)
+
+    async def ask():
+        transport = httpx.ASGITransport(application)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as session:
+            return await asyncio.gather(
+                *(session.get(f"/project.json?{QUERY}", headers={"accept-encoding": kind}) for kind in KINDS)
+            )
+
+    answers = asyncio.run(ask())
+    assert workers.asked == 1
+    assert len({answer.text for answer in answers}) == 1
+    assert [answer.headers.get("content-encoding") for answer in answers] == ["gzip", None, "gzip"]
+
+
+def test_the_answers_that_are_kept_have_a_bounded_size(monkeypatch):
+    workers = Echo()
+    client = TestClient(create_app(workers, workers, workers))
+    monkeypatch.setattr("forescale.web.app.REMEMBERED", 200)
+    for devices in ("8", "16", "32", "64", "8"):
+        page(client, "/", urlencode([("devices", devices)]))
+    page(client, "/", urlencode([("devices", "8")]))
+    assert workers.asked == 5
 
 
 def test_a_framework_file_fills_the_form(client):

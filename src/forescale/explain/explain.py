@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from forescale.errors import UnknownNameError, not_one_of, out_of_range, required_with
 from forescale.evaluate import Evaluation, evaluate
-from forescale.formula import Term, TermNode, as_term, number_of, total, value_of
+from forescale.formula import ARITHMETIC, OPERATIONS, Term, TermNode, as_term, number_of, total, value_of
 from forescale.graph.counts import (
     EVERYTHING,
     CountKind,
@@ -58,7 +58,6 @@ UNITS = {
     "rate": "FLOP/s",
 }
 """Unit of an input by the end of its name, where nothing else says it."""
-_OPERATIONS = frozenset({"+", "-", "×", "/", "^", "//", "max", "min", "ceil", "floor"})
 
 
 def tidy(node: TermNode) -> TermNode:
@@ -68,13 +67,12 @@ def tidy(node: TermNode) -> TermNode:
 
 def is_operation(node: TermNode) -> bool:
     """Return whether the node is plain arithmetic, not a named quantity."""
-    return node.name in _OPERATIONS
+    return node.name in ARITHMETIC
 
 
 def operation_of(node: TermNode) -> str:
     """Return "+", "-", "×" or "/" where the node is that of its inputs, whatever its name; else ""."""
-    parts = {"sum": "+", "sum of its parts": "+", "product": "×", "quotient": "/", "difference": "-"}
-    return parts.get(node.text, "")
+    return OPERATIONS.get(node.text, "")
 
 
 def is_constant(node: TermNode) -> bool:
@@ -90,7 +88,7 @@ def _tidy(node: TermNode, label: str, seen: dict[int, tuple[TermNode, TermNode]]
 
 
 def _rebuilt(node: TermNode, label: str, seen: dict[int, tuple[TermNode, TermNode]]) -> TermNode:
-    if _is(node.value, 0.0):
+    if not node.inputs or _is(node.value, 0.0):
         return replace(node, inputs=(), unit=node.unit or _unit_of_label(label))
     inputs: Inputs = tuple((name, _tidy(part, name, seen)) for name, part in node.inputs)
     operation = operation_of(node)
@@ -305,7 +303,9 @@ def quantity_names() -> tuple[str, ...]:
     return (*SCALARS, *parts)
 
 
-def explain(question: Question, quantity: str, *, stage: int | None = None) -> TermNode:
+def explain(
+    question: Question, quantity: str, *, stage: int | None = None, depth: int | None = None
+) -> TermNode:
     """Return how `quantity` of one layout comes about: numbers with unit, formula, inputs and source.
 
     Parameters
@@ -314,6 +314,8 @@ def explain(question: Question, quantity: str, *, stage: int | None = None) -> T
         A name of `quantity_names()`, such as "step_time", "step_time.data_comm", "memory.activations" or "mfu".
     stage
         Pipeline rank whose memory is meant, from 0; the fullest by default.
+    depth
+        Levels of inputs that are needed; all by default. There may be more.
 
     Raises
     ------
@@ -326,7 +328,7 @@ def explain(question: Question, quantity: str, *, stage: int | None = None) -> T
     """
     if question.preset != "default":
         return explain_account(question, quantity, stage)
-    return Explainer.from_question(question).node(quantity, stage=stage)
+    return Explainer.from_question(question).node(quantity, stage=stage, depth=depth)
 
 
 class Quantity(Struct, frozen=True, kw_only=True):
@@ -364,11 +366,11 @@ class Explainer(Struct, frozen=True, kw_only=True):
         evaluation = evaluate(prepared.setting, prepared.inputs)
         return cls(question=question.over_sites(prepared.question), evaluation=evaluation)
 
-    def node(self, quantity: str, *, stage: int | None = None) -> TermNode:
+    def node(self, quantity: str, *, stage: int | None = None, depth: int | None = None) -> TermNode:
         """Return the tidy tree behind one quantity; of memory, that of one stage, the fullest by default."""
         if quantity not in quantity_names():
             raise UnknownNameError("quantity", quantity, quantity_names())
-        return tidy(self.term(quantity, stage=stage).renamed(quantity).at(0))
+        return tidy(self.term(quantity, stage=stage).renamed(quantity).at(depth=depth))
 
     def term(self, quantity: str, *, stage: int | None = None) -> Term:
         """Return the recorded quantity."""

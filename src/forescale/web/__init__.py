@@ -4,3 +4,6 @@
 which write what is shown: `asked` turns an address into a question and back, `upload` a framework's file, `charts`
 draws curves. Only this package imports FastAPI and its company.
 """
+
+LEVEL = 5
+"""Compression level of answers, of 9."""

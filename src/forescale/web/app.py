@@ -6,11 +6,13 @@ requests 429 with Retry-After.
 
 from __future__ import annotations
 
+import asyncio
+import gzip
 import json
 import socket
 from base64 import b64decode
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,7 +20,7 @@ from urllib.parse import parse_qsl
 
 import uvicorn
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse, StreamingResponse
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, StreamingResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.middleware.gzip import GZipMiddleware
 
@@ -26,6 +28,7 @@ from forescale.errors import ForescaleError, cannot_listen
 from forescale.escaping import xml
 from forescale.version import __version__
 from forescale.view.page import FOLDER
+from forescale.web import LEVEL
 from forescale.web.asked import Query, address, of_search
 from forescale.web.guard import LONGEST_ADDRESS, Guard
 from forescale.web.protocol import Protocol
@@ -88,10 +91,11 @@ MOST_KEPT = 3
 """Questions that are compared with the one of the form."""
 DRAWN = {"pictures": "text/html", "cost": "text/html", "gallery": "text/html", "card.svg": "image/svg+xml"}
 """Addresses that processes which draw answer, and the types of the answers."""
+JSON = "application/json"
 EMBEDDED = {"Cross-Origin-Resource-Policy": "cross-origin"}
 """Header of pictures that other pages may show."""
-REMEMBERED = 1024
-"""Answers that are kept."""
+REMEMBERED = 128 * 2**20
+"""Bytes of answers, compressed, and of their questions that are kept."""
 QUICK_S, DRAWN_S, LONG_S = 10.0, 30.0, 60.0
 """Seconds that an answer may take, and so a search that goes with it; what is drawn, by processes that stand back; and
 what is asked for by itself. A search ends then with the best so far, and how near it is to the proof."""
@@ -140,7 +144,7 @@ def create_app(
     )
     app.mount("/view", StaticFiles(directory=FOLDER), name="view")
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
-    app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)
+    app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=LEVEL)
     app.add_middleware(Guard, hosts=hosts)
     for path in ("/", "/compare", "/explain", "/launch", "/search"):
         app.get(path)(getattr(served, path[1:] or "form"))
@@ -188,7 +192,9 @@ class Pages:
 
     def __init__(self, quick: Workers, drawn: Workers, long: Workers) -> None:
         self._quick, self._drawn, self._long = quick, drawn, long
-        self._kept: OrderedDict[tuple[object, ...], str] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, ...], bytes] = OrderedDict()
+        self._kept_bytes = 0
+        self._running: dict[tuple[str, ...], asyncio.Task[bytes]] = {}
         self._waiting: Counter[str] = Counter()
 
     def close(self) -> None:
@@ -196,18 +202,29 @@ class Pages:
         for workers in (self._quick, self._drawn, self._long):
             workers.close()
 
-    async def _once(self, work: Work, query: Query, *more: object, workers: Workers | None = None) -> str:
-        """Return the answer to a question, which is remembered."""
+    async def _once(self, work: Work, query: Query, *more: object, workers: Workers | None = None) -> bytes:
+        """Return the compressed answer to a question, which is kept; equal questions are answered together."""
         key = (work, address(query), repr(more))
-        if key not in self._kept:
-            self._keep(key, await (workers or self._quick).ask(work, list(query), *more))
-        self._kept.move_to_end(key)
-        return self._kept[key]
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return self._kept[key]
+        if key not in self._running:
+            answer = (workers or self._quick).ask("compressed", work, list(query), *more)
+            self._running[key] = task = asyncio.ensure_future(answer)
+            task.add_done_callback(partial(self._finish, key))
+        return await asyncio.shield(self._running[key])
 
-    def _keep(self, key: tuple[object, ...], text: str) -> None:
-        self._kept[key] = text
-        if len(self._kept) > REMEMBERED:
-            self._kept.popitem(last=False)
+    def _finish(self, key: tuple[str, ...], task: asyncio.Task[bytes]) -> None:
+        """Keep the answer of a task that ended with one."""
+        del self._running[key]
+        if not task.cancelled() and task.exception() is None:
+            self._keep(key, task.result())
+
+    def _keep(self, key: tuple[str, ...], body: bytes) -> None:
+        self._kept_bytes += _size(key, body) - _size(key, self._kept.pop(key, None))
+        self._kept[key] = body
+        while self._kept_bytes > REMEMBERED:
+            self._kept_bytes -= _size(*self._kept.popitem(last=False))
 
     @contextmanager
     def _turn(self, request: Request) -> Iterator[None]:
@@ -232,52 +249,53 @@ class Pages:
         """Return the page, or of a change of the form its answer alone."""
         query = asked(request)
         if not request.headers.get("hx-request"):
-            return HTMLResponse(await self._once("form", query))
-        link = address(query)
-        return HTMLResponse(await self._once("answer", query), headers={"HX-Push-Url": f"/?{link}"})
+            return _sent(request, await self._once("form", query))
+        return _sent(
+            request, await self._once("answer", query), headers={"HX-Push-Url": f"/?{address(query)}"}
+        )
 
     async def drawn(self, work: Work, kind: str, request: Request) -> Response:
         """Return what one of the processes that draw answers."""
         answer = await self._once(work, asked(request), workers=self._drawn)
-        return Response(answer, media_type=kind, headers=EMBEDDED if work == "card" else None)
+        return _sent(request, answer, kind, EMBEDDED if work == "card" else {})
 
     async def card_png(self, request: Request) -> Response:
         """Return the answer as a picture."""
-        text = await self._once("card_png", asked(request), workers=self._drawn)
-        return Response(b64decode(text), media_type="image/png", headers=EMBEDDED)
+        body = await self._once("card_png", asked(request), workers=self._drawn)
+        return Response(b64decode(gzip.decompress(body)), media_type="image/png", headers=EMBEDDED)
 
     async def compare(self, request: Request) -> Response:
         """Return the question next to those that were kept, whose addresses are the parameters `with`."""
         kept = [parse_qsl(text) for text in request.query_params.getlist("with")[:MOST_KEPT]]
-        return HTMLResponse(await self._once("compare", asked(request, "with"), *kept, workers=self._drawn))
+        return _sent(request, await self._once("compare", asked(request, "with"), *kept, workers=self._drawn))
 
     async def explain(self, request: Request) -> Response:
         """Return the tree of one number."""
-        return HTMLResponse(await self._explained(request, "explain"))
+        return _sent(request, await self._explained(request, "explain"))
 
     async def launch(self, request: Request) -> Response:
         """Return the layout as a framework's files, to read or to save."""
         to, file, query = _said(request, "to"), _said(request, "file"), asked(request, "to", "file")
         if not file:
-            return HTMLResponse(await self._once("launch", query, to, workers=self._drawn))
-        text = await self._once("launch_file", query, to, file, workers=self._drawn)
+            return _sent(request, await self._once("launch", query, to, workers=self._drawn))
+        body = await self._once("launch_file", query, to, file, workers=self._drawn)
         name = file.rpartition("/")[2].replace('"', "")
-        return PlainTextResponse(text, headers={"Content-Disposition": f'attachment; filename="{name}"'})
+        return _sent(request, body, "text/plain", {"Content-Disposition": f'attachment; filename="{name}"'})
 
     async def searched(self, work: Work, request: Request) -> Response:
         """Return what takes a search: what would make the layout fit, or the front of step time and memory."""
         with self._turn(request):
-            return HTMLResponse(await self._once(work, asked(request), workers=self._long))
+            return _sent(request, await self._once(work, asked(request), workers=self._long))
 
     async def project_json(self, request: Request) -> Response:
         """Return what `forescale project --json` prints."""
-        return _json(await self._once("document", asked(request)))
+        return _sent(request, await self._once("document", asked(request)), JSON)
 
     async def explain_json(self, request: Request) -> Response:
         """Return what `forescale explain --json` prints."""
-        return _json(await self._explained(request, "explain_document"))
+        return _sent(request, await self._explained(request, "explain_document"), JSON)
 
-    async def _explained(self, request: Request, work: Work) -> str:
+    async def _explained(self, request: Request, work: Work) -> bytes:
         quantity, stage = _said(request, "quantity", "step_time"), _said(request, "stage")
         return await self._once(
             work, asked(request, "quantity", "stage"), quantity, stage, workers=self._drawn
@@ -286,7 +304,8 @@ class Pages:
     async def search_json(self, request: Request) -> Response:
         """Return what `forescale search --json` prints, after the whole search."""
         with self._turn(request):
-            return _json(await self._once("search_document", asked(request), LONG_S, workers=self._long))
+            body = await self._once("search_document", asked(request), LONG_S, workers=self._long)
+            return _sent(request, body, JSON)
 
     async def read(self, request: Request) -> Response:
         """Return what a framework's file, which is the body, asks; the parameter `name` is what it is called."""
@@ -302,7 +321,8 @@ class Pages:
             text = f"the file is larger than the {LARGEST_FILE // 2**20} MiB that are read"
             return JSONResponse({"error": text}, status_code=413)
         name = _said(request, "name", "file")[:200]
-        return _json(await self._drawn.ask("read", asked(request, "name"), name, bytes(body)))
+        answer = await self._drawn.ask("compressed", "read", asked(request, "name"), name, bytes(body))
+        return _sent(request, answer, JSON)
 
     async def search(self, request: Request) -> Response:
         """Stream how far the search is, and the best layouts at its end; with the parameter `soon`, a short one."""
@@ -311,9 +331,9 @@ class Pages:
         return StreamingResponse(events, media_type="text/event-stream")
 
     async def _events(self, request: Request, query: Query, limit: float) -> AsyncIterator[str]:
-        key = ("search", address(query), limit)
+        key = ("search", address(query), repr(limit))
         if key in self._kept:
-            yield _event("found", self._kept[key])
+            yield _event("found", gzip.decompress(self._kept[key]).decode())
             return
         try:
             with self._turn(request):
@@ -321,7 +341,7 @@ class Pages:
                     if kind == "news":
                         yield _event("progress", json.dumps(result))
                     else:
-                        self._keep(key, result)
+                        self._keep(key, gzip.compress(result.encode(), LEVEL))
                         yield _event(kind, result)
         except BusyError:
             yield _event("busy", str(RETRY_AFTER_S))
@@ -329,8 +349,18 @@ class Pages:
             yield _event("failed", str(error))
 
 
-def _json(text: str) -> Response:
-    return Response(text, media_type="application/json")
+def _size(key: tuple[str, ...], body: bytes | None) -> int:
+    return 0 if body is None else len(body) + sum(map(len, key))
+
+
+def _sent(
+    request: Request, body: bytes, kind: str = "text/html", headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return a compressed answer, as it is to a client that accepts it."""
+    more = {**(headers or {}), "Vary": "Accept-Encoding"}
+    if "gzip" not in request.headers.get("accept-encoding", ""):
+        return Response(gzip.decompress(body), media_type=kind, headers=more)
+    return Response(body, media_type=kind, headers={**more, "Content-Encoding": "gzip"})
 
 
 def _sentence(text: str, field: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
@@ -36,6 +37,7 @@ from forescale.version import __version__
 from forescale.view.axes import CONFIG, colour, data_axis, value_axis
 from forescale.view.lines import Dot, Line, LineChart
 from forescale.view.page import figure, rasterised
+from forescale.web import LEVEL
 from forescale.web.asked import (
     FIELDS,
     Query,
@@ -94,7 +96,7 @@ def _dot(point: WhatIf) -> Dot:
 
 
 Tell: TypeAlias = Callable[[object], None]
-TELLING = ("search", "search_document")
+TELLING = ("search",)
 """What tells how far it is, before its answer."""
 TARGETS = tuple(name for writer in WRITERS for name in writer.frameworks)
 WHAT_IF = (
@@ -145,6 +147,11 @@ TEMPLATES.filters["layout"] = phrases.layout
 def filled(name: str, **values: object) -> str:
     """Return a template with its values."""
     return TEMPLATES.get_template(name).render(**values)
+
+
+def compressed(work: str, query: Query, *more: object) -> bytes:
+    """Return the answer of one of these functions as it is sent."""
+    return gzip.compress(globals()[work](query, *more).encode(), LEVEL)
 
 
 @lru_cache(maxsize=64)
@@ -264,7 +271,7 @@ def explain(query: Query, quantity: str, stage: str) -> str:
     request = question(query)
     return filled(
         "explain.html",
-        node=_tree(request, quantity, stage).to_json(depth=DEPTH)["tree"],
+        node=_tree(request, quantity, stage, DEPTH).to_json(depth=DEPTH)["tree"],
         quantity=quantity,
         stage=stage,
         layout=phrases.layout(request.layout),
@@ -358,9 +365,9 @@ def _ranked(query: Query, projections: Sequence[Projection]) -> list[tuple[Proje
     return [(one, _layout(query, one), one.run_cost(price)) for one in projections]
 
 
-def search_document(tell: Tell, query: Query, limit: float) -> str:
+def search_document(query: Query, limit: float) -> str:
     """Return what `forescale search --json` prints."""
-    return json.dumps(_searched(tell, query, limit).to_json())
+    return json.dumps(_searched(lambda _: None, query, limit).to_json())
 
 
 def _searched(tell: Tell, query: Query, limit: float) -> SearchResult:
@@ -374,10 +381,10 @@ def _searched(tell: Tell, query: Query, limit: float) -> SearchResult:
     return replace(result, price_per_device_hour=price)
 
 
-def _tree(request: Question, quantity: str, stage: str) -> TermNode:
+def _tree(request: Question, quantity: str, stage: str, depth: int | None = None) -> TermNode:
     if stage and not (stage.isdecimal() and len(stage) < 10):
         raise out_of_range("stage", stage[:20], "a number from 0")
-    return explained(request, quantity, stage=int(stage) if stage else None)
+    return explained(request, quantity, stage=int(stage) if stage else None, depth=depth)
 
 
 def _line(query: Query, request: Question, command: str, *more: str) -> str | None:

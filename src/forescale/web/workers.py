@@ -6,6 +6,7 @@ What takes longer than its limit is ended with its process, and so is what nobod
 from __future__ import annotations
 
 import asyncio
+import gc
 import multiprocessing
 import os
 import tempfile
@@ -22,6 +23,8 @@ from forescale.errors import ForescaleError, timed_out
 Work: TypeAlias = str
 """Name of a function in `pages`, which only the workers load."""
 _CONTEXT = multiprocessing.get_context("forkserver")
+COLLECTED_AFTER = 100_000
+"""New objects after which a process looks for cycles: an answer makes many, and hardly a cycle."""
 NICE = 10
 """How far processes stand back whose questions take long."""
 
@@ -149,6 +152,8 @@ def _serve(there: Connection, nice: int) -> None:
     from forescale.web.asked import form_error
 
     os.nice(nice)
+    gc.freeze()
+    gc.set_threshold(COLLECTED_AFTER)
     with tempfile.TemporaryDirectory(prefix="forescale-") as folder:
         tempfile.tempdir = folder
         confine(Path(folder))
