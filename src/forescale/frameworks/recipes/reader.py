@@ -66,8 +66,7 @@ class RecipeReader(Signed):
         text, notes = read_text(path), list[str]()
         takes_last = packaged("recipes", self.name).get("takes_last")
         content = parse_mapping(text, path, partial(parse_yaml, repeated=notes if takes_last else None))
-        content = _composed(content, path)
-        parsed = read_recipe(self.name, content, path, options, key_lines(text, path.suffix))
+        parsed = read_recipe(self.name, _composed(content, path), path, options, key_lines(text, path.suffix))
         return replace(parsed, notes=(*notes, *parsed.notes))
 
 
