@@ -245,11 +245,11 @@ class LaunchReader(Signed):
     def started(
         self,
         commands: Sequence[Sequence[str]],  # noqa: ARG002  (of readers that follow other programs)
-        path: Path,  # noqa: ARG002
+        path: Path,
         options: Options,  # noqa: ARG002
-    ) -> ParsedFile | None:
-        """Return what a program that is no trainer by its name says; None where none is read."""
-        return None
+    ) -> ParsedFile:
+        """Return what a program that is no trainer by its name says."""
+        raise ReaderError(path, wording.wrong_format("a command that trains", "it starts no known trainer"))
 
 
 def accelerated(launch: Launch, path: Path, options: Options) -> ParsedFile | None:
