@@ -149,7 +149,7 @@ def read_arguments(
         num_devices=explicit.num_devices or line.num_devices,
         options=explicit,
         unknown=line.unknown,
-        framework="megatron-core" if line.fork is None else line.fork.framework,
+        framework=line.framework,
     )
     return replace(parsed, layout_fields={**parsed.layout_fields, **sharded}) if sharded else parsed
 
@@ -327,5 +327,5 @@ def _lay_case(settings: Settings, case: Mapping[str, Any]) -> None:
             settings.set(ALLOCATOR[0], str(environment[name]))
     if others := [key for key in case if key.startswith(f"{ARGUMENTS}_")]:
         settings.note(f"{ARGUMENTS} is read; {', '.join(others)} beside it are not")
-    if (mode := case.get("MODE", "pretraining")) != "pretraining":
-        settings.note(f"MODE is {mode}: what is projected is a step of training with these flags")
+    if case.get("MODE") == "inference":
+        settings.refuse(wording.wrong_format("a configuration that trains", "its MODE is inference"))

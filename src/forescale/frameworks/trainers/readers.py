@@ -54,6 +54,8 @@ def read_mapping(
     content = _first_form(content)
     flags = flags_of(content)
     others = {key: value for key, value in content.items() if key not in flags}
+    if flags:
+        record = replace(record, defaults={**record.defaults, **record.megatron_defaults})
     keys = classified(others, record, path, lines, strict=options.strict)
     run = Training(
         settings=keys.settings,
@@ -185,11 +187,7 @@ class LaunchReader(Signed):
         shell = follow(text, options.variables, str(path), script, options.arguments)
         runs = [(form, at, words) for words in shell.commands for form, at in [_program(words)] if form]
         if not runs:
-            if (parsed := self.started(shell.commands, path, options)) is not None:
-                return replace(parsed, format=self.name)
-            raise ReaderError(
-                path, wording.wrong_format("a command that trains", "it starts no known trainer")
-            )
+            return replace(self.started(shell.commands, path, options), format=self.name)
         form, at, words = runs[0]
         if form == BRIDGE:
             return self.overrides(words, at, path, options)
