@@ -28,7 +28,7 @@ class Token(Struct, frozen=True):
     """A piece of shell text."""
 
     kind: str
-    """`op`, `word` (raw text, quotes included), `array` (NAME=(…)), `text` (a here-document or -string), or output's `file`."""
+    """`op`, `word` (raw text, quotes included), `array` (NAME=(…)), `text` (a here-document or -string) or `file`."""
     text: str
     words: tuple[str, ...] = ()
     """Raw words of an array; the operator before a file."""
