@@ -230,7 +230,7 @@ def test_a_launcher_of_hydra_names_the_file_that_trains(tmp_path):
 
 def test_overrides_of_megatron_bridge_ask_for_the_model_of_their_recipe(tmp_path):
     text = "train:\n  global_batch_size: 64\n  micro_batch_size: 1\ndataset:\n  seq_length: 2048\nmodel:\n"
-    degrees = "  expert_model_parallel_size: 4\n  tensor_model_parallel_size: 2\n"
+    degrees = "  expert_model_parallel_size: 4\n  tensor_model_parallel_size: 2\n  sequence_parallel: true\n"
     (tmp_path / "a.yaml").write_text(text + degrees)
     options = Options(num_devices=8, model=load_model("qwen3-30b-a3b"), strict=False)
     parsed = read_file(tmp_path / "a.yaml", options)
