@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 from msgspec.structs import replace
 
 from forescale import wording
-from forescale.errors import ForescaleError, ReaderError, UnknownKeyError
+from forescale.errors import ForescaleError, MissingError, ReaderError, UnknownKeyError
 from forescale.files import parse_json, read_text
 from forescale.frameworks.detect import Signed
 from forescale.frameworks.megatron.arguments import ALLOCATOR, parse_arguments, yaml_keys
@@ -19,7 +19,7 @@ from forescale.frameworks.megatron.engine import lay_engine, lay_recompute, pars
 from forescale.frameworks.megatron.forks import DEEPSPEED, misspelt
 from forescale.frameworks.megatron.laws import ParsedConfig, check_settings
 from forescale.frameworks.megatron.layout import KERNELS, check_param_gather, read_strategy
-from forescale.frameworks.megatron.model import describes_model, read_model
+from forescale.frameworks.megatron.model import describes_model, open_sizes, read_model
 from forescale.frameworks.megatron.run import has_tower, lay_program, read_workload
 from forescale.frameworks.reading import Options, ParsedFile, explicit_fields, unknown_of
 from forescale.frameworks.settings import Settings, errors_of
@@ -175,7 +175,7 @@ def read_settings(
     num_devices, layout = num_devices or options.num_devices, options.layout
     overridden = settings.override(options.over, OVER)
     settings.ask(SIZES)
-    _refuse_old(settings)
+    _refuse_incomplete(settings, options)
     try:
         with errors_of(settings.where):
             other = None if describes_model(settings) else options.model
@@ -255,10 +255,13 @@ GONE = {
 """Flags that Megatron-LM stops at, and what says it today (arguments.py, validate_args)."""
 
 
-def _refuse_old(settings: Settings) -> None:
+def _refuse_incomplete(settings: Settings, options: Options) -> None:
+    """Refuse flags that are gone, and settings without a length, with all sizes that they lack."""
     for key, today in GONE.items():
         if settings.get(key) not in (None, False):
             settings.refuse(wording.removed(settings.spell(key), f"use {settings.spell(today)}"))
+    if options.layout and "seq_length" not in settings and "decoder_seq_length" not in settings:
+        raise MissingError.of(settings.where, open_sizes(settings, options))
 
 
 def _nested(text: str, path: Path, *, strict: bool) -> tuple[Settings, tuple[str, ...]]:
