@@ -14,7 +14,7 @@ from forescale.errors import ForescaleError, MissingError, ReaderError, UnknownK
 from forescale.files import parse_json, read_text
 from forescale.frameworks.detect import Signed
 from forescale.frameworks.megatron.arguments import ALLOCATOR, parse_arguments, yaml_keys
-from forescale.frameworks.megatron.ask import ask
+from forescale.frameworks.megatron.ask import DECIDING, ask, open_facts
 from forescale.frameworks.megatron.engine import lay_engine, lay_recompute, parse_config, read_engine
 from forescale.frameworks.megatron.forks import DEEPSPEED, misspelt
 from forescale.frameworks.megatron.laws import ParsedConfig, check_settings
@@ -45,7 +45,7 @@ OVER = {
 }
 """Words of a plan that stand for a setting of their own."""
 SIZES = (*OVER.values(), "num_layers", "hidden_size", "num_attention_heads")
-"""Keys that a projection needs or goes by: those that are variables are asked for all at once."""
+"""Keys that a projection needs or goes by."""
 _SECTIONS = ("language_model", "model_parallel")
 """Tables of --yaml-cfg; its other keys stand beside them."""
 _NESTED = re.compile(rf"^(?:{'|'.join(_SECTIONS)}):", re.MULTILINE)
@@ -174,7 +174,6 @@ def read_settings(
     """
     num_devices, layout = num_devices or options.num_devices, options.layout
     overridden = settings.override(options.over, OVER)
-    settings.ask(SIZES)
     _refuse_incomplete(settings, options)
     try:
         with errors_of(settings.where):
@@ -260,8 +259,11 @@ def _refuse_incomplete(settings: Settings, options: Options) -> None:
     for key, today in GONE.items():
         if settings.get(key) not in (None, False):
             settings.refuse(wording.removed(settings.spell(key), f"use {settings.spell(today)}"))
+    facts = open_facts(settings, {}, "", DECIDING)
     if options.layout and "seq_length" not in settings and "decoder_seq_length" not in settings:
-        raise MissingError.of(settings.where, open_sizes(settings, options))
+        facts += open_sizes(settings, options)
+    if facts:
+        raise MissingError.of(settings.where, facts)
 
 
 def _nested(text: str, path: Path, *, strict: bool) -> tuple[Settings, tuple[str, ...]]:
