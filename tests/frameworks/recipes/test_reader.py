@@ -239,6 +239,8 @@ def test_overrides_of_megatron_bridge_ask_for_the_model_of_their_recipe(tmp_path
     assert any("recipe" in text for text in parsed.warnings)
     command = "torchrun --nproc_per_node=8 run_recipe.py --recipe qwen3_8b_sft_config model.tensor_model_parallel_size=2"
     sizes = "train.micro_batch_size=1 train.global_batch_size=8 dataset.seq_length=1024"
-    (tmp_path / "run.sh").write_text(f"{command} {sizes}\n")
+    loop = f'for C in 2,4 4,2; do IFS=, read -r TP GBS <<< "$C"; {command} {sizes}; done\n'
+    (tmp_path / "run.sh").write_text(loop.replace("size=2 ", "size=$TP ", 1))
     parsed = read_file(tmp_path / "run.sh", Options(model_of=load_model, strict=False))
+    assert "it starts 2 trainings; the first is read" in parsed.notes
     assert (parsed.model.name, parsed.layout_fields["tp"], parsed.num_devices) == ("qwen3-8b", 2, 8)

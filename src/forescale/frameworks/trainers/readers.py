@@ -189,8 +189,10 @@ class LaunchReader(Signed):
         if not runs:
             return replace(self.started(shell.commands, path, options), format=self.name)
         form, at, words = runs[0]
+        several = (f"it starts {counted(len(runs), 'training')}; the first is read",) if len(runs) > 1 else ()
         if form == BRIDGE:
-            return self.overrides(words, at, path, options)
+            parsed = self.overrides(words, at, path, options)
+            return replace(parsed, notes=(*several, *parsed.notes))
         if form == PERFORMANCE:
             return read_performance(_arguments(long_options(words[at:]))[0], path, options)
         launch = launch_of(words[:at] if form != RECIPE else ["torchrun", *words[at:]])
@@ -215,7 +217,6 @@ class LaunchReader(Signed):
         content = {**_content(file), **values} if file is not None else values
         accelerate = accelerated(launch, path, outer)
         parsed = read_mapping(content, form, path, options, lines={}, launch=accelerate, devices=devices)
-        several = (f"it starts {counted(len(runs), 'training')}; the first is read",) if len(runs) > 1 else ()
         return replace(parsed, format=self.name, notes=(*several, *parsed.notes))
 
     def overrides(self, words: Sequence[str], at: int, path: Path, options: Options) -> ParsedFile:
