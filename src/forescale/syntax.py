@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -146,6 +146,20 @@ def _alike(one: Any, other: Any) -> bool:  # noqa: ANN401  (nodes of a lazy impo
     return isinstance(one.value, str) and (one.tag, one.value) == (other.tag, other.value)
 
 
+def _repeated(keys: Sequence[tuple[object, Any, Any]]) -> Iterator[tuple[str, Any]]:
+    """Yield each key that a mapping of YAML gives a second value, and its place; null is no value."""
+    seen: dict[object, Any] = {}
+    for key, key_node, value_node in keys:
+        name = key if isinstance(key, str) else repr(key)
+        if isinstance(key, str) and name in seen and not _alike(seen[name], value_node):
+            yield f"the key {key!r} is given twice", key_node.start_mark
+        elif value_node.tag != "tag:yaml.org,2002:null":
+            seen[name] = value_node
+
+
+_MERGE = "tag:yaml.org,2002:merge"
+
+
 @cache
 def _yaml_loader() -> Any:  # noqa: ANN401  (the class is made from a lazy import)
     import re
@@ -167,20 +181,15 @@ def _yaml_loader() -> Any:  # noqa: ANN401  (the class is made from a lazy impor
             super().fetch_flow_collection_start(token)
 
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-            seen: dict[object, yaml.Node] = {}
-            for key_node, value_node in node.value:
-                if key_node.tag == "tag:yaml.org,2002:merge":
-                    continue
-                key = self.construct_object(key_node, deep=True)
-                if isinstance(key, str) and key in seen and not _alike(seen[key], value_node):
-                    violation = f"the key {key!r} is given twice"
-                    if self.repeated is not None:
-                        place = key_node.start_mark.line + 1
-                        self.repeated.append(f"{violation}: that of line {place} counts")
-                        continue
-                    raise yaml.MarkedYAMLError(problem=violation, problem_mark=key_node.start_mark)
-                if value_node.tag != "tag:yaml.org,2002:null":
-                    seen[key if isinstance(key, str) else repr(key)] = value_node
+            keys = [
+                (self.construct_object(key, deep=True), key, value)
+                for key, value in node.value
+                if key.tag != _MERGE
+            ]
+            for problem, mark in _repeated(keys):
+                if self.repeated is None:
+                    raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
+                self.repeated.append(f"{problem}: that of line {mark.line + 1} counts")
             return super().construct_mapping(node, deep=deep)
 
     number = re.compile(r"^[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9]+)[eE][-+]?[0-9]+$")

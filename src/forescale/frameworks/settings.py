@@ -215,17 +215,6 @@ class Settings(Getters):
         text = f"line {line}" if isinstance(line, int) else line
         return f" ({text})" if line else ""
 
-    def ask(self, keys: Iterable[str]) -> None:
-        """Refuse keys that are variables which nothing sets, all at once."""
-        values = {key: value for key in keys if isinstance(value := self._values.get(key), str)}
-        unset = [key for key, value in values.items() if is_unset(value)]
-        if len(unset) > 1:
-            raw = " ".join(
-                f"--var {name}=VALUE" for name in dict.fromkeys(values[key][2:-1] for key in unset)
-            )
-            fix = f"give them with {raw}"
-            self.refuse(wording.missing([f"the variable of {self.spell(key)}" for key in unset], fix))
-
     def note(self, text: str) -> None:
         """Keep a remark for the reader of the result."""
         if text not in self.notes:

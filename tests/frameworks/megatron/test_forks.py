@@ -27,6 +27,7 @@ def test_rows_name_settings_and_rules_that_exist():
         "ulysses_degree",
         "lora_r",
         "zero_stage",
+        "no_pipeline_parallel",
         "allow_padding_num_layers",
     }
     own |= {"lora_target_modules", "freeze_LM", "freeze_ViT", "tokenizer_name_or_path"}

@@ -964,3 +964,10 @@ def test_a_script_of_several_runs_says_which_is_read(before, after, runs):
     reading = read_arguments(f"{before}torchrun pretrain_gpt.py {BASE}{after}")
     notes = [note for note in reading.notes if "the script starts" in note]
     assert (runs in notes[0]) if runs else not notes
+
+
+def test_a_command_without_a_length_names_all_that_it_lacks():
+    with raises(MissingError, "missing --seq-len, --set"):
+        read_arguments(
+            "--num-layers 2 --hidden-size 64 --num-attention-heads 4", options=Options(num_devices=1)
+        )

@@ -230,13 +230,17 @@ def test_a_launcher_of_hydra_names_the_file_that_trains(tmp_path):
 
 def test_overrides_of_megatron_bridge_ask_for_the_model_of_their_recipe(tmp_path):
     text = "train:\n  global_batch_size: 64\n  micro_batch_size: 1\ndataset:\n  seq_length: 2048\nmodel:\n"
-    (tmp_path / "a.yaml").write_text(f"{text}  expert_model_parallel_size: 4\n")
+    degrees = "  expert_model_parallel_size: 4\n  tensor_model_parallel_size: 2\n  sequence_parallel: true\n"
+    (tmp_path / "a.yaml").write_text(text + degrees)
     options = Options(num_devices=8, model=load_model("qwen3-30b-a3b"), strict=False)
     parsed = read_file(tmp_path / "a.yaml", options)
     assert (parsed.layout_fields["ep"], parsed.workload_fields["global_batch_size"]) == (4, 64)
+    assert (parsed.layout_fields["etp"], parsed.layout_fields["zero"]) == (1, 1)
     assert any("recipe" in text for text in parsed.warnings)
     command = "torchrun --nproc_per_node=8 run_recipe.py --recipe qwen3_8b_sft_config model.tensor_model_parallel_size=2"
     sizes = "train.micro_batch_size=1 train.global_batch_size=8 dataset.seq_length=1024"
-    (tmp_path / "run.sh").write_text(f"{command} {sizes}\n")
+    loop = f'for C in 2,4 4,2; do IFS=, read -r TP GBS <<< "$C"; {command} {sizes}; done\n'
+    (tmp_path / "run.sh").write_text(loop.replace("size=2 ", "size=$TP ", 1))
     parsed = read_file(tmp_path / "run.sh", Options(model_of=load_model, strict=False))
+    assert "it starts 2 trainings; the first is read" in parsed.notes
     assert (parsed.model.name, parsed.layout_fields["tp"], parsed.num_devices) == ("qwen3-8b", 2, 8)

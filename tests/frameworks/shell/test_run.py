@@ -37,6 +37,8 @@ SAID = [
     ("say ${NOT:=5} $(echo `echo x`)", ["5", "x"]),
     ('eval "say a b"', ["a", "b"]),
     ("T=4; say $(( T > 1 ? 2 : 0 )) $(( ($T == 4) && 0 )) $((3 % 2))", ["2", "0", "1"]),
+    ("for c in 4,1,x 2; do IFS=, read -r A B C <<< \"$c\"; done; read -r D E <<< 'p q r'; say $A-$B-$C $D $E", ["2--", "p", "q", "r"]),
+    ("C=8,2,1; IFS=',' read -ra L <<< $C; say ${L[1]} ${#L[@]}", ["2", "3"]),
     ("say $(echo 6 | sed 's/6/7/') $(basename a/b.sh .sh)", ["7", "b"]),
     ("A=2; B=1; if (( A > 1 )); then say a; fi; if ((B > 1)) || (( B*2 == 3 )); then say b; else say c; fi", ["a", "c"]),
     ("A=3; (( A == 3 )) && say yes; ((A==2)) && say no", ["yes"]),

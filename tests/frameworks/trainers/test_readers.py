@@ -157,7 +157,9 @@ def test_ms_swift_on_megatron(read):
         2,
     )
     assert (parsed.num_devices, parsed.workload_fields["global_batch_size"]) == (4, 16)
-    assert parsed.warnings == ()
+    assert (parsed.warnings, parsed.workload_fields["trainable"]["lora_rank"]) == ((), 0)
+    adapted = read(f"{script} --train_type lora", "run.sh", num_devices=None)
+    assert adapted.workload_fields["trainable"]["lora_rank"] == 8
 
 
 def test_accelerate_launches_a_recipe_with_its_configuration(read, tmp_path):

@@ -13,7 +13,15 @@ from msgspec import field
 from msgspec.structs import replace
 
 from forescale.errors import ReaderError, UnknownKeyError, incomplete, not_found, wrong_format, wrong_type
-from forescale.frameworks.megatron.forks import Effects, Fork, fork_of, idle_program, misspelt, translate
+from forescale.frameworks.megatron.forks import (
+    Effects,
+    Fork,
+    fork_of,
+    idle_program,
+    misspelt,
+    not_modelled,
+    translate,
+)
 from forescale.frameworks.reading import packaged
 from forescale.frameworks.settings import MISSING, Settings
 from forescale.frameworks.shell import HEADERS, Devices, Use, devices_of, follow, is_unset, launch_of
@@ -50,6 +58,13 @@ class CommandLine(Struct, frozen=True, kw_only=True):
     def num_devices(self) -> int | None:
         """Number of devices; None where the launcher does not say."""
         return None if self.devices is None else self.devices.count
+
+    @property
+    def framework(self) -> str:
+        """Record of the framework; DeepSpeed's plain engine, which takes all stages of ZeRO, has its own."""
+        if self.settings.flag("no_pipeline_parallel"):
+            return "deepspeed-zero@fused"
+        return "megatron-core" if self.fork is None else self.fork.framework
 
 
 @cache
@@ -277,8 +292,9 @@ def _is_open(flag: str, words: object) -> bool:
 
 def _refuse_unknown(run: _Run, effects: Effects, where: str, text: str, *, strict: bool) -> None:
     """Refuse flags that are misspelt, and if `strict` all that are not known; the error names all of them."""
-    models = packaged("megatron", "forks")["models"].items()
-    effects.memory.update((str(run.program), how) for word, how in models if word in str(run.program))
+    for word, effect in packaged("megatron", "forks")["models"].items():
+        if word in str(run.program):
+            not_modelled(effects, effect, str(run.program), where)
     wrong = [
         flag
         for flag in dict.fromkeys(effects.unknown)

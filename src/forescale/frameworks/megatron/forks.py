@@ -160,7 +160,7 @@ def translate(
         if isinstance(row, str):
             rules.append((row, argument, flag))
         elif isinstance(row, list):
-            _not_modelled(effects, row, flag, where)
+            not_modelled(effects, row, flag, where)
         else:
             _set(values, {key: argument if item == "$" else item for key, item in row.items()})
             spelling |= dict.fromkeys(row, flag)
@@ -184,7 +184,8 @@ def _set(values: dict[str, Any], settings: Mapping[str, Any], *, over: bool = Fa
             values[key] = value
 
 
-def _not_modelled(effects: Effects, row: Sequence[str], flag: str, where: str) -> None:
+def not_modelled(effects: Effects, row: Sequence[str], flag: str, where: str) -> None:
+    """Add what a flag or program changes that is not modelled to `effects`, or refuse it."""
     kind, what, *size = row
     if kind == "refuse":
         raise ReaderError(where, not_expressed(flag, f"({what})"))

@@ -365,6 +365,17 @@ def _size_of_tokenizer(name: str) -> int | None:
     return next((size for pattern, size in rows.items() if re.search(pattern, name.lower())), None)
 
 
+LENGTH: Final = MissingFact("the sequence length", "--seq-len N", "--seq-len 2048", "workload.seq_len")
+
+
+def open_sizes(settings: Settings, options: Options) -> list[MissingFact]:
+    """Return the length, and the model or its vocabulary, where settings lack them."""
+    facts = [] if "seq_length" in settings else [LENGTH]
+    if not describes_model(settings):
+        return [*facts, MODEL] if options.model is None else facts
+    return [*facts, VOCABULARY] if stated_vocabulary(settings, options) is None else facts
+
+
 def stated_vocabulary(settings: Settings, options: Options) -> int | None:
     """Return the vocabulary: stated, told by the caller, or that of the tokenizer; None if it is not known."""
     stated, padded = settings.raw("vocab_size"), settings.raw("padded_vocab_size")

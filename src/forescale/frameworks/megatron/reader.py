@@ -10,16 +10,16 @@ from typing import Any, ClassVar, Final
 from msgspec.structs import replace
 
 from forescale import wording
-from forescale.errors import ForescaleError, ReaderError, UnknownKeyError
+from forescale.errors import ForescaleError, MissingError, ReaderError, UnknownKeyError
 from forescale.files import parse_json, read_text
 from forescale.frameworks.detect import Signed
 from forescale.frameworks.megatron.arguments import ALLOCATOR, parse_arguments, yaml_keys
-from forescale.frameworks.megatron.ask import ask
+from forescale.frameworks.megatron.ask import DECIDING, ask, open_facts
 from forescale.frameworks.megatron.engine import lay_engine, lay_recompute, parse_config, read_engine
 from forescale.frameworks.megatron.forks import DEEPSPEED, misspelt
 from forescale.frameworks.megatron.laws import ParsedConfig, check_settings
 from forescale.frameworks.megatron.layout import KERNELS, check_param_gather, read_strategy
-from forescale.frameworks.megatron.model import describes_model, read_model
+from forescale.frameworks.megatron.model import describes_model, open_sizes, read_model
 from forescale.frameworks.megatron.run import has_tower, lay_program, read_workload
 from forescale.frameworks.reading import Options, ParsedFile, explicit_fields, unknown_of
 from forescale.frameworks.settings import Settings, errors_of
@@ -45,7 +45,7 @@ OVER = {
 }
 """Words of a plan that stand for a setting of their own."""
 SIZES = (*OVER.values(), "num_layers", "hidden_size", "num_attention_heads")
-"""Keys that a projection needs or goes by: those that are variables are asked for all at once."""
+"""Keys that a projection needs or goes by."""
 _SECTIONS = ("language_model", "model_parallel")
 """Tables of --yaml-cfg; its other keys stand beside them."""
 _NESTED = re.compile(rf"^(?:{'|'.join(_SECTIONS)}):", re.MULTILINE)
@@ -149,7 +149,7 @@ def read_arguments(
         num_devices=explicit.num_devices or line.num_devices,
         options=explicit,
         unknown=line.unknown,
-        framework="megatron-core" if line.fork is None else line.fork.framework,
+        framework=line.framework,
     )
     return replace(parsed, layout_fields={**parsed.layout_fields, **sharded}) if sharded else parsed
 
@@ -174,8 +174,7 @@ def read_settings(
     """
     num_devices, layout = num_devices or options.num_devices, options.layout
     overridden = settings.override(options.over, OVER)
-    settings.ask(SIZES)
-    _refuse_old(settings)
+    _refuse_incomplete(settings, options)
     try:
         with errors_of(settings.where):
             other = None if describes_model(settings) else options.model
@@ -255,10 +254,16 @@ GONE = {
 """Flags that Megatron-LM stops at, and what says it today (arguments.py, validate_args)."""
 
 
-def _refuse_old(settings: Settings) -> None:
+def _refuse_incomplete(settings: Settings, options: Options) -> None:
+    """Refuse flags that are gone, and settings without a length, with all sizes that they lack."""
     for key, today in GONE.items():
         if settings.get(key) not in (None, False):
             settings.refuse(wording.removed(settings.spell(key), f"use {settings.spell(today)}"))
+    facts = open_facts(settings, {}, "", DECIDING)
+    if options.layout and "seq_length" not in settings and "decoder_seq_length" not in settings:
+        facts += open_sizes(settings, options)
+    if facts:
+        raise MissingError.of(settings.where, facts)
 
 
 def _nested(text: str, path: Path, *, strict: bool) -> tuple[Settings, tuple[str, ...]]:
@@ -327,5 +332,5 @@ def _lay_case(settings: Settings, case: Mapping[str, Any]) -> None:
             settings.set(ALLOCATOR[0], str(environment[name]))
     if others := [key for key in case if key.startswith(f"{ARGUMENTS}_")]:
         settings.note(f"{ARGUMENTS} is read; {', '.join(others)} beside it are not")
-    if (mode := case.get("MODE", "pretraining")) != "pretraining":
-        settings.note(f"MODE is {mode}: what is projected is a step of training with these flags")
+    if case.get("MODE") == "inference":
+        settings.refuse(wording.wrong_format("a configuration that trains", "its MODE is inference"))

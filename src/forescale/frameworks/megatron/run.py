@@ -40,6 +40,8 @@ def has_tower(settings: Settings) -> bool:
 
 def lay_program(settings: Settings) -> None:
     """Lay what a program takes from its own tables over its flags: sizes by name, and the text's length."""
+    if settings.flag("perform_rl_step") or "grpo_iterations" in settings:
+        settings.note("GRPO: the training phase is projected; sampling (rollout) is not")
     tables, provider = packaged("megatron", "vision"), settings.get("model_provider")
     for key, value in tables["providers"].get(provider, {}).items():
         settings.set(key, value)

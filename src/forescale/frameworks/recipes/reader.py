@@ -29,7 +29,7 @@ from forescale.files import is_file, read_text
 from forescale.frameworks.detect import Signed
 from forescale.frameworks.megatron.arguments import known_flags
 from forescale.frameworks.megatron.forks import translate
-from forescale.frameworks.megatron.model import MODEL, VOCABULARY, describes_model, stated_vocabulary
+from forescale.frameworks.megatron.model import describes_model, open_sizes
 from forescale.frameworks.megatron.reader import OVER, read_settings
 from forescale.frameworks.reading import Options, ParsedFile, flat, packaged
 from forescale.frameworks.recipes.rules import RULES
@@ -66,8 +66,7 @@ class RecipeReader(Signed):
         text, notes = read_text(path), list[str]()
         takes_last = packaged("recipes", self.name).get("takes_last")
         content = parse_mapping(text, path, partial(parse_yaml, repeated=notes if takes_last else None))
-        content = _composed(content, path)
-        parsed = read_recipe(self.name, content, path, options, key_lines(text, path.suffix))
+        parsed = read_recipe(self.name, _composed(content, path), path, options, key_lines(text, path.suffix))
         return replace(parsed, notes=(*notes, *parsed.notes))
 
 
@@ -145,16 +144,12 @@ def _megatron(settings: Settings, form: str, framework: str, path: Path, options
         reason=reason if stated else DEVICES.reason,
     )
     missing = (fact,) if devices is None and options.layout else ()
-    facts = [fact for key, fact in SIZES.items() if key not in settings]
+    facts = [] if "micro_batch_size" in settings else [MICRO]
     steps = settings.count("accumulation")
     if "global_batch_size" not in settings and "micro_batch_size" in settings and steps:
         dp = (devices or inner * pp) // (inner * pp)
         settings.set("global_batch_size", settings.size("micro_batch_size") * steps * dp)
-    if not describes_model(settings):
-        facts += [MODEL] if options.model is None else []
-    elif stated_vocabulary(settings, options) is None:
-        facts.append(VOCABULARY)
-    if facts:
+    if facts := facts + open_sizes(settings, options):
         raise MissingError.of(path, (*facts, *missing))
     based = bool(packaged("recipes", form).get("based"))
     if based and not describes_model(settings):
@@ -178,13 +173,9 @@ DEGREES: Final = (
     ("pipeline_model_parallel_size",),
     ("expert_model_parallel_size", "expert_tensor_parallel_size"),
 )
-SIZES: Final = {
-    "micro_batch_size": MissingFact(
-        "the micro-batch size", "--micro-batch-size N", "--micro-batch-size 1", "strategy.micro_batch_size"
-    ),
-    "seq_length": MissingFact("the sequence length", "--seq-len N", "--seq-len 2048", "workload.seq_len"),
-}
-"""Sizes of Megatron-LM that a recipe must hold, or an option give."""
+MICRO: Final = MissingFact(
+    "the micro-batch size", "--micro-batch-size N", "--micro-batch-size 1", "strategy.micro_batch_size"
+)
 
 
 def _stated_devices(settings: Settings) -> int | None:

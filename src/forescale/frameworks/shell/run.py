@@ -267,6 +267,8 @@ class _Walk:
         bodies = [
             "".join(self.fields(f'"{_escaped(token.text)}"')) for token in parts if token.kind == "text"
         ]
+        if overrides[0] == "read" and bodies and "-d" not in overrides:
+            return self._read(overrides, bodies[0])
         text = printed(overrides, "".join(bodies) or self.piped, self.text_of)
         if text is None or overrides[0] in self.functions:
             return self._called(overrides, bodies)
@@ -331,6 +333,24 @@ class _Walk:
             self._refuse_cut(names)
             self.commands.append([*self.started, *names])
         return names[0] not in _DOUBTED
+
+    def _read(self, names: Sequence[str], text: str) -> bool:
+        """Set variables to the fields of a line between characters of IFS; the last one takes the rest."""
+        between = "".join(self.known.pop("IFS", []))
+        if "${" in text:
+            return True
+        variables = [name for name in names[1:] if not name.startswith("-")]
+        is_array = any(re.fullmatch("-[a-z]*a", name) for name in names)
+        most, line = 0 if is_array else len(variables) - 1, text.partition("\n")[0]
+        parts = (
+            re.split(f"[{re.escape(between)}]", line, maxsplit=most)
+            if between
+            else line.split(None, most or -1)
+        )
+        fields = [parts] if is_array else [[part] for part in parts] + [[]] * most
+        for name, value in zip(variables, fields, strict=False):
+            self._set(name, value)
+        return True
 
     def _refuse_cut(self, names: Sequence[str]) -> None:
         """Refuse options that start a command: a comment, or a blank after a backslash, ends the one before it."""

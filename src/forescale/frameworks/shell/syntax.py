@@ -28,7 +28,7 @@ class Token(Struct, frozen=True):
     """A piece of shell text."""
 
     kind: str
-    """`op`, `word` (raw text, quotes included), `array` (NAME=(…)), `text` (a here-document) or `file` (of output)."""
+    """`op`, `word` (raw text, quotes included), `array` (NAME=(…)), `text` (a here-document or -string) or `file`."""
     text: str
     words: tuple[str, ...] = ()
     """Raw words of an array; the operator before a file."""
@@ -85,6 +85,8 @@ def _word(text: str, at: int, *, dropped: bool, written: str) -> tuple[Token | N
         inside, after = _balanced(text, after, "(", ")")
         texts = tuple(token.text for token in _tokens(inside) if token.kind == "word")
         return Token("array", raw, texts), after
+    if dropped and written == "<<<":
+        return Token("text", raw.strip("\"'")), after
     if dropped:
         return (Token("file", raw, (written,)) if written in _WRITES else None), after
     return Token("word", raw), after

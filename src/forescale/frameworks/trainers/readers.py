@@ -54,6 +54,8 @@ def read_mapping(
     content = _first_form(content)
     flags = flags_of(content)
     others = {key: value for key, value in content.items() if key not in flags}
+    if flags:
+        record = replace(record, defaults={**record.defaults, **record.megatron_defaults})
     keys = classified(others, record, path, lines, strict=options.strict)
     run = Training(
         settings=keys.settings,
@@ -179,29 +181,23 @@ class LaunchReader(Signed):
         """Return what the first command of a script that trains says."""
 
         def script(name: str) -> str | None:
-            file = neighbour_of(path.parent, name)
-            return read_text(file) if file else None
+            return read_text(file) if (file := neighbour_of(path.parent, name)) else None
 
         text = read_text(path)
         shell = follow(text, options.variables, str(path), script, options.arguments)
         runs = [(form, at, words) for words in shell.commands for form, at in [_program(words)] if form]
         if not runs:
-            if (parsed := self.started(shell.commands, path, options)) is not None:
-                return replace(parsed, format=self.name)
-            raise ReaderError(
-                path, wording.wrong_format("a command that trains", "it starts no trainer that is known")
-            )
+            return replace(self.started(shell.commands, path, options), format=self.name)
         form, at, words = runs[0]
-        launch = launch_of(words[:at] if form != RECIPE else ["torchrun", *words[at:]])
-        config = launch.options.get("--config-file")
+        several = (f"it starts {counted(len(runs), 'training')}; the first is read",) if len(runs) > 1 else ()
+        if form == BRIDGE:
+            parsed = self.overrides(words, at, path, options)
+            return replace(parsed, notes=(*several, *parsed.notes))
         if form == PERFORMANCE:
             return read_performance(_arguments(long_options(words[at:]))[0], path, options)
+        launch = launch_of(words[:at] if form != RECIPE else ["torchrun", *words[at:]])
+        config = launch.options.get("--config-file")
         values, files = _arguments(words[at:])
-        if form == BRIDGE:
-            if printed := next((word for word in words[at:] if word.startswith("$(")), None):
-                fix = f"{printed[:40]} is what a command prints; write its options out"
-                raise ReaderError(path, wording.wrong_format("a command with its options", fix))
-            return self.overrides(values, files, path, options, launch)
         named, *more = files or [""]
         _refuse_open(path, text, shell.unset, {**values, "config": named, "config_file": config}, form)
         file = _required(path, named) if named else None
@@ -221,14 +217,15 @@ class LaunchReader(Signed):
         content = {**_content(file), **values} if file is not None else values
         accelerate = accelerated(launch, path, outer)
         parsed = read_mapping(content, form, path, options, lines={}, launch=accelerate, devices=devices)
-        several = (f"it starts {counted(len(runs), 'training')}; the first is read",) if len(runs) > 1 else ()
         return replace(parsed, format=self.name, notes=(*several, *parsed.notes))
 
-    def overrides(
-        self, values: Mapping[str, Any], files: Sequence[str], path: Path, options: Options, launch: Launch
-    ) -> ParsedFile:
+    def overrides(self, words: Sequence[str], at: int, path: Path, options: Options) -> ParsedFile:
         """Return what a command of Megatron-Bridge changes of a recipe, which is of the model in the recipe's name."""
-        devices = devices_of(launch)
+        if printed := next((word for word in words[at:] if word.startswith("$(")), None):
+            fix = f"{printed[:40]} is what a command prints; write its options out"
+            raise ReaderError(path, wording.wrong_format("a command with its options", fix))
+        devices = devices_of(launch_of(words[:at]))
+        values, files = _arguments(words[at:])
         model, named = (
             options.model,
             re.sub(r"(?:_(?:sft|peft|pretrain|finetune))?_config.*$", "", str(values["recipe"])),
@@ -247,11 +244,11 @@ class LaunchReader(Signed):
     def started(
         self,
         commands: Sequence[Sequence[str]],  # noqa: ARG002  (of readers that follow other programs)
-        path: Path,  # noqa: ARG002
+        path: Path,
         options: Options,  # noqa: ARG002
-    ) -> ParsedFile | None:
-        """Return what a program that is no trainer by its name says; None where none is read."""
-        return None
+    ) -> ParsedFile:
+        """Return what a program that is no trainer by its name says."""
+        raise ReaderError(path, wording.wrong_format("a command that trains", "it starts no known trainer"))
 
 
 def accelerated(launch: Launch, path: Path, options: Options) -> ParsedFile | None:

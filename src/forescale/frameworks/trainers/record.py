@@ -30,6 +30,8 @@ class Record(Struct, frozen=True, kw_only=True):
     keys: Mapping[str, str]
     values: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    megatron_defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Defaults that differ where its back end is Megatron-LM."""
     ignored: tuple[str, ...] = ()
     matters: Mapping[str, str] = field(default_factory=dict)
     remedies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

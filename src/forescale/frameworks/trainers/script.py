@@ -102,7 +102,7 @@ class ScriptReader(Signed):
 class ScriptLaunchReader(LaunchReader):
     """Commands that start a trainer, or a Python script next to them that sets up its training itself."""
 
-    def started(self, commands: Sequence[Sequence[str]], path: Path, options: Options) -> ParsedFile | None:
+    def started(self, commands: Sequence[Sequence[str]], path: Path, options: Options) -> ParsedFile:
         """Return what the first script that trains says, on the devices that its command starts."""
         for names in commands:
             for at, name in enumerate(names):
@@ -118,7 +118,7 @@ class ScriptLaunchReader(LaunchReader):
                 count = options.num_devices or (devices.count if devices else None)
                 outer = replace(options, num_devices=count, strict=False)
                 return read_script(file, options, launch=accelerated(launch, path, outer), devices=devices)
-        return None
+        return super().started(commands, path, options)
 
 
 def read_script(

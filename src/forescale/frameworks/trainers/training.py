@@ -218,9 +218,9 @@ def _sharding(run: Training, options: Options, model: Model | None) -> ParsedFil
 def _fsdp(run: Training) -> tuple[set[str], dict[str, Any]]:
     """Return the words of `fsdp` and the table of `fsdp_config`, its keys without "fsdp_"; either may be a file."""
     settings = run.settings
-    words, inner = set(settings.words("fsdp")) - {"True", "False"}, settings.get("fsdp_config")
-    named = next((str(name) for name in (*words, inner) if str(name).endswith(".json")), None)
-    if named is not None:
+    named, inner = " ".join(settings.words("fsdp")), settings.get("fsdp_config")
+    words = {named} if named.endswith(".json") else set(settings.words("fsdp")) - {"True", "False"}
+    if named := next((str(name) for name in (*words, inner) if str(name).endswith(".json")), ""):
         file = required(run.folder, settings, "fsdp", named)
         content = parse_mapping(read_text(file), file, parse_json)
         words = {*words - {named}, *str(content.get("fsdp", "full_shard")).split()}
