@@ -367,6 +367,8 @@ def _memory(board: Scoreboard, picture: str) -> str:
         "its source publishes: what the allocator handed out (*allocated*), what it held (*reserved*), or what "
         "the device had in use (*device*; also where the source does not say, *unstated*).\n\n"
     )
+    sure = [outcome for outcome in board.outcomes if not outcome.case.doubt]
+    rows.append(["rows whose memory follows from what they say", "", *_cells(_of(sure))])
     text += table(["source", "measure", *_MEMORY_TITLE], rows) + "\n\n" + _unseen_peaks()
     for dimension in ("architecture", "parallelism"):
         cells = [
@@ -447,14 +449,15 @@ def _plain(plain: Mapping[str, Sequence[PlainOutcome]]) -> str:
         for asked, outcomes in plain.items()
         for (kind, framework), group in by_group(outcomes).items()
     ]
-    title = ("asked", "kind", "framework of the run", "rows", "median", "90th pct", "bias")
+    title = ("asked", "kind", "framework of the run", "layouts", "median", "90th pct", "bias")
     return (
         "### Asked as a user asks\n\n"
         "Above, a row gives all settings that its source gives. Here `forescale.project` is called with the model, "
         "the cluster, the degrees, the schedule, the batch, the length, the precision, and what is trained on which "
         "documents; the "
         "framework and its release are named where the table says so (`named`), and otherwise left to the default of "
-        "the device (`not named`). The half width is the median of half the interval over the step time. The last "
+        "the device (`not named`). A layout of a release counts once, by the mean of "
+        "its rows. The half width is the median of half the interval over the step time. The last "
         "column lists runs that took place and are said to run out of memory.\n\n"
         + table((*title, "in interval", "half width", "out of memory"), rows)
     )

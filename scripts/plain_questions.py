@@ -6,9 +6,10 @@ that is not 1F1B, and what is trained: trainable parameters and the length of do
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean, median
 from typing import Any
 
 import forescale
@@ -26,9 +27,12 @@ DATA = ("workload.trainable", "workload.document_len", "strategy.schedule")
 
 
 class PlainOutcome(Struct, frozen=True, kw_only=True):
-    """One run, asked plainly."""
+    """One layout, asked plainly."""
 
     case: Case
+    """The first of its rows."""
+    measured_s: float
+    """Geometric mean of the step times of all its rows."""
     framework: str
     """NAME or NAME@RELEASE."""
     step_s: float
@@ -46,7 +50,7 @@ class PlainOutcome(Struct, frozen=True, kw_only=True):
     @property
     def error(self) -> float:
         """Relative error of the step time."""
-        return relative_error(self.step_s, self.case.measured.step_time_s or 0.0)
+        return relative_error(self.step_s, self.measured_s)
 
 
 def named(framework: str) -> str:
@@ -62,17 +66,25 @@ def named(framework: str) -> str:
 
 
 def ask_plainly(path: Path, *, with_framework: bool) -> list[PlainOutcome]:
-    """Return the runs of a table that name one of the frameworks, as `forescale.project` answers them."""
+    """Return the runs of a table that name one of the frameworks, as `forescale.project` answers them.
+
+    A layout of a framework's release has one outcome, however often it was printed.
+    """
     table, cases = read_table(path), {case.id: case for case in load_cases(path)}
     keys = plan_keys(table)
-    outcomes = []
+    groups: dict[str, tuple[Case, str, dict[str, Any], list[float]]] = {}
     for row in table.rows:
         case = cases[row.id]
         framework = named(case.stated.framework) if case.stated else ""
         if framework and case.skipped_reason is None and case.measured.step_time_s:
-            values = typed(row, keys) | ({"framework": framework} if with_framework else {})
-            outcomes.append(_outcome(case, framework, values))
-    return outcomes
+            values = typed(row, keys)
+            key = json.dumps([framework, values], sort_keys=True, default=str)
+            asked = values | ({"framework": framework} if with_framework else {})
+            groups.setdefault(key, (case, framework, asked, []))[-1].append(case.measured.step_time_s)
+    return [
+        _outcome(case, framework, values, geometric_mean(times))
+        for case, framework, values, times in groups.values()
+    ]
 
 
 def typed(row: Row, keys: dict[str, str]) -> dict[str, Any]:
@@ -84,17 +96,15 @@ def typed(row: Row, keys: dict[str, str]) -> dict[str, Any]:
     return {name: value for name, value in {**plan, **layout, **workload}.items() if value is not None}
 
 
-def _outcome(case: Case, framework: str, values: dict[str, Any]) -> PlainOutcome:
+def _outcome(case: Case, framework: str, values: dict[str, Any], measured_s: float) -> PlainOutcome:
+    run: dict[str, Any] = {"case": case, "framework": framework, "measured_s": measured_s}
     try:
         result = forescale.project(**values)
     except ForescaleError as error:
-        return PlainOutcome(
-            case=case, framework=framework, step_s=0.0, low_s=0.0, high_s=0.0, fits=False, refused=str(error)
-        )
+        return PlainOutcome(**run, step_s=0.0, low_s=0.0, high_s=0.0, fits=False, refused=str(error))
     step = result.step_time
     return PlainOutcome(
-        case=case,
-        framework=framework,
+        **run,
         step_s=result.step_time_s,
         low_s=step.low,
         high_s=step.high,
@@ -116,7 +126,7 @@ class PlainGroup(Struct, frozen=True, kw_only=True):
 def grouped(outcomes: Sequence[PlainOutcome]) -> PlainGroup:
     """Return errors, coverage and widths of outcomes; a run that is refused counts as wrong by its whole time."""
     asked = [item for item in outcomes if not item.refused]
-    measured = [item.case.measured.step_time_s or 0.0 for item in outcomes]
+    measured = [item.measured_s for item in outcomes]
     lows, highs = [item.low_s for item in outcomes], [item.high_s for item in outcomes]
     return PlainGroup(
         errors=summarise([item.error for item in outcomes]),

@@ -35,6 +35,26 @@ def test_a_layout_that_does_not_fit_recomputes_unless_told_not_to():
     assert project(told).memory.verdict == "OOM"
 
 
+@pytest.mark.parametrize(
+    ("precision", "master"), [({}, "fp16"), ({"master": "fp32"}, "fp32")], ids=["open", "given"]
+)
+def test_a_layout_that_no_recompute_lets_fit_takes_compact_master_weights(precision, master):
+    values = {
+        "model": "llama-2-70b",
+        "cluster": "h100-sxm",
+        "devices": 16,
+        "framework": "megatron-bridge",
+        "strategy": {"tp": 4, "pp": 4},
+        "workload": {"seq_len": 4096, "global_batch_size": 32, "precision": {"compute": "fp8", **precision}},
+    }
+    question = recomputed_to_fit(build_question(values, where="test"))
+    assert question.workload.precision.master == master
+    assert ("master" in question.assumed) == (not precision)
+    assert (project(question).memory.verdict == "OOM") == bool(precision)
+    again = recomputed_to_fit(question)
+    assert again.layout == question.layout
+
+
 def test_recompute_that_is_assumed_changes_no_setting_that_is_given():
     open_graphs, given = (
         asked(**parts, micro_batch_size=2) for parts in ({"overlap": {}}, {"graphs": "partial"})

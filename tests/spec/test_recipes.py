@@ -225,7 +225,7 @@ def test_intervals_are_no_narrower_where_fewer_settings_are_given() -> None:
         {"framework": "megatron-bridge@26.08", "graphs": "partial", "dispatcher": "hybridep"},
     ]
     questions = [ask("qwen3-30b-a3b", "gb200-nvl72", **plain, **words) for words in more]
-    assert [len(question.assumed) for question in questions] == [6, 5, 4, 3]
+    assert [len(question.assumed) for question in questions] == [7, 6, 5, 4]
     widths = [(result := project(question)).step_time.high / result.step_time_s for question in questions]
     assert widths == sorted(widths, reverse=True)
     assert len(set(widths)) == 4

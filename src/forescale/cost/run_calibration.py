@@ -38,8 +38,9 @@ LEFT_OPEN = ", open"
 WAITING = "waiting"
 """Group of runs whose devices wait for the host. Its interval is of the seconds that they wait, not of the step: how
 long a host takes to launch a kernel differs more between machines and settings than how long the kernel takes."""
-FRAMEWORK, RECIPE = "framework", "recipe"
-"""What a question assumes besides settings: the framework, and a recipe that is not of its own model and device."""
+FRAMEWORK, RECIPE, MASTER = "framework", "recipe", "master"
+"""What a question assumes besides settings: the framework, a recipe that is not of its own model and device, and the
+type of the master copy, which adds nothing to the spread of a step time."""
 NOTHING_KNOWN = Spread(rows=0, median_abs=0.2, bias=0.0, p10=-0.3, p90=0.3)
 
 
@@ -160,7 +161,7 @@ class Assumptions(Struct, frozen=True, kw_only=True):
         """Return the spread, in ln(measured / projected), of `assumed` settings, on a release `years` newer."""
         share = self.moe if moe else self.dense
         names = set(assumed)
-        squares = [share**2] * len(names - {FRAMEWORK, RECIPE})
+        squares = [share**2] * len(names - {FRAMEWORK, MASTER, RECIPE})
         squares += [self.framework**2] * (FRAMEWORK in names) + [self.recipe**2] * (RECIPE in names)
         return math.sqrt(sum(squares) + self.release**2 * years)
 

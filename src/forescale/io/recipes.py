@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from forescale.catalogue.frameworks import NONE, default_stack
-from forescale.cost.run_calibration import FRAMEWORK, RECIPE
+from forescale.cost.run_calibration import FRAMEWORK, MASTER, RECIPE
 from forescale.inputs import Prepared, prepare
 from forescale.io.named import devices_told, framework_given
 from forescale.io.sizes import microbatch_note
@@ -138,27 +138,50 @@ def recomputed_to_fit(question: Question) -> Question:
     """Return a question with the recompute that lets its layout fit, where it names none and does not fit without.
 
     Its framework has recipes, which say how it is usually run. It is the fastest of what the framework can recompute,
-    as a run that took place was set up. Nothing changes if no recompute is enough.
+    as a run that took place was set up. If no recompute is enough and the type of the master copy is open too, the
+    framework's compact optimizer states are assumed as well. Nothing changes if these are not enough.
     """
-    framework, layout, model = question.framework, question.strategy, question.model
+    framework, layout = question.framework, question.strategy
     is_open = "recompute" in question.assumed and question.preset == "default"
     if framework is None or not framework.recipes or layout is None or not is_open:
         return question
     if _fits(question, prepare(question)):
         return question
+    cause = "recompute is not given, and the layout does not fit as it is"
+    for candidate in (question, _with_compact_states(question)):
+        fitting = candidate and _fastest_fitting(candidate, framework, layout)
+        if candidate and fitting:
+            states = (
+                "" if candidate is question else f"master weights in {candidate.workload.precision.master}, "
+            )
+            text = f"{cause}: {states}{recompute(fitting.recompute)} assumed"
+            note = Note(topic="framework", text=text)
+            return replace(candidate, strategy=fitting, notes=(*question.notes, note))
+    return question
+
+
+def _fastest_fitting(question: Question, framework: Framework, layout: Layout) -> Layout | None:
+    """Return the fastest legal layout that fits with some recompute; None if none does."""
+    model = question.model
     counts = range(1, -(-model.num_layers // (layout.pp * layout.vpp)))
     partial = (Recompute(granularity="full", num_layers=count) for count in counts)
     usual = Space(recompute=(*default_recompute(model), *partial))
     space = replayed(framework, searched(framework, usual, limited=framework.limits is not None), model)
-    several = (_replaying(question, layout, policy) for policy in space.recompute or ())
+    several = (layout, *(_replaying(question, layout, policy) for policy in space.recompute or ()))
     legal = [item for item in several if not _broken(question, item)]
     ready = [(prepare(question.with_layout(item)), item) for item in legal]
     times = {item: _step_time(prepared) for prepared, item in ready if _fits(question, prepared)}
-    if not times:
-        return question
-    fitting = min(times, key=times.__getitem__)
-    text = f"recompute is not given, and the layout does not fit as it is: {recompute(fitting.recompute)} assumed"
-    return replace(question, strategy=fitting, notes=(*question.notes, Note(topic="framework", text=text)))
+    return min(times, key=times.__getitem__, default=None)
+
+
+def _with_compact_states(question: Question) -> Question | None:
+    """Return a question with its framework's compact master copy; None where its type is given or there is none."""
+    workload, framework = question.workload, question.framework
+    master = None if framework is None else framework.compact_master
+    if MASTER not in question.assumed or master is None or workload.precision.master != "fp32":
+        return None
+    precision = replace(workload.precision, master=master)
+    return replace(question, workload=replace(workload, precision=precision))
 
 
 def _fits(question: Question, prepared: Prepared) -> bool:
@@ -192,8 +215,8 @@ SETTINGS = ("recompute", "graphs", "overlap", "kernels")
 """Settings that change a step time, in any layout."""
 SETTINGS_OF = {"dispatcher": "ep", "stage_layers": "pp"}
 """The same where a degree is above 1."""
-ASSUMED = (*SETTINGS, *SETTINGS_OF, RECIPE, FRAMEWORK)
-"""All that a question may leave open."""
+ASSUMED = (*SETTINGS, *SETTINGS_OF, RECIPE, FRAMEWORK, MASTER)
+"""All that a question may leave open; `MASTER` is `precision.master`."""
 
 
 def assumed_settings(
@@ -228,7 +251,8 @@ def assumed_settings(
     )
     if names and not ours:
         names.append(RECIPE)
-    return (*names, *([] if named or not names else [FRAMEWORK]))
+    is_open = framework is not None and "master" not in (workload.get("precision") or {})
+    return (*names, *([] if named or not names else [FRAMEWORK]), *([MASTER] if is_open else []))
 
 
 def _short(value: object) -> str:

@@ -92,6 +92,8 @@ class Framework:
     parameters: StorageType | None = None
     """Type of the weights; None is that of the activations."""
     master: StorageType | Literal["none"] = "fp32"
+    compact_master: StorageType | None = None
+    """Type of the master copy of its memory-saving optimizer, for layouts that do not fit otherwise."""
     moments: StorageType = "fp32"
     accumulation: Devices | None = None
     """Micro-batches of a step without pipeline; None leaves it to the micro-batch."""
