@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forescale.question import Question
-from forescale.search.bounds import MemoryBounds, WorkBounds, cell_bounds
+from forescale.search.bounds import MemoryBounds, WorkBounds
 from forescale.search.evaluate import Scores, score
 from forescale.search.layouts import Rows
+from forescale.search.least import cell_bounds
 from forescale.search.ranks import RelaxedPlacement, relaxed_placement
 from forescale.search.tree import Cells, Tree, enumerate_cells, enumerate_layouts
 from forescale.spec.space import Space

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property, lru_cache, partial
-from typing import Protocol, TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from msgspec import field
@@ -179,6 +179,12 @@ class Batch(Struct, frozen=True, kw_only=True):
             at=self.at[rows],
             stages=StagesOf(self.stages.plans, self.stages.plan[rows]),
         )
+
+
+Least: TypeAlias = Callable[[Batch], StateBytes]
+"""Returns (stages, pairs) bytes that states need at least, and what is gathered, moment by moment."""
+Matters: TypeAlias = Callable[[Array, Array], NDArray[np.bool_]]
+"""Says which pairs with these bounds of time and memory are worth a closer one."""
 
 
 def batches(
@@ -462,7 +468,8 @@ def score_pairs(
     row: Rows,
     *,
     least: Least | None = None,
-    exposed: Exposed | None = None,
+    exposed: Callable[[Batch], Array] | None = None,
+    matters: Matters | None = None,
     relaxed: RelaxedPlacement | None = None,
     chunk: int = CHUNK,
 ) -> Scores:
@@ -474,7 +481,9 @@ def score_pairs(
         Bytes that no sharding of states goes below. With it the scores are bounds of all layouts that differ from
         a row in their sharding alone: the same evaluation without data-parallel traffic.
     exposed
-        Beside `least`, adds the seconds of that traffic that show at least, to the bounds that matter.
+        Beside `least`, returns the seconds of that traffic that show at least, (pairs,) of a batch.
+    matters
+        Says to which bounds of time and memory they are added.
     relaxed
         Places of every row's communicators. With it the scores are bounds of all layouts that differ in the
         placement of their ranks as well, whatever placement the variants have.
@@ -499,9 +508,8 @@ def score_pairs(
                     if question.safe
                     else evaluation.peak
                 )
-        if exposed is not None:
-            bounds = scores.step_time[batch.pairs], scores.peak[batch.pairs]
-            kept = np.flatnonzero(exposed.matters(*bounds))
+        if exposed is not None and matters is not None:
+            kept = np.flatnonzero(matters(scores.step_time[batch.pairs], scores.peak[batch.pairs]))
             scores.step_time[batch.pairs[kept]] += exposed(batch.take(kept)) if len(kept) else 0.0
     return scores
 
@@ -519,27 +527,6 @@ def score_layouts(question: Question, layouts: Sequence[Layout]) -> Scores:
     return scores
 
 
-class Least(Protocol):
-    """Knows how little memory the states of a layout may need, whichever way they are sharded."""
-
-    def __call__(self, batch: Batch) -> StateBytes:
-        """Return (stages, pairs) bytes of states and of what is gathered, moment by moment."""
-        ...
-
-
-class Exposed(Protocol):
-    """Knows how much of data-parallel traffic a step shows at least, whichever way its states are sharded."""
-
-    @property
-    def matters(self) -> Callable[[Array, Array], NDArray[np.bool_]]:
-        """Says which pairs with these bounds of time and memory are worth a closer one."""
-        ...
-
-    def __call__(self, batch: Batch) -> Array:
-        """Return (pairs,) seconds of a step."""
-        ...
-
-
 def states_of(question: Question, candidates: Candidates, variant: Rows, row: Rows) -> Array:
     """Return the bytes of states on the fullest stage of (variant, row) pairs; 0 under schedules with own stages."""
     bytes_of = _by_kind(question, candidates)
@@ -547,13 +534,6 @@ def states_of(question: Question, candidates: Candidates, variant: Rows, row: Ro
     known = np.stack([np.zeros(candidates.num_rows), *bytes_of.values()])
     which = [0 if variant.schedule else 1 + kinds.index(variant.tp_kind) for variant in candidates.variants]
     return np.asarray(known[np.array(which)[variant], row])
-
-
-def least_states(question: Question) -> float:
-    """Return the bytes of states that every layout of a question exceeds: each held once, spread over all devices."""
-    base, row = question.space.base, np.zeros(1, dtype=np.int64)
-    spread = replace(base, zero=3, dp_shard=question.cluster.num_devices)
-    return float(states_of(question, *candidates_of(question, [spread], base), row)[0])
 
 
 def _by_kind(question: Question, candidates: Candidates) -> dict[TensorKind, Array]:

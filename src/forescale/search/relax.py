@@ -11,8 +11,9 @@ from msgspec.structs import replace
 
 from forescale.errors import SpecError
 from forescale.question import Question, question_of
-from forescale.search.bounds import MARGIN
-from forescale.search.evaluate import least_states
+from forescale.search.evaluate import states_of
+from forescale.search.layouts import candidates_of
+from forescale.search.least import MARGIN
 from forescale.search.scenarios import fastest, scenarios, smallest, step_of_all
 from forescale.search.solve import Watch
 from forescale.search.tree import enumerate_cells
@@ -376,3 +377,10 @@ class Relaxation(Struct, frozen=True, kw_only=True):
     """Fraction of the time per token saved."""
     strategy: Layout | None = None
     """The layout that gains it, where it was looked for."""
+
+
+def least_states(question: Question) -> float:
+    """Return the bytes of states that every layout of a question exceeds: each held once, spread over all devices."""
+    base, row = question.space.base, np.zeros(1, dtype=np.int64)
+    spread = replace(base, zero=3, dp_shard=question.cluster.num_devices)
+    return float(states_of(question, *candidates_of(question, [spread], base), row)[0])

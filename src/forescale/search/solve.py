@@ -24,10 +24,11 @@ from numpy.typing import NDArray
 
 from forescale.numeric import Array
 from forescale.question import Question
-from forescale.search.bounds import MemoryBounds, WorkBounds, cell_bounds
+from forescale.search.bounds import MemoryBounds, WorkBounds
 from forescale.search.evaluate import Scores, score_pairs, states_of
 from forescale.search.incumbent import SHAPE, SMALLEST, Goal, Incumbent, State
 from forescale.search.layouts import Rows, distinct
+from forescale.search.least import cell_bounds
 from forescale.search.ranks import relaxed_placement
 from forescale.search.tree import Cells, Mask, Tree
 from forescale.spec.layout import Layout

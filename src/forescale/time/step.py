@@ -13,7 +13,7 @@ from forescale.formula import total
 from forescale.graph.ops import Collective
 from forescale.graph.per_block import PerBlock, RecomputeSplit, message_bytes
 from forescale.graph.sharding import Degrees
-from forescale.graph.stages import Picker, StagePlan, StageSums, over_stages, sum_over_stages
+from forescale.graph.stages import Picker, Stages, StageSums, over_stages, sum_over_stages
 from forescale.memory.buffers import kept_whole
 from forescale.memory.deferred import deferred_of_step
 from forescale.memory.inputs import EvalContext, MemoryInputs
@@ -307,7 +307,7 @@ def _shown_once(
     setting: EvalContext,
     traffic: DataTraffic,
     degrees: Degrees,
-    stages: StagePlan,
+    stages: Stages,
     cover: tuple[Numeric, Numeric],
     waits: tuple[Numeric, Numeric],
 ) -> Numeric:
@@ -332,7 +332,7 @@ ENDLESS = 1e30
 """Seconds of passes behind which all hides that can."""
 
 
-def least_exposed(setting: EvalContext, traffic: DataTraffic, degrees: Degrees, stages: StagePlan) -> Numeric:
+def least_exposed(setting: EvalContext, traffic: DataTraffic, degrees: Degrees, stages: Stages) -> Numeric:
     """Return the seconds of a step's data-parallel traffic that show however long the passes are, (candidates,).
 
     A bound for closed-form schedules: where waits hide traffic, of what shows once the first stage's alone, which never
@@ -341,14 +341,15 @@ def least_exposed(setting: EvalContext, traffic: DataTraffic, degrees: Degrees, 
     shown = _shown_once(setting, traffic, degrees, stages, (ENDLESS, ENDLESS), (0.0, 0.0))
     present = stages.multiplicity > 0
     counts = present & (stages.index == 0) if setting.choices.overlap.bubbles else present
-    once = np.max(np.where(counts, shown, 0.0), axis=0)
+    once: Numeric = np.max(np.where(counts, shown, 0.0), axis=0)
     if degrees.keeps_parameters:
         return once
     waits = _least_waits(setting, traffic, degrees, stages)
-    return once + setting.num_microbatches(degrees) * np.min(np.where(present, waits, np.inf), axis=0)
+    waiting: Numeric = np.min(np.where(present, waits, np.inf), axis=0)
+    return once + setting.num_microbatches(degrees) * waiting
 
 
-def _least_waits(setting: EvalContext, traffic: DataTraffic, degrees: Degrees, stages: StagePlan) -> Numeric:
+def _least_waits(setting: EvalContext, traffic: DataTraffic, degrees: Degrees, stages: Stages) -> Numeric:
     """Return what a micro-batch waits at least for gathers and reductions at stage 3, on every stage."""
     overlap = setting.choices.overlap
 
