@@ -49,6 +49,7 @@ TOPICS: tuple[tuple[str, ...], ...] = (
         "framework",
         "length",
         "compute",
+        "compile",
         "devices",
         "experts",
         "measured",

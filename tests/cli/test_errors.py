@@ -25,7 +25,7 @@ BAD = {
     "unknown command": (("projct", *DENSE), "No such command 'projct'; did you mean forescale project"),
     "unknown preset of an incomplete question": (("report", "--preset", "almodl", "--devices", 8), "unknown_name preset"),
     "name like no other": (("project", *DENSE, "--preset", "zzz"), "unknown_name preset"),
-    "unknown choice": (("project", *DENSE, "--precision", "bf17"), "'bf17' is not one of"),
+    "unknown choice": (("project", *DENSE, "--precision", "bf17"), "not_one_of --precision"),
     "unknown quantity": (("explain", MODEL, "step_tme", *MACHINE, *RUN), "unknown_name quantity"),
     "unknown override": (("project", *DENSE, "--set", "strategy.tq=2"), "unknown_key tq"),
     "unknown section": (("project", *DENSE, "--set", "strategi.tp=2"), "unknown_key strategi"),

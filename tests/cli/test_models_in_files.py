@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from scripts.flags import commands
 from typer.main import get_command
 
 from forescale.cli import inputs
-from forescale.cli.app import _commands, application
+from forescale.cli.app import application
 
 MODEL = {
     "architectures": ["LlamaForCausalLM"],
@@ -63,7 +64,7 @@ NEEDS = {
 """What commands need that do not take a layout alone."""
 COMMANDS = {
     path: NEEDS.get(path, LAID)
-    for path, command in _commands(get_command(application()))
+    for path, command in commands(get_command(application()))
     if path != "compare"  # which takes several machines: test_compare
     and any(
         param.name in ("model", "words") and param.param_type_name == "argument" for param in command.params

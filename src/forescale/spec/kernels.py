@@ -24,9 +24,10 @@ class Kernels(SpecStruct, frozen=True, kw_only=True):
     with a chunk of them at a time and keeps the gradients of the head's input and weight (Liger); compiled keeps
     the logits and makes their gradient beside them (torch.compile); eager makes fp32 logits and keeps their
     log-softmax (PyTorch); loss_parallel does so on logits split over tp, step by step (PyTorch's DTensor)."""
-    compile: Annotated[CompileMode, Option("Mode of torch.compile, for recorded models.", flag="compile")] = (
-        "none"
-    )
+    compile: Annotated[
+        CompileMode,
+        Option("Mode of torch.compile, for recorded models.", flag="compile", group="Ranks and overlap"),
+    ] = "none"
     """torch.compile of Hugging Face's model code, where its operators were recorded: Inductor fuses kernels and saves
     less for backward; reduce-overhead launches CUDA graphs too. Operators that were not recorded are not changed."""
     logged_losses: OptionalExtent = 0

@@ -327,7 +327,7 @@ class Layout(SpecStruct, frozen=True, kw_only=True):
     vpp: Annotated[Degree, Option("Model chunks per pipeline rank.", label="Chunks per stage")] = 1
     """Model chunks (virtual stages) per pipeline rank."""
     schedule: Annotated[str | None,
-        Option("Pipeline schedule, a name of `pipeline list`; by default 1F1B, interleaved where vpp > 1.",
+        Option("Name in `pipeline list`; 1F1B by default.",
         "NAME", label="Schedule")] = None  # fmt: skip
     """Pipeline schedule, a name of the schedule library (`pipeline list`); by default 1F1B, interleaved if vpp > 1."""
     microbatch_group: Annotated[Degree | None,
