@@ -63,7 +63,7 @@ WORK = (
     Work("search, DeepSeek-V3 on 1,048,576 devices", f"search deepseek-v3 {V3} --devices 1048576", 4.5, 1),
     Work(
         "smallest cluster that trains DeepSeek-V3 in 12 s a step",
-        f"search deepseek-v3 {V3} --devices 16384 --target-step-time 12s",
+        f"search deepseek-v3 {V3} --devices 16384 --target-step-time 12s --jobs 1",
         8.0,
         1,
     ),

@@ -28,7 +28,7 @@ def commands(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:  # noqa
 
 def options(command: Any) -> dict[str, int]:  # noqa: ANN401  (whichever click typer has)
     """Return the options of a command, with how many words follow each as its value."""
-    names = dict.fromkeys(misspelt.HELP, 0)
+    names = dict.fromkeys(("-h", "--help"), 0)
     for param in command.params:
         if param.param_type_name == "option":
             values = 0 if param.is_flag or param.count else param.nargs

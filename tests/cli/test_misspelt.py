@@ -25,6 +25,8 @@ def test_the_table_is_that_of_the_commands() -> None:
         (("project", "m", "--json", "--tpp"), "--tpp"),
         (("project", "m", "--", "--tpp"), None),
         (("project", "m", "--tpp", "--help"), None),
+        (("project", "--help-all"), None),
+        (("project", "--plan=", "--tpp"), "--tpp"),
         (("pipeline", "draw", "1f1b", "--rank", "4"), "--rank"),
         (("--tpp", "project"), None),
         ((), None),

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from forescale.cli.misspelt import EVERYTHING
 from forescale.errors import no_value, not_one_of, wrong_type
 from forescale.limits import whole_of
 from forescale.synonyms import spelling
@@ -19,7 +20,6 @@ from forescale.synonyms import spelling
 F = TypeVar("F", bound=Callable[..., Any])
 MOST = 29
 """Columns of an option with its values; longer lists of values go into the text."""
-EVERYTHING = "--help-all"
 KINDS = {
     "<int>": "N",
     "<int range>": "N",

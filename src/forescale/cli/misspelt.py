@@ -19,7 +19,9 @@ NAMED = 3
 """Options or commands that an error names."""
 SHORT = 4
 """Characters of a name up to which others are not taken to have it in theirs."""
-HELP = ("-h", "--help")
+EVERYTHING = "--help-all"
+"""Asks for the help with every option; commands take it before they parse."""
+HELP = ("-h", "--help", EVERYTHING)
 
 
 @cache
@@ -43,12 +45,12 @@ def misspelt(arguments: Sequence[str]) -> str | None:
     flags = commands[path]["options"]
     words = iter(arguments[len(path.split()) :])
     for word in words:
-        name, _, value = word.partition("=")
+        name, assigned, _ = word.partition("=")
         if word == "--" or (word[:1] == "-" and word[:2] != "--" and word not in flags):
             return None
         if name[:2] == "--" and name not in flags:
             return f"No such option: {name}{instead(name, path)} (see forescale {path} --help)"
-        for _ in range(0 if value else flags.get(name, 0)):
+        for _ in range(0 if assigned else flags.get(name, 0)):
             next(words, None)
     return None
 

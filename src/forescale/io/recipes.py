@@ -204,7 +204,7 @@ SUITS_ALL = {"graphs": "none", "overlap": {"expert": False}}
 
 
 def _replaying(question: Question, layout: Layout, policy: Recompute) -> Layout:
-    """Return a layout under a recompute policy, without the open settings that rules exclude beside it."""
+    """Return a layout under a recompute policy, without open settings that are illegal with it."""
     layout = replace(layout, recompute=policy)
     broken = (rule.choices for rule in _broken(question, layout) if "recompute" in rule.choices)
     excluded = {name for names in broken for name in names if name in question.assumed}

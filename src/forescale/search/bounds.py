@@ -406,7 +406,7 @@ class MemoryBounds:
     def fine(self, rows: Rows, cells: Rows) -> Array:
         """Return the bounds of some (branch, cell) pairs; of blocks that schedules share the least is found once."""
         bounds = np.full(len(rows), np.inf)
-        least = LeastStates(question=self.question, cells=self.cells, chosen=np.arange(len(self.cells)))
+        least = LeastStates(question=self.question, cells=self.cells, selected=np.arange(len(self.cells)))
         result = batches(self.question, self.bare, rows, cells, relaxed=self.placement, bounded=True)
         known: dict[PricedOnce, PerBlock[RecomputeSplit[BlockBytes]]] = {}
         for batch in result:

@@ -12,7 +12,7 @@ from forescale.memory.states import state_bytes
 from forescale.numeric import Array, Numeric
 from forescale.question import Question
 from forescale.search.evaluate import Batch, Matters, Scores, score_pairs
-from forescale.search.layouts import Rows, as_degrees, distinct, first_rows
+from forescale.search.layouts import Columns, Rows, as_degrees, distinct, first_rows
 from forescale.search.ranks import RelaxedPlacement
 from forescale.search.tree import Cells, Mask
 from forescale.struct import Struct
@@ -25,34 +25,61 @@ PLACE_KEY = ("tp", "cp", "ep", "etp", "pp", "flagged", "plan")
 """What the parameters of a stage and the ways to shard them depend on."""
 
 
-class LeastStates(Struct, frozen=True, kw_only=True):
-    """The least memory of states and standing buffers of some cells, over all ways to shard each."""
+class Shardings(Struct, frozen=True, kw_only=True):
+    """All ways to shard the states of the distinct cells of a batch, one after the other, and their least."""
+
+    sharded: Sharded
+    at: Rows
+    """Which pair of the batch each sharding is of."""
+    starts: Rows
+    """Where the shardings of each distinct cell begin."""
+    where: Rows
+    """(pairs,) which distinct cell each pair has."""
+
+    def least(self, values: Numeric) -> Array:
+        """Return (..., pairs) the least of (..., shardings) values."""
+        reduced: Array = np.minimum.reduceat(np.asarray(values), self.starts, axis=-1)
+        return reduced[..., self.where]
+
+
+class CellBounds(Struct, frozen=True, kw_only=True):
+    """Bounds of some cells over all ways to shard each."""
 
     question: Question
     cells: Cells
-    chosen: Rows
+    selected: Rows
     """The cells whose rows are bounded."""
 
-    def __call__(self, batch: Batch) -> StateBytes:
-        """Return (stages, rows) bytes, of each stage and moment the least by itself."""
-        rows = self.chosen[batch.rows]
+    def shardings(self, batch: Batch, keys: Columns) -> Shardings:
+        """Return all shardings of the cells of a batch that differ in `PLACE_KEY` or in further `keys`."""
+        rows = self.selected[batch.rows]
         columns = {name: values[rows] for name, values in self.cells.whole.columns.items()}
         plans = batch.stages.for_states()
-        columns |= {"flagged": self.cells.flagged[rows], "plan": plans.plan}
-        table = distinct(columns, PLACE_KEY)
+        columns |= {"flagged": self.cells.flagged[rows], "plan": plans.plan, **keys}
+        table = distinct(columns, (*PLACE_KEY, *keys))
         first = first_rows(table.where)
         layouts, owner, _ = self.cells.expand(rows[first])
-        stages = plans(first[owner])
-        degrees, fixed = as_degrees(layouts.columns), batch.block_parameters(first[owner])
-        sharded = Sharded.from_model(self.question.model, fixed, stages, degrees)
-        setting = setting_of(self.question, batch.choices)
-        states = state_bytes(setting, sharded)
-        starts = np.searchsorted(owner, np.arange(len(first)))
-        always = states.total() + states.narrow + beside(setting, states, safe=self.question.safe)
+        at, degrees = first[owner], as_degrees(layouts.columns)
+        block_parameters, stages = batch.block_parameters(at), plans(at)
+        return Shardings(
+            sharded=Sharded.from_model(self.question.model, block_parameters, stages, degrees),
+            at=at,
+            starts=np.searchsorted(owner, np.arange(len(first))),
+            where=table.where,
+        )
+
+
+class LeastStates(CellBounds, frozen=True, kw_only=True):
+    """The least memory of states and standing buffers of some cells, over all ways to shard each."""
+
+    def __call__(self, batch: Batch) -> StateBytes:
+        """Return (stages, pairs) bytes, of each stage and moment the least by itself."""
+        shardings, setting = self.shardings(batch, {}), setting_of(self.question, batch.choices)
+        states = state_bytes(setting, shardings.sharded)
+        always = states.total() + states.narrow + separate_bytes(setting, states, safe=self.question.safe)
 
         def least(active: Numeric) -> Array:
-            reduceat: Array = np.minimum.reduceat(np.asarray(always + active), starts, axis=1)
-            return reduceat[:, table.where]
+            return shardings.least(always + active)
 
         standing, kept = states.buffers, least(states.buffers)
         return StateBytes(
@@ -66,42 +93,29 @@ class LeastStates(Struct, frozen=True, kw_only=True):
         )
 
 
-class LeastTraffic(Struct, frozen=True, kw_only=True):
-    """The least data-parallel traffic of some cells that shows behind any passes, over all ways to shard each."""
-
-    question: Question
-    cells: Cells
-    chosen: Rows
-    """The cells whose rows are bounded."""
+class LeastTraffic(CellBounds, frozen=True, kw_only=True):
+    """The least data-parallel traffic of some cells that no pass can hide, over all ways to shard each."""
 
     def __call__(self, batch: Batch) -> Array:
         """Return (pairs,) seconds of a step; 0 where a schedule is simulated, or a measurement scales the step."""
         setting = setting_of(self.question, batch.choices)
         if batch.choices.schedule is not None or setting.anchor is not None:
             return np.zeros(len(batch.rows))
-        model, rows = self.question.model, self.chosen[batch.rows]
-        columns = {name: values[rows] for name, values in self.cells.whole.columns.items()}
-        keys = batch.ranks.keys(model)
-        plans = batch.stages.for_states()
-        columns |= {"flagged": self.cells.flagged[rows], "plan": plans.plan, **keys}
-        table = distinct(columns, (*PLACE_KEY, "micro_batch_size", *keys))
-        first = first_rows(table.where)
-        layouts, owner, _ = self.cells.expand(rows[first])
-        at, degrees = first[owner], as_degrees(layouts.columns)
-        stages = plans(at)
-        sharded = Sharded.from_model(model, batch.block_parameters(at), stages, degrees)
-        pricing = batch.ranks.pricing(self.question, degrees, batch.choices, at)
+        sizes = self.cells.whole.columns["micro_batch_size"][self.selected[batch.rows]]
+        ranks = batch.ranks.keys(self.question.model)
+        shardings = self.shardings(batch, {"micro_batch_size": sizes, **ranks})
+        sharded = shardings.sharded
+        pricing = batch.ranks.pricing(self.question, sharded.degrees, batch.choices, shardings.at)
         traffic = data_traffic(setting, sharded, pricing)
-        shown = np.asarray(least_exposed(setting, traffic, degrees, stages))
-        least = np.minimum.reduceat(shown, np.searchsorted(owner, np.arange(len(first))))
-        return np.asarray((1.0 + straggler_share(setting.run, setting.cluster)) * least[table.where])
+        seconds = shardings.least(least_exposed(setting, traffic, sharded.degrees, sharded.stages))
+        return np.asarray((1.0 + straggler_share(setting.run, setting.cluster)) * seconds)
 
 
-def beside(setting: EvalContext, states: StateBytes, *, safe: bool) -> Numeric:
-    """Return what surely stands in tensors that find no room, and in other streams' memory, as bytes allocated.
+def separate_bytes(setting: EvalContext, states: StateBytes, *, safe: bool) -> Numeric:
+    """Return a bound of the allocated bytes of received tensors and of buffers of other streams.
 
-    Of these the allocator loses pieces, and at the upper end of its range (`safe`) formulas are off besides: they stand
-    for more.
+    They are divided by the allocator's fragmentation, with `safe` by the upper end of its range and by the largest
+    error of the formulas.
     """
     overhead = setting.overhead
     if overhead.measured is not None:
@@ -138,8 +152,10 @@ def cell_bounds(
         cells.whole.take(selected),
         variant,
         where,
-        least=LeastStates(question=question, cells=cells, chosen=selected),
-        exposed=LeastTraffic(question=question, cells=cells, chosen=selected) if placement is None else None,
+        least=LeastStates(question=question, cells=cells, selected=selected),
+        exposed=LeastTraffic(question=question, cells=cells, selected=selected)
+        if placement is None
+        else None,
         matters=matters,
         relaxed=None if placement is None else placement.at(selected),
     )

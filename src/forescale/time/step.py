@@ -333,7 +333,7 @@ ENDLESS = 1e30
 
 
 def least_exposed(setting: EvalContext, traffic: DataTraffic, degrees: Degrees, stages: Stages) -> Numeric:
-    """Return the seconds of a step's data-parallel traffic that show however long the passes are, (candidates,).
+    """Return the seconds of a step's data-parallel traffic that passes of any length leave exposed, (candidates,).
 
     A bound for closed-form schedules: where waits hide traffic, of what shows once the first stage's alone, which never
     waits.

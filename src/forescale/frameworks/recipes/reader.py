@@ -273,7 +273,7 @@ def _take(result: _Translated, rows: Mapping[str, Any], key: str, value: object)
 
 
 def _flags(table: Mapping[str, Any], values: Mapping[str, Any]) -> _Translated:
-    """Return keys that are flags of Megatron-LM, with underscores, in tables of any name, beside rows of their own."""
+    """Return keys that are flags of Megatron-LM, with underscores, in tables of any name, after the rows of `table`."""
     known = {
         key
         for key in values
