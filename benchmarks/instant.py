@@ -36,6 +36,8 @@ class Work(NamedTuple):
     """What is measured: arguments of the command line, or keywords of `project` in a warm process."""
 
     name: str
+    label: str
+    """Short name, in the picture."""
     arguments: str
     goal: float
     """Processor seconds, on the machine of the goals."""
@@ -44,11 +46,12 @@ class Work(NamedTuple):
 
 
 WORK = (
-    Work("`forescale --version`", "--version", 0.08),
-    Work("an unknown option", "project llama-3.1-70b --bogus 3", 0.12),
-    Work("`project llama-3.1-70b`", f"project llama-3.1-70b {LAYOUT}", 0.24),
+    Work("`forescale --version`", "--version", "--version", 0.08),
+    Work("an unknown option", "unknown option", "project llama-3.1-70b --bogus 3", 0.12),
+    Work("`project llama-3.1-70b`", "project Llama 70B", f"project llama-3.1-70b {LAYOUT}", 0.24),
     Work(
-        "search of README: 8.2 million layouts of Llama-3.1-70B",
+        "search of the README, Llama-3.1-70B on 256 devices",
+        "search Llama 70B",
         "search llama-3.1-70b --cluster h100-sxm --framework megatron-bridge --devices 256 --seq-len 8192 "
         "--global-batch-size 1024",
         0.6,
@@ -56,25 +59,35 @@ WORK = (
     ),
     Work(
         "search, DeepSeek-V3 on 2,048 devices",
+        "search V3, 2,048",
         f"search deepseek-v3 {V3} --devices 2048 --precision fp8",
         1.6,
         2,
     ),
-    Work("search, DeepSeek-V3 on 1,048,576 devices", f"search deepseek-v3 {V3} --devices 1048576", 4.5, 1),
+    Work(
+        "search, DeepSeek-V3 on 1,048,576 devices",
+        "search V3, 1,048,576",
+        f"search deepseek-v3 {V3} --devices 1048576",
+        4.5,
+        1,
+    ),
     Work(
         "smallest cluster that trains DeepSeek-V3 in 12 s a step",
+        "smallest cluster, V3",
         f"search deepseek-v3 {V3} --devices 16384 --target-step-time 12s --jobs 1",
         8.0,
         1,
     ),
     Work(
         "`fs.project` in a warm process, Llama-3.1-70B",
+        "fs.project Llama 70B",
         "'llama-3.1-70b', cluster='h100-sxm', devices=64, tp=8, global_batch_size=512 + 8 * next(n), seq_len=8192",
         0.0004,
         is_call=True,
     ),
     Work(
         "`fs.project` in a warm process, DeepSeek-V3",
+        "fs.project V3",
         "'deepseek-v3', cluster='h800-sxm', devices=2048, ep=64, pp=16, global_batch_size=15360 + 128 * next(n), "
         "seq_len=4096, recompute='full'",
         0.0007,
@@ -91,7 +104,11 @@ CALL = (
 def measured(python: str, work: Work) -> tuple[float, float]:
     """Return processor seconds and the peak of memory [MiB] of one run of `work`."""
     code = CALL.format(folder=str(HERE), arguments=work.arguments)
-    command = [python, "-c", code] if work.is_call else [python, "-m", "forescale", *work.arguments.split()]
+    command = (
+        [python, "-c", code]
+        if work.is_call
+        else [str(Path(python).with_name("forescale")), *work.arguments.split()]
+    )
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, text=True
@@ -185,13 +202,17 @@ def drawn(history: Sequence[dict[str, str]]) -> None:
 
     latest = {row["work"]: float(row["loops"]) * LOOP_OF_GOALS for row in history}
     bars = tuple(
-        Bar(label=work.name.replace("`", ""), values={"over goal": latest[work.name] / work.goal}, remark="×")
+        Bar(
+            label=work.label,
+            values={"over goal": round(latest[work.name] / work.goal, 1)},
+            remark="× its goal",
+        )
         for work in WORK
         if work.name in latest
     )
-    note = "processor time in goals; less is better"
+    note = "processor time over its goal; less is better"
     chart = BarChart(
-        title="How fast it answers", note=note, axis="", unit="×", bars=bars, limit=1.0, limit_name="goal"
+        title="How fast it answers", note=note, axis="", unit="", bars=bars, limit=1.0, limit_name="goal"
     )
     write_chart(chart, PICTURE)
 
