@@ -1,4 +1,4 @@
-"""What commands of the shell print that only pass text on: echo, cat, sed, bc, basename, which and tee."""
+"""What commands of the shell print that only pass text on: echo, cat, sed, tr, bc, basename, which and tee."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ _PLAIN = re.compile(r"[\w\-/{}<>@%=,:#\" ]+")
 """A pattern of sed that stands for itself."""
 _BLANKS: Final = ("  *", " +", " \\+", "[ ][ ]*", "\\s\\+", "\\s+", "[[:space:]]\\+", "[[:space:]]+")
 """Patterns of sed for blanks in a row."""
+_UPPER: Final = ("[:upper:]", "[:lower:]")
+_LOWER: Final = ("[:lower:]", "[:upper:]")
+"""Words of tr that write letters small, and large."""
 _UNEVALUATED = (ValueError, SyntaxError, ZeroDivisionError, OverflowError, RecursionError, MemoryError)
 
 
@@ -47,6 +50,8 @@ def printed(names: Sequence[str], piped: str, text_of: Callable[[str], str | Non
             return None if None in texts else "".join(map(str, texts)) or piped
         case "sed":
             return _edited(parts, piped, text_of)
+        case "tr" if piped:
+            return {_UPPER: piped.lower(), _LOWER: piped.upper()}.get(tuple(parts))
         case "bc" | "tee" if piped:
             return _computed(piped) if names[0] == "bc" else piped
     return None
