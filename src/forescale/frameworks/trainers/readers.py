@@ -20,10 +20,12 @@ from forescale.frameworks.megatron.ask import open_facts
 from forescale.frameworks.reading import Options, ParsedFile, flat, packaged
 from forescale.frameworks.recipes.reader import read_recipe
 from forescale.frameworks.settings import Settings
-from forescale.frameworks.shell import Devices, Launch, Use, devices_of, follow, is_unset, launch_of
+from forescale.frameworks.shell import Devices, Launch, Script, Use, devices_of, follow, is_unset, launch_of
+from forescale.frameworks.trainers.facts import without_facts
 from forescale.frameworks.trainers.megatron import flags_of, read_megatron
 from forescale.frameworks.trainers.performance import long_options, read_performance
 from forescale.frameworks.trainers.precision import compute_of
+from forescale.frameworks.trainers.program import lay_sharding, read_program
 from forescale.frameworks.trainers.record import Record, classified, record_of
 from forescale.frameworks.trainers.stages import PAIRED, stage_of
 from forescale.frameworks.trainers.training import (
@@ -35,6 +37,7 @@ from forescale.frameworks.trainers.training import (
 )
 from forescale.limits import whole_of
 from forescale.positions import key_lines
+from forescale.struct import Struct
 from forescale.syntax import parse_mapping, parse_yaml
 from forescale.units import counted
 
@@ -207,7 +210,7 @@ class LaunchReader(Signed):
         shell = follow(text, options.variables, str(path), script, options.arguments)
         runs = [(form, at, words) for words in shell.commands for form, at in [_program(words)] if form]
         if not runs:
-            return replace(self.started(shell.commands, path, options), format=self.name)
+            return replace(self._other(shell, path, text, options), format=self.name)
         form, at, words = runs[0]
         several = (f"it starts {counted(len(runs), 'training')}; the first is read",) if len(runs) > 1 else ()
         if form == BRIDGE:
@@ -232,11 +235,9 @@ class LaunchReader(Signed):
         if recipe is not None:
             return replace(recipe, format=self.name, notes=(*_origin(devices, options), *recipe.notes))
         content = {**_content(file), **values} if file is not None else values
-        program = _own_program(words[at - 1]) if form == "trainer" else ""
         accelerate = accelerated(launch, path, outer)
-        parsed = read_mapping(
-            content, form, path, options, lines={}, launch=accelerate, devices=devices, program=program
-        )
+        start = Start(launch=accelerate, devices=devices, program=words[at - 1])
+        parsed = _trained(content, form, path, options, start)
         warnings = (*parsed.warnings, *_split_models(shell.variables))
         return replace(parsed, format=self.name, warnings=warnings, notes=(*several, *parsed.notes))
 
@@ -262,6 +263,15 @@ class LaunchReader(Signed):
         notes = (*_origin(devices, options), *parsed.notes)
         return replace(parsed, format=self.name, model=parsed.model or model, notes=notes)
 
+    def _other(self, shell: Script, path: Path, text: str, options: Options) -> ParsedFile:
+        """Return what a program says that is no trainer by its name; what chooses the program is asked for."""
+        try:
+            return self.started(shell.commands, path, options)
+        except ReaderError:
+            if facts := open_facts(Settings({}, str(path)), shell.unset, text, {}):
+                raise MissingError.of(path, facts) from None
+            raise
+
     def started(
         self,
         commands: Sequence[Sequence[str]],  # noqa: ARG002  (of readers that follow other programs)
@@ -270,6 +280,40 @@ class LaunchReader(Signed):
     ) -> ParsedFile:
         """Return what a program that is no trainer by its name says."""
         raise ReaderError(path, wording.wrong_format("a command that trains", "it starts no known trainer"))
+
+
+class Start(Struct, frozen=True, kw_only=True):
+    """What starts a program."""
+
+    launch: ParsedFile | None
+    """Accelerate's configuration."""
+    devices: Devices | None
+    program: str
+    """The program, as the command names it."""
+
+
+def _trained(
+    values: Mapping[str, Any], form: str, path: Path, options: Options, start: Start
+) -> ParsedFile:
+    """Return what the arguments of a program say, with what a person's own says of itself."""
+    own = _own_program(start.program) if form == "trainer" else ""
+    file = (neighbour_of(path.parent, start.program) or neighbour_of(path.parent, own)) if own else None
+    program = read_program(file)
+    added = program.content(values, record_of(form))
+    content, launched = {**added, **values}, start.launch is not None or options.launch is not None
+    facts = lay_sharding(program, content, options.over, own, launched=launched)
+    parsed = read_mapping(
+        content, form, path, options, lines={}, launch=start.launch, devices=start.devices, program=own
+    )
+    notes, warnings = [], []
+    if added:
+        listed = ", ".join(f"{name} {value}" for name, value in added.items())
+        notes.append(f"of {own} itself: {listed}")
+    if program.doubtful and not added.get("use_peft") and "trainable" not in parsed.workload_fields:
+        called = ", ".join(program.doubtful)
+        warnings.append(f"{own} calls {called} under a condition, taken as not met (--lora-rank, --recompute)")
+    parsed = replace(parsed, notes=(*notes, *parsed.notes), warnings=(*parsed.warnings, *warnings))
+    return without_facts(parsed, facts) if facts else parsed
 
 
 def _closed(values: Mapping[str, Any]) -> dict[str, Any]:
