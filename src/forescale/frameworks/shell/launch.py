@@ -165,7 +165,8 @@ def _processes(launch: Launch, read_neighbour: Callable[[str], str | None]) -> D
 
 def _per_node(launch: Launch) -> tuple[int, str] | None:
     """Return the devices of a node: what torchrun starts there, else tasks, unless one task has several devices."""
-    count, gpus = launch.count(PER_NODE, "--npernode"), launch.count(GPUS_PER_NODE, GRES)
+    count = launch.count(PER_NODE if PER_NODE in launch.options else "--npernode")
+    gpus = launch.count(GPUS_PER_NODE, GRES)
     tasks = launch.count(TASKS_PER_NODE)
     if count is not None:
         return count

@@ -32,6 +32,7 @@ COUNTED: Final = ("max_length", "gradient_checkpointing", "use_peft", "optim", "
 """Keys of TrainingArguments whose defaults in a program count."""
 ADAPTERS: Final = ("lora_r", "lora_target_modules")
 FSDP: Final = ("FullyShardedDataParallel", "FSDP", "fully_shard")
+UTILITIES: Final = "utils/ds_utils.py"
 STAGES: Final = {0: "no_shard", 2: "shard_grad_op", 3: "full_shard"}
 """Words of `fsdp` by stage."""
 STAGE: Final = MissingFact("how its states are sharded", "--zero N", "--zero 3", "strategy.zero")
@@ -185,6 +186,15 @@ def _dotted(node: ast.expr) -> str:
         case ast.Attribute(value=value, attr=name):
             return f"{_dotted(value)}.{name}"
     return ""
+
+
+def made_type(file: Path | None) -> dict[str, Any]:
+    """Return the type that a copy of DeepSpeed-Chat computes in, where its utils/ds_utils.py enables one alone."""
+    places = () if file is None else (file.parent, *file.parents[1:3])
+    table = next((place / UTILITIES for place in places if is_file(place / UTILITIES)), None)
+    text = "" if table is None else re.sub(r"#.*", "", read_text(table))
+    kinds = re.findall(r"""["'](bf16|fp16)["']\s*:\s*\{\s*["']enabled["']\s*:\s*True""", text)
+    return {"dtype": kinds[0]} if len(set(kinds)) == 1 else {}
 
 
 def lay_sharding(

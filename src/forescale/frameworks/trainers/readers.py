@@ -25,7 +25,7 @@ from forescale.frameworks.trainers.facts import without_facts
 from forescale.frameworks.trainers.megatron import flags_of, read_megatron
 from forescale.frameworks.trainers.performance import long_options, read_performance
 from forescale.frameworks.trainers.precision import compute_of
-from forescale.frameworks.trainers.program import lay_sharding, read_program
+from forescale.frameworks.trainers.program import lay_sharding, made_type, read_program
 from forescale.frameworks.trainers.record import Record, classified, record_of
 from forescale.frameworks.trainers.stages import PAIRED, stage_of
 from forescale.frameworks.trainers.training import (
@@ -208,9 +208,14 @@ class LaunchReader(Signed):
 
         text = read_text(path)
         shell = follow(text, options.variables, str(path), script, options.arguments)
-        runs = [(form, at, words) for words in shell.commands for form, at in [_program(words)] if form]
-        if not runs:
-            return replace(self._other(shell, path, text, options), format=self.name)
+        runs = _runs(shell)
+        if not any(words[at:] for _, at, words in runs):
+            try:
+                return replace(self.started(shell.commands, path, options), format=self.name)
+            except ReaderError:
+                if not (runs := runs or _runs(shell, own=True)):
+                    _refuse_choices(shell, path, text)
+                    raise
         form, at, words = runs[0]
         several = (f"it starts {counted(len(runs), 'training')}; the first is read",) if len(runs) > 1 else ()
         if form == BRIDGE:
@@ -263,15 +268,6 @@ class LaunchReader(Signed):
         notes = (*_origin(devices, options), *parsed.notes)
         return replace(parsed, format=self.name, model=parsed.model or model, notes=notes)
 
-    def _other(self, shell: Script, path: Path, text: str, options: Options) -> ParsedFile:
-        """Return what a program says that is no trainer by its name; what chooses the program is asked for."""
-        try:
-            return self.started(shell.commands, path, options)
-        except ReaderError:
-            if facts := open_facts(Settings({}, str(path)), shell.unset, text, {}):
-                raise MissingError.of(path, facts) from None
-            raise
-
     def started(
         self,
         commands: Sequence[Sequence[str]],  # noqa: ARG002  (of readers that follow other programs)
@@ -280,6 +276,19 @@ class LaunchReader(Signed):
     ) -> ParsedFile:
         """Return what a program that is no trainer by its name says."""
         raise ReaderError(path, wording.wrong_format("a command that trains", "it starts no known trainer"))
+
+
+def _runs(shell: Script, *, own: bool = False) -> list[tuple[str, int, list[str]]]:
+    """Return the commands that train by their record and the place of their arguments; of people's `own` programs too."""
+    programs = packaged("trainers", "programs")
+    rows = [*programs["programs"], *(programs["own"] if own else ())]
+    return [(form, at, words) for words in shell.commands for form, at in [_program(words, rows)] if form]
+
+
+def _refuse_choices(shell: Script, path: Path, text: str) -> None:
+    """Refuse a script that starts nothing until an argument or a variable chooses a program."""
+    if facts := open_facts(Settings({}, str(path)), shell.unset, text, {}):
+        raise MissingError.of(path, facts) from None
 
 
 class Start(Struct, frozen=True, kw_only=True):
@@ -300,6 +309,8 @@ def _trained(
     file = (neighbour_of(path.parent, start.program) or neighbour_of(path.parent, own)) if own else None
     program = read_program(file)
     added = program.content(values, record_of(form))
+    if form == "deepspeed-chat" and "dtype" not in values:
+        added |= made_type(neighbour_of(path.parent, start.program))
     content, launched = {**added, **values}, start.launch is not None or options.launch is not None
     facts = lay_sharding(program, content, options.over, own, launched=launched)
     parsed = read_mapping(
@@ -308,7 +319,7 @@ def _trained(
     notes, warnings = [], []
     if added:
         listed = ", ".join(f"{name} {value}" for name, value in added.items())
-        notes.append(f"of {own} itself: {listed}")
+        notes.append(f"of {own or start.program} itself: {listed}")
     if program.doubtful and not added.get("use_peft") and "trainable" not in parsed.workload_fields:
         called = ", ".join(program.doubtful)
         warnings.append(f"{own} calls {called} under a condition, taken as not met (--lora-rank, --recompute)")
@@ -364,7 +375,8 @@ def _recipe(
     if kind is None or kind.name not in packaged("recipes", "common")["trainers"]:
         return None
     inside = [_content(file), *(_content(_required(path, name)) for name in more)]
-    recipe = _merged({key: value for part in inside for key, value in part.items()}, values)
+    known = packaged("recipes", kind.name)["keys"]
+    recipe = _merged({key: value for part in inside for key, value in part.items()}, values, known)
     return read_recipe(kind.name, recipe, file, options, {})
 
 
@@ -380,15 +392,17 @@ def accelerated(launch: Launch, path: Path, options: Options) -> ParsedFile | No
     return AccelerateReader().read(_required(path, config), options)
 
 
-def _merged(content: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of a recipe with what dotted arguments set."""
+def _merged(
+    content: Mapping[str, Any], overrides: Mapping[str, Any], known: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the content of a recipe with what dotted arguments set: keys that it has, or that are `known`."""
     result = dict(content)
     for key, value in overrides.items():
         section, _, inner = key.partition(".")
         table = result.get(section)
         if inner and isinstance(table, Mapping):
-            result[section] = _merged(table, {inner: value})
-        elif not inner and key in result:
+            result[section] = {**table, **_merged(table, {inner: value}, {inner: True})}
+        elif key in known or (not inner and key in result):
             result[key] = value
     return result
 
@@ -407,9 +421,9 @@ def _inline(launch: Launch, path: Path, options: Options) -> ParsedFile | None:
     return AccelerateReader().read_content(content, {}, path, options)
 
 
-def _program(words: Sequence[str]) -> tuple[str, int]:
+def _program(words: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[str, int]:
     """Return the record of the trainer that a command starts, and where its arguments begin; "" if it starts none."""
-    for form, pattern, arguments in packaged("trainers", "programs")["programs"]:
+    for form, pattern, arguments in rows:
         for at in range(len(words)):
             text = " ".join(words[at : at + 2])
             if re.match(pattern, text) and (not arguments or re.search(arguments, " ".join(words))):

@@ -320,6 +320,8 @@ def _deepspeed(
         if run.program and MICRO not in settings:
             settings.set(MICRO, content["train_micro_batch_size_per_gpu"])
     whole: dict[str, Any] = {**batch, **content}
+    if whole.pop("pipeline", None) is not None:
+        settings.note(f"{place.name}: pipeline counts for programs that build a PipelineModule, not for a Trainer")
     if (cp := settings.degree("context_parallel_size")) > 1:
         whole.setdefault("sequence_parallel_size", cp)
     if (tp := settings.degree("tensor_parallel_size")) > 1:
