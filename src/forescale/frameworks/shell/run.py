@@ -544,7 +544,7 @@ class _Walk:
         return "".join(self.known.get(name, ["unset"])) or "0"
 
 
-_PRINTED = re.compile(r"\$\([^(].*\)", re.DOTALL)
+_PRINTED = re.compile(r"\$\([^(].*\)|`.*`", re.DOTALL)
 """What a command prints, which is not known: the variable that takes it is as one that nothing sets."""
 _FOLDER = re.compile(r"\$\{\w+\}/")
 """A folder that is a variable which nothing sets, before the name of a file."""

@@ -27,9 +27,11 @@ MODULES: Final = 6
 """Modules next to a program that are read."""
 COUNTED: Final = ("max_length", "gradient_checkpointing", "use_peft", "optim", "quantization_bit", "bf16", "fp16") + (
     *("per_device_train_batch_size", "gradient_accumulation_steps", "lora_r", "lora_target_modules"),
-    *("load_in_4bit", "load_in_8bit"),
+    *("load_in_4bit", "load_in_8bit", "deepspeed", "deepspeed_config", "fsdp"),
 )
 """Keys of TrainingArguments whose defaults in a program count."""
+DECIDED: Final = frozenset(("use_peft", "load_in_4bit", "load_in_8bit", "gradient_checkpointing"))
+"""Keys that tell of a call under a condition whether it is made."""
 ADAPTERS: Final = ("lora_r", "lora_target_modules")
 FSDP: Final = ("FullyShardedDataParallel", "FSDP", "fully_shard")
 UTILITIES: Final = "utils/ds_utils.py"
@@ -45,8 +47,8 @@ class Program(Struct, frozen=True):
     """Defaults of its arguments, by name."""
     calls: Mapping[str, Any] = field(default_factory=dict)
     """What calls outside of conditions set, by the keys of TrainingArguments."""
-    doubtful: tuple[str, ...] = ()
-    """Calls under conditions that would set something."""
+    doubtful: Mapping[str, str] = field(default_factory=dict)
+    """Calls under conditions that would set something, by the key that decides them."""
     names: frozenset[str] = frozenset()
     """Dotted names of everything it calls."""
 
@@ -74,21 +76,21 @@ class Program(Struct, frozen=True):
 def read_program(file: Path | None) -> Program:
     """Return what a program says; nothing of one that is not there, too long, or not whole Python."""
     trees = [] if file is None else list(_trees(file))
-    calls, doubtful = dict[str, Any](), list[str]()
+    calls, doubtful = dict[str, Any](), dict[str, str]()
     for call, known in (item for tree in trees for item in _calls(tree, known=True)):
         sets = _sets(call)
-        if not sets:
+        if DECIDED.isdisjoint(sets):
             continue
         if known:
             calls |= sets
         else:
-            doubtful.append(_dotted(call.func).rpartition(".")[2])
+            doubtful[min(DECIDED.intersection(sets))] = _dotted(call.func).rpartition(".")[2]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     named = (_dotted(node.func) for node in nodes if isinstance(node, ast.Call))
     if any(_enables(node) for node in nodes):
         calls["gradient_checkpointing"] = True
     defaults = {name: value for node in nodes for name, value in _defaults(node)}
-    return Program(defaults, calls, tuple(dict.fromkeys(doubtful)), frozenset(named))
+    return Program(defaults, calls, doubtful, frozenset(named))
 
 
 def _trees(file: Path) -> Iterator[ast.Module]:
@@ -206,7 +208,7 @@ def lay_sharding(
     words = (key for key, value in values.items() if str(value).lower() not in OFF)
     shards = any(called.rpartition(".")[2] in FSDP for called in program.names)
     if not shards and not any(re.search("shard|fsdp", key) for key in words):
-        makes = "deepspeed.initialize" in program.names
+        makes = {"deepspeed.initialize", "deepspeed.init_distributed"} & program.names
         return [CONFIGURATION._replace(reason=f"{name} makes it")] if makes else []
     values["fsdp"] = STAGES.get(over.get("zero", 3), "full_shard")
     return [STAGE._replace(reason=f"{name} decides it")]

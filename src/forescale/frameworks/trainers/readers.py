@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -226,7 +227,7 @@ class LaunchReader(Signed):
         launch = launch_of(words[:at] if form != RECIPE else ["torchrun", *words[at:]])
         values, files = _arguments(words[at:])
         values |= _stage(form, words[at - 1])
-        named, *more = files or [""]
+        named, *more = _in_folder(words[at:], files) or [""]
         given = {**values, "config": named, "config_file": launch.options.get("--config-file")}
         _refuse_open(path, text, shell.unset, given, form)
         values = _closed(values) if form == RECIPE else values
@@ -240,6 +241,9 @@ class LaunchReader(Signed):
         if recipe is not None:
             return replace(recipe, format=self.name, notes=(*_origin(devices, options), *recipe.notes))
         content = {**_content(file), **values} if file is not None else values
+        if MEGATRON.fullmatch(Path(words[at - 1]).name) and {"num_layers", "hidden_size"} & content.keys():
+            fix = f"they stand in {named}; give them as a table of flags (--num-layers: 12)"
+            raise ReaderError(path, wording.wrong_format("a command with Megatron-LM's flags", fix))
         accelerate = accelerated(launch, path, outer)
         start = Start(launch=accelerate, devices=devices, program=words[at - 1])
         parsed = _trained(content, form, path, options, start)
@@ -320,8 +324,9 @@ def _trained(
     if added:
         listed = ", ".join(f"{name} {value}" for name, value in added.items())
         notes.append(f"of {own or start.program} itself: {listed}")
-    if program.doubtful and not added.get("use_peft") and "trainable" not in parsed.workload_fields:
-        called = ", ".join(program.doubtful)
+    decided = {record_of(form).keys.get(name, name) for name in content}
+    if doubtful := [name for key, name in program.doubtful.items() if key not in decided]:
+        called = ", ".join(doubtful)
         warnings.append(f"{own} calls {called} under a condition, taken as not met (--lora-rank, --recompute)")
     parsed = replace(parsed, notes=(*notes, *parsed.notes), warnings=(*parsed.warnings, *warnings))
     return without_facts(parsed, facts) if facts else parsed
@@ -437,6 +442,8 @@ BRIDGE: Final = "bridge-yaml"
 """Recipes of Megatron-Bridge, which a command or a file changes."""
 RECIPE: Final = "recipe"
 """Programs that take a recipe of torchtune or litgpt."""
+MEGATRON: Final = re.compile(r"pretrain_\w+\.py")
+"""Programs of Megatron-LM and its copies."""
 DECIDING: Final[dict[str, str]] = {
     MICRO: "1",
     STEPS: "1",
@@ -492,6 +499,12 @@ def _arguments(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     named = [values.pop(key, None) for key in ("config", "config_file")]
     files += [file for file in named if isinstance(file, str)]
     return values, files
+
+
+def _in_folder(words: Sequence[str], files: Sequence[str]) -> list[str]:
+    """Return the names of configurations in the folder that GPT-NeoX's launcher takes for them."""
+    folder = next((after for before, after in pairwise(words) if before in ("-d", "--conf_dir")), "")
+    return [f"{folder}/{name}" if folder and "/" not in name else name for name in files]
 
 
 def _plain(word: str) -> Any:  # noqa: ANN401  (a value of YAML)
