@@ -427,7 +427,7 @@ class _Walk:
             several = self._piece(piece)
             if not quoted and raw[at] in "$`" and split:
                 text = " ".join(several)
-                several = several if _PRINTED.fullmatch(text) else text.split()
+                several = _split(text)
                 if text[:1].isspace() and word is not None:
                     names.append("".join(word))
                     word = None
@@ -550,6 +550,21 @@ _FOLDER = re.compile(r"\$\{\w+\}/")
 """A folder that is a variable which nothing sets, before the name of a file."""
 _ALL = re.compile(r'"?\$(?:\{\w+\[[@*]\]\}|[@*])"?')
 """All words of an array, or of the script."""
+
+
+def _split(text: str) -> list[str]:
+    """Return the words of a text; what a command prints that is not known stays one."""
+    if "$(" not in text and "`" not in text:
+        return text.split()
+    words, at = [""], 0
+    try:
+        while at < len(text):
+            after = past(text, at) if text[at] in "$`" else at + 1
+            words = [*words, ""] if text[at].isspace() else [*words[:-1], words[-1] + text[at:after]]
+            at = after
+    except SpecError:  # a part of such a command
+        return text.split()
+    return [word for word in words if word]
 
 
 def _escaped(text: str) -> str:

@@ -60,17 +60,17 @@ class Program(Struct, frozen=True):
             return keys.get(name) or (name if name in base else "")
 
         given = {key_of(name) for name in values}
+        decided = given | self.calls.keys()
         counted = {
             name: value
             for name, value in self.defaults.items()
-            if key_of(name) in COUNTED and key_of(name) not in given and value not in (None, "")
+            if key_of(name) in COUNTED and key_of(name) not in decided and value not in (None, "")
         }
         whole = {key_of(name): value for name, value in {**counted, **values}.items()}
         adapts = self.calls.get("use_peft") or str(whole.get("use_peft", "")).lower() == "true"
         if not adapts:
             counted = {name: value for name, value in counted.items() if key_of(name) not in ADAPTERS}
-        named = given | {key_of(name) for name in counted}
-        return {**{name: value for name, value in self.calls.items() if name not in named}, **counted}
+        return {**{name: value for name, value in self.calls.items() if name not in given}, **counted}
 
 
 def read_program(file: Path | None) -> Program:
