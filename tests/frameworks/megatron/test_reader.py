@@ -801,7 +801,9 @@ def test_its_yaml_is_what_the_flags_say(tmp_path):
 def test_a_script_with_yaml_cfg_is_what_its_file_says(tmp_path):
     (tmp_path / "gpt.yaml").write_text(NESTED)
     script = tmp_path / "run.sh"
-    script.write_text("torchrun --nproc_per_node 4 pretrain_gpt.py --yaml-cfg gpt.yaml --save x --num-layers 99\n")
+    script.write_text(
+        "torchrun --nproc_per_node 4 pretrain_gpt.py --yaml-cfg gpt.yaml --save x --num-layers 99\n"
+    )
     result, alone = read_file(script), read_file(tmp_path / "gpt.yaml", Options(num_devices=4))
     assert (result.num_devices, result.layout_fields) == (4, alone.layout_fields)
     assert result.model.num_layers == alone.model.num_layers

@@ -29,7 +29,9 @@ parser.add_argument("--lr", default=1e-4)
 def train(args):
     model = get_peft_model(load(), LoraConfig(r=16, target_modules=["q_proj", "k_proj"], lora_alpha=args.alpha))
 """
-COMMAND = "torchrun --nproc_per_node 4 src/train.py --model_name_or_path Qwen/Qwen2.5-7B-Instruct --bf16 True "
+COMMAND = (
+    "torchrun --nproc_per_node 4 src/train.py --model_name_or_path Qwen/Qwen2.5-7B-Instruct --bf16 True "
+)
 
 
 @pytest.fixture
@@ -50,7 +52,9 @@ def start(tmp_path):
 
 
 def test_defaults_and_adapters_are_taken_where_the_command_gives_none(start):
-    more = "class More:\n    pass\n\nclass TrainingArguments(Base):\n    per_device_train_batch_size: int = 2\n"
+    more = (
+        "class More:\n    pass\n\nclass TrainingArguments(Base):\n    per_device_train_batch_size: int = 2\n"
+    )
     result = start(PROGRAM, files={"src/own_args.py": more})
     trainable = result.workload_fields["trainable"]
     assert (trainable["lora_rank"], trainable["lora_targets"]) == (16, ("q_proj", "k_proj"))
@@ -141,7 +145,9 @@ def test_types_of_a_copy_of_deepspeed_chat(start, tmp_path):
 
 def test_a_program_chosen_by_an_argument_is_asked_for(start):
     command = 'MODE=$1\nif [ "$MODE" == one ]; then P=src/train.py; elif [ "$MODE" == two ]; then P=src/train.py; fi\n'
-    command += 'srun bash -c "torchrun --nproc_per_node 4 $P --model_name Qwen/Qwen2.5-7B-Instruct --batch_size 2"'
+    command += (
+        'srun bash -c "torchrun --nproc_per_node 4 $P --model_name Qwen/Qwen2.5-7B-Instruct --batch_size 2"'
+    )
     with raises(MissingError, "missing --args"):
         start("x = 1\n", command)
     result = start("x = 1\n", command, arguments=["one"])

@@ -672,4 +672,7 @@ def test_the_folder_of_gpt_neox_configurations(read, tmp_path):
 def test_a_program_of_megatron_with_a_table_of_its_own_is_refused(read, tmp_path):
     (tmp_path / "own.yaml").write_text("inherit: [base.yaml]\nnum_layers: 12\nhidden_size: 768\n")
     with raises(ReaderError, "wrong_format"):
-        read("python -m torch.distributed.launch --nproc_per_node 1 pretrain_gpt2.py --config own.yaml\n", "run.sh")
+        read(
+            "python -m torch.distributed.launch --nproc_per_node 1 pretrain_gpt2.py --config own.yaml\n",
+            "run.sh",
+        )

@@ -130,7 +130,9 @@ def _accelerate(
             raise ReaderError(path, wording.wrong_type(table, inside, "a table"))
         for written, value in (inside or {}).items():
             line = lines.get(f"{table}.{written}" if table else written, 1)
-            key = f"fsdp_{written}" if table == "fsdp_config" and "fsdp" not in written else written  # as Accelerate
+            key = (
+                f"fsdp_{written}" if table == "fsdp_config" and "fsdp" not in written else written
+            )  # as Accelerate
             if key in keys:
                 if key not in TABLES:
                     is_kind = key == "fsdp_sharding_strategy" and isinstance(value, str)

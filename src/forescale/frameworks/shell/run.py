@@ -167,7 +167,7 @@ class _Walk:
                 self.read(text)
 
     def text_of(self, name: str) -> str | None:
-        """Return the text of a file that the script writes, or that is next to it, in a folder that is not known too."""
+        """Return the text of a file that the script writes, or that is next to it; a folder may not be known."""
         text = self.files.get(name)
         return self.read_neighbour(_FOLDER.sub("", name)) if text is None else text
 

@@ -25,7 +25,8 @@ LARGEST: Final = 2**18
 """Characters of a program that is read."""
 MODULES: Final = 6
 """Modules next to a program that are read."""
-COUNTED: Final = ("max_length", "gradient_checkpointing", "use_peft", "optim", "quantization_bit", "bf16", "fp16") + (
+COUNTED: Final = (
+    *("max_length", "gradient_checkpointing", "use_peft", "optim", "quantization_bit", "bf16", "fp16"),
     *("per_device_train_batch_size", "gradient_accumulation_steps", "lora_r", "lora_target_modules"),
     *("load_in_4bit", "load_in_8bit", "deepspeed", "deepspeed_config", "fsdp"),
 )

@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeAlias
 
 from msgspec.structs import replace
 
@@ -194,6 +194,10 @@ class LlamaFactoryReader(TrainerReader):
     title: Final = "LLaMA-Factory configuration in YAML or JSON"  # type: ignore[misc]
 
 
+Run: TypeAlias = tuple[str, int, list[str]]
+"""The record of the trainer that a command starts, the place of its arguments, and its words."""
+
+
 class LaunchReader(Signed):
     """Commands that start one of these trainers: accelerate, torchrun, deepspeed, swift, llamafactory-cli, axolotl."""
 
@@ -211,12 +215,9 @@ class LaunchReader(Signed):
         shell = follow(text, options.variables, str(path), script, options.arguments)
         runs = _runs(shell)
         if not any(words[at:] for _, at, words in runs):
-            try:
-                return replace(self.started(shell.commands, path, options), format=self.name)
-            except ReaderError:
-                if not (runs := runs or _runs(shell, own=True)):
-                    _refuse_choices(shell, path, text)
-                    raise
+            parsed, runs = self._followed(shell, runs, path, text, options)
+            if parsed is not None:
+                return replace(parsed, format=self.name)
         form, at, words = runs[0]
         several = (f"it starts {counted(len(runs), 'training')}; the first is read",) if len(runs) > 1 else ()
         if form == BRIDGE:
@@ -241,14 +242,23 @@ class LaunchReader(Signed):
         if recipe is not None:
             return replace(recipe, format=self.name, notes=(*_origin(devices, options), *recipe.notes))
         content = {**_content(file), **values} if file is not None else values
-        if MEGATRON.fullmatch(Path(words[at - 1]).name) and {"num_layers", "hidden_size"} & content.keys():
-            fix = f"they stand in {named}; give them as a table of flags (--num-layers: 12)"
-            raise ReaderError(path, wording.wrong_format("a command with Megatron-LM's flags", fix))
         accelerate = accelerated(launch, path, outer)
         start = Start(launch=accelerate, devices=devices, program=words[at - 1])
         parsed = _trained(content, form, path, options, start)
         warnings = (*parsed.warnings, *_split_models(shell.variables))
         return replace(parsed, format=self.name, warnings=warnings, notes=(*several, *parsed.notes))
+
+    def _followed(
+        self, shell: Script, runs: list[Run], path: Path, text: str, options: Options
+    ) -> tuple[ParsedFile | None, list[Run]]:
+        """Return what a program says whose settings are its own; else the commands that train, with people's own."""
+        try:
+            return self.started(shell.commands, path, options), runs
+        except ReaderError:
+            if not (runs := runs or _runs(shell, own=True)):
+                _refuse_choices(shell, path, text)
+                raise
+        return None, runs
 
     def overrides(self, words: Sequence[str], at: int, path: Path, options: Options) -> ParsedFile:
         """Return what a command of Megatron-Bridge changes of a recipe, which is of the model in the recipe's name."""
@@ -282,8 +292,8 @@ class LaunchReader(Signed):
         raise ReaderError(path, wording.wrong_format("a command that trains", "it starts no known trainer"))
 
 
-def _runs(shell: Script, *, own: bool = False) -> list[tuple[str, int, list[str]]]:
-    """Return the commands that train by their record and the place of their arguments; of people's `own` programs too."""
+def _runs(shell: Script, *, own: bool = False) -> list[Run]:
+    """Return the commands that train, by their record, and of people's `own` programs too."""
     programs = packaged("trainers", "programs")
     rows = [*programs["programs"], *(programs["own"] if own else ())]
     return [(form, at, words) for words in shell.commands for form, at in [_program(words, rows)] if form]
@@ -305,11 +315,12 @@ class Start(Struct, frozen=True, kw_only=True):
     """The program, as the command names it."""
 
 
-def _trained(
-    values: Mapping[str, Any], form: str, path: Path, options: Options, start: Start
-) -> ParsedFile:
+def _trained(values: Mapping[str, Any], form: str, path: Path, options: Options, start: Start) -> ParsedFile:
     """Return what the arguments of a program say, with what a person's own says of itself."""
     own = _own_program(start.program) if form == "trainer" else ""
+    if MEGATRON.fullmatch(own) and {"num_layers", "hidden_size"} & values.keys():
+        fix = "they stand in the file that it names; give them as a table of flags (--num-layers: 12)"
+        raise ReaderError(path, wording.wrong_format("a command with Megatron-LM's flags", fix))
     file = (neighbour_of(path.parent, start.program) or neighbour_of(path.parent, own)) if own else None
     program = read_program(file)
     added = program.content(values, record_of(form))
@@ -327,7 +338,9 @@ def _trained(
     decided = {record_of(form).keys.get(name, name) for name in content}
     if doubtful := [name for key, name in program.doubtful.items() if key not in decided]:
         called = ", ".join(doubtful)
-        warnings.append(f"{own} calls {called} under a condition, taken as not met (--lora-rank, --recompute)")
+        warnings.append(
+            f"{own} calls {called} under a condition, taken as not met (--lora-rank, --recompute)"
+        )
     parsed = replace(parsed, notes=(*notes, *parsed.notes), warnings=(*parsed.warnings, *warnings))
     return without_facts(parsed, facts) if facts else parsed
 

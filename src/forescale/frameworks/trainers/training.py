@@ -321,7 +321,9 @@ def _deepspeed(
             settings.set(MICRO, content["train_micro_batch_size_per_gpu"])
     whole: dict[str, Any] = {**batch, **content}
     if whole.pop("pipeline", None) is not None:
-        settings.note(f"{place.name}: pipeline counts for programs that build a PipelineModule, not for a Trainer")
+        settings.note(
+            f"{place.name}: pipeline counts for programs that build a PipelineModule, not for a Trainer"
+        )
     if (cp := settings.degree("context_parallel_size")) > 1:
         whole.setdefault("sequence_parallel_size", cp)
     if (tp := settings.degree("tensor_parallel_size")) > 1:
@@ -453,8 +455,7 @@ def _workload(
     if optimizer != "adamw" or "optimizer" not in base:
         values["optimizer"] = optimizer
     plain = {} if is_sharded and "precision" in base else {"compute": compute_of(settings)}
-    types = {**plain, **base.get("precision", {})}
-    types |= _types(run, bool(trainable.get("lora_rank")), is_sharded)
+    types = plain | base.get("precision", {}) | _types(run, bool(trainable.get("lora_rank")), is_sharded)
     types |= {"moments": moments} if moments else {}
     narrow = frozen_type(settings) if trainable else {}
     if not is_sharded and types["compute"] in ("bf16", "fp16") and not narrow:
