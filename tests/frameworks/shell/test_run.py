@@ -266,3 +266,18 @@ def test_a_script_behind_mpirun_or_in_a_folder_that_is_not_known():
     assert commands[0][-3:] == ["run", "${LP}", "--x"]
     assert commands[0][:3] == ["mpirun", "-n", "8"]
     assert commands[1] == ["bash", "run", "other"]
+
+
+@pytest.mark.parametrize(
+    ("piped", "pattern", "taken"),
+    [
+        ("--scale 1 --fake", "-q -- --fake", "1"),
+        ("--scale 1", "-q -- --fake", "8"),
+        ("$OPEN --scale", "-q scale", "1"),
+        ("$OPEN", "-q scale", "8"),
+        ("--scale", "-q '^--s.*'", "8"),
+    ],
+)
+def test_grep_in_what_is_piped(piped, pattern, taken):
+    text = f'A="{piped}"\nN=8\nif echo "$A" | grep {pattern}; then N=1; fi\ntorchrun $N\n'
+    assert ["torchrun", taken] in follow(text, {}, "run.sh").commands

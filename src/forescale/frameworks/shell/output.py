@@ -54,6 +54,15 @@ def printed(names: Sequence[str], piped: str, text_of: Callable[[str], str | Non
     return None
 
 
+def finds(parts: Sequence[str], piped: str) -> bool | None:
+    """Return whether `grep -q` finds a plain pattern in what is piped into it; None if that cannot be known."""
+    words = [word for word in parts if word not in ("-q", "-F", "-E", "-qF", "-qE", "--")]
+    if "q" not in "".join(parts[:1]) or len(words) != 1 or not re.fullmatch(r"[\w=/: -]+", words[0]):
+        return None
+    found = words[0] in piped
+    return found if found or "$" not in piped else None
+
+
 def _of_table(path: str, text: str) -> str | None:
     """Return the value at a path of keys (`.training.seq_length`) of YAML; "null" where there is none, as yq prints."""
     if not text or not re.fullmatch(r"(?:\.\w+)+", path):
