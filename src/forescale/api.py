@@ -39,6 +39,7 @@ from forescale.keywords import (
     TorchModule,
     TransformersConfig,
     model_object,
+    names_checked,
     plain,
     question_of_layout,
     question_of_space,
@@ -79,6 +80,7 @@ class _Effort(Struct, frozen=True, kw_only=True):
     jobs: Annotated[int, JOBS] | None
 
 
+@names_checked
 def load_model(name: str | Path | Mapping[str, Any] | TransformersConfig | TorchModule) -> Model:
     """Return a model by its catalogue name, or from a file, folder or object that describes it.
 
@@ -96,6 +98,7 @@ def load_model(name: str | Path | Mapping[str, Any] | TransformersConfig | Torch
     return model_given(plain(model_object(name, {})), "load_model")
 
 
+@names_checked
 def trace(
     model: Any,  # noqa: ANN401 (a torch module, which the core does not know)
     inputs: Callable[[int, int], Any] | None = None,
@@ -153,6 +156,7 @@ def trace(
     return replace(result, name=name) if name else result
 
 
+@names_checked
 def write_trace(model: Model, path: str | Path) -> None:
     """Write a traced model to a JSON file, which takes the place of a model's name in every function and command.
 
@@ -164,6 +168,7 @@ def write_trace(model: Model, path: str | Path) -> None:
     save_trace(model, Path(path))
 
 
+@names_checked
 def load_cluster(name: str | Path, devices: int) -> Cluster:
     """Return a cluster of so many devices by its catalogue name, or from a cluster file; raises as `load_model`."""
     count = within(plain(devices), DEVICES, "load_cluster: devices", whole=True)
@@ -474,6 +479,7 @@ def run(
     return project_run(result, questions[-1].operations, rates, seed=seed)
 
 
+@names_checked
 def sweep(
     file: str | Path | Mapping[str, Any],
     *,
@@ -521,6 +527,7 @@ def sweep(
     return answer_points(what, executor=Local(jobs=jobs), progress=progress, **kept)
 
 
+@names_checked
 def pipeline(
     schedule: str = "1f1b",
     *,
@@ -578,6 +585,7 @@ def pipeline(
     )  # fmt: skip
 
 
+@names_checked
 def compare(
     a: Projection | Question | Mapping[str, Any],
     b: Projection | Question | Mapping[str, Any],

@@ -58,6 +58,7 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("tokens",),
     ),
     ("target_time max_time max_days days within duration", ("deadline", "target_days")),
+    ("max_step_time min_mfu max_cost target_step_time", ("limits",)),
     ("network interconnect fabric nic", ("cluster",)),
     ("mtbf failure_rate mtbf_hours", ("failures",)),
     ("energy_price electricity_price power_price price_per_kwh", ("prices",)),
