@@ -21,7 +21,7 @@ from forescale.arrays import is_numpy, np
 from forescale.diagnose import Diagnosis, measured_of, with_settings
 from forescale.diagnose import diagnose as diagnosed
 from forescale.diagnose.watch import Watcher
-from forescale.errors import UnknownKeyError, extra_missing, not_one_of, wrong_type
+from forescale.errors import extra_missing, not_one_of, wrong_type
 from forescale.explain import explain as explained
 from forescale.export import Export, is_writable, refusal_of
 from forescale.export import export as exported
@@ -29,7 +29,6 @@ from forescale.formula import TermNode
 from forescale.frameworks.traces import save_trace
 from forescale.io.merge import with_overrides
 from forescale.io.named import cluster_given, model_given
-from forescale.io.question import KINDS
 from forescale.io.sizes import USUAL_LENGTH
 from forescale.keywords import (
     KEYWORDS,
@@ -43,6 +42,7 @@ from forescale.keywords import (
     plain,
     question_of_layout,
     question_of_space,
+    refuse_unknown,
     traced_module,
 )
 from forescale.limits import DEVICES, JOBS, SHOWN, TIME, Interval, within
@@ -51,7 +51,7 @@ from forescale.presets import estimate_as, project_as
 from forescale.project import memory_timeline
 from forescale.projection.result import Estimate, Projection
 from forescale.question import Question
-from forescale.records import home_of, record, same
+from forescale.records import record, same
 from forescale.schedule import Simulation
 from forescale.schedule.memory import ActivationSizes
 from forescale.schedule.times import LinkTimes, from_share
@@ -156,7 +156,6 @@ def trace(
     return replace(result, name=name) if name else result
 
 
-@names_checked
 def write_trace(model: Model, path: str | Path) -> None:
     """Write a traced model to a JSON file, which takes the place of a model's name in every function and command.
 
@@ -168,7 +167,6 @@ def write_trace(model: Model, path: str | Path) -> None:
     save_trace(model, Path(path))
 
 
-@names_checked
 def load_cluster(name: str | Path, devices: int) -> Cluster:
     """Return a cluster of so many devices by its catalogue name, or from a cluster file; raises as `load_model`."""
     count = within(plain(devices), DEVICES, "load_cluster: devices", whole=True)
@@ -463,11 +461,8 @@ def run(
 
     result: list[Phase] = []
     questions: list[Question] = []
-    known = (*KEYWORDS, RAMP)
     for place, phase in enumerate(phases or [{}], 1):
-        for name in phase:
-            if name not in known:
-                raise UnknownKeyError(name, f"fs.run: phases[{place - 1}]", known, home_of(name, KINDS))
+        refuse_unknown(phase, f"fs.run: phases[{place - 1}]", (*KEYWORDS, RAMP))
         values = {**keywords, **phase}
         names = ("strategy", *LAYOUT)
         laid = isinstance(values["model"], Question) or any(values.get(name) is not None for name in names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from functools import cache, wraps
 from pathlib import Path
@@ -154,15 +154,20 @@ def traced_module(model: Any, *values: Any, **options: Any) -> Model:  # noqa: A
     return trace(model, *values, **options)
 
 
+def refuse_unknown(names: Iterable[str], where: str, known: Sequence[str]) -> None:
+    """Raise an error that names all of `names` that are not `known`, if there are any."""
+    if unknown := [name for name in names if name not in known]:
+        homes = {name: home for name in unknown if (home := home_of(name, KINDS))}
+        raise UnknownKeyError.of(unknown, where, known, homes)
+
+
 def names_checked(function: F) -> F:
     """Return a function of the face that refuses unknown keywords with the nearest ones."""
     known = tuple(inspect.signature(function).parameters)
 
     @wraps(function)
     def call(*values: object, **keywords: object) -> object:
-        if unknown := [name for name in keywords if name not in known]:
-            homes = {name: home for name in unknown if (home := home_of(name, KINDS))}
-            raise UnknownKeyError.of(unknown, f"fs.{function.__name__}", known, homes)
+        refuse_unknown(keywords, f"fs.{function.__name__}", known)
         return function(*values, **keywords)
 
     return call  # type: ignore[return-value]
