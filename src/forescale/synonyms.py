@@ -57,8 +57,9 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "train_tokens total_tokens training_tokens num_tokens token_budget samples train_samples epochs dataset_size",
         ("tokens",),
     ),
-    ("target_time max_time max_days days within duration", ("deadline", "target_days")),
-    ("max_step_time min_mfu max_cost target_step_time", ("limits",)),
+    ("target_time target_step_time step_time", ("target_step_time", "max_step_time", "deadline", "limits")),
+    ("max_time max_days days within duration", ("target_days", "deadline")),
+    ("max_step_time min_mfu max_cost", ("limits",)),
     ("network interconnect fabric nic", ("cluster",)),
     ("mtbf failure_rate mtbf_hours", ("failures",)),
     ("energy_price electricity_price power_price price_per_kwh", ("prices",)),
@@ -76,7 +77,7 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("recompute", "granularity"),
     ),
     ("optim optimizer_type", ("optimizer",)),
-    ("adapter peft lora use_peft lora_r", ("lora_rank",)),
+    ("adapter peft lora use_peft lora_r finetune finetuning finetuning_type", ("lora_rank",)),
     (
         "qlora load_in_4bit load_in_8bit quantization quantize quantized bnb_4bit quantization_bit",
         ("frozen_dtype",),
@@ -98,6 +99,13 @@ _COMMANDS: tuple[tuple[str, str], ...] = (
     ("launch convert write", "export"),
     ("why", "explain"),
 )
+_LISTS: tuple[tuple[str, str], ...] = (
+    ("gpus gpu hardware accelerators accelerator chips chip", "devices"),
+    ("machines machine systems system nodes cloud clouds", "clusters"),
+    ("software stacks trainers", "frameworks"),
+    ("architectures networks llms", "models"),
+)
+"""What others call the lists of the catalogue."""
 _VALUES: tuple[tuple[str, str], ...] = (
     ("a2a", "all_to_all"),
     ("a2a", "ulysses"),
@@ -150,7 +158,7 @@ _CONVERTED: tuple[tuple[str, str], ...] = (
     ("sharding zero_optimization", "a stage of ZeRO, 0 to 3"),
     ("network interconnect fabric nic", "a cluster has its network; --set cluster.tiers.… changes it"),
     ("quantization quantize quantized bnb_4bit quantization_bit", "such as nf4 or int8"),
-    ("recompute_granularity duration", ""),
+    ("recompute_granularity duration finetune finetuning finetuning_type", ""),
 )
 """Words for our fields that count or name something else than these do, and what ours take."""
 
@@ -172,6 +180,11 @@ def _letters(text: str) -> str:
 def command_called(name: str) -> str | None:
     """Return the command that does what others call `name`; None if it is none."""
     return next((command for parts, command in _COMMANDS if name.lower() in parts.split()), None)
+
+
+def list_called(name: str) -> str | None:
+    """Return the list of the catalogue that others call `name`; None if it is none."""
+    return next((item for parts, item in _LISTS if name.lower() in parts.split()), None)
 
 
 def with_value(name: str) -> str | None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from scripts.flags import TABLE, written
 
-from forescale.cli.misspelt import flags_of, misspelt
+from forescale.cli.memory import DEFAULT
+from forescale.cli.misspelt import USUAL, flags_of, misspelt
 from forescale.cli.words import values_of
 from forescale.synonyms import _WITH_VALUES
 
@@ -147,3 +148,11 @@ def test_the_error_loads_neither_arrays_nor_parsers() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "2 []\n"
     assert done.stderr.startswith("error: No such option: --tpp; did you mean --tp or --pp")
+
+
+def test_options_of_a_group_that_takes_its_usual_command() -> None:
+    assert {"memory": f"memory {DEFAULT}"} == USUAL
+    text = misspelt(("memory", "m", "--gpu", "b200"))
+    assert text is not None and text.startswith("No such option: --gpu; did you mean --cluster? ")
+    assert "forescale memory layout m --cluster b200" in text
+    assert misspelt(("memory", "70", "--gpu", "b200")) is None  # of `memory states`

@@ -17,6 +17,8 @@ from forescale.synonyms import command_called, converted, meant, with_value
 
 NAMED = 3
 """Options or commands that an error names."""
+USUAL = {"memory": "memory layout"}
+"""Commands of groups that need not be named."""
 COMPARED = ("--cluster", "--devices", "--sites")
 """Options of which `compare` takes several values as they are."""
 SHORT = 4
@@ -67,11 +69,10 @@ def misspelt(arguments: Sequence[str]) -> str | None:
     """
     if arguments and arguments[0][:1] != "-" and arguments[0] not in COMMANDS:
         return f"{no_command(arguments[0])} (see forescale --help)"
-    commands = table()["commands"]
-    path = next((name for size in (1, 2) if (name := " ".join(arguments[:size])) in commands), None)
+    path, words = _command_of(arguments)
     if path is None or any(word in HELP for word in arguments):
         return None
-    unknown, example = _corrected(path, arguments[len(path.split()) :])
+    unknown, example = _corrected(path, words)
     if not unknown:
         return None
     if len(unknown) == 1:
@@ -83,6 +84,15 @@ def misspelt(arguments: Sequence[str]) -> str | None:
     if example is None:
         return f"{said} (see forescale {path} --help)"
     return f"{said}{'' if said[-1] == '?' else '.'} For example: {example}"
+
+
+def _command_of(arguments: Sequence[str]) -> tuple[str | None, Sequence[str]]:
+    """Return the command that arguments name, None if that is open, and the words behind it."""
+    for size in (1, 2):
+        if (name := " ".join(arguments[:size])) in table()["commands"]:
+            return name, arguments[size:]
+    counts = len(arguments) > 1 and arguments[1][:1].isdigit()  # parameters of `memory states`
+    return (None if counts else USUAL.get(arguments[0]) if arguments else None), arguments[1:]
 
 
 def _corrected(path: str, words: Sequence[str]) -> tuple[dict[str, str], str | None]:
