@@ -66,7 +66,7 @@ from forescale.time.crossing import uncrossed_time
 from forescale.time.pipeline import engine_time
 from forescale.time.price import PricedBlock, price_blocks
 from forescale.time.straggler import straggler_share
-from forescale.workers import side_by_side
+from forescale.workers import ALONE, Workers
 
 Kind: TypeAlias = tuple[tuple[str, Any], ...]
 """What changes the operators of a block, or what is hidden behind what, by name."""
@@ -151,15 +151,15 @@ class WorkBounds:
             result.append(known[key])
         return np.array(result).reshape(len(self.branches), len(where))
 
-    def of_shapes(self, cells: Candidates, placement: RelaxedPlacement, jobs: int = 1) -> Array:
+    def of_shapes(self, cells: Candidates, placement: RelaxedPlacement, workers: Workers = ALONE) -> Array:
         """Return (cells,) bounds of all branches and numbers of virtual stages, experts and all."""
         within = self.on(cells, placement)
         alone = {**cells.columns, "vpp": np.ones_like(cells.columns["vpp"])}
         within.whole = replace(cells, columns=alone)
         every, at = np.arange(cells.num_rows), _at(within.where)
         kinds = np.unique(self.alike).tolist()
-        parts = np.array_split(every, jobs if len(every) >= SHARED_FROM else 1)
-        each = side_by_side([partial(within.of_experts, kinds, part) for part in parts], jobs)
+        parts = np.array_split(every, workers.jobs if len(every) >= SHARED_FROM else 1)
+        each = workers.share([partial(within.of_experts, kinds, part) for part in parts])
         experts = {
             kind: reduce(_joined, seconds)
             for kind, seconds in zip(kinds, zip(*each, strict=True), strict=True)

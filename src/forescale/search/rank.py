@@ -44,7 +44,7 @@ from forescale.struct import Struct, attributes
 from forescale.units import GIB
 from forescale.view.bars import Bar, BarChart
 from forescale.view.page import Chart
-from forescale.workers import available_cores
+from forescale.workers import Workers, available_cores
 
 FRONT_SCHEMA = "forescale.pareto/1"
 
@@ -340,27 +340,38 @@ def search(
         if relax or checkpoint is not None:
             raise no_effect(["relax", "checkpoint"], f"preset {question.preset} ranks by its own search")
         return _by_preset(question, top=top, all_variants=all_variants, started=started)
-    request, question = question, question.site
-    limits = memory_limits(question.memory_limit)
     goal = Goal(
-        objective=question.objective, top=top, memory_limit=limits[0], relaxed=limits, folds=not all_variants
+        objective=question.objective,
+        top=top,
+        memory_limit=question.site.memory_limit,
+        relaxed=memory_limits(question.site.memory_limit),
+        folds=not all_variants,
     )
-    watch = timed(watch, time_limit, started)
-    ranking = Ranking(goal=goal, watch=watch, started=started, jobs=jobs or available_cores())
-    ranking.search(scenarios(question), checkpoint)
-    ranking.check(question)
-    solvers = ranking.solvers
-    ranked = ranking.best()
-    best = tuple(project(request.over_sites(item.with_layout(one))) for item, one, _ in ranked)
+    with Workers(jobs or available_cores()) as workers:
+        watch = partial(workers.decide, timed(watch, time_limit, started))
+        ranking = Ranking(goal=goal, watch=watch, started=started, workers=workers)
+        ranking.search(scenarios(question.site), checkpoint)
+        ranking.check(question.site)
+        return _result(question, ranking, surest=surest, relax=relax)
+
+
+def _result(question: Question, ranking: Ranking, *, surest: bool, relax: bool) -> SearchResult:
+    """Return the best layouts of a finished search."""
+    goal, solvers, ranked = ranking.goal, ranking.solvers, ranking.best()
+    best = tuple(
+        ranking.workers.share(
+            [partial(project, question.over_sites(item.with_layout(one))) for item, one, _ in ranked]
+        )
+    )
     steps = ranking.fastest()
-    gains = more_memory([step_of_all(request, step) for step in steps], limits, every=relax)
+    gains = more_memory([step_of_all(question, step) for step in steps], goal.relaxed, every=relax)
     if relax:
-        more = relaxations(request, steps[0], ranking.refused, watch)
+        more = relaxations(question, steps[0], ranking.refused, ranking.watch)
         gains = tuple(sorted((*gains, *more), key=lambda item: -item.gain))
     return SearchResult(
         best=best,
         variants=tuple(count - 1 for *_, count in ranked),
-        surest=_surest(request, ranking, best, watch) if surest and goal.by_time else None,
+        surest=_surest(question, ranking, best, ranking.watch) if surest and goal.by_time else None,
         objective=question.objective,
         num_legal=ranking.num_legal,
         num_feasible=sum(solver.incumbent.num_feasible for solver in solvers),
@@ -368,10 +379,10 @@ def search(
         num_over_memory=sum(solver.counts.over_memory for solver in solvers),
         num_beaten=sum(solver.counts.beaten for solver in solvers) + ranking.beyond,
         gap=ranking.progress.gap,
-        elapsed_s=time.perf_counter() - started,
+        elapsed_s=time.perf_counter() - ranking.started,
         refused=ranking.refused,
         relaxations=gains,
-        question=request,
+        question=question,
     )
 
 

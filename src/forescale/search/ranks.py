@@ -34,7 +34,7 @@ from forescale.spec.model import Model
 from forescale.struct import Struct
 from forescale.time.anywhere import Anywhere
 from forescale.time.price import Pricing
-from forescale.workers import side_by_side
+from forescale.workers import ALONE, Workers
 
 Mask = NDArray[np.bool_]
 DENSE: tuple[MeshAxis, ...] = ("tp", "cp", "cp_inner", "cp_outer", "pp")
@@ -105,7 +105,7 @@ class RelaxedPlacement(Struct, frozen=True, kw_only=True):
 
 
 def relaxed_placement(
-    candidates: Candidates, cluster: Cluster, *, experts: bool = True, jobs: int = 1
+    candidates: Candidates, cluster: Cluster, *, experts: bool = True, workers: Workers = ALONE
 ) -> RelaxedPlacement:
     """Return where communicators of candidates, of `experts` too, may lie under the placements of their variants."""
     hierarchical = any(CONTEXT_KINDS[variant.cp_kind].halves for variant in candidates.variants)
@@ -114,7 +114,7 @@ def relaxed_placement(
     return RelaxedPlacement(
         parts=tuple(
             _communicators(
-                candidates, cluster, key, axes, inner, jobs if candidates.num_rows >= SHARED_FROM else 1
+                candidates, cluster, key, axes, inner, workers if candidates.num_rows >= SHARED_FROM else ALONE
             )
             for key, axes in parts
             if len(candidates.columns["tp"])
@@ -128,7 +128,7 @@ def _communicators(
     key: tuple[str, ...],
     axes: tuple[MeshAxis, ...],
     cp_inner: int | None,
-    jobs: int,
+    workers: Workers,
 ) -> Communicators:
     table = distinct(candidates.columns, key)
     rows = candidates.take(first_rows(table.where))
@@ -138,7 +138,7 @@ def _communicators(
     result = [groups(degrees, placed(*order), cp_inner=cp_inner) for order in orders]
     present = [axis for axis in axes if axis in result[0]]
     several = [[item[axis] for item in result] for axis in present]
-    each = side_by_side([partial(_distinct, item, allowed, cluster) for item in several], jobs)
+    each = workers.share([partial(_distinct, item, allowed, cluster) for item in several])
     places = dict(zip(present, [place for place, _ in each], strict=True))
     codes = dict(zip(present, [code for _, code in each], strict=True))
     return Communicators(where=table.where, places=places, codes=codes)

@@ -39,6 +39,7 @@ from forescale.struct import Struct
 from forescale.time.outer import step_of_sites
 from forescale.units import counted, format_bytes, format_seconds
 from forescale.version import __version__
+from forescale.workers import ALONE, Workers
 
 SCENARIO_NAMES = ("precision", "optimizer_offload", "activation_offload")
 """What changes the question of a search; each combination is a search of its own."""
@@ -64,13 +65,18 @@ class Checkpoint:
     path: Path
     key: str
     """What is searched: a file of another question is refused."""
+    workers: Workers = ALONE
+    """Of these the first reads and writes the file."""
     _saved: float = field(default_factory=time.perf_counter)
 
     @classmethod
-    def from_question(cls, path: Path, question: Question, goal: Goal) -> Checkpoint:
+    def from_question(
+        cls, path: Path, question: Question, goal: Goal, workers: Workers = ALONE
+    ) -> Checkpoint:
         """Return the checkpoint of a question in `path`."""
         request = [getattr(question, item.name) for item in fields(question)]
-        return cls(path=path, key=hashlib.sha256(repr((__version__, request, goal)).encode()).hexdigest())
+        key = hashlib.sha256(repr((__version__, request, goal)).encode()).hexdigest()
+        return cls(path=path, key=key, workers=workers)
 
     def restore(self, solver: Solver) -> None:
         """Bring a search to where the file left it, if there is one.
@@ -80,8 +86,13 @@ class Checkpoint:
         SpecError
             If the file is of another question, damaged, or no checkpoint at all.
         """
+        if (state := self.workers.decide(self._known)) is not None:
+            solver.restore(state)
+
+    def _known(self) -> dict[str, np.ndarray] | None:
+        """Return what the file holds, None where there is none."""
         if not exists(self.path):
-            return
+            return None
         if not is_file(self.path):  # a device such as /dev/full has no end
             raise self._damaged("it is not a file")
         state = self._read()
@@ -89,7 +100,7 @@ class Checkpoint:
             raise file_exists(
                 f"{self.path}, the checkpoint of another question,", "name another file or remove it"
             )
-        solver.restore(state)
+        return state
 
     def _read(self) -> dict[str, np.ndarray]:
         """Return the arrays of the file, as they were written."""
@@ -114,6 +125,8 @@ class Checkpoint:
 
     def save(self, solver: Solver) -> None:
         """Write the file; one that is interrupted leaves the one before."""
+        if not self.workers.leads:
+            return
         state = {"key": np.array(self.key), **solver.state()}
         with replacing(self.path) as place, place.open("wb") as file:
             np.savez(file, checksum=np.array(_checksum(state)), **state)  # type: ignore[arg-type]
@@ -342,8 +355,7 @@ class Ranking:
     """Layouts of rows that were beyond the cutoff of a sample."""
     sampled: Incumbent = field(init=False)
     """What samples of the scenarios say of the best."""
-    jobs: int = 1
-    """Processes that a search may use."""
+    workers: Workers = ALONE
 
     def __post_init__(self) -> None:
         """Start without a sample."""
@@ -372,7 +384,7 @@ class Ranking:
         if like is not None and like.sampled == np.inf:
             solver = like.solver.again(question, self.goal)
             return Run(question=question, solver=solver, checkpoint=None, nth=nth)
-        scope = Scope.from_question(question, question.space.whole(question.model), self.jobs)
+        scope = Scope.from_question(question, question.space.whole(question.model), self.workers)
         cutoff, sampled = self.cutoff, np.inf
         if cutoff < np.inf:
             scope = scope.closer(question, cutoff)
@@ -382,11 +394,11 @@ class Ranking:
         cells, kept = scope.within(cutoff), None
         if len(cells) == 0 and self.cutoff < np.inf:
             return None
-        solver = Solver(question, cells, self.goal, scope.work, self.jobs if scope.is_large else 1)
+        solver = Solver(question, cells, self.goal, scope.work, self.workers if scope.is_large else ALONE)
         self.beyond += scope.num_layouts - solver.num_legal
         if (path := self.checkpoint) is not None:
             path = path.with_name(f"{path.name}.{nth}") if nth else path
-            kept = Checkpoint.from_question(path, question, self.goal)
+            kept = Checkpoint.from_question(path, question, self.goal, self.workers)
         return Run(question=question, solver=solver, checkpoint=kept, nth=nth, sampled=sampled)
 
     def _sample(self, question: Question, scope: Scope) -> tuple[Scope, float]:
@@ -402,10 +414,10 @@ class Ranking:
         least = self.sampled.widest_cutoff
         if least == np.inf:
             scope = scope.bounded(question)
-            solver = Solver(question, scope.sample(), self.goal, scope.work, self.jobs)
+            solver = Solver(question, scope.sample(), self.goal, scope.work, self.workers)
             solver.run(lambda progress: goes_on(progress) and solver.incumbent.cutoff == np.inf)
             if (least := solver.incumbent.least) < np.inf:
-                near = Solver(question, scope.neighbours(solver.layout(0)), self.goal, scope.work, self.jobs)
+                near = Solver(question, scope.neighbours(solver.layout(0)), self.goal, scope.work, self.workers)
                 near.incumbent.learn(solver.incumbent.fastest, cutoff=solver.incumbent.cutoff)
                 near.run(lambda progress: goes_on(progress) and near.counts.evaluated == 0, lists=1)
                 self.sampled.learn(near.incumbent.fastest, cutoff=near.incumbent.cutoff)

@@ -14,6 +14,7 @@ from forescale.search.tree import Blocks, Cells, Mask, ShapeRows, branches_of
 from forescale.spec.layout import Layout
 from forescale.spec.space import Space
 from forescale.struct import Struct
+from forescale.workers import ALONE, Workers
 
 SAMPLED_FROM, SAMPLED = 32768, 48
 """Rows, each counted once for every operator list, from which on a search starts with a sample of so many of them."""
@@ -32,14 +33,13 @@ class Scope(Struct, frozen=True, kw_only=True):
     """(rows,) seconds below which no layout of a row is, where `work` is known."""
     promising: Columns | None = None
     """Shapes of rows and experts that may take no longer than a cutoff, where the others are known."""
-    jobs: int = 1
-    """Processes that a search may use."""
+    workers: Workers = ALONE
 
     @classmethod
-    def from_question(cls, question: Question, space: Space, jobs: int = 1) -> Scope:
+    def from_question(cls, question: Question, space: Space, workers: Workers = ALONE) -> Scope:
         """Return the rows of a space, without bounds of their time."""
-        blocks = Blocks(question.model, question.cluster, question.workload, space, jobs)
-        return cls(blocks=blocks, rows=blocks.rows(), jobs=jobs)
+        blocks = Blocks(question.model, question.cluster, question.workload, space, workers)
+        return cls(blocks=blocks, rows=blocks.rows(), workers=workers)
 
     @property
     def is_large(self) -> bool:
@@ -77,8 +77,8 @@ class Scope(Struct, frozen=True, kw_only=True):
         mask = np.zeros(len(scope.least), dtype=bool)
         mask[rows[first_rows(distinct(columns, names).where)]] = True
         cells = self.blocks.cells(self.rows, mask).whole
-        placement = relaxed_placement(cells, question.cluster, jobs=self.jobs)
-        bounds = scope.work.of_shapes(cells, placement, self.jobs)
+        placement = relaxed_placement(cells, question.cluster, workers=self.workers)
+        bounds = scope.work.of_shapes(cells, placement, self.workers)
         promising = cells.take(np.flatnonzero(bounds <= cutoff)).columns
         keys = {name: promising[name] for name in (*names, "ep", "etp")}
         least = np.where(_among(self.rows.whole.columns, keys, names), scope.least, np.inf)

@@ -34,7 +34,7 @@ from forescale.search.ranks import relaxed_placement
 from forescale.search.tree import Cells, Mask, Tree
 from forescale.spec.layout import Layout
 from forescale.struct import Struct
-from forescale.workers import side_by_side
+from forescale.workers import ALONE, Workers
 
 FIRST_NODES, MOST_NODES, GROWTH = 4096, 65536, 4
 """Nodes branched by policy at once: few at first, as long as there is nothing to prune by."""
@@ -238,11 +238,16 @@ class Solver:
     """
 
     def __init__(
-        self, question: Question, cells: Cells, goal: Goal, work: WorkBounds | None = None, jobs: int = 1
+        self,
+        question: Question,
+        cells: Cells,
+        goal: Goal,
+        work: WorkBounds | None = None,
+        workers: Workers = ALONE,
     ) -> None:
-        self.cells, self._jobs, self._lists = cells, jobs, 1
+        self.cells, self._workers, self._lists = cells, workers, 1
         self._tree = Tree.from_candidates(cells.whole)
-        self._relaxed = relaxed_placement(cells.whole, question.cluster, jobs=jobs)
+        self._relaxed = relaxed_placement(cells.whole, question.cluster, workers=workers)
         self._sizes, nodes = self._tree.num_layouts(cells).reshape(-1), self._tree.nodes
         self.num_legal = int(self._sizes.sum())
         bounds = self._bounds(question, goal, work)
@@ -266,7 +271,7 @@ class Solver:
         """Return closer bounds of nodes, of many side by side."""
         parts = np.array_split(nodes, -(-len(nodes) // REFINED_AT_ONCE) or 1)
         fine = [partial(bounds.fine, *np.divmod(part, len(self.cells))) for part in parts]
-        return np.concatenate(side_by_side(fine, self._jobs))
+        return np.concatenate(self._workers.share(fine))
 
     def _bounds(self, question: Question, goal: Goal, work: WorkBounds | None) -> WorkBounds | MemoryBounds:
         """Return what bounds nodes first, from the work of their shapes where that is known."""
@@ -380,20 +385,20 @@ class Solver:
 
     def _settle(self, lists: Sequence[Rows]) -> None:
         """Settle nodes of some operator lists, each by itself: lists learn of each other's layouts afterwards."""
-        jobs = self._jobs if sum(map(len, lists)) >= SHARED_FROM else 1
-        alone = 1 if len(lists) > 1 else jobs
+        workers = self._workers if sum(map(len, lists)) >= SHARED_FROM else ALONE
+        alone = ALONE if len(lists) > 1 else workers
         several = [partial(copy(self).settled, nodes, len(lists), alone) for nodes in lists]
-        for incumbent, counts in side_by_side(several, jobs):
+        for incumbent, counts in workers.share(several):
             self.incumbent.join(incumbent)
             self.counts.join(counts)
         self._prune()
 
-    def settled(self, nodes: Rows, lists: int, jobs: int) -> tuple[State, Counts]:
+    def settled(self, nodes: Rows, lists: int, workers: Workers) -> tuple[State, Counts]:
         """Settle nothing but some nodes; return the best layouts, with those known before, and the counts.
 
         Few layouts are evaluated first where several `lists` are settled side by side.
         """
-        self._lists, self._jobs, self.incumbent, self.counts = lists, jobs, self.incumbent.copy(), Counts()
+        self._lists, self._workers, self.incumbent, self.counts = lists, workers, self.incumbent.copy(), Counts()
         self._unplaced, self._placed = OpenNodes(), OpenNodes()
         self._open(self._that_may_fit(nodes))
         self._evaluate()
@@ -463,13 +468,13 @@ class Solver:
 
     def _scored(self, score: Callable[[Rows], Scores], variant: Rows) -> Scores:
         """Return the scores of pairs with these variants, a part for each process by what they recompute."""
-        if self._jobs == 1 or len(variant) < SHARED_FROM:
+        if self._workers.jobs == 1 or len(variant) < SHARED_FROM:
             return score(np.arange(len(variant)))
         policy = self._tree.policy_of[variant]
-        policies = np.array_split(np.unique(policy), self._jobs)
+        policies = np.array_split(np.unique(policy), self._workers.jobs)
         parts = [np.flatnonzero(np.isin(policy, some)) for some in policies if len(some)]
         scores = Scores(step_time=np.empty(len(variant)), peak=np.empty(len(variant)))
-        several = side_by_side([partial(score, part) for part in parts], self._jobs)
+        several = self._workers.share([partial(score, part) for part in parts])
         for part, item in zip(parts, several, strict=True):
             scores.step_time[part], scores.peak[part] = item.step_time, item.peak
         return scores

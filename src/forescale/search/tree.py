@@ -35,7 +35,7 @@ from forescale.spec.proposal import Constraint, ManyLayouts, Proposal, masks_of,
 from forescale.spec.space import DEGREE_NAMES, Space
 from forescale.spec.workload import Workload
 from forescale.struct import Struct
-from forescale.workers import side_by_side
+from forescale.workers import ALONE, Workers
 
 Mask = NDArray[np.bool_]
 SHARDING = ("dp_replicate", "dp_shard", "zero")
@@ -113,10 +113,10 @@ class Blocks:
     """All layouts of a space, by the tp, cp and pp of each: rows and cells are made of them as they are wanted."""
 
     def __init__(
-        self, model: Model, cluster: Cluster, workload: Workload, space: Space, jobs: int = 1
+        self, model: Model, cluster: Cluster, workload: Workload, space: Space, workers: Workers = ALONE
     ) -> None:
         self._of = (model, cluster, workload, space)
-        self._blocks = _blocks(model, cluster, workload, space, jobs)
+        self._blocks = _blocks(model, cluster, workload, space, workers)
 
     @property
     def refused(self) -> dict[str, int]:
@@ -267,7 +267,7 @@ BLOCKS_AT_ONCE = 128
 """Blocks that one process makes at once."""
 
 
-def _blocks(model: Model, cluster: Cluster, workload: Workload, space: Space, jobs: int = 1) -> list[_Block]:
+def _blocks(model: Model, cluster: Cluster, workload: Workload, space: Space, workers: Workers = ALONE) -> list[_Block]:
     """Return all blocks; rules that depend on choices of which the space has several are for variants."""
     settled = {name for name in BRANCHED if len(space.values_of(name)) == 1}
     rules = [rule for rule in _rules(space) if settled.issuperset(rule.choices)]
@@ -279,7 +279,7 @@ def _blocks(model: Model, cluster: Cluster, workload: Workload, space: Space, jo
         return [_Block(one, space, shape, rules) for shape in shapes[start : start + BLOCKS_AT_ONCE]]
 
     parts = [partial(part, start) for start in range(0, len(shapes), BLOCKS_AT_ONCE)]
-    return [block for blocks in side_by_side(parts, jobs) for block in blocks]
+    return [block for blocks in workers.share(parts) for block in blocks]
 
 
 class _Block:
