@@ -50,6 +50,7 @@ from forescale.search.layouts import (
     as_sequence_parallel,
     distinct,
     first_rows,
+    in_parts,
     same_rows,
 )
 from forescale.search.least import MARGIN, LeastStates
@@ -72,7 +73,7 @@ Kind: TypeAlias = tuple[tuple[str, Any], ...]
 """What changes the operators of a block, or what is hidden behind what, by name."""
 Seconds: TypeAlias = Callable[[Rows, Columns, Sequence[StructuralOptions]], list[PerBlock[Array]]]
 """Returns seconds of the blocks of cells, whose columns are given, for each of some choices with the same operators."""
-SHARED_FROM = 16384
+SHARED_FROM = 4096
 """Shapes with experts from which on several processes are worth their start."""
 DENSE_KEY = ("tp", "cp", "micro_batch_size", "sp")
 """What the work of everything but experts depends on, beside places."""
@@ -158,10 +159,11 @@ class WorkBounds:
         within.whole = replace(cells, columns=alone)
         every, at = np.arange(cells.num_rows), _at(within.where)
         kinds = np.unique(self.alike).tolist()
-        parts = np.array_split(every, workers.jobs if len(every) >= SHARED_FROM else 1)
+        parts = in_parts(alone, every, workers.jobs if len(every) >= SHARED_FROM else 1)
         each = workers.share([partial(within.of_experts, kinds, part) for part in parts])
+        back = _at(np.argsort(np.concatenate([every[:0], *parts])))
         experts = {
-            kind: reduce(_joined, seconds)
+            kind: reduce(_joined, seconds).map(back)
             for kind, seconds in zip(kinds, zip(*each, strict=True), strict=True)
         }
         least = np.full(cells.num_rows, np.inf)

@@ -505,6 +505,18 @@ def first_rows(where: Rows) -> Rows:
     return first
 
 
+def in_parts(columns: Columns, rows: Rows, count: int) -> list[Rows]:
+    """Return the places in `rows` in up to `count` parts of about equal size; no two parts have the same blocks.
+
+    Rows with as many tokens on a rank are in one part: their operators of experts are the same.
+    """
+    tokens = columns["micro_batch_size"][rows] / (columns["tp"][rows] * columns["cp"][rows])
+    where, sizes = np.unique(tokens, return_inverse=True, return_counts=True)[1:]
+    middle = np.cumsum(sizes) - sizes / 2.0
+    part = (middle * (count / max(len(rows), 1))).astype(np.int64)[where]
+    return [np.flatnonzero(part == nth) for nth in np.unique(part).tolist()]
+
+
 ROW_KEY = ("tp", "cp", "pp", "vpp", "micro_batch_size", "sp")
 """What tells rows apart: all degrees but those of experts and of sharding."""
 

@@ -44,7 +44,7 @@ EXPERT_KEY = (*DENSE_KEY, "ep", "etp")
 """What the places of communicators depend on, as the devices are given."""
 APART_FROM_BLOCKS = ("pp", "expert_dp")
 """Axes whose messages are no part of a block."""
-SHARED_FROM = 65536
+SHARED_FROM = 8192
 """Rows from which on several processes are worth their start."""
 
 

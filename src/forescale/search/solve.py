@@ -27,7 +27,7 @@ from forescale.question import Question
 from forescale.search.bounds import MemoryBounds, WorkBounds
 from forescale.search.evaluate import Scores, score_pairs, states_of
 from forescale.search.incumbent import SHAPE, SMALLEST, Goal, Incumbent, State
-from forescale.search.layouts import Rows, distinct
+from forescale.search.layouts import Columns, Rows, distinct, in_parts
 from forescale.search.least import cell_bounds
 from forescale.search.open_nodes import OpenNodes
 from forescale.search.ranks import relaxed_placement
@@ -51,7 +51,7 @@ DIVE_NODES, DIVE_AMONG, DIVE_PLACED, DIVE_LAYOUTS = 768, 16384, 1024, 2048
 layouts of them."""
 LISTS_AT_ONCE = 2
 """Operator lists whose nodes are settled side by side."""
-SHARED_FROM = 256
+SHARED_FROM = 512
 """Nodes, or layouts, from which on several processes are worth their start."""
 FIRST_SMALLEST = 512
 """All of these where memory is ranked, of which the first bound is close: a few settle it."""
@@ -269,9 +269,18 @@ class Solver:
 
     def _shared(self, bounds: WorkBounds | MemoryBounds, nodes: Rows) -> Array:
         """Return closer bounds of nodes, of many side by side."""
-        parts = np.array_split(nodes, -(-len(nodes) // REFINED_AT_ONCE) or 1)
-        fine = [partial(bounds.fine, *np.divmod(part, len(self.cells))) for part in parts]
-        return np.concatenate(self._workers.share(fine))
+        rows, cells = np.divmod(nodes, len(self.cells))
+        count = max(self._parts(len(nodes)), -(-len(nodes) // REFINED_AT_ONCE))
+        parts = in_parts(self.cells.whole.columns, cells, count)
+        result = np.empty(len(nodes))
+        fine = self._workers.share([partial(bounds.fine, rows[part], cells[part]) for part in parts])
+        for part, values in zip(parts, fine, strict=True):
+            result[part] = values
+        return result
+
+    def _parts(self, size: int) -> int:
+        """Return how many parts so many nodes or layouts are shared in."""
+        return self._workers.jobs if size >= SHARED_FROM else 1
 
     def _bounds(self, question: Question, goal: Goal, work: WorkBounds | None) -> WorkBounds | MemoryBounds:
         """Return what bounds nodes first, from the work of their shapes where that is known."""
@@ -462,18 +471,17 @@ class Solver:
             lambda part: cell_bounds(
                 self.question, self.cells, variant[part], cell[part], places, matters=keeps
             ),
-            variant,
+            self.cells.whole.columns,
+            cell,
         )
         return OpenNodes(variant=variant, cell=cell, step_time=bounds.step_time, peak=bounds.peak)
 
-    def _scored(self, score: Callable[[Rows], Scores], variant: Rows) -> Scores:
-        """Return the scores of pairs with these variants, a part for each process by what they recompute."""
-        if self._workers.jobs == 1 or len(variant) < SHARED_FROM:
-            return score(np.arange(len(variant)))
-        policy = self._tree.policy_of[variant]
-        policies = np.array_split(np.unique(policy), self._workers.jobs)
-        parts = [np.flatnonzero(np.isin(policy, some)) for some in policies if len(some)]
-        scores = Scores(step_time=np.empty(len(variant)), peak=np.empty(len(variant)))
+    def _scored(self, score: Callable[[Rows], Scores], columns: Columns, rows: Rows) -> Scores:
+        """Return the scores of pairs, whose rows of some columns are given, a part for each process."""
+        if (count := self._parts(len(rows))) == 1:
+            return score(np.arange(len(rows)))
+        parts = in_parts(columns, rows, count)
+        scores = Scores(step_time=np.empty(len(rows)), peak=np.empty(len(rows)))
         several = self._workers.share([partial(score, part) for part in parts])
         for part, item in zip(parts, several, strict=True):
             scores.step_time[part], scores.peak[part] = item.step_time, item.peak
@@ -567,7 +575,7 @@ class Solver:
         self.counts.prune(np.ones_like(row)[~keeps], ~self.goal.may_fit(states[~keeps]))
         variant, row = variant[keeps], row[keeps]
         scores = self._scored(
-            lambda part: score_pairs(self.question, layouts, variant[part], row[part]), variant
+            lambda part: score_pairs(self.question, layouts, variant[part], row[part]), layouts.columns, row
         )
         self.counts.evaluated += len(row)
         self.incumbent.add(layouts, ordinal, variant, row, scores)

@@ -263,7 +263,7 @@ def _joined(parts: Sequence[Rows]) -> Rows:
 
 EXPERT, CHUNKS, SHARDS, BATCH, SP = range(5)
 """Axes of a block."""
-BLOCKS_AT_ONCE = 128
+BLOCKS_AT_ONCE = 64
 """Blocks that one process makes at once."""
 
 
