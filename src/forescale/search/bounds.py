@@ -98,7 +98,12 @@ class WorkBounds:
     """
 
     def __init__(
-        self, question: Question, whole: Candidates, branches: tuple[Branch, ...], placement: RelaxedPlacement
+        self,
+        question: Question,
+        whole: Candidates,
+        branches: tuple[Branch, ...],
+        placement: RelaxedPlacement,
+        workers: Workers = ALONE,
     ) -> None:
         self.question, self.whole, self.branches, self.placement = question, whole, branches, placement
         keys = placement.dense.keys(np.arange(whole.num_rows))
@@ -114,7 +119,7 @@ class WorkBounds:
         self.alike = self._first_like("cp_kind", self.apart)
         like = self._first_like("dispatcher", [question.model.is_moe] * len(self.kinds)).tolist()
         kinds = sorted({*like}) if len(first) else []
-        known = dict(zip(kinds, self._of_kinds(kinds, first, self._dense), strict=True))
+        known = dict(zip(kinds, self._of_kinds(kinds, first, self._dense, workers), strict=True))
         self.dense = [known[kind] for kind in like] if known else []
 
     def _first_like(self, name: str, ignored: Sequence[bool]) -> Rows:
@@ -136,21 +141,28 @@ class WorkBounds:
         """Return the number of the operator list of each node, whatever is hidden behind what."""
         return self.operators[nodes // self.whole.num_rows]
 
-    def coarse(self) -> Array:
+    def coarse(self, workers: Workers = ALONE) -> Array:
         """Return (branches, cells) bounds, without experts where there are any: they are of few distinct cells."""
         columns = {"work": self.where, **{name: self.whole.columns[name] for name in ("pp", "vpp")}}
         where = distinct(columns, tuple(columns)).where
         first = first_rows(where)
         work = self.where[first]
-        result, known = [], {}
-        for row, kind in enumerate(self.kind.tolist() if len(first) else ()):
-            key = id(self.dense[kind]), self.branches[row].first.schedule is None
-            if key not in known:
-                model = self.of_model(self.dense[kind])[work]
-                slowest = self._slowest(row, first, model, self.dense[kind], work)
-                known[key] = self.step(row, first, model, slowest)[where]
-            result.append(known[key])
-        return np.array(result).reshape(len(self.branches), len(where))
+
+        def of(row: int) -> Array:
+            dense = self.dense[int(self.kind[row])]
+            model = self.of_model(dense)[work]
+            return self.step(row, first, model, self._slowest(row, first, model, dense, work))
+
+        keys = [
+            (id(self.dense[kind]), self.branches[row].first.schedule is None)
+            for row, kind in enumerate(self.kind.tolist() if len(first) else ())
+        ]
+        known = {key: row for row, key in reversed([*enumerate(keys)])}
+        bounds = dict(zip(known, workers.share([partial(of, row) for row in known.values()]), strict=True))
+        result = np.empty((len(self.branches), len(where)))
+        for row, key in enumerate(keys):
+            result[row] = bounds[key][where]
+        return result
 
     def of_shapes(self, cells: Candidates, placement: RelaxedPlacement, workers: Workers = ALONE) -> Array:
         """Return (cells,) bounds of all branches and numbers of virtual stages, experts and all."""
@@ -270,14 +282,19 @@ class WorkBounds:
             seconds * (1.0 + straggler_share(self.question.run, self.question.cluster)) * MARGIN
         )
 
-    def _of_kinds(self, kinds: Sequence[int], cells: Rows, of: Seconds) -> list[PerBlock[Array]]:
+    def _of_kinds(
+        self, kinds: Sequence[int], cells: Rows, of: Seconds, workers: Workers = ALONE
+    ) -> list[PerBlock[Array]]:
         """Return seconds of the blocks of some cells under lists; the same operators are priced once."""
         result: dict[int, PerBlock[Array]] = {}
         groups: dict[int, list[int]] = {}
         for kind in kinds:
             groups.setdefault(self.priced[kind], []).append(kind)
-        for group in groups.values():
-            result |= zip(group, self._over([self.kinds[kind] for kind in group], cells, of), strict=True)
+        parts = [
+            partial(self._over, [self.kinds[kind] for kind in group], cells, of) for group in groups.values()
+        ]
+        for group, seconds in zip(groups.values(), workers.share(parts), strict=True):
+            result |= zip(group, seconds, strict=True)
         return [result[kind] for kind in kinds]
 
     def _over(self, kinds: Sequence[Kind], cells: Rows, of: Seconds) -> list[PerBlock[Array]]:

@@ -358,11 +358,8 @@ def search(
 def _result(question: Question, ranking: Ranking, *, surest: bool, relax: bool) -> SearchResult:
     """Return the best layouts of a finished search."""
     goal, solvers, ranked = ranking.goal, ranking.solvers, ranking.best()
-    best = tuple(
-        ranking.workers.share(
-            [partial(project, question.over_sites(item.with_layout(one))) for item, one, _ in ranked]
-        )
-    )
+    projects = [partial(project, question.over_sites(item.with_layout(one))) for item, one, _ in ranked]
+    best = tuple(ranking.workers.share(projects))
     steps = ranking.fastest()
     gains = more_memory([step_of_all(question, step) for step in steps], goal.relaxed, every=relax)
     if relax:

@@ -89,9 +89,9 @@ class Scope(Struct, frozen=True, kw_only=True):
         if self.work is not None:
             return self
         whole = self.rows.whole
-        placement = relaxed_placement(whole, question.cluster, experts=False)
-        work = WorkBounds(question, whole, branches_of(whole.variants), placement)
-        least = np.min(work.coarse(), axis=0, initial=np.inf)
+        placement = relaxed_placement(whole, question.cluster, experts=False, workers=self.workers)
+        work = WorkBounds(question, whole, branches_of(whole.variants), placement, self.workers)
+        least = np.min(work.coarse(self.workers), axis=0, initial=np.inf)
         return replace(self, work=work, least=least)
 
     def within(self, cutoff: float) -> Cells:

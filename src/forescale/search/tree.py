@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import TypeAlias
 
 import numpy as np
@@ -99,7 +99,7 @@ class ShapeRows(Struct, frozen=True, kw_only=True):
     num_sharded: Rows
     """Legal combinations of expert parallelism and sharding of each."""
     block: Rows
-    """Which block of `Blocks` each row is of."""
+    """Which block of `Blocks` each row is of; ascending."""
 
     @property
     def num_layouts(self) -> Rows:
@@ -141,8 +141,9 @@ class Blocks:
     def cells(self, rows: ShapeRows | None = None, mask: Mask | None = None) -> Cells:
         """Return all cells, or those of the `mask` ones of `rows`, which are all rows."""
         result = _Found()
+        of_block = None if rows is None else np.searchsorted(rows.block, np.arange(len(self._blocks) + 1))
         for index, block in enumerate(self._blocks):
-            local = None if rows is None or mask is None else mask[rows.block == index]
+            local = None if of_block is None or mask is None else mask[of_block[index] : of_block[index + 1]]
             if local is None or local.any():
                 block.add_to(result, local)
             result.place += math.prod(block.shape)
@@ -508,6 +509,7 @@ class Tree(Struct, frozen=True, kw_only=True):
         return np.asarray(self.by_order[:, cells].sum(axis=0))
 
 
+@lru_cache(maxsize=16)
 def branches_of(variants: tuple[Variant, ...]) -> tuple[Branch, ...]:
     """Return the variants by operator list and schedule, each crossed with all orders of ranks and recomputes."""
     values: dict[object, list[int]] = {}
