@@ -182,7 +182,7 @@ class Workers:
         """
         if self.jobs == 1 or self._busy or len(parts) < 2:
             return [part() for part in parts]
-        if self._leader is None and not self._others:
+        if not self.started:
             self._start()
         self._deal(len(parts))
         results: dict[int, R] = {}
@@ -197,10 +197,15 @@ class Workers:
     def decide(self, function: Callable[..., R], *arguments: object) -> R:
         """Return what a function of time, or of files, returns on the first process."""
         if self._leader is not None:
-            return cast("R", pickle.loads(self._leader.recv_bytes()))
+            return cast("R", pickle.loads(self._leader.recv_bytes()))  # noqa: S301 (our own process)
         result = function(*arguments)
         self._send([pickle.dumps(result)] if self._others else [], self._others)
         return result
+
+    @property
+    def started(self) -> bool:
+        """Whether there are other processes."""
+        return bool(self._others) or self._leader is not None
 
     @property
     def leads(self) -> bool:
@@ -259,7 +264,7 @@ class Workers:
                 self._send([local, *received[:nth], *received[nth + 1 :]], [other])
         every: dict[int, R] = {}
         for each in received:
-            every |= pickle.loads(each)
+            every |= pickle.loads(each)  # noqa: S301 (our own processes)
         return every
 
     def _received(self) -> list[bytes]:

@@ -38,13 +38,14 @@ from forescale.search.scenarios import (
 from forescale.search.solve import Watch
 from forescale.search.tree import enumerate_cells, enumerate_layouts
 from forescale.spec.cluster import Cluster
+from forescale.spec.layout import Layout
 from forescale.spec.model import Model
 from forescale.spec.workload import Workload
 from forescale.struct import Struct, attributes
 from forescale.units import GIB
 from forescale.view.bars import Bar, BarChart
 from forescale.view.page import Chart
-from forescale.workers import Workers, available_cores
+from forescale.workers import ALONE, Workers, available_cores
 
 FRONT_SCHEMA = "forescale.pareto/1"
 
@@ -358,8 +359,13 @@ def search(
 def _result(question: Question, ranking: Ranking, *, surest: bool, relax: bool) -> SearchResult:
     """Return the best layouts of a finished search."""
     goal, solvers, ranked = ranking.goal, ranking.solvers, ranking.best()
+    workers = ranking.workers if ranking.workers.started else ALONE
     projects = [partial(project, question.over_sites(item.with_layout(one))) for item, one, _ in ranked]
-    best = tuple(ranking.workers.share(projects))
+    best = tuple(workers.share(projects))
+    looks = surest and goal.by_time and _with_margin(ranking, best) is None
+    ends: list[Callable[[], Any]] = [ranking.surest] if looks else []
+    ends += [partial(held_fixed, question, best[0].strategy)] if workers.started else []
+    known = workers.share(ends)
     steps = ranking.fastest()
     gains = more_memory([step_of_all(question, step) for step in steps], goal.relaxed, every=relax)
     if relax:
@@ -368,7 +374,9 @@ def _result(question: Question, ranking: Ranking, *, surest: bool, relax: bool) 
     return SearchResult(
         best=best,
         variants=tuple(count - 1 for *_, count in ranked),
-        surest=_surest(question, ranking, best, ranking.watch) if surest and goal.by_time else None,
+        surest=_surest(question, ranking, best, known[0] if looks else None)
+        if surest and goal.by_time
+        else None,
         objective=question.objective,
         num_legal=ranking.num_legal,
         num_feasible=sum(solver.incumbent.num_feasible for solver in solvers),
@@ -380,6 +388,7 @@ def _result(question: Question, ranking: Ranking, *, surest: bool, relax: bool) 
         refused=ranking.refused,
         relaxations=gains,
         question=question,
+        known_held=known[-1] if workers.started else None,
     )
 
 
@@ -410,17 +419,28 @@ def _by_preset(question: Question, *, top: int, all_variants: bool, started: flo
     )
 
 
-def _surest(
-    question: Question, ranking: Ranking, best: Sequence[Projection], watch: Watch
-) -> Projection | None:
-    """Return the fastest layout that fits with margin: of those that the best stand for too, or else of all."""
+def _with_margin(ranking: Ranking, best: Sequence[Projection]) -> Projection | None:
+    """Return the first of the best that fits with margin, unless what another stands for may be faster."""
     sure = next((item for item in best if item.memory.verdict == "FITS"), None)
-    if sure is not None and (sure is best[0] or not ranking.goal.folds):
+    return sure if sure is not None and (sure is best[0] or not ranking.goal.folds) else None
+
+
+def _surest(
+    question: Question,
+    ranking: Ranking,
+    best: Sequence[Projection],
+    known: tuple[Question, Layout] | None,
+) -> Projection | None:
+    """Return the fastest layout that fits with margin: of those that the best stand for too, or else of all.
+
+    One is `known` if it is at least as fast as the last of the best.
+    """
+    if (sure := _with_margin(ranking, best)) is not None:
         return sure
-    if (known := ranking.surest()) is not None:
+    if known is not None:
         scenario, layout = known
         return project(question.over_sites(scenario.with_layout(layout)))
-    result = fastest(replace(question, safe=True), watch=watch, like=ranking)
+    result = fastest(replace(question, safe=True), watch=ranking.watch, like=ranking)
     if not result.done or result.question is None or result.strategy is None:
         return None
     return project(result.question.with_layout(result.strategy))
@@ -455,10 +475,14 @@ class SearchResult(Result):
     question: Question = field(repr=False, compare=False)
     price_per_device_hour: float | None = None
     """What `run_cost` counts with, in any currency."""
+    known_held: tuple[Held, ...] | None = field(default=None, repr=False, compare=False)
+    """`held_fixed` where it was evaluated with the search."""
 
     @property
     def held_fixed(self) -> tuple[Held, ...]:
         """Dimensions that were held fixed although another value may be faster, evaluated for the best layout."""
+        if self.known_held is not None:
+            return self.known_held
         return held_fixed(self.question, self.best[0].strategy if self.best else None)
 
     @property

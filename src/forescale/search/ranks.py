@@ -114,7 +114,12 @@ def relaxed_placement(
     return RelaxedPlacement(
         parts=tuple(
             _communicators(
-                candidates, cluster, key, axes, inner, workers if candidates.num_rows >= SHARED_FROM else ALONE
+                candidates,
+                cluster,
+                key,
+                axes,
+                inner,
+                workers if candidates.num_rows >= SHARED_FROM else ALONE,
             )
             for key, axes in parts
             if len(candidates.columns["tp"])

@@ -394,7 +394,7 @@ class Ranking:
         cells, kept = scope.within(cutoff), None
         if len(cells) == 0 and self.cutoff < np.inf:
             return None
-        solver = Solver(question, cells, self.goal, scope.work, self.workers if scope.is_large else ALONE)
+        solver = Solver(question, cells, self.goal, scope.work, scope.workers)
         self.beyond += scope.num_layouts - solver.num_legal
         if (path := self.checkpoint) is not None:
             path = path.with_name(f"{path.name}.{nth}") if nth else path
@@ -414,10 +414,12 @@ class Ranking:
         least = self.sampled.widest_cutoff
         if least == np.inf:
             scope = scope.bounded(question)
-            solver = Solver(question, scope.sample(), self.goal, scope.work, self.workers)
+            solver = Solver(question, scope.sample(), self.goal, scope.work, scope.workers)
             solver.run(lambda progress: goes_on(progress) and solver.incumbent.cutoff == np.inf)
             if (least := solver.incumbent.least) < np.inf:
-                near = Solver(question, scope.neighbours(solver.layout(0)), self.goal, scope.work, self.workers)
+                near = Solver(
+                    question, scope.neighbours(solver.layout(0)), self.goal, scope.work, scope.workers
+                )
                 near.incumbent.learn(solver.incumbent.fastest, cutoff=solver.incumbent.cutoff)
                 near.run(lambda progress: goes_on(progress) and near.counts.evaluated == 0, lists=1)
                 self.sampled.learn(near.incumbent.fastest, cutoff=near.incumbent.cutoff)

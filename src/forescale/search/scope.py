@@ -18,6 +18,9 @@ from forescale.workers import ALONE, Workers
 
 SAMPLED_FROM, SAMPLED = 32768, 48
 """Rows, each counted once for every operator list, from which on a search starts with a sample of so many of them."""
+SHARED_FROM = 2**20
+"""Degrees of rows, experts and shardings, each counted once for every operator list, from which on a search takes more
+than about a second, so that several processes are worth their start."""
 EXPERT_KEY = ("tp", "cp", "pp", "micro_batch_size", "sp")
 """What experts depend on of a row."""
 
@@ -34,17 +37,25 @@ class Scope(Struct, frozen=True, kw_only=True):
     promising: Columns | None = None
     """Shapes of rows and experts that may take no longer than a cutoff, where the others are known."""
     workers: Workers = ALONE
+    """Processes that share the search; a small one has one."""
 
     @classmethod
     def from_question(cls, question: Question, space: Space, workers: Workers = ALONE) -> Scope:
         """Return the rows of a space, without bounds of their time."""
         blocks = Blocks(question.model, question.cluster, question.workload, space, workers)
-        return cls(blocks=blocks, rows=blocks.rows(), workers=workers)
+        scope = cls(blocks=blocks, rows=blocks.rows())
+        num_cells = int(scope.rows.num_sharded.sum()) * scope.num_lists
+        return replace(scope, workers=workers) if num_cells >= SHARED_FROM else scope
+
+    @property
+    def num_lists(self) -> int:
+        """Operator lists, with their schedules, of the variants."""
+        return len(branches_of(self.rows.whole.variants))
 
     @property
     def is_large(self) -> bool:
         """Whether a cutoff from a sample spares more than it takes."""
-        return self.rows.whole.num_rows * len(branches_of(self.rows.whole.variants)) >= SAMPLED_FROM
+        return self.rows.whole.num_rows * self.num_lists >= SAMPLED_FROM
 
     def sample(self) -> Cells:
         """Return the cells of the most promising rows with the smallest micro-batch, one of each tp, cp and pp."""

@@ -407,7 +407,12 @@ class Solver:
 
         Few layouts are evaluated first where several `lists` are settled side by side.
         """
-        self._lists, self._workers, self.incumbent, self.counts = lists, workers, self.incumbent.copy(), Counts()
+        self._lists, self._workers, self.incumbent, self.counts = (
+            lists,
+            workers,
+            self.incumbent.copy(),
+            Counts(),
+        )
         self._unplaced, self._placed = OpenNodes(), OpenNodes()
         self._open(self._that_may_fit(nodes))
         self._evaluate()

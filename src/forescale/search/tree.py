@@ -264,11 +264,13 @@ def _joined(parts: Sequence[Rows]) -> Rows:
 
 EXPERT, CHUNKS, SHARDS, BATCH, SP = range(5)
 """Axes of a block."""
-BLOCKS_AT_ONCE = 64
-"""Blocks that one process makes at once."""
+BLOCKS_AT_ONCE, SHARED_FROM = 64, 256
+"""Blocks that one process makes at once, and how many several processes share."""
 
 
-def _blocks(model: Model, cluster: Cluster, workload: Workload, space: Space, workers: Workers = ALONE) -> list[_Block]:
+def _blocks(
+    model: Model, cluster: Cluster, workload: Workload, space: Space, workers: Workers = ALONE
+) -> list[_Block]:
     """Return all blocks; rules that depend on choices of which the space has several are for variants."""
     settled = {name for name in BRANCHED if len(space.values_of(name)) == 1}
     rules = [rule for rule in _rules(space) if settled.issuperset(rule.choices)]
@@ -280,7 +282,8 @@ def _blocks(model: Model, cluster: Cluster, workload: Workload, space: Space, wo
         return [_Block(one, space, shape, rules) for shape in shapes[start : start + BLOCKS_AT_ONCE]]
 
     parts = [partial(part, start) for start in range(0, len(shapes), BLOCKS_AT_ONCE)]
-    return [block for blocks in workers.share(parts) for block in blocks]
+    several = workers if len(shapes) >= SHARED_FROM else ALONE
+    return [block for blocks in several.share(parts) for block in blocks]
 
 
 class _Block:
