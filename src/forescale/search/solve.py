@@ -51,6 +51,8 @@ DIVE_NODES, DIVE_AMONG, DIVE_PLACED, DIVE_LAYOUTS = 768, 16384, 1024, 2048
 layouts of them."""
 LISTS_AT_ONCE = 2
 """Operator lists whose nodes are settled side by side."""
+PREPARED_FROM = 8192
+"""Cells from which on several processes are worth preparing a search."""
 SHARED_FROM = 512
 """Nodes, or layouts, from which on several processes are worth their start."""
 FIRST_SMALLEST = 512
@@ -246,8 +248,12 @@ class Solver:
         workers: Workers = ALONE,
     ) -> None:
         self.cells, self._workers, self._lists = cells, workers, 1
-        self._tree = Tree.from_candidates(cells.whole)
-        self._relaxed = relaxed_placement(cells.whole, question.cluster, workers=workers)
+        several = workers if len(cells) >= PREPARED_FROM else ALONE
+        parts: list[Callable[[], Any]] = [
+            partial(Tree.from_candidates, cells.whole),
+            partial(relaxed_placement, cells.whole, question.cluster),
+        ]
+        self._tree, self._relaxed = several.share(parts)
         self._sizes, nodes = self._tree.num_layouts(cells).reshape(-1), self._tree.nodes
         self.num_legal = int(self._sizes.sum())
         bounds = self._bounds(question, goal, work)
