@@ -42,6 +42,7 @@ from forescale.search.experts import (
     only,
     priced_experts,
 )
+from forescale.search.host_memory import AtOnce
 from forescale.search.layouts import (
     Candidates,
     Columns,
@@ -73,6 +74,8 @@ Kind: TypeAlias = tuple[tuple[str, Any], ...]
 """What changes the operators of a block, or what is hidden behind what, by name."""
 Seconds: TypeAlias = Callable[[Rows, Columns, Sequence[StructuralOptions]], list[PerBlock[Array]]]
 """Returns seconds of the blocks of cells, whose columns are given, for each of some choices with the same operators."""
+SHAPES_AT_ONCE = 65536
+"""Shapes with experts that are bounded together."""
 SHARED_FROM = 4096
 """Shapes with experts from which on several processes are worth their start."""
 DENSE_KEY = ("tp", "cp", "micro_batch_size", "sp")
@@ -169,21 +172,24 @@ class WorkBounds:
         within = self.on(cells, placement)
         alone = {**cells.columns, "vpp": np.ones_like(cells.columns["vpp"])}
         within.whole = replace(cells, columns=alone)
-        every, at = np.arange(cells.num_rows), _at(within.where)
-        kinds = np.unique(self.alike).tolist()
-        parts = in_parts(alone, every, workers.jobs if len(every) >= SHARED_FROM else 1)
-        each = workers.share([partial(within.of_experts, kinds, part) for part in parts])
-        back = _at(np.argsort(np.concatenate([every[:0], *parts])))
-        experts = {
-            kind: reduce(_joined, seconds).map(back)
-            for kind, seconds in zip(kinds, zip(*each, strict=True), strict=True)
-        }
-        least = np.full(cells.num_rows, np.inf)
+        every = np.arange(cells.num_rows)
+        parts = in_parts(alone, every, workers.jobs if len(every) >= SHARED_FROM else 1, SHAPES_AT_ONCE)
+        least = np.empty(cells.num_rows)
+        several = workers.share([partial(within._least_of, part) for part in parts])
+        for part, bounds in zip(parts, several, strict=True):
+            least[part] = bounds
+        return least
+
+    def _least_of(self, cells: Rows) -> Array:
+        """Return the bounds of some cells on the mean stage, the least of all branches, experts and all."""
+        kinds, at = np.unique(self.alike).tolist(), _at(self.where[cells])
+        experts = dict(zip(kinds, self.of_experts(kinds, cells), strict=True))
+        least = np.full(len(cells), np.inf)
         for row, kind in enumerate(self.kind.tolist()):
             seconds = experts[int(self.alike[kind])].map(_column(0))
-            model = within.of_model(self.dense[kind].map(at).zipped(seconds, np.add))
-            mean = model / cells.columns["pp"]
-            least = np.minimum(least, within.step(row, every, mean, mean))
+            model = self.of_model(self.dense[kind].map(at).zipped(seconds, np.add))
+            mean = model / self.whole.columns["pp"][cells]
+            least = np.minimum(least, self.step(row, cells, mean, mean))
         return least
 
     def of_experts(self, kinds: Sequence[int], cells: Rows) -> list[PerBlock[Array]]:
@@ -449,8 +455,15 @@ def _joined(blocks: PerBlock[Array], more: PerBlock[Array]) -> PerBlock[Array]:
 class MemoryBounds:
     """Bytes that no layout of a cell needs less than, however states are sharded and whatever is recomputed."""
 
-    def __init__(self, question: Question, cells: Cells, tree: Tree, placement: RelaxedPlacement) -> None:
-        self.question, self.cells, self.placement = question, cells, placement
+    def __init__(
+        self,
+        question: Question,
+        cells: Cells,
+        tree: Tree,
+        placement: RelaxedPlacement,
+        at_once: int = AtOnce().shardings,
+    ) -> None:
+        self.question, self.cells, self.placement, self.at_once = question, cells, placement, at_once
         self.nodes = tree.nodes
         self.closest = np.zeros_like(self.nodes)
         """Nodes whose coarse bound is also their fine one."""
@@ -496,7 +509,12 @@ class MemoryBounds:
     def fine(self, rows: Rows, cells: Rows) -> Array:
         """Return the bounds of some (branch, cell) pairs; of blocks that schedules share the least is found once."""
         bounds = np.full(len(rows), np.inf)
-        least = LeastStates(question=self.question, cells=self.cells, selected=np.arange(len(self.cells)))
+        least = LeastStates(
+            question=self.question,
+            cells=self.cells,
+            selected=np.arange(len(self.cells)),
+            at_once=self.at_once,
+        )
         result = batches(self.question, self.bare, rows, cells, relaxed=self.placement, bounded=True)
         known: dict[tuple[PricedOnce, int], PerBlock[RecomputeSplit[BlockBytes]]] = {}
         for batch in result:

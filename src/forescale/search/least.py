@@ -14,6 +14,7 @@ from forescale.memory.states import state_bytes
 from forescale.numeric import Array, Numeric
 from forescale.question import Question
 from forescale.search.evaluate import Batch, Matters, Scores, score_pairs
+from forescale.search.host_memory import AtOnce
 from forescale.search.layouts import Columns, Rows, as_degrees, distinct, first_rows
 from forescale.search.ranks import RelaxedPlacement
 from forescale.search.stages import StagesOf
@@ -27,10 +28,6 @@ MARGIN = 1.0 - 1e-9
 """Rounding never lifts a bound above what it bounds by more than this."""
 PLACE_KEY = ("tp", "cp", "ep", "etp", "pp", "flagged", "plan")
 """What the parameters of a stage and the ways to shard them depend on."""
-
-
-SHARDINGS_AT_ONCE = 16384
-"""Ways to shard states that are looked at together: more take more memory, and no less time."""
 
 
 class Shardings(Struct, frozen=True, kw_only=True):
@@ -55,7 +52,7 @@ class CellBounds(Struct, frozen=True, kw_only=True):
     cells: Cells
     selected: Rows
     """The cells whose rows are bounded."""
-    at_once: int = SHARDINGS_AT_ONCE
+    at_once: int = AtOnce().shardings
     """Shardings that are looked at together."""
 
     def bounds(
@@ -169,6 +166,7 @@ def cell_bounds(
     placement: RelaxedPlacement | None = None,
     *,
     matters: Matters = everything,
+    at_once: int = AtOnce().shardings,
 ) -> Scores:
     """Return bounds of step time and peak memory of (variant, cell) pairs.
 
@@ -181,8 +179,8 @@ def cell_bounds(
         cells.whole.take(selected),
         variant,
         where,
-        least=LeastStates(question=question, cells=cells, selected=selected),
-        exposed=LeastTraffic(question=question, cells=cells, selected=selected)
+        least=LeastStates(question=question, cells=cells, selected=selected, at_once=at_once),
+        exposed=LeastTraffic(question=question, cells=cells, selected=selected, at_once=at_once)
         if placement is None
         else None,
         matters=matters,

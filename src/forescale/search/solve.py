@@ -26,6 +26,7 @@ from forescale.numeric import Array
 from forescale.question import Question
 from forescale.search.bounds import MemoryBounds, WorkBounds
 from forescale.search.evaluate import Scores, score_pairs, states_of
+from forescale.search.host_memory import AtOnce
 from forescale.search.incumbent import SHAPE, SMALLEST, Goal, Incumbent, State
 from forescale.search.layouts import Columns, Rows, distinct, in_parts
 from forescale.search.least import cell_bounds
@@ -246,8 +247,9 @@ class Solver:
         goal: Goal,
         work: WorkBounds | None = None,
         workers: Workers = ALONE,
+        at_once: AtOnce | None = None,
     ) -> None:
-        self.cells, self._workers, self._lists = cells, workers, 1
+        self.cells, self._workers, self._lists, self._most = cells, workers, 1, at_once or AtOnce()
         several = workers if len(cells) >= PREPARED_FROM else ALONE
         parts: list[Callable[[], Any]] = [
             partial(Tree.from_candidates, cells.whole),
@@ -276,8 +278,9 @@ class Solver:
     def _shared(self, bounds: WorkBounds | MemoryBounds, nodes: Rows) -> Array:
         """Return closer bounds of nodes, of many side by side."""
         rows, cells = np.divmod(nodes, len(self.cells))
-        count = max(self._parts(len(nodes)), -(-len(nodes) // REFINED_AT_ONCE))
-        parts = in_parts(self.cells.whole.columns, cells, count)
+        parts = in_parts(
+            self.cells.whole.columns, cells, self._parts(len(nodes)), min(REFINED_AT_ONCE, self._most.pairs)
+        )
         result = np.empty(len(nodes))
         fine = self._workers.share([partial(bounds.fine, rows[part], cells[part]) for part in parts])
         for part, values in zip(parts, fine, strict=True):
@@ -291,10 +294,13 @@ class Solver:
     def _bounds(self, question: Question, goal: Goal, work: WorkBounds | None) -> WorkBounds | MemoryBounds:
         """Return what bounds nodes first, from the work of their shapes where that is known."""
         if not goal.by_time:
-            return MemoryBounds(question, self.cells, self._tree, self._relaxed)
+            return self._memory_bounds(question)
         if work is not None:
             return work.on(self.cells.whole, self._relaxed)
         return WorkBounds(question, self.cells.whole, self._tree.branches, self._relaxed)
+
+    def _memory_bounds(self, question: Question) -> MemoryBounds:
+        return MemoryBounds(question, self.cells, self._tree, self._relaxed, self._most.shardings)
 
     def begin(self, question: Question, goal: Goal, queue: NodeQueue) -> None:
         """Begin with no layout settled."""
@@ -303,7 +309,7 @@ class Solver:
         self.smallest: Solver | None = None
         self.infeasible = False
         self._started = time.perf_counter()
-        self._memory = MemoryBounds(question, self.cells, self._tree, self._relaxed)
+        self._memory = self._memory_bounds(question)
         self._queue, self._unplaced, self._placed = queue, OpenNodes(), OpenNodes()
 
     def again(self, question: Question, goal: Goal) -> Solver:
@@ -480,7 +486,13 @@ class Solver:
         keeps = self.incumbent.keeps
         bounds = self._scored(
             lambda part: cell_bounds(
-                self.question, self.cells, variant[part], cell[part], places, matters=keeps
+                self.question,
+                self.cells,
+                variant[part],
+                cell[part],
+                places,
+                matters=keeps,
+                at_once=self._most.shardings,
             ),
             self.cells.whole.columns,
             cell,
@@ -489,9 +501,10 @@ class Solver:
 
     def _scored(self, score: Callable[[Rows], Scores], columns: Columns, rows: Rows) -> Scores:
         """Return the scores of pairs, whose rows of some columns are given, a part for each process."""
-        if (count := self._parts(len(rows))) == 1:
+        count, most = self._parts(len(rows)), self._most.pairs
+        if count == 1 and len(rows) <= most:
             return score(np.arange(len(rows)))
-        parts = in_parts(columns, rows, count)
+        parts = in_parts(columns, rows, count, most)
         scores = Scores(step_time=np.empty(len(rows)), peak=np.empty(len(rows)))
         several = self._workers.share([partial(score, part) for part in parts])
         for part, item in zip(parts, several, strict=True):
