@@ -158,7 +158,11 @@ class Workers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the other processes, whatever they do."""
+        """End the other processes."""
+        self.end()
+
+    def end(self) -> None:
+        """End all processes but the first, whatever they do."""
         if self._leader is not None:
             os._exit(0)
         for other in self._others:

@@ -175,12 +175,12 @@ class WorkBounds:
         every = np.arange(cells.num_rows)
         parts = in_parts(alone, every, workers.jobs if len(every) >= SHARED_FROM else 1, SHAPES_AT_ONCE)
         least = np.empty(cells.num_rows)
-        several = workers.share([partial(within._least_of, part) for part in parts])
+        several = workers.share([partial(within.on_mean_stage, part) for part in parts])
         for part, bounds in zip(parts, several, strict=True):
             least[part] = bounds
         return least
 
-    def _least_of(self, cells: Rows) -> Array:
+    def on_mean_stage(self, cells: Rows) -> Array:
         """Return the bounds of some cells on the mean stage, the least of all branches, experts and all."""
         kinds, at = np.unique(self.alike).tolist(), _at(self.where[cells])
         experts = dict(zip(kinds, self.of_experts(kinds, cells), strict=True))

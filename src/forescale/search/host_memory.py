@@ -1,39 +1,36 @@
-"""Memory of this machine that a search takes, and how to stay below a limit: fewer layouts at once, fewer processes."""
+"""Memory of this machine that a search takes; to stay below a limit it evaluates less at once, in fewer processes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import ceil
 
 from forescale.errors import out_of_range
 from forescale.struct import Struct
 from forescale.units import MIB, format_bytes
 
-START_BYTES = 64 * MIB
-"""Interpreter, libraries, catalogue and the question, of which forked processes share most."""
-ROW_BYTES = 640
-"""What a search keeps of a row of degrees, without experts and shardings."""
-NODE_BYTES = 200
-"""What it keeps of a cell under one operator list."""
-PAIR_BYTES, SHARDING_BYTES = 2560, 3584
-"""What it takes to evaluate a layout, and to bound one way to shard, among others."""
+START_BYTES = 58 * MIB
+"""Interpreter, libraries and catalogue."""
+COPY_BYTES = 24 * MIB
+"""What a forked process does not share of that."""
+ROW_BYTES, NODE_BYTES = 600, 300
+"""Kept of a row of degrees, and of a cell under an operator list."""
+PAIR_BYTES, SHARDING_BYTES = 1300, 1800
+"""Taken by a layout, or a way to shard states, while it is evaluated with others."""
 FEWEST = 1024
+"""Fewest evaluated at once: fewer take hardly less memory, and much longer."""
 
 
 class AtOnce(Struct, frozen=True, kw_only=True):
     """How much a search evaluates at once; results do not depend on it."""
 
     pairs: int = 65536
-    """Layouts, or sub-spaces of which the bounds are evaluated."""
+    """Layouts, or bounds of sub-spaces."""
     shardings: int = 16384
     """Ways to shard states."""
 
-    @property
-    def num_bytes(self) -> float:
-        """Memory that evaluating so many takes [byte]."""
-        return float(PAIR_BYTES * self.pairs + SHARDING_BYTES * self.shardings)
 
-
-def sizes() -> Iterator[AtOnce]:
+def _sizes() -> Iterator[AtOnce]:
     """Yield how much may be evaluated at once, largest first."""
     pairs, shardings = AtOnce().pairs, AtOnce().shardings
     while pairs >= FEWEST:
@@ -42,36 +39,29 @@ def sizes() -> Iterator[AtOnce]:
 
 
 class HostMemory(Struct, frozen=True, kw_only=True):
-    """An estimate of the memory that each process of a search takes."""
+    """An estimate of the memory that a search takes, from the size of its space."""
 
     num_rows: int
-    num_nodes: int = 0
+    num_nodes: int
     """Cells, each counted once for every operator list."""
 
-    def kept(self) -> float:
-        """Return what a process keeps during the search [byte]."""
-        return float(ROW_BYTES * self.num_rows + NODE_BYTES * self.num_nodes)
-
     def needed(self, at_once: AtOnce, jobs: int = 1) -> float:
-        """Return what `jobs` processes take together [byte]."""
-        evaluated = min(at_once.num_bytes, self.most())
-        return START_BYTES + jobs * (self.kept() + evaluated)
-
-    def most(self) -> float:
-        """Return what it takes to evaluate all layouts of as many nodes at once [byte]."""
-        return AtOnce().num_bytes
+        """Return what processes take together [byte]."""
+        kept = ROW_BYTES * self.num_rows + NODE_BYTES * self.num_nodes
+        evaluated = PAIR_BYTES * at_once.pairs + SHARDING_BYTES * at_once.shardings
+        return float(START_BYTES + (jobs - 1) * COPY_BYTES + jobs * (kept + evaluated))
 
     def within(self, limit: float, jobs: int) -> tuple[AtOnce, int]:
-        """Return how much may be evaluated at once, and by how many processes, to stay below a limit [byte].
-
-        Raises
-        ------
-        SpecError
-            If one process that evaluates as little as it can takes more.
-        """
+        """Return how much is evaluated at once, by how many processes, to stay below a limit [byte]."""
         for count in sorted({jobs, 1}, reverse=True):
-            for at_once in sizes():
+            for at_once in _sizes():
                 if self.needed(at_once, count) <= limit:
                     return at_once, count
-        *_, least = sizes()
-        raise too_little(limit, self.needed(least))
+        return at_once, 1
+
+    def check(self, limit: float) -> None:
+        """Raise an error if the least that a search can evaluate at once takes more than a limit [byte]."""
+        at_once, _ = self.within(0.0, 1)
+        if (least := self.needed(at_once)) > limit:
+            allowed = f"at least {ceil(least / MIB)} MiB for this search"
+            raise out_of_range("max_host_memory", format_bytes(limit), allowed)

@@ -282,7 +282,7 @@ def slowest_of(question: Question, count: int) -> tuple[Projection, ...]:
 SCHEMA = "forescale.search/1"
 FIGURES = (
     "objective", "num_legal", "num_feasible", "num_feasible_is_exact", "num_evaluated", "num_over_memory", "num_beaten",
-    "gap", "elapsed_s", "refused",
+    "gap", "elapsed_s", "host_memory_bytes", "refused",
 )  # fmt: skip
 """What a document says as the result does."""
 
@@ -300,6 +300,7 @@ def search(
     watch: Watch | None = None,
     checkpoint: Path | None = None,
     jobs: int | None = 1,
+    max_host_memory: float | None = None,
     **parts: Any,  # noqa: ANN401 (fields of a question)
 ) -> SearchResult:
     """Rank every legal layout; what is proven to be no better than the best is not evaluated.
@@ -326,6 +327,8 @@ def search(
         ends with the same result.
     jobs
         Processes; None is one per core. Nothing but the time that a search takes depends on it.
+    max_host_memory
+        Memory of this machine that the search may take [byte]: it evaluates less at once, in fewer processes.
 
     Raises
     ------
@@ -333,7 +336,8 @@ def search(
         If no layout is legal, or none fits; its rows say which constraint refused how many. Also if none was
         found in time.
     SpecError
-        If the preset of the question defines no search, or it takes no `relax` or `checkpoint`.
+        If the preset of the question defines no search, or it takes no `relax` or `checkpoint`; if the search takes
+        more memory than it may.
     """
     started = time.perf_counter()
     question = question_of(question, cluster, workload, **parts)
@@ -350,7 +354,8 @@ def search(
     )
     with Workers(jobs or available_cores()) as workers:
         watch = partial(workers.decide, timed(watch, time_limit, started))
-        ranking = Ranking(goal=goal, watch=watch, started=started, workers=workers)
+        limit = np.inf if max_host_memory is None else max_host_memory
+        ranking = Ranking(goal=goal, watch=watch, started=started, workers=workers, host_limit=limit)
         ranking.search(scenarios(question.site), checkpoint)
         ranking.check(question.site)
         return _result(question, ranking, surest=surest, relax=relax)
@@ -388,6 +393,7 @@ def _result(question: Question, ranking: Ranking, *, surest: bool, relax: bool) 
         refused=ranking.refused,
         relaxations=gains,
         question=question,
+        host_memory_bytes=ranking.host_memory,
         known_held=known[-1] if workers.started else None,
     )
 
@@ -440,7 +446,9 @@ def _surest(
     if known is not None:
         scenario, layout = known
         return project(question.over_sites(scenario.with_layout(layout)))
-    result = fastest(replace(question, safe=True), watch=ranking.watch, like=ranking)
+    result = fastest(
+        replace(question, safe=True), watch=ranking.watch, like=ranking, host_limit=ranking.host_limit
+    )
     if not result.done or result.question is None or result.strategy is None:
         return None
     return project(result.question.with_layout(result.strategy))
@@ -475,6 +483,8 @@ class SearchResult(Result):
     question: Question = field(repr=False, compare=False)
     price_per_device_hour: float | None = None
     """What `run_cost` counts with, in any currency."""
+    host_memory_bytes: float | None = field(default=None, compare=False)
+    """Memory of this machine that one process of the search takes, estimated; None of a preset's own search."""
     known_held: tuple[Held, ...] | None = field(default=None, repr=False, compare=False)
     """`held_fixed` where it was evaluated with the search."""
 

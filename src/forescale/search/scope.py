@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from forescale.numeric import Array
 from forescale.question import Question
 from forescale.search.bounds import WorkBounds
+from forescale.search.host_memory import HostMemory
 from forescale.search.layouts import ROW_KEY, Columns, distinct, first_rows
 from forescale.search.ranks import relaxed_placement
 from forescale.search.tree import Blocks, Cells, Mask, ShapeRows, branches_of
@@ -40,9 +41,12 @@ class Scope(Struct, frozen=True, kw_only=True):
     """Processes that share the search; a small one has one."""
 
     @classmethod
-    def from_question(cls, question: Question, space: Space, workers: Workers = ALONE) -> Scope:
+    def from_question(
+        cls, question: Question, space: Space, workers: Workers = ALONE, *, shares_blocks: bool = True
+    ) -> Scope:
         """Return the rows of a space, without bounds of their time."""
-        blocks = Blocks(question.model, question.cluster, question.workload, space, workers)
+        of_blocks = workers if shares_blocks else ALONE
+        blocks = Blocks(question.model, question.cluster, question.workload, space, of_blocks)
         scope = cls(blocks=blocks, rows=blocks.rows())
         num_cells = int(scope.rows.num_sharded.sum()) * scope.num_lists
         return replace(scope, workers=workers) if num_cells >= SHARED_FROM else scope
@@ -113,6 +117,11 @@ class Scope(Struct, frozen=True, kw_only=True):
         if self.promising is None:
             return cells
         return cells.some(np.flatnonzero(_among(cells.whole.columns, self.promising, tuple(self.promising))))
+
+    def host_memory(self, cells: Cells | None = None) -> HostMemory:
+        """Return the memory that a search takes of some cells; of no more than its rows where they are not known."""
+        num_nodes = 0 if cells is None else len(cells) * self.num_lists
+        return HostMemory(num_rows=self.rows.whole.num_rows, num_nodes=num_nodes)
 
     @property
     def num_layouts(self) -> int:
