@@ -45,7 +45,7 @@ from forescale.keywords import (
     refuse_unknown,
     traced_module,
 )
-from forescale.limits import DEVICES, JOBS, SHOWN, TIME, Interval, within
+from forescale.limits import DEVICES, JOBS, MEMORY, SHOWN, TIME, Interval, within
 from forescale.memory.timeline import MemoryTimeline
 from forescale.presets import estimate_as, project_as
 from forescale.project import memory_timeline
@@ -61,6 +61,7 @@ from forescale.search import search as searched
 from forescale.search.solve import Progress
 from forescale.spec import Cluster, Model
 from forescale.struct import Struct
+from forescale.units import parse
 
 if TYPE_CHECKING:
     from forescale.sweep import SweepResult
@@ -78,6 +79,7 @@ class _Effort(Struct, frozen=True, kw_only=True):
     surest: bool
     time_limit: Annotated[float, TIME] | None
     jobs: Annotated[int, JOBS] | None
+    max_host_memory: Annotated[float, MEMORY] | None
 
 
 @names_checked
@@ -261,6 +263,7 @@ def search(
     watch: Callable[[Progress], bool] | None = None,
     checkpoint: str | Path | None = None,
     jobs: int | None = None,
+    max_host_memory: float | str | None = None,
 ) -> SearchResult:
     """Return the best layouts: every legal layout is evaluated, or has a lower bound above the best.
 
@@ -282,13 +285,19 @@ def search(
         File that stores the progress; a search of the same question continues from it.
     jobs
         Number of processes; by default one per core on Linux, if the search is large. The result does not depend on it.
+    max_host_memory
+        Memory of this machine that the search may take, in bytes or such as "4GiB". The result does not depend on it.
 
     Raises
     ------
     InfeasibleError
         If no layout is legal, or none fits.
+    SpecError
+        If the search takes more memory than `max_host_memory`.
     """
-    numbers = {"top": top, "time_limit": time_limit, "jobs": jobs}
+    given = max_host_memory
+    limit = parse(given, "byte") if isinstance(given, str) else given
+    numbers = {"top": top, "time_limit": time_limit, "jobs": jobs, "max_host_memory": limit}
     effort = _Effort(**plain({**numbers, "all_variants": all_variants, "relax": relax, "surest": surest}))
     if not (watch is None or callable(watch)):
         raise wrong_type("watch", watch, "a function").at("fs.search")
