@@ -284,6 +284,7 @@ class _Walk:
         appends = any(token.words == (">>",) for token in targets)
         if names[0] == "tee":
             files += [name for name in names[1:] if not name.startswith("-")]
+        text += "\n" if names[0] == "echo" and names[1:2] != ["-n"] and files else ""
         for name in files:
             self.files[name] = f"{self.files.get(name, '')}{text}" if appends else text
         if not files:
