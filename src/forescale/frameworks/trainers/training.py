@@ -70,9 +70,9 @@ def neighbour_of(folder: Path, name: str) -> Path | None:
 
 
 def found_by_end(folder: Path, name: str) -> Path | None:
-    """Return a file by as much of the end of its path on another machine as is there."""
-    parts = Path(name).parts
-    ends = [name, *("/".join(parts[at:]) for at in range(1, len(parts)))]
+    """Return a file by as much of the end of its path on another machine, 8 parts at most, as is there."""
+    parts = Path(name).parts[1:][-8:]
+    ends = [name, *("/".join(parts[at:]) for at in range(len(parts)))]
     return next(filter(None, (neighbour_of(folder, end) for end in ends)), None)
 
 
