@@ -21,6 +21,7 @@ from forescale.frameworks.reading import Options, ParsedFile, flat, packaged
 from forescale.frameworks.recipes.reader import read_recipe
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.shell import Devices, Launch, Use, devices_of, follow, is_unset, launch_of
+from forescale.frameworks.trainers.arguments import abbreviated
 from forescale.frameworks.trainers.megatron import flags_of, read_megatron
 from forescale.frameworks.trainers.performance import long_options, read_performance
 from forescale.frameworks.trainers.precision import compute_of
@@ -214,9 +215,9 @@ class LaunchReader(Signed):
             parsed = self.overrides(words, at, path, options)
             return replace(parsed, notes=(*several, *parsed.notes))
         if form == PERFORMANCE:
-            return read_performance(_arguments(long_options(words[at:]))[0], path, options)
+            return read_performance(arguments_of(long_options(words[at:]))[0], path, options)
         launch = launch_of(words[:at] if form != RECIPE else ["torchrun", *words[at:]])
-        values, files = _arguments(words[at:])
+        values, files = arguments_of(words[at:])
         values |= _stage(form, words[at - 1])
         named, *more = files or [""]
         given = {**values, "config": named, "config_file": launch.options.get("--config-file")}
@@ -232,10 +233,24 @@ class LaunchReader(Signed):
         if recipe is not None:
             return replace(recipe, format=self.name, notes=(*_origin(devices, options), *recipe.notes))
         content = {**_content(file), **values} if file is not None else values
-        program = _own_program(words[at - 1]) if form == "trainer" else ""
+        program = _own_program(words, at) if form == "trainer" else ""
         accelerate = accelerated(launch, path, outer)
+        if program:
+            known = (*record_of(form).keys, *packaged("deepspeed", "trainer")["keys"])
+            content = abbreviated(content, known)
+        source = _beside(path, program)
+        own = self.programmed(source, content, outer, accelerate, devices) if source else None
+        if own is not None:
+            return replace(own, format=self.name, notes=(*several, *own.notes))
         parsed = read_mapping(
-            content, form, path, options, lines={}, launch=accelerate, devices=devices, program=program
+            content,
+            form,
+            path,
+            options,
+            lines={},
+            launch=accelerate,
+            devices=devices,
+            program=Path(program).name,
         )
         warnings = (*parsed.warnings, *_split_models(shell.variables))
         return replace(parsed, format=self.name, warnings=warnings, notes=(*several, *parsed.notes))
@@ -246,7 +261,7 @@ class LaunchReader(Signed):
             fix = f"{printed[:40]} is what a command prints; write its options out"
             raise ReaderError(path, wording.wrong_format("a command with its options", fix))
         devices = devices_of(launch_of(words[:at]))
-        values, files = _arguments(words[at:])
+        values, files = arguments_of(words[at:])
         model, named = (
             options.model,
             re.sub(r"(?:_(?:sft|peft|pretrain|finetune))?_config.*$", "", str(values["recipe"])),
@@ -261,6 +276,17 @@ class LaunchReader(Signed):
         parsed = read_recipe(BRIDGE, {**inside, **values}, path, outer, {})
         notes = (*_origin(devices, options), *parsed.notes)
         return replace(parsed, format=self.name, model=parsed.model or model, notes=notes)
+
+    def programmed(
+        self,
+        file: Path,  # noqa: ARG002  (of readers that follow other programs)
+        given: Mapping[str, Any],  # noqa: ARG002
+        options: Options,  # noqa: ARG002
+        launch: ParsedFile | None,  # noqa: ARG002
+        devices: Devices | None,  # noqa: ARG002
+    ) -> ParsedFile | None:
+        """Return what a program of a person's own makes of its arguments; None if it is not read."""
+        return None
 
     def started(
         self,
@@ -324,9 +350,18 @@ def _recipe(
     return read_recipe(kind.name, recipe, file, options, {})
 
 
-def _own_program(name: str) -> str:
-    """Return the name of a Python program that is none of TRL's own scripts; "" of others."""
-    return "" if not name.endswith(".py") or re.search(r"\btrl/(?:.*/)?scripts/", name) else Path(name).name
+def _own_program(words: Sequence[str], at: int) -> str:
+    """Return the file of a Python program or module that is none of TRL's own scripts; "" of others."""
+    name = words[at - 1]
+    if name == "-m" and words[at:]:
+        name = f"{words[at].replace('.', '/')}.py"
+    return "" if not name.endswith(".py") or re.search(r"\btrl/(?:.*/)?scripts/", name) else name
+
+
+def _beside(path: Path, program: str) -> Path | None:
+    """Return the file of a program that a script starts: by its name, or, of one elsewhere, next to the script."""
+    found = neighbour_of(path.parent, program) if program else None
+    return found or (neighbour_of(path.parent, Path(program).name) if program.startswith("/") else None)
 
 
 def accelerated(launch: Launch, path: Path, options: Options) -> ParsedFile | None:
@@ -410,7 +445,7 @@ def _content(file: Path) -> Mapping[str, Any]:
     return parse_mapping(read_text(file), file, parse_yaml)
 
 
-def _arguments(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+def arguments_of(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """Return the arguments of a program, and the names of the configurations that it is given."""
     values: dict[str, Any] = {}
     files: list[str] = []

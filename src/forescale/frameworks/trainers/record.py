@@ -104,6 +104,11 @@ def classified(
     )
 
 
+def is_idle(name: str) -> bool:
+    """Return whether a key has no effect by its name."""
+    return _matching(name, packaged("trainers", "unknown")["ignored"]) is not None
+
+
 def _matching(name: str, patterns: Mapping[str, str] | tuple[str, ...] | list[str]) -> str | None:
     """Return what the first pattern that a key matches says of it, or the pattern; None if it matches none."""
     pattern = next((item for item in patterns if fnmatchcase(name, item)), None)

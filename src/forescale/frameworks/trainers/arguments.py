@@ -1,0 +1,130 @@
+"""Arguments of Python programs: what argparse and Transformers' HfArgumentParser make of a command."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from forescale.frameworks.python.calls import Caller
+from forescale.frameworks.python.module import Class, World
+from forescale.frameworks.python.values import MISSING, Call, Opaque
+
+PARSERS: Final = ("HfArgumentParser", "TrlParser", "H4ArgumentParser")
+"""Parsers whose arguments are the fields of dataclasses."""
+PARSES: Final = ("parse_args_into_dataclasses", "parse_args_and_config", "parse")
+"""Methods that return one object for each of these dataclasses."""
+
+
+class Fields(dict[str, Any]):
+    """Values of arguments, which keep the names that the program asks for."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        super().__init__(values)
+        self.used: set[str] = set()
+
+    def get(self, name: str, default: Any = None) -> Any:  # noqa: ANN401
+        """Return the value of an argument."""
+        self.used.add(name)
+        return super().get(name, default)
+
+
+class Arguments:
+    """What a command gives a program, and the defaults that the program declares for the rest."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self.given = {name: _number(value) for name, value in given.items()}
+        self.defaults: dict[str, Any] = {}
+        """Defaults of arguments, by name."""
+        self.made: list[Call] = []
+        """The objects that the parser returns."""
+
+    @property
+    def used(self) -> set[str]:
+        """Names of arguments that the program asks for."""
+        return {name for call in self.made if isinstance(call.fields, Fields) for name in call.fields.used}
+
+    def answer(self, call: Call, owner: object, world: World | None) -> Any:  # noqa: ANN401
+        """Return what a call on a parser makes; MISSING if it is no such call."""
+        last = call.name.rpartition(".")[2]
+        if last == "add_argument" and call.args:
+            return self._declare(call)
+        if last in ("parse_args", "parse_known_args"):
+            made = self._made(Call("Namespace", call.place, fields={**self.defaults, **self.given}))
+            return made if last == "parse_args" else (made, [])
+        if call.name == "vars" and call.args and isinstance(space := call.args[0], Call):
+            self._all_used(space)
+            return {**space.defaults, **space.fields}
+        parses = isinstance(owner, Call) and owner.name in PARSERS and last in PARSES
+        return self._objects(owner, world) if parses and world is not None else MISSING  # type: ignore[arg-type]
+
+    def _declare(self, call: Call) -> None:
+        """Keep the default of an argument of argparse."""
+        names = [str(arg) for arg in call.args if isinstance(arg, str)] or [""]
+        name = next((name for name in names if name.startswith("--")), names[0])
+        name = str(call.fields.get("dest") or name.lstrip("-").replace("-", "_"))
+        switches = call.fields.get("action") == "store_false"
+        if "default" in call.fields or ("action" in call.fields and name not in self.defaults):
+            self.defaults[name] = call.fields.get("default", switches)
+
+    def _objects(self, parser: Call, world: World) -> Any:  # noqa: ANN401
+        """Return the objects of a parser's dataclasses, in their order."""
+        kinds = [*parser.args, *parser.fields.values()][:1]
+        listed = list(kinds[0]) if kinds and isinstance(kinds[0], list | tuple) else kinds
+        made = [_object(kind, world) for kind in listed]
+        own = {name for call in made if call.defaults for name in call.defaults}
+        for call in made:
+            taken = {k: v for k, v in self.given.items() if k in call.defaults or (k not in own and _opens(call))}
+            self.defaults |= {k: v for k, v in call.defaults.items() if not isinstance(v, Call | Opaque)}
+            call.fields = {**call.defaults, **taken}
+            self._made(call)
+        return made[0] if len(made) == 1 and not isinstance(kinds[0], list | tuple) else tuple(made)
+
+    def _made(self, call: Call) -> Call:
+        call.fields = Fields(call.fields)
+        self.made.append(call)
+        return call
+
+    @staticmethod
+    def _all_used(space: Call) -> None:
+        if isinstance(space.fields, Fields):
+            space.fields.used |= space.fields.keys()
+
+
+def _object(kind: object, world: World) -> Call:
+    """Return an object of a dataclass, with its defaults where it can be read."""
+    if not isinstance(kind, Class):
+        name = kind.text.rpartition(".")[2] if isinstance(kind, Opaque) else "Arguments"
+        return Call(name, str(kind.place) if isinstance(kind, Opaque) else "", kinds=(name,))
+    frame = world.frame(kind.module, {}, {})
+    node = ast.copy_location(ast.Call(ast.Name(kind.node.name, ast.Load()), [], []), kind.node)
+    return Caller(frame, node).build(kind)
+
+
+def _opens(call: Call) -> bool:
+    """Whether a dataclass has fields that are not read: it is, or builds on, one of Transformers or TRL."""
+    return any(name.endswith(("TrainingArguments", "Config")) for name in (call.name, *call.kinds))
+
+
+def _number(value: Any) -> Any:  # noqa: ANN401
+    """Return a word of a command as the number that it is."""
+    if not isinstance(value, str):
+        return [_number(item) for item in value] if isinstance(value, list) else value
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(value)
+    return value
+
+
+def abbreviated(values: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Return arguments with the names that argparse completes: those that begin exactly one name."""
+    result = {}
+    for key, value in values.items():
+        full = {name for name in names if name.startswith(key)} if len(key) >= SHORTEST else set()
+        result[full.pop() if len(full) == 1 and key not in names else key] = value
+    return result
+
+
+SHORTEST: Final = 10
+"""Letters of a name that is completed."""
