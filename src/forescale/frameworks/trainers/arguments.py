@@ -33,10 +33,16 @@ class Fields(dict[str, Any]):
 class Arguments:
     """What a command gives a program, and the defaults that the program declares for the rest."""
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
+    def __init__(self, given: Mapping[str, Any], names: Collection[str]) -> None:
         self.given = {name: _number(value) for name, value in given.items()}
+        self.names = names
+        """Arguments of TrainingArguments, which a command may shorten."""
         self.defaults: dict[str, Any] = {}
-        """Defaults of arguments, by name."""
+        """Defaults of arguments of argparse, by name."""
+        self.declared: dict[str, Any] = {}
+        """Defaults of a dataclass that is, or builds on, TrainingArguments."""
+        self.own: set[str] = set()
+        """Names of arguments that the program declares itself, whose meaning is what its calls make of them."""
         self.made: list[Call] = []
         """The objects that the parser returns."""
 
@@ -50,14 +56,17 @@ class Arguments:
         last = call.name.rpartition(".")[2]
         if last == "add_argument" and call.args:
             return self._declare(call)
-        if last in ("parse_args", "parse_known_args"):
+        if last in ("parse_args", "parse_known_args") and last != call.name:
             made = self._made(Call("Namespace", call.place, fields={**self.defaults, **self.given}))
             return made if last == "parse_args" else (made, [])
         if call.name == "vars" and call.args and isinstance(space := call.args[0], Call):
             self._all_used(space)
             return {**space.defaults, **space.fields}
         parses = isinstance(owner, Call) and owner.name in PARSERS and last in PARSES
-        return self._objects(owner, world) if parses and world is not None else MISSING  # type: ignore[arg-type]
+        if not parses or world is None:
+            return MISSING
+        objects = self._objects(owner, world)  # type: ignore[arg-type]
+        return objects[0] if last == "parse" and len(objects) == 1 else objects
 
     def _declare(self, call: Call) -> None:
         """Keep the default of an argument of argparse."""
@@ -65,21 +74,26 @@ class Arguments:
         name = next((name for name in names if name.startswith("--")), names[0])
         name = str(call.fields.get("dest") or name.lstrip("-").replace("-", "_"))
         switches = call.fields.get("action") == "store_false"
+        self.own.add(name)
         if "default" in call.fields or ("action" in call.fields and name not in self.defaults):
             self.defaults[name] = call.fields.get("default", switches)
 
-    def _objects(self, parser: Call, world: World) -> Any:  # noqa: ANN401
+    def _objects(self, parser: Call, world: World) -> tuple[Call, ...]:
         """Return the objects of a parser's dataclasses, in their order."""
-        kinds = [*parser.args, *parser.fields.values()][:1]
-        listed = list(kinds[0]) if kinds and isinstance(kinds[0], list | tuple) else kinds
-        made = [_object(kind, world) for kind in listed]
-        own = {name for call in made if call.defaults for name in call.defaults}
+        kinds = next(iter((*parser.args, *parser.fields.values())), ())
+        made = [_object(kind, world) for kind in (kinds if isinstance(kinds, list | tuple) else (kinds,))]
+        own = {name for call in made for name in call.defaults}
+        self.given = _completed(self.given, own, self.names)
         for call in made:
-            taken = {k: v for k, v in self.given.items() if k in call.defaults or (k not in own and _opens(call))}
-            self.defaults |= {k: v for k, v in call.defaults.items() if not isinstance(v, Call | Opaque)}
-            call.fields = {**call.defaults, **taken}
+            opens, declared = _opens(call), {k: v for k, v in call.defaults.items() if _plain(v)}
+            taken = {k: v for k, v in self.given.items() if k in call.defaults or (opens and k not in own)}
+            if opens:
+                self.declared |= declared
+            else:
+                self.own |= call.defaults.keys()
+            call.fields = {**declared, **taken}
             self._made(call)
-        return made[0] if len(made) == 1 and not isinstance(kinds[0], list | tuple) else tuple(made)
+        return tuple(made)
 
     def _made(self, call: Call) -> Call:
         call.fields = Fields(call.fields)
@@ -107,6 +121,11 @@ def _opens(call: Call) -> bool:
     return any(name.endswith(("TrainingArguments", "Config")) for name in (call.name, *call.kinds))
 
 
+def _plain(value: object) -> bool:
+    """Whether the default of a field is a value."""
+    return value is not None and not isinstance(value, Call | Opaque)
+
+
 def _number(value: Any) -> Any:  # noqa: ANN401
     """Return a word of a command as the number that it is."""
     if not isinstance(value, str):
@@ -117,12 +136,12 @@ def _number(value: Any) -> Any:  # noqa: ANN401
     return value
 
 
-def abbreviated(values: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+def _completed(values: Mapping[str, Any], own: Collection[str], names: Collection[str]) -> dict[str, Any]:
     """Return arguments with the names that argparse completes: those that begin exactly one name."""
     result = {}
     for key, value in values.items():
         full = {name for name in names if name.startswith(key)} if len(key) >= SHORTEST else set()
-        result[full.pop() if len(full) == 1 and key not in names else key] = value
+        result[full.pop() if len(full) == 1 and key not in (*own, *names) else key] = value
     return result
 
 

@@ -21,7 +21,6 @@ from forescale.frameworks.reading import Options, ParsedFile, flat, packaged
 from forescale.frameworks.recipes.reader import read_recipe
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.shell import Devices, Launch, Use, devices_of, follow, is_unset, launch_of
-from forescale.frameworks.trainers.arguments import abbreviated
 from forescale.frameworks.trainers.megatron import flags_of, read_megatron
 from forescale.frameworks.trainers.performance import long_options, read_performance
 from forescale.frameworks.trainers.precision import compute_of
@@ -235,9 +234,6 @@ class LaunchReader(Signed):
         content = {**_content(file), **values} if file is not None else values
         program = _own_program(words, at) if form == "trainer" else ""
         accelerate = accelerated(launch, path, outer)
-        if program:
-            known = (*record_of(form).keys, *packaged("deepspeed", "trainer")["keys"])
-            content = abbreviated(content, known)
         source = _beside(path, program)
         own = self.programmed(source, content, outer, accelerate, devices) if source else None
         if own is not None:

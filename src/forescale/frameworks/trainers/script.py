@@ -23,7 +23,7 @@ from forescale.frameworks.python.run import Frame
 from forescale.frameworks.python.values import MISSING, Call, Opaque, Stopped
 from forescale.frameworks.reading import Options, ParsedFile, packaged
 from forescale.frameworks.shell import Devices, devices_of, launch_of
-from forescale.frameworks.trainers.arguments import Arguments
+from forescale.frameworks.trainers.arguments import Arguments, Fields
 from forescale.frameworks.trainers.facts import BATCH, without_facts
 from forescale.frameworks.trainers.readers import LaunchReader, accelerated, arguments_of, read_mapping
 from forescale.frameworks.trainers.record import is_idle, record_of
@@ -51,7 +51,7 @@ class Recorder:
         self.answers = {**FACTS["answers"], **dict.fromkeys(FACTS["bf16"], has_bf16)}
         self.world: World | None = None
         self.calls: list[Call] = []
-        self.arguments = Arguments(given or {})
+        self.arguments = Arguments(given or {}, packaged("deepspeed", "trainer")["keys"])
 
     def call(self, call: Call, owner: object) -> Any:  # noqa: ANN401
         """Keep a call, not known under a condition that is not; return the arguments that it makes, or its answer."""
@@ -141,7 +141,7 @@ def read_script(
     """Return what the calls of a script say, which `launch` and `devices` start with the arguments `given`."""
     recorder = Recorder(has_bf16=options.has_bf16, given=given)
     follow_script(path, recorder, options)
-    content, unread = _content(recorder.calls)
+    content, unread = _content(recorder.calls, recorder.arguments.given)
     content = _with_arguments(content, recorder.arguments)
     unread = {key: text for key, text in unread.items() if key not in recorder.arguments.given}
     if content.get("unsloth") and not options.has_bf16:
@@ -172,10 +172,13 @@ def read_script(
     return without_facts(parsed, facts)
 
 
-def _content(calls: list[Call]) -> tuple[dict[str, Any], dict[str, str]]:
+def _content(calls: list[Call], given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the arguments of calls by the keys of TrainingArguments, and those that only running shows."""
     content, unread, once = dict[str, Any](), dict[str, str](), set[str]()
     for call in calls:
+        fields = call.fields
+        if isinstance(fields, Fields):
+            fields = {name: value for name, value in fields.items() if name in given and is_known(name)}
         for row in FACTS["calls"]:
             names = (call.name, *call.kinds)
             if row["name"] in once or not any(re.fullmatch(row["name"], name) for name in names):
@@ -185,7 +188,7 @@ def _content(calls: list[Call]) -> tuple[dict[str, Any], dict[str, str]]:
             content |= row.get("sets", {})
             for name, value in {
                 **dict(zip(row.get("args", ()), call.args, strict=False)),
-                **call.fields,
+                **fields,
             }.items():
                 key = row["keys"].get(name, name if "*" in row["keys"] else None)
                 made = isinstance(value, Call) and (value.known or key == "model_name_or_path")
@@ -210,23 +213,38 @@ def _content(calls: list[Call]) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _with_arguments(content: dict[str, Any], arguments: Arguments) -> dict[str, Any]:
-    """Return what calls say with the arguments of a command, and the defaults that the program declares for others.
+    """Return what calls say with the arguments of a command, and the defaults of the program's own TrainingArguments.
 
-    Adapters are trained if a call makes them, or a switch: ranks that are only declared say nothing.
+    An argument that the program declares itself means what its calls make of it. Adapters are trained if a call
+    makes them, or a switch: ranks that are only declared say nothing.
     """
-    keys, base = record_of("trainer").keys, packaged("deepspeed", "trainer")["keys"]
+    keys = record_of("trainer").keys
 
     def target(name: str) -> str:
         return keys.get(name, name).removeprefix("!")
 
-    declared = {k: v for k, v in arguments.defaults.items() if v is not None and (k in keys or k in base)}
-    given = {k: v for k, v in arguments.given.items() if k in keys or k in base or k not in arguments.used}
-    content = {k: v for k, v in content.items() if target(k) not in set(map(target, given))}
+    made = set(map(target, content))
+    given = {
+        key: value
+        for key, value in arguments.given.items()
+        if (key not in arguments.own or target(key) not in made)
+        and (is_known(key) or key not in arguments.used)
+    }
+    content = {key: value for key, value in content.items() if target(key) not in set(map(target, given))}
     told = set(map(target, (*content, *given)))
-    declared = {k: v for k, v in declared.items() if target(k) not in told}
+    declared = {
+        key: value
+        for key, value in arguments.declared.items()
+        if is_known(key) and target(key) not in told
+    }
     if not any(value for key, value in {**declared, **content, **given}.items() if target(key) == "use_peft"):
         declared = {k: v for k, v in declared.items() if not target(k).startswith(("lora_", "load_in_"))}
     return {**declared, **content, **given}
+
+
+def is_known(name: str) -> bool:
+    """Return whether TrainingArguments, TRL or programs like them have an argument of this name."""
+    return name in record_of("trainer").keys or name in packaged("deepspeed", "trainer")["keys"]
 
 
 def _devices(content: dict[str, Any]) -> Devices | None:
