@@ -37,5 +37,12 @@ def frozen_type(settings: Settings) -> dict[str, str]:
         return {"frozen": "int8"}
     if not settings.flag("load_in_4bit") and bits != 4 and settings.text("adapter") != "qlora":
         return {}
+    if (kind := settings.text("narrow_adapter")) and settings.text("adapter", kind) != kind and bits != 4:
+        settings.warnings.append(
+            f"{settings.spell('load_in_4bit')} with {settings.spell('adapter')}: {settings.text('adapter')} quantises "
+            f"the weights in older releases only; they are projected in 16 bits ({settings.spell('adapter')}: {kind}, "
+            "or --frozen-dtype nf4)"
+        )
+        return {}
     double = settings.flag("use_bnb_nested_quant", default=settings.flag("load_double"))
     return {"frozen": "nf4_double" if double else "nf4"}

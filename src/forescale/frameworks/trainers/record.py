@@ -87,7 +87,7 @@ def classified(
                 )
                 spelling[key] = name
             continue
-        effect = _matching(name, record.matters)
+        effect = None if name in record.ignored else _matching(name, record.matters)
         known = effect or _matching(name, record.ignored) or _matching(name, rules["ignored"])
         if known is None:
             effect = _matching(name, rules["matters"])

@@ -164,6 +164,7 @@ def read_script(
         content[MICRO] = options.over.get("micro_batch_size", 1)
     facts = [OPEN[key]._replace(reason=f"{key} is {unread[key]}") for key in OPEN if key in unread]
     others = [f"{key} is {text}" for key, text in unread.items() if key not in OPEN and not is_idle(key)]
+    content.setdefault("gradient_checkpointing", False)
     parsed = read_mapping(
         content, "trainer", path, options, lines={}, launch=launch, devices=devices, program=program
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import isqrt, prod
 from pathlib import Path
 from typing import Any, Final
@@ -101,6 +101,10 @@ def read_training(run: Training, options: Options) -> ParsedFile:
     if base.framework == "transformers" and layout["zero"] >= 2:
         _lay_sharded(settings, layout, workload)
     lay_stage(settings, run.form, workload)
+    _assume(run, "gradient_checkpointing", "recompute", "no recomputation (--recompute)")
+    named = re.search(r"(?:^|[_-])(dpo|orpo|rm|reward)", run.program)
+    if named is not None and stage_of(settings) == "sft":
+        run.assumed.append(f"examples of one sequence, though it is named after {named[1]}")
     parsed = replace(
         base,
         format=run.form,
@@ -152,12 +156,18 @@ def _lay_batch(settings: Settings, devices: int | None) -> None:
         )
 
 
-DEGREES: Final = ("dp_shard_size", "dp_replicate_size", "tensor_parallel_size", "context_parallel_size")
+DEGREES: Final = (
+    "dp_shard_size",
+    "dp_replicate_size",
+    "tensor_parallel_size",
+    "context_parallel_size",
+    "expert_parallel_size",
+)
 
 
 def _degrees(settings: Settings) -> int | None:
     """Return the devices that degrees amount to, if that of FSDP is among them."""
-    if "dp_shard_size" not in settings:
+    if not {"dp_shard_size", "expert_parallel_size"} & {key for key in DEGREES if key in settings}:
         return None
     settings.note_devices(
         devices := prod(settings.degree(key) for key in DEGREES), *filter(settings.get, DEGREES)
@@ -183,7 +193,7 @@ def model_of(run: Training, options: Options) -> Model | None:
             return _with_images(run, load_huggingface(place).model)
         try:
             if options.model_of is not None:
-                return _with_images(run, options.model_of(re.sub(r"[-_]mcore$", "", named)))
+                return _with_images(run, options.model_of(re.sub(r"(?:[-_]mcore)?/*$", "", named)))
         except UnknownNameError:
             key = "model_name_or_path" if "model_name_or_path" in settings else "load"
             reason = f"{settings.spell(key)}: {named} is not in the catalogue"
@@ -245,7 +255,8 @@ def _data_parallel(
     """Return the layout of FSDP or of plain data parallelism on the devices."""
     settings = run.settings
     tp, cp = settings.degree("tensor_parallel_size"), settings.degree("context_parallel_size")
-    devices = options.num_devices or tp * cp
+    ep = settings.degree("expert_parallel_size")
+    devices = options.num_devices or tp * cp * ep
     if devices % (tp * cp):
         settings.refuse(
             wording.not_divisible("the number of devices", devices, tp * cp, "tensor × context parallelism")
@@ -256,9 +267,13 @@ def _data_parallel(
         if "dp_replicate_size" in settings or not hybrid
         else -(-devices // 8)
     )
-    if (shard := settings.count("dp_shard_size")) and options.num_devices and shard * replicas != dp:
-        settings.refuse(
-            wording.differs("dp_shard_size × dp_replicate_size", shard * replicas, "devices / (tp × cp)", dp)
+    if (shard := settings.count("dp_shard_size")) and options.num_devices and shard * ep * replicas != dp:
+        sizes = f"dp_shard_size × dp_replicate_size{' × expert_parallel_size' * (ep > 1)}"
+        settings.refuse(wording.differs(sizes, shard * ep * replicas, "devices / (tp × cp)", dp))
+    if ep > 1 and zero:
+        run.warnings.append(
+            f"{settings.spell('expert_parallel_size')}: dense weights are projected as sharded over the "
+            f"{dp // replicas} ranks of experts and shards together, not over dp_shard_size alone"
         )
     if dp % replicas:
         settings.refuse(wording.not_a_factor(settings.spell("dp_replicate_size"), replicas, dp))
@@ -267,6 +282,7 @@ def _data_parallel(
         sp=False,
         cp=cp,
         cp_kind=settings.text("cp_kind", "ring"),  # type: ignore[arg-type]
+        ep=ep,
         dp_replicate=replicas if zero else dp,
         dp_shard=dp // replicas if zero else 1,
         zero=zero,
@@ -475,6 +491,9 @@ def _types(run: Training, adapters: bool, is_sharded: bool) -> dict[str, str]:
     whole = str(asked or ("bfloat16" if settings.flag("pure_bf16") else named))
     is_half = whole not in ("float32", "fp32")
     if adapters:
+        copies = settings.words("lora_modules_to_save") and is_half and compute == "bf16"
+        if copies and (settings.flag("pure_bf16") or run.form == "axolotl"):  # dwarf adapters, which are in fp32
+            return {**types, "moments": "bf16", "master": "none"}
         return types if is_half else {**types, "frozen": "fp32"}
     storage = ("fp16" if compute == "fp16" else "bf16") if is_half and compute != "fp16" else "fp32"
     return {**types, **dict.fromkeys(("parameters", "gradients", "moments"), storage), "master": "none"}
@@ -488,7 +507,7 @@ def _assumed(run: Training) -> tuple[str, ...]:
 
 def _assume(run: Training, key: str, field_name: str, what: str) -> None:
     """Keep what is assumed of a person's own program where neither a key nor a flag gives it."""
-    given = {**(run.over.get("trainable") or {}), **(run.over.get("precision") or {})}
+    given = {**run.over, **(run.over.get("trainable") or {}), **(run.over.get("precision") or {})}
     if run.program and key not in run.settings and field_name not in given:
         run.assumed.append(what)
 
@@ -538,6 +557,12 @@ def _adapters(run: Training, model: Model | None) -> dict[str, Any]:
         run.warnings.append(
             f"{settings.spell('use_dora')} is projected as LoRA: norms of whole weights are not modelled"
         )
+    if model is not None and model.vision is not None:
+        run.warnings.extend(_towers(settings))
+    if not names and run.form == "trainer" and "use_peft" not in settings and not run.program:
+        run.warnings.append(
+            f"{settings.spell('lora_r')}: no modules are named; adapters at q_proj+v_proj are assumed (--lora-targets)"
+        )
     recurrent = model is None or any(attention.recurrent for attention in model.attentions)
     last = [end if recurrent or end != "out_proj" else "o_proj" for end in last]
     names = tuple(
@@ -564,6 +589,14 @@ def _adapters(run: Training, model: Model | None) -> dict[str, Any]:
         dropout=0.05 if dropout is None else dropout,
         whole=parts_of([name for name in modules if name in WHOLE], settings.refuse),
     )
+
+
+def _towers(settings: Settings) -> Iterator[str]:
+    """Yield the warnings of adapters that only the parts outside the language model have, or have too."""
+    if settings.flag("freeze_text"):
+        yield f"{settings.spell('freeze_text')}: adapters are projected at the language model, which it freezes"
+    if "freeze_vision" in settings and not settings.flag("freeze_vision"):
+        yield f"{settings.spell('freeze_vision')}: adapters at the vision tower are not modelled"
 
 
 def _optimizer(run: Training) -> tuple[str, str | None]:
