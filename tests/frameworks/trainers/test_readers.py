@@ -385,7 +385,11 @@ def test_defaults_of_own_programs_are_named_as_assumed(read, program, more, assu
 
 def test_flags_take_the_place_of_what_is_assumed(read):
     text = OWN.format(program="finetune.py", more="--output_dir out --q_lora")
-    parsed = read(text, "run.sh", over={"trainable": {"lora_rank": 64, "lora_targets": ("q_proj",)}})
+    flags = {
+        "trainable": {"lora_rank": 64, "lora_targets": ("q_proj",)},
+        "recompute": {"granularity": "none"},
+    }
+    parsed = read(text, "run.sh", over=flags)
     assert parsed.warnings == ()
     assert parsed.workload_fields["precision"]["frozen"] == "nf4"
 

@@ -17,6 +17,10 @@ PARSES: Final = ("parse_args_into_dataclasses", "parse_args_and_config", "parse"
 """Methods that return one object for each of these dataclasses."""
 
 
+LENGTHS: Final = ("max_seq_length", "model_max_length", "max_length", "max_seq_len")
+"""Arguments that programs have for the tokens of a sequence."""
+
+
 class Fields(dict[str, Any]):
     """Values of arguments, which keep the names that the program asks for."""
 
@@ -43,6 +47,8 @@ class Arguments:
         """Defaults of a dataclass that is, or builds on, TrainingArguments."""
         self.own: set[str] = set()
         """Names of arguments that the program declares itself, whose meaning is what its calls make of them."""
+        self.usual: dict[str, Any] = {}
+        """Defaults of these."""
         self.made: list[Call] = []
         """The objects that the parser returns."""
 
@@ -50,6 +56,12 @@ class Arguments:
     def used(self) -> set[str]:
         """Names of arguments that the program asks for."""
         return {name for call in self.made if isinstance(call.fields, Fields) for name in call.fields.used}
+
+    @property
+    def length(self) -> int | None:
+        """The tokens of a sequence, if the program has an argument of its own for them and asks for it."""
+        values = ({**self.usual, **self.given}.get(name) for name in LENGTHS if name in self.own & self.used)
+        return next((value for value in values if isinstance(value, int) and value > 0), None)
 
     def answer(self, call: Call, owner: object, world: World | None) -> Any:  # noqa: ANN401
         """Return what a call on a parser makes; MISSING if it is no such call."""
@@ -76,7 +88,7 @@ class Arguments:
         switches = call.fields.get("action") == "store_false"
         self.own.add(name)
         if "default" in call.fields or ("action" in call.fields and name not in self.defaults):
-            self.defaults[name] = call.fields.get("default", switches)
+            self.defaults[name] = self.usual[name] = call.fields.get("default", switches)
 
     def _objects(self, parser: Call, world: World) -> tuple[Call, ...]:
         """Return the objects of a parser's dataclasses, in their order."""
@@ -91,6 +103,7 @@ class Arguments:
                 self.declared |= declared
             else:
                 self.own |= call.defaults.keys()
+                self.usual |= declared
             call.fields = {**declared, **taken}
             self._made(call)
         return tuple(made)

@@ -12,7 +12,9 @@ from forescale.frameworks.megatron.reader import read_settings
 from forescale.frameworks.reading import Options, ParsedFile, packaged
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.trainers.facts import DEVICES
-from forescale.frameworks.trainers.training import MICRO, STEPS, Training, model_of, trainable_of
+from forescale.frameworks.trainers.run import MICRO, STEPS, Training
+from forescale.frameworks.trainers.training import model_of
+from forescale.frameworks.trainers.tuning import trainable_of
 
 HALLMARKS: Final = (
     *("pipeline_model_parallel_size", "tensor_model_parallel_size", "expert_model_parallel_size"),

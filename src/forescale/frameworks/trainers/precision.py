@@ -39,9 +39,8 @@ def frozen_type(settings: Settings) -> dict[str, str]:
         return {}
     if (kind := settings.text("narrow_adapter")) and settings.text("adapter", kind) != kind and bits != 4:
         settings.warnings.append(
-            f"{settings.spell('load_in_4bit')} with {settings.spell('adapter')}: {settings.text('adapter')} quantises "
-            f"the weights in older releases only; they are projected in 16 bits ({settings.spell('adapter')}: {kind}, "
-            "or --frozen-dtype nf4)"
+            f"{settings.spell('load_in_4bit')}: axolotl quantises for {kind} alone since 0.13; weights are projected "
+            f"in 16 bits ({settings.spell('adapter')}: {kind} or --frozen-dtype nf4)"
         )
         return {}
     double = settings.flag("use_bnb_nested_quant", default=settings.flag("load_double"))

@@ -25,14 +25,9 @@ from forescale.frameworks.trainers.megatron import flags_of, read_megatron
 from forescale.frameworks.trainers.performance import long_options, read_performance
 from forescale.frameworks.trainers.precision import compute_of
 from forescale.frameworks.trainers.record import Record, classified, record_of
+from forescale.frameworks.trainers.run import MICRO, STEPS, Training, neighbour_of
 from forescale.frameworks.trainers.stages import PAIRED, stage_of
-from forescale.frameworks.trainers.training import (
-    MICRO,
-    STEPS,
-    Training,
-    neighbour_of,
-    read_training,
-)
+from forescale.frameworks.trainers.training import read_training
 from forescale.limits import whole_of
 from forescale.positions import key_lines
 from forescale.syntax import parse_mapping, parse_yaml
@@ -209,7 +204,7 @@ class LaunchReader(Signed):
         if not runs:
             return replace(self.started(shell.commands, path, options), format=self.name)
         form, at, words = runs[0]
-        several = (f"it starts {counted(len(runs), 'training')}; the first is read",) if len(runs) > 1 else ()
+        several = (f"it starts {counted(len(runs), 'training')}; the first is read",)[: len(runs) - 1]
         if form == BRIDGE:
             parsed = self.overrides(words, at, path, options)
             return replace(parsed, notes=(*several, *parsed.notes))
@@ -234,22 +229,29 @@ class LaunchReader(Signed):
         content = {**_content(file), **values} if file is not None else values
         program = _own_program(words, at) if form == "trainer" else ""
         accelerate = accelerated(launch, path, outer)
-        source = _beside(path, program)
-        own = self.programmed(source, content, outer, accelerate, devices) if source else None
-        if own is not None:
-            return replace(own, format=self.name, notes=(*several, *own.notes))
-        parsed = read_mapping(
-            content,
-            form,
-            path,
-            options,
-            lines={},
-            launch=accelerate,
-            devices=devices,
-            program=Path(program).name,
-        )
+        parsed = self.trained(content, path, options, accelerate, devices, program=program, form=form)
         warnings = (*parsed.warnings, *_split_models(shell.variables))
         return replace(parsed, format=self.name, warnings=warnings, notes=(*several, *parsed.notes))
+
+    def trained(
+        self,
+        content: Mapping[str, Any],
+        path: Path,
+        options: Options,
+        launch: ParsedFile | None,
+        devices: Devices | None,
+        *,
+        program: str,
+        form: str,
+    ) -> ParsedFile:
+        """Return what a program makes of its arguments; one that is not read may have other defaults."""
+        parsed = self.programmed(_beside(path, program), content, options, launch, devices)
+        if parsed is not None:
+            return parsed
+        name = Path(program).name
+        return read_mapping(
+            content, form, path, options, lines={}, launch=launch, devices=devices, program=name
+        )
 
     def overrides(self, words: Sequence[str], at: int, path: Path, options: Options) -> ParsedFile:
         """Return what a command of Megatron-Bridge changes of a recipe, which is of the model in the recipe's name."""
@@ -275,7 +277,7 @@ class LaunchReader(Signed):
 
     def programmed(
         self,
-        file: Path,  # noqa: ARG002  (of readers that follow other programs)
+        file: Path | None,  # noqa: ARG002  (of readers that follow other programs)
         given: Mapping[str, Any],  # noqa: ARG002
         options: Options,  # noqa: ARG002
         launch: ParsedFile | None,  # noqa: ARG002

@@ -10,12 +10,11 @@ from forescale.frameworks.python.values import Call
 
 TRL: Final = re.compile(r"(?:\w+\.)*(?:SFT|DPO|KTO|ORPO|CPO|Reward|GRPO|RLOO)Config")
 """Configurations of TRL's trainers."""
-OLDER: Final = frozenset(
-    ("max_seq_length", "use_liger", "vllm_device", "evaluation_strategy", "tokenizer")
-)
+OLDER: Final = frozenset(("max_seq_length", "use_liger", "vllm_device", "evaluation_strategy", "tokenizer"))
 """Arguments that TRL 0.20 no longer has, of its configurations or its trainers."""
 CHECKPOINTING: Final = (
-    "gradient_checkpointing is not given: TRL recomputes since 0.22, not before; projected with {kind} (--recompute)"
+    "gradient_checkpointing is not given: TRL recomputes since 0.22, earlier releases do not; "
+    "projected with {kind} (--recompute)"
 )
 TYPES: Final = (
     "neither bf16 nor fp16 is given: TRL computes in bf16 since 0.20, in fp32 before; "

@@ -28,7 +28,7 @@ from forescale.frameworks.trainers.facts import BATCH, without_facts
 from forescale.frameworks.trainers.readers import LaunchReader, accelerated, arguments_of, read_mapping
 from forescale.frameworks.trainers.record import is_idle, record_of
 from forescale.frameworks.trainers.release import lay_release
-from forescale.frameworks.trainers.training import MICRO, STEPS, neighbour_of
+from forescale.frameworks.trainers.run import MICRO, STEPS, neighbour_of
 
 FACTS: Final = packaged("trainers", "calls")
 OPEN: Final = {MICRO: MICRO_BATCH, STEPS: BATCH}
@@ -115,14 +115,15 @@ class ScriptLaunchReader(LaunchReader):
 
     def programmed(
         self,
-        file: Path,
+        file: Path | None,
         given: Mapping[str, Any],
         options: Options,
         launch: ParsedFile | None,
         devices: Devices | None,
     ) -> ParsedFile | None:
         """Return what a program of a person's own makes of its arguments; None if no call in it trains."""
-        if (kind := detect(read_text(file))) is None or kind.name != ScriptReader.name:
+        kind = detect(read_text(file)) if file is not None else None
+        if file is None or kind is None or kind.name != ScriptReader.name:
             return None
         try:
             return read_script(file, options, launch=launch, devices=devices, given=given)
@@ -232,11 +233,11 @@ def _with_arguments(content: dict[str, Any], arguments: Arguments) -> dict[str, 
         and (is_known(key) or key not in arguments.used)
     }
     content = {key: value for key, value in content.items() if target(key) not in set(map(target, given))}
+    if "max_length" not in set(map(target, (*content, *given))) and arguments.length:
+        content["max_length"] = arguments.length
     told = set(map(target, (*content, *given)))
     declared = {
-        key: value
-        for key, value in arguments.declared.items()
-        if is_known(key) and target(key) not in told
+        key: value for key, value in arguments.declared.items() if is_known(key) and target(key) not in told
     }
     if not any(value for key, value in {**declared, **content, **given}.items() if target(key) == "use_peft"):
         declared = {k: v for k, v in declared.items() if not target(k).startswith(("lora_", "load_in_"))}
