@@ -149,5 +149,5 @@ def test_a_program_that_is_not_read_is_assumed(read):
     parsed = read(
         "import mine\nmine.train()\n", "torchrun --nproc_per_node 2 src/train_dpo.py --output_dir out --bf16"
     )
-    for assumed in ("--recompute", "examples of one sequence, though it is named after dpo", "--param-dtype"):
+    for assumed in ("--recompute", "no other model, though it is named after dpo", "--param-dtype"):
         assert assumed in parsed.warnings[0]

@@ -71,6 +71,12 @@ def test_experts_of_axolotl_are_ranks_of_their_own(read):
     assert [text for text in parsed.warnings if "not over the 4 of dp_shard_size" in text]
 
 
+def test_axolotl_rings_under_deepspeed_as_well(read):
+    text = AXOLOTL.format("") + "context_parallel_size: 2\ndeepspeed: deepspeed_configs/zero3_bf16.json\n"
+    layout = read(text).layout_fields
+    assert (layout["cp"], layout["cp_kind"], layout["zero"]) == (2, "ring", 3)
+
+
 def test_options_of_a_fork_are_warned_of(read):
     parsed = read(FACTORY.format("Qwen/Qwen3-8B") + "use_own_optimizer: true\nuse_rslora: true\n")
     assert [text for text in parsed.warnings if "use_" in text] == [

@@ -306,9 +306,11 @@ def _deepspeed(
     types = inner.workload_fields["precision"]
     if types["compute"] == "tf32" and "tf32" in settings and not settings.flag("tf32"):
         types["compute"] = "fp32"
+    kinds = {"cp_kind": settings.text("cp_kind")} if cp > 1 and "cp_kind" in settings else {}
     return replace(
         inner,
         framework=_record(inner.framework),
+        layout_fields={**inner.layout_fields, **kinds},
         used=tuple(f"deepspeed.{key}" for key in inner.used),
         ignored=tuple(f"deepspeed.{key}" for key in inner.ignored),
     )
@@ -466,11 +468,13 @@ def _types(run: Training, adapters: bool, is_sharded: bool) -> dict[str, str]:
 
 
 def _assume_of_program(run: Training) -> None:
-    """Keep what is assumed of a program that is not at hand: no recomputation, and examples of one sequence."""
+    """Keep what is assumed of a program that is not at hand: no recomputation, and one sequence of one model."""
     assume(run, "gradient_checkpointing", "recompute", "no recomputation (--recompute)")
-    named = re.search(r"(?:^|[_-])(dpo|orpo|rm|reward)", run.program)
+    named = re.search(r"(?:^|[_-])(dpo|orpo|rm|reward|ppo|grpo)", run.program)
     if named is not None and stage_of(run.settings) == "sft":
-        run.assumed.append(f"examples of one sequence, though it is named after {named[1]}")
+        run.assumed.append(
+            f"examples of one sequence and no other model, though it is named after {named[1]}"
+        )
 
 
 def _assumed(run: Training) -> tuple[str, ...]:
