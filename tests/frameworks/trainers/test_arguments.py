@@ -145,6 +145,31 @@ def test_a_module_and_a_program_of_another_folder_are_found(read):
     assert read(REWARD, named).warnings[0].startswith("defaults of train.py; assumed")
 
 
+def test_adapters_of_a_checkpoint_are_assumed(read):
+    text = ARGPARSE.replace("AutoModelForCausalLM", "AutoPeftModelForCausalLM").replace(
+        "from transformers", "from peft"
+    )
+    parsed = read(text, "python src/train.py --output_dir out", num_devices=1)
+    assert parsed.workload_fields["trainable"]["lora_rank"] == 16
+    assert "--lora-rank" in parsed.warnings[0]
+
+
+def test_programs_of_transformers_4_load_frozen_weights_in_fp32(read):
+    text = ARGPARSE.replace('"bf16": args.whole', '"fp16": True, "evaluation_strategy": "steps"')
+    text = text.replace("\nTrainer(", "\nLoraConfig(r=4)\nTrainer(")
+    parsed = read(text, "python src/train.py --output_dir out", num_devices=1)
+    assert parsed.workload_fields["precision"]["frozen"] == "fp32"
+
+
+def test_a_program_with_a_train_type_of_its_own_is_not_of_swift(read):
+    command = (
+        "torchrun --nproc_per_node 3 mine/tune.py --model_name_or_path Qwen/Qwen3-8B --train_type sft --bf16"
+    )
+    parsed = read(ARGPARSE, f"{command} --per_device_train_batch_size 1 --use_lora True --lora_r 128")
+    workload = parsed.workload_fields
+    assert (workload["trainable"]["lora_rank"], workload["global_batch_size"]) == (128, 3)
+
+
 def test_a_program_that_is_not_read_is_assumed(read):
     parsed = read(
         "import mine\nmine.train()\n", "torchrun --nproc_per_node 2 src/train_dpo.py --output_dir out --bf16"
