@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeAlias
 
 from msgspec.structs import replace
 
@@ -20,12 +21,14 @@ from forescale.frameworks.megatron.ask import open_facts
 from forescale.frameworks.reading import Options, ParsedFile, flat, packaged
 from forescale.frameworks.recipes.reader import read_recipe
 from forescale.frameworks.settings import Settings
-from forescale.frameworks.shell import Devices, Launch, Use, devices_of, follow, is_unset, launch_of
+from forescale.frameworks.shell import Devices, Launch, Script, Use, devices_of, follow, is_unset, launch_of
+from forescale.frameworks.trainers.facts import without_facts
 from forescale.frameworks.trainers.megatron import flags_of, read_megatron
 from forescale.frameworks.trainers.performance import long_options, read_performance
 from forescale.frameworks.trainers.precision import compute_of
+from forescale.frameworks.trainers.program import Program, lay_sharding, made_type, read_program
 from forescale.frameworks.trainers.record import Record, classified, record_of
-from forescale.frameworks.trainers.run import MICRO, STEPS, Training, neighbour_of
+from forescale.frameworks.trainers.run import MICRO, STEPS, Start, Training, neighbour_of
 from forescale.frameworks.trainers.stages import PAIRED, stage_of
 from forescale.frameworks.trainers.training import read_training
 from forescale.limits import whole_of
@@ -185,6 +188,10 @@ class LlamaFactoryReader(TrainerReader):
     title: Final = "LLaMA-Factory configuration in YAML or JSON"  # type: ignore[misc]
 
 
+Run: TypeAlias = tuple[str, int, list[str]]
+"""The record of the trainer that a command starts, the place of its arguments, and its words."""
+
+
 class LaunchReader(Signed):
     """Commands that start one of these trainers: accelerate, torchrun, deepspeed, swift, llamafactory-cli, axolotl."""
 
@@ -200,9 +207,11 @@ class LaunchReader(Signed):
 
         text = read_text(path)
         shell = follow(text, options.variables, str(path), script, options.arguments)
-        runs = [(form, at, words) for words in shell.commands for form, at in [_program(words)] if form]
-        if not runs:
-            return replace(self.started(shell.commands, path, options), format=self.name)
+        runs = _runs(shell)
+        if not any(words[at:] for _, at, words in runs):
+            parsed, runs = self._followed(shell, runs, path, text, options)
+            if parsed is not None:
+                return replace(parsed, format=self.name)
         form, at, words = runs[0]
         several = (f"it starts {counted(len(runs), 'training')}; the first is read",)[: len(runs) - 1]
         if form == BRIDGE:
@@ -213,7 +222,7 @@ class LaunchReader(Signed):
         launch = launch_of(words[:at] if form != RECIPE else ["torchrun", *words[at:]])
         values, files = arguments_of(words[at:])
         values |= _stage(form, words[at - 1])
-        named, *more = files or [""]
+        named, *more = _in_folder(words[at:], files) or [""]
         given = {**values, "config": named, "config_file": launch.options.get("--config-file")}
         _refuse_open(path, text, shell.unset, given, form)
         values = _closed(values) if form == RECIPE else values
@@ -227,31 +236,42 @@ class LaunchReader(Signed):
         if recipe is not None:
             return replace(recipe, format=self.name, notes=(*_origin(devices, options), *recipe.notes))
         content = {**_content(file), **values} if file is not None else values
-        program = _own_program(words, at) if form == "trainer" else ""
-        accelerate = accelerated(launch, path, outer)
-        parsed = self.trained(content, path, options, accelerate, devices, program=program, form=form)
+        program = _own_program(words, at) if form == "trainer" else words[at - 1]
+        start = Start(launch=accelerated(launch, path, outer), devices=devices, program=program)
+        parsed = self.trained(content, form, path, options, start)
         warnings = (*parsed.warnings, *_split_models(shell.variables))
         return replace(parsed, format=self.name, warnings=warnings, notes=(*several, *parsed.notes))
 
     def trained(
-        self,
-        content: Mapping[str, Any],
-        path: Path,
-        options: Options,
-        launch: ParsedFile | None,
-        devices: Devices | None,
-        *,
-        program: str,
-        form: str,
+        self, values: Mapping[str, Any], form: str, path: Path, options: Options, start: Start
     ) -> ParsedFile:
-        """Return what a program makes of its arguments; one that is not read may have other defaults."""
-        parsed = self.programmed(_beside(path, program), content, options, launch, devices)
-        if parsed is not None:
-            return parsed
-        name = Path(program).name
-        return read_mapping(
-            content, form, path, options, lines={}, launch=launch, devices=devices, program=name
-        )
+        """Return what the arguments of a program say: a person's own is followed, or else looked through."""
+        own = Path(start.program).name if form == "trainer" else ""
+        _refuse_megatron(path, own, values)
+        file = _beside(path, start.program)
+        program = read_program(file if own else None)
+        added = program.content(values, record_of(form))
+        if form == "deepspeed-chat" and "dtype" not in values:
+            added |= made_type(file)
+        content, launched = {**added, **values}, start.launch is not None or options.launch is not None
+        facts = lay_sharding(program, content, options.over, own, launched=launched)
+        given = {**values, **({"fsdp": content["fsdp"]} if facts and "fsdp" in content else {})}
+        parsed = self.programmed(file if own else None, given, options, start.launch, start.devices)
+        if parsed is None:
+            parsed = _outlined(content, added, form, path, options, start, program)
+        return without_facts(parsed, facts) if facts else parsed
+
+    def _followed(
+        self, shell: Script, runs: list[Run], path: Path, text: str, options: Options
+    ) -> tuple[ParsedFile | None, list[Run]]:
+        """Return what a program says whose settings are its own; else the commands that train, with people's own."""
+        try:
+            return self.started(shell.commands, path, options), runs
+        except ReaderError:
+            if not (runs := runs or _runs(shell, own=True)):
+                _refuse_choices(shell, path, text)
+                raise
+        return None, runs
 
     def overrides(self, words: Sequence[str], at: int, path: Path, options: Options) -> ParsedFile:
         """Return what a command of Megatron-Bridge changes of a recipe, which is of the model in the recipe's name."""
@@ -294,6 +314,53 @@ class LaunchReader(Signed):
     ) -> ParsedFile:
         """Return what a program that is no trainer by its name says."""
         raise ReaderError(path, wording.wrong_format("a command that trains", "it starts no known trainer"))
+
+
+def _runs(shell: Script, *, own: bool = False) -> list[Run]:
+    """Return the commands that train, by their record, and of people's `own` programs too."""
+    programs = packaged("trainers", "programs")
+    rows = [*programs["programs"], *(programs["own"] if own else ())]
+    return [(form, at, words) for words in shell.commands for form, at in [_program(words, rows)] if form]
+
+
+def _refuse_choices(shell: Script, path: Path, text: str) -> None:
+    """Refuse a script that starts nothing until an argument or a variable chooses a program."""
+    if facts := open_facts(Settings({}, str(path)), shell.unset, text, {}):
+        raise MissingError.of(path, facts) from None
+
+
+def _refuse_megatron(path: Path, own: str, values: Mapping[str, Any]) -> None:
+    """Refuse a program of Megatron-LM whose flags stand in a file of its own."""
+    if MEGATRON.fullmatch(own) and {"num_layers", "hidden_size"} & values.keys():
+        fix = "they stand in the file that it names; give them as a table of flags (--num-layers: 12)"
+        raise ReaderError(path, wording.wrong_format("a command with Megatron-LM's flags", fix))
+
+
+def _outlined(
+    content: Mapping[str, Any],
+    added: Mapping[str, Any],
+    form: str,
+    path: Path,
+    options: Options,
+    start: Start,
+    program: Program,
+) -> ParsedFile:
+    """Return what the arguments of a program say, with those of them that its text `added`."""
+    own = Path(start.program).name if form == "trainer" else ""
+    parsed = read_mapping(
+        content, form, path, options, lines={}, launch=start.launch, devices=start.devices, program=own
+    )
+    notes, warnings = [], []
+    if added:
+        listed = ", ".join(f"{name} {value}" for name, value in added.items())
+        notes.append(f"of {own or start.program} itself: {listed}")
+    decided = {record_of(form).keys.get(name, name) for name in content}
+    if doubtful := [name for key, name in program.doubtful.items() if key not in decided]:
+        called = ", ".join(doubtful)
+        warnings.append(
+            f"{own} calls {called} under a condition, taken as not met (--lora-rank, --recompute)"
+        )
+    return replace(parsed, notes=(*notes, *parsed.notes), warnings=(*parsed.warnings, *warnings))
 
 
 def _closed(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -344,7 +411,8 @@ def _recipe(
     if kind is None or kind.name not in packaged("recipes", "common")["trainers"]:
         return None
     inside = [_content(file), *(_content(_required(path, name)) for name in more)]
-    recipe = _merged({key: value for part in inside for key, value in part.items()}, values)
+    known = packaged("recipes", kind.name)["keys"]
+    recipe = _merged({key: value for part in inside for key, value in part.items()}, values, known)
     return read_recipe(kind.name, recipe, file, options, {})
 
 
@@ -357,9 +425,10 @@ def _own_program(words: Sequence[str], at: int) -> str:
 
 
 def _beside(path: Path, program: str) -> Path | None:
-    """Return the file of a program that a script starts: by its name, or, of one elsewhere, next to the script."""
-    found = neighbour_of(path.parent, program) if program else None
-    return found or (neighbour_of(path.parent, Path(program).name) if program.startswith("/") else None)
+    """Return the file of a program that a script starts, or else that of its name next to the script."""
+    if not program.endswith(".py"):
+        return None
+    return neighbour_of(path.parent, program) or neighbour_of(path.parent, Path(program).name)
 
 
 def accelerated(launch: Launch, path: Path, options: Options) -> ParsedFile | None:
@@ -369,15 +438,17 @@ def accelerated(launch: Launch, path: Path, options: Options) -> ParsedFile | No
     return AccelerateReader().read(_required(path, config), options)
 
 
-def _merged(content: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of a recipe with what dotted arguments set."""
+def _merged(
+    content: Mapping[str, Any], overrides: Mapping[str, Any], known: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the content of a recipe with what dotted arguments set: keys that it has, or that are `known`."""
     result = dict(content)
     for key, value in overrides.items():
         section, _, inner = key.partition(".")
         table = result.get(section)
         if inner and isinstance(table, Mapping):
-            result[section] = _merged(table, {inner: value})
-        elif not inner and key in result:
+            result[section] = {**table, **_merged(table, {inner: value}, {inner: True})}
+        elif key in known or (not inner and key in result):
             result[key] = value
     return result
 
@@ -396,9 +467,9 @@ def _inline(launch: Launch, path: Path, options: Options) -> ParsedFile | None:
     return AccelerateReader().read_content(content, {}, path, options)
 
 
-def _program(words: Sequence[str]) -> tuple[str, int]:
+def _program(words: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[str, int]:
     """Return the record of the trainer that a command starts, and where its arguments begin; "" if it starts none."""
-    for form, pattern, arguments in packaged("trainers", "programs")["programs"]:
+    for form, pattern, arguments in rows:
         for at in range(len(words)):
             text = " ".join(words[at : at + 2])
             if re.match(pattern, text) and (not arguments or re.search(arguments, " ".join(words))):
@@ -412,6 +483,8 @@ BRIDGE: Final = "bridge-yaml"
 """Recipes of Megatron-Bridge, which a command or a file changes."""
 RECIPE: Final = "recipe"
 """Programs that take a recipe of torchtune or litgpt."""
+MEGATRON: Final = re.compile(r"pretrain_\w+\.py")
+"""Programs of Megatron-LM and its copies."""
 DECIDING: Final[dict[str, str]] = {
     MICRO: "1",
     STEPS: "1",
@@ -467,6 +540,12 @@ def arguments_of(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     named = [values.pop(key, None) for key in ("config", "config_file")]
     files += [file for file in named if isinstance(file, str)]
     return values, files
+
+
+def _in_folder(words: Sequence[str], files: Sequence[str]) -> list[str]:
+    """Return the names of configurations in the folder that GPT-NeoX's launcher takes for them."""
+    folder = next((after for before, after in pairwise(words) if before in ("-d", "--conf_dir")), "")
+    return [f"{folder}/{name}" if folder and "/" not in name else name for name in files]
 
 
 def _plain(word: str) -> Any:  # noqa: ANN401  (a value of YAML)

@@ -12,6 +12,7 @@ from forescale.errors import MissingFact
 from forescale.files import is_file
 from forescale.frameworks.reading import ParsedFile
 from forescale.frameworks.settings import Settings
+from forescale.frameworks.shell import Devices
 from forescale.spec.framework import Words
 from forescale.struct import Struct
 
@@ -39,6 +40,16 @@ class Training(Struct, frozen=True, kw_only=True):
     """What is assumed of its defaults, with the flag that sets it."""
     warnings: list[str] = field(default_factory=list)
     missing: list[MissingFact] = field(default_factory=list)
+
+
+class Start(Struct, frozen=True, kw_only=True):
+    """What starts a program."""
+
+    launch: ParsedFile | None
+    """Accelerate's configuration."""
+    devices: Devices | None
+    program: str
+    """The program, as the command names it."""
 
 
 def neighbour_of(folder: Path, name: str) -> Path | None:

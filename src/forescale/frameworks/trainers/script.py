@@ -35,10 +35,16 @@ OPEN: Final = {MICRO: MICRO_BATCH, STEPS: BATCH}
 """Facts by the arguments that decide them, where only running the script shows their values."""
 
 
+MAKES: Final = re.compile(r"TrainingArguments$|^(?:\w+\.)*(?:SFT|DPO|KTO|ORPO|CPO|Reward|GRPO|RLOO)Config$")
+"""Calls that settle how a Trainer trains."""
 USUAL_BATCH: Final = 8
 """Sequences of a device where TrainingArguments are given none."""
 NAMED: Final = re.compile(r"""\.from_pretrained\(\s*["']([^"']+)["']""")
 """A model that a method of a class names, which nothing calls."""
+
+
+RECOMPUTES: Final = re.compile(r"^\s*(?:\w+\.)*config\.gradient_checkpointing\s*=\s*True", re.MULTILINE)
+"""A model's configuration that turns recomputation on."""
 
 
 class Recorder:
@@ -126,7 +132,7 @@ class ScriptLaunchReader(LaunchReader):
         if file is None or kind is None or kind.name != ScriptReader.name:
             return None
         try:
-            return read_script(file, options, launch=launch, devices=devices, given=given)
+            return read_script(file, options, launch=launch, devices=devices, given=given, is_whole=True)
         except ReaderError:
             return None
 
@@ -138,10 +144,21 @@ def read_script(
     launch: ParsedFile | None = None,
     devices: Devices | None = None,
     given: Mapping[str, Any] | None = None,
+    is_whole: bool = False,
 ) -> ParsedFile:
-    """Return what the calls of a script say, which `launch` and `devices` start with the arguments `given`."""
+    """Return what the calls of a script say, which `launch` and `devices` start with the arguments `given`.
+
+    Raises
+    ------
+    ReaderError
+        If the script `is_whole` and makes no TrainingArguments.
+    """
     recorder = Recorder(has_bf16=options.has_bf16, given=given)
     follow_script(path, recorder, options)
+    if is_whole and not any(
+        MAKES.search(name) for call in recorder.calls for name in (call.name, *call.kinds)
+    ):
+        raise ReaderError(path, wording.wrong_format("a script that trains", "it makes no TrainingArguments"))
     content, unread = _content(recorder.calls, recorder.arguments.given)
     content = _with_arguments(content, recorder.arguments)
     unread = {key: text for key, text in unread.items() if key not in recorder.arguments.given}
@@ -159,6 +176,8 @@ def read_script(
     if not program and devices is None and options.num_devices is None:
         devices = Devices(1, ("unsloth, which trains on one device",))
     content |= _distributed(content)
+    if RECOMPUTES.search(read_text(path)):
+        content.setdefault("gradient_checkpointing", True)
     if "model_name_or_path" not in content and (named := NAMED.search(read_text(path))) is not None:
         content["model_name_or_path"] = named[1]
     if MICRO in unread:
