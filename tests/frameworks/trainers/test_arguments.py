@@ -170,6 +170,19 @@ def test_a_program_with_a_train_type_of_its_own_is_not_of_swift(read):
     assert (workload["trainable"]["lora_rank"], workload["global_batch_size"]) == (128, 3)
 
 
+def test_a_program_of_another_name_takes_a_file_of_llamafactory(read, tmp_path):
+    keys = "stage: dpo\nfinetuning_type: lora\nlora_target: all\ncutoff_len: 512\nper_device_train_batch_size: 1\n"
+    (tmp_path / "dpo.yaml").write_text(f"model_name_or_path: Qwen/Qwen3-8B\n{keys}bf16: true\n")
+    parsed = read("import mine\n", "torchrun --nproc_per_node 2 src/entry.py dpo.yaml", name="entry.py")
+    workload = parsed.workload_fields
+    assert (workload["seq_len"], workload["global_batch_size"], workload["reference"]) == (
+        512,
+        2 * 2,
+        "shared",
+    )
+    assert "gate_proj" in workload["trainable"]["lora_targets"]
+
+
 def test_a_program_that_is_not_read_is_assumed(read):
     parsed = read(
         "import mine\nmine.train()\n", "torchrun --nproc_per_node 2 src/train_dpo.py --output_dir out --bf16"

@@ -285,6 +285,15 @@ def test_adapters_by_the_names_of_peoples_programs(read):
     assert "trainable" not in read(f"{TRL}lora_r: 8\nuse_peft: false\n").workload_fields
 
 
+@pytest.mark.parametrize(("more", "kind"), [("", "none"), ("recompute_granularity: full\n", "full")])
+def test_llamafactory_on_megatron_recomputes_what_it_is_told(read, more, kind):
+    text = (
+        FACTORY.replace("finetuning_type: lora", "finetuning_type: full") + "tensor_model_parallel_size: 2\n"
+    )
+    layout = read(text + "pipeline_model_parallel_size: 2\n" + more).layout_fields
+    assert layout.get("recompute", {"granularity": "none"})["granularity"] == kind
+
+
 def test_a_batch_alone_does_not_mean_megatron(read):
     parsed = read(f"{FACTORY}global_batch_size: 96\n")
     assert (parsed.framework, parsed.layout_fields["zero"]) == ("transformers", 0)

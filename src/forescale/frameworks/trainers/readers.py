@@ -246,6 +246,7 @@ class LaunchReader(Signed):
         self, values: Mapping[str, Any], form: str, path: Path, options: Options, start: Start
     ) -> ParsedFile:
         """Return what the arguments of a program say: a person's own is followed, or else looked through."""
+        form = "llamafactory" if form == "trainer" and values.keys() >= {"stage", "finetuning_type"} else form
         own = Path(start.program).name if form == "trainer" else ""
         _refuse_megatron(path, own, values)
         file = _beside(path, start.program)

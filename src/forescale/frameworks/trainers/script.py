@@ -169,6 +169,8 @@ def read_script(
             fix = "it takes its arguments from the command line; give the command or script that starts it"
             raise ReaderError(path, wording.wrong_format("a script with its settings", fix))
         content[MICRO] = USUAL_BATCH
+    if RECOMPUTES.search(read_text(path)):
+        content.setdefault("gradient_checkpointing", True)
     older = lay_release(content, unread, recorder.calls, has_bf16=options.has_bf16)
     devices, program = devices or _devices(content), path.name
     if content.pop("unsloth", False):
@@ -176,8 +178,6 @@ def read_script(
     if not program and devices is None and options.num_devices is None:
         devices = Devices(1, ("unsloth, which trains on one device",))
     content |= _distributed(content)
-    if RECOMPUTES.search(read_text(path)):
-        content.setdefault("gradient_checkpointing", True)
     if "model_name_or_path" not in content and (named := NAMED.search(read_text(path))) is not None:
         content["model_name_or_path"] = named[1]
     if MICRO in unread:
