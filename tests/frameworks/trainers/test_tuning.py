@@ -77,6 +77,21 @@ def test_axolotl_rings_under_deepspeed_as_well(read):
     assert (layout["cp"], layout["cp_kind"], layout["zero"]) == (2, "ring", 3)
 
 
+@pytest.mark.parametrize(
+    ("command", "flags"), [("swift", "--per_device_train_batch_size 1"), ("megatron", "--micro_batch_size 1")]
+)
+def test_sequences_of_swift_are_packed_to_a_length_of_their_own(read, command, flags):
+    text = (
+        f"{command} sft --model Qwen/Qwen3-8B {flags} --max_length 512 --packing true --packing_length 4096"
+    )
+    more = " --tensor_model_parallel_size 2 --global_batch_size 8" if command == "megatron" else ""
+    assert read(f"{text}{more}\n", "run.sh").workload_fields["seq_len"] == 4096
+    assert (
+        read(f"{text}{more}\n".replace(" --packing_length 4096", ""), "run.sh").workload_fields["seq_len"]
+        == 512
+    )
+
+
 def test_options_of_a_fork_are_warned_of(read):
     parsed = read(FACTORY.format("Qwen/Qwen3-8B") + "use_own_optimizer: true\nuse_rslora: true\n")
     assert [text for text in parsed.warnings if "use_" in text] == [

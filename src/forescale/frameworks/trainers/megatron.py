@@ -109,6 +109,7 @@ def _settings(run: Training, content: Mapping[str, Any], options: Options, devic
     """Return the settings by Megatron-LM's keys, with what these trainers set where they are silent."""
     known = flags_of(content) | frozenset(NAMES.values())
     named = {NAMES.get(key, key): value for key, value in content.items()}
+    named |= {"seq_length": content["packing_length"]} if content.get("packing_length") else {}
     usual = {key: value for key, value in DEFAULTS.items() if run.form == "swift" or key not in HALLMARKS}
     values = {**usual, **{key: value for key, value in named.items() if key in known}}
     if values.get("recompute_granularity") == "full":

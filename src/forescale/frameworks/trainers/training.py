@@ -407,7 +407,8 @@ def _workload(
 ) -> dict[str, Any]:
     """Return the length, the tokens of all steps, what is trained, the optimizer, and types."""
     settings, values = run.settings, dict[str, Any]()
-    length = settings.count("max_length", least=1)
+    packed = settings.count("packing_length", least=1) if settings.flag("packing") else None
+    length = packed or settings.count("max_length", least=1)
     parts = [settings.count(key) for key in ("max_prompt_length", "max_completion_length")]
     if stage_of(settings) in SAMPLED and parts[1]:
         length = (parts[0] or length or 512) + parts[1]
