@@ -402,17 +402,22 @@ def _activations(settings: Settings) -> dict[str, Any]:
     return fields
 
 
+def _length_of(settings: Settings) -> int | None:
+    """Return the tokens of a sequence, or of several that are packed; of stages that sample the prompt's as well."""
+    packed = settings.count("packing_length", least=1) if settings.flag("packing") else None
+    length = packed or settings.count("max_length", least=1)
+    prompt, sampled = (settings.count(key) for key in ("max_prompt_length", "max_completion_length"))
+    if stage_of(settings) in SAMPLED and sampled:
+        return (prompt or length or 512) + sampled
+    return length
+
+
 def _workload(
     run: Training, base: Mapping[str, Any], model: Model | None, *, is_sharded: bool
 ) -> dict[str, Any]:
     """Return the length, the tokens of all steps, what is trained, the optimizer, and types."""
     settings, values = run.settings, dict[str, Any]()
-    packed = settings.count("packing_length", least=1) if settings.flag("packing") else None
-    length = packed or settings.count("max_length", least=1)
-    parts = [settings.count(key) for key in ("max_prompt_length", "max_completion_length")]
-    if stage_of(settings) in SAMPLED and parts[1]:
-        length = (parts[0] or length or 512) + parts[1]
-    if length is not None:
+    if (length := _length_of(settings)) is not None:
         split = 2 * settings.degree("context_parallel_size")
         length = values["seq_len"] = length if split == 2 else -(-length // split) * split
     steps = settings.get("max_steps")
