@@ -259,14 +259,29 @@ SCRIPT = Sample(
     text="""from trl import SFTConfig, SFTTrainer
 from transformers import AutoModelForCausalLM
 
-model = AutoModelForCausalLM.from_pretrained("org/model")
-args = SFTConfig("out", per_device_train_batch_size=2, max_length=512, bf16=True, learning_rate=1e-4)
+model = AutoModelForCausalLM.from_pretrained("org/model", dtype="bfloat16")
+args = SFTConfig(
+    "out",
+    per_device_train_batch_size=2,
+    gradient_checkpointing=True,
+    max_length=512,
+    bf16=True,
+    learning_rate=1e-4,
+)
 SFTTrainer(model, args=args).train()
 """,
     suffix=".py",
     with_key=lambda text, key: text.replace("bf16=True", f"bf16=True, {key}=3"),
     keys=frozenset(
-        {"model_name_or_path", "per_device_train_batch_size", "max_length", "bf16", "learning_rate"}
+        {
+            "model_name_or_path",
+            "dtype",
+            "gradient_checkpointing",
+            "per_device_train_batch_size",
+            "max_length",
+            "bf16",
+            "learning_rate",
+        }
     ),
     options=Options(num_devices=4),
 )

@@ -75,6 +75,13 @@ def test_a_file_that_is_no_python_is_named_with_its_line(tmp_path):
         value(tmp_path / "a.py", "x")
 
 
+def test_syntax_of_a_later_python_is_named_as_that(tmp_path):
+    lay(tmp_path, {"a.py": "x = f'{'"})
+    with raises(ReaderError, "cannot_parse Python") as caught:
+        value(tmp_path / "a.py", "x")
+    assert "reads no newer syntax" in str(caught.value)
+
+
 def test_dots_lead_nowhere_outside_the_checkout(tmp_path):
     lay(
         tmp_path, {**CHECKOUT, "other/secret.py": "x = 1", "other/in/here/mine.py": "from ...secret import x"}

@@ -185,6 +185,7 @@ def test_nothing_else_is_raised(parts):
         ('while [ "$1" != "" ]; do A="$A $1"; shift; done; say $A', "1 2", ["1", "2"]),
         ("while [ $# -gt 0 ]; do say once; done", "a", ["once"]),
         ("while true; do say no; done; say yes", "a", ["yes"]),
+        ("while IFS=, read -r n m; do say once; done <<< 1,2", "a", ["once"]),
         ("i=0; while (($i < 3)); do say once; i=$((i + 1)); done", "a", ["once"]),
     ],
 )

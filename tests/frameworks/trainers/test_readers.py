@@ -285,6 +285,15 @@ def test_adapters_by_the_names_of_peoples_programs(read):
     assert "trainable" not in read(f"{TRL}lora_r: 8\nuse_peft: false\n").workload_fields
 
 
+@pytest.mark.parametrize(("more", "kind"), [("", "none"), ("recompute_granularity: full\n", "full")])
+def test_llamafactory_on_megatron_recomputes_what_it_is_told(read, more, kind):
+    text = (
+        FACTORY.replace("finetuning_type: lora", "finetuning_type: full") + "tensor_model_parallel_size: 2\n"
+    )
+    layout = read(text + "pipeline_model_parallel_size: 2\n" + more).layout_fields
+    assert layout.get("recompute", {"granularity": "none"})["granularity"] == kind
+
+
 def test_a_batch_alone_does_not_mean_megatron(read):
     parsed = read(f"{FACTORY}global_batch_size: 96\n")
     assert (parsed.framework, parsed.layout_fields["zero"]) == ("transformers", 0)
@@ -385,7 +394,11 @@ def test_defaults_of_own_programs_are_named_as_assumed(read, program, more, assu
 
 def test_flags_take_the_place_of_what_is_assumed(read):
     text = OWN.format(program="finetune.py", more="--output_dir out --q_lora")
-    parsed = read(text, "run.sh", over={"trainable": {"lora_rank": 64, "lora_targets": ("q_proj",)}})
+    flags = {
+        "trainable": {"lora_rank": 64, "lora_targets": ("q_proj",)},
+        "recompute": {"granularity": "none"},
+    }
+    parsed = read(text, "run.sh", over=flags)
     assert parsed.warnings == ()
     assert parsed.workload_fields["precision"]["frozen"] == "nf4"
 

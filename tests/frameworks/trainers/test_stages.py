@@ -41,6 +41,13 @@ def test_a_beta_is_that_of_the_stage_that_names_the_file(read, name, reference, 
     assert parsed.layout_fields["micro_batch_size"] == micro
 
 
+def test_distillation_has_a_teacher_and_no_reference(read):
+    text = RECIPE.replace("beta: 0.05", "beta: 0.5\nrl: gkd\nmax_completion_length: 128")
+    parsed = read(text, "config.yaml")
+    assert parsed.workload_fields.get("reference", "none") == "none"
+    assert [warning for warning in parsed.warnings if "teacher" in warning]
+
+
 @pytest.mark.parametrize(("stage", "is_warned"), [("cls", True), ("pt", False), ("sft", False)])
 def test_a_stage_that_llamafactory_lacks_is_warned_of(read, stage, is_warned):
     text = f"model_name_or_path: Qwen/Qwen2.5-7B-Instruct\nstage: {stage}\nfinetuning_type: full\ncutoff_len: 512\n"

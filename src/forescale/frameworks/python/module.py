@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -261,7 +262,9 @@ def parsed(path: Path) -> ast.Module:
         return ast.parse(text)
     except SyntaxError as error:
         line = f", line {error.lineno}" if error.lineno else ""
-        raise ReaderError(f"{path}{line}", cannot_parse("Python", error.msg)) from error
+        release = ".".join(map(str, sys.version_info[:2]))
+        later = f"; Forescale runs on Python {release} and reads no newer syntax" * ("f-string" in error.msg)
+        raise ReaderError(f"{path}{line}", cannot_parse("Python", f"{error.msg}{later}")) from error
     except (ValueError, RecursionError, MemoryError) as error:
         raise ReaderError(path, cannot_parse("Python")) from error
 

@@ -206,10 +206,11 @@ class _Walk:
         return self.run(body)
 
     def _while(self, parts: tuple[Commands, Commands]) -> bool:
-        """Run a loop over the arguments of the script, and one round of a loop that counts; others are passed over."""
+        """Run a loop over the arguments of the script, and one round of a loop that counts or reads lines."""
         question, body = parts
         if not _ARGUMENT.search(str(question)):
-            return self.run(body) if "((" in str(question) and self.run(question) else True
+            reads = re.search(r"\bread\b", str(question)) is not None
+            return self.run(body) if reads or ("((" in str(question) and self.run(question)) else True
         left = None
         while self.arguments and self.arguments != left and self.run(question):
             left = self.arguments

@@ -12,7 +12,9 @@ from forescale.frameworks.megatron.reader import read_settings
 from forescale.frameworks.reading import Options, ParsedFile, packaged
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.trainers.facts import DEVICES
-from forescale.frameworks.trainers.training import MICRO, STEPS, Training, model_of, trainable_of
+from forescale.frameworks.trainers.run import MICRO, STEPS, Training
+from forescale.frameworks.trainers.training import model_of
+from forescale.frameworks.trainers.tuning import trainable_of
 
 HALLMARKS: Final = (
     *("pipeline_model_parallel_size", "tensor_model_parallel_size", "expert_model_parallel_size"),
@@ -27,7 +29,7 @@ DEFAULTS: Final = {
     "transformer_impl": "transformer_engine",
     "expert_tensor_parallel_size": 1,
 }
-"""What these trainers set (ms-swift, megatron/arguments/megatron_args.py)."""
+"""What these trainers set (ms-swift, megatron/arguments/megatron_args.py); others leave recomputation off."""
 
 
 LENGTH: Final = 2048
@@ -107,8 +109,10 @@ def _settings(run: Training, content: Mapping[str, Any], options: Options, devic
     """Return the settings by Megatron-LM's keys, with what these trainers set where they are silent."""
     known = flags_of(content) | frozenset(NAMES.values())
     named = {NAMES.get(key, key): value for key, value in content.items()}
-    values = {**DEFAULTS, **{key: value for key, value in named.items() if key in known}}
-    if values["recompute_granularity"] == "full":
+    named |= {"seq_length": content["packing_length"]} if content.get("packing_length") else {}
+    usual = {key: value for key, value in DEFAULTS.items() if run.form == "swift" or key not in HALLMARKS}
+    values = {**usual, **{key: value for key, value in named.items() if key in known}}
+    if values.get("recompute_granularity") == "full":
         values = {"recompute_method": "uniform", "recompute_num_layers": 1, **values}
     if "seq_length" not in values:
         values["seq_length"] = options.over.get("seq_len", LENGTH)

@@ -37,5 +37,11 @@ def frozen_type(settings: Settings) -> dict[str, str]:
         return {"frozen": "int8"}
     if not settings.flag("load_in_4bit") and bits != 4 and settings.text("adapter") != "qlora":
         return {}
+    if (kind := settings.text("narrow_adapter")) and settings.text("adapter", kind) != kind and bits != 4:
+        settings.warnings.append(
+            f"{settings.spell('load_in_4bit')}: axolotl quantises for {kind} alone since 0.13; weights are projected "
+            f"in 16 bits ({settings.spell('adapter')}: {kind} or --frozen-dtype nf4)"
+        )
+        return {}
     double = settings.flag("use_bnb_nested_quant", default=settings.flag("load_double"))
     return {"frozen": "nf4_double" if double else "nf4"}

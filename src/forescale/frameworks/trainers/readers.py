@@ -8,7 +8,6 @@ from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, ClassVar, Final, TypeAlias
 
 from msgspec.structs import replace
@@ -16,32 +15,25 @@ from msgspec.structs import replace
 from forescale import wording
 from forescale.errors import MissingError, ReaderError, UnknownNameError
 from forescale.files import read_text
-from forescale.frameworks.deepspeed.trainer import TABLES, AccelerateReader
 from forescale.frameworks.detect import Signed, detect
 from forescale.frameworks.megatron.ask import open_facts
 from forescale.frameworks.reading import Options, ParsedFile, flat, packaged
 from forescale.frameworks.recipes.reader import read_recipe
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.shell import Devices, Launch, Script, Use, devices_of, follow, is_unset, launch_of
+from forescale.frameworks.trainers.accelerated import accelerated, content_of, plain, required_file
 from forescale.frameworks.trainers.facts import without_facts
 from forescale.frameworks.trainers.megatron import flags_of, read_megatron
 from forescale.frameworks.trainers.performance import long_options, read_performance
 from forescale.frameworks.trainers.precision import compute_of
-from forescale.frameworks.trainers.program import lay_sharding, made_type, read_program, with_changes
+from forescale.frameworks.trainers.program import Program, lay_sharding, made_type, read_program, with_changes
 from forescale.frameworks.trainers.record import Record, classified, record_of
+from forescale.frameworks.trainers.run import MICRO, STEPS, Start, Training, neighbour_of
 from forescale.frameworks.trainers.stages import PAIRED, stage_of
-from forescale.frameworks.trainers.training import (
-    MICRO,
-    STEPS,
-    Training,
-    found_by_end,
-    neighbour_of,
-    read_training,
-)
+from forescale.frameworks.trainers.training import read_training
 from forescale.frameworks.trainers.written import table_of, with_tables
 from forescale.limits import whole_of
 from forescale.positions import key_lines
-from forescale.struct import Struct
 from forescale.syntax import parse_mapping, parse_yaml
 from forescale.units import counted
 
@@ -184,7 +176,7 @@ class LlamaFactoryReader(TrainerReader):
 
     def read(self, path: Path, options: Options) -> ParsedFile:
         """Return what the file says, if it trains."""
-        content = _content(path)
+        content = content_of(path)
         idle = next((key for key in IDLE if content.get(key)), None)
         if idle is not None and not content.get("do_train"):
             raise ReaderError(
@@ -222,35 +214,55 @@ class LaunchReader(Signed):
             if parsed is not None:
                 return replace(parsed, format=self.name)
         form, at, words = runs[0]
-        several = (f"it starts {counted(len(runs), 'training')}; the first is read",) if len(runs) > 1 else ()
+        several = (f"it starts {counted(len(runs), 'training')}; the first is read",)[: len(runs) - 1]
         if form == BRIDGE:
             parsed = self.overrides(words, at, path, options)
             return replace(parsed, notes=(*several, *parsed.notes))
         if form == PERFORMANCE:
-            return read_performance(_arguments(long_options(words[at:]))[0], path, options)
+            return read_performance(arguments_of(long_options(words[at:]))[0], path, options)
         launch = launch_of(words[:at] if form != RECIPE else ["torchrun", *words[at:]])
-        values, files = _arguments(words[at:])
+        values, files = arguments_of(words[at:])
         values |= _stage(form, words[at - 1])
         named, *more = _in_folder(words[at:], files) or [""]
         given = {**values, "config": named, "config_file": launch.options.get("--config-file")}
         _refuse_open(path, text, shell.unset, given, form)
         values = _closed(values) if form == RECIPE else with_tables(values, shell.files, path)
         table = table_of(shell.files, named, path)
-        file = _required(path, named) if named and table is None else None
+        file = required_file(path, named) if named and table is None else None
         devices = devices_of(launch, script) or _visible(shell, launch, path)
         count = options.num_devices or (devices.count if devices else None)
         outer = replace(options, num_devices=count, strict=False)
         recipe = None if file is None else _recipe(path, file, more, values, outer)
-        if form == RECIPE and recipe is None:
-            recipe = _litgpt(words[at - 1 :], named, values, path, outer)
+        recipe = recipe or (_litgpt(words[at - 1 :], named, values, path, outer) if form == RECIPE else None)
         if recipe is not None:
             recipe = with_changes(recipe, words[at - 1 :], path)
             return replace(recipe, format=self.name, notes=(*_origin(devices, options), *recipe.notes))
-        content = {**(table or ({} if file is None else _content(file))), **values}
-        start = Start(accelerated(launch, path, outer, shell.files), devices, words[at - 1])
-        parsed = _trained(content, form, path, options, start)
+        content = {**(table or ({} if file is None else content_of(file))), **values}
+        program = _own_program(words, at) if form == "trainer" else words[at - 1]
+        start = Start(launch=accelerated(launch, path, outer, shell.files), devices=devices, program=program)
+        parsed = self.trained(content, form, path, options, start)
         warnings = (*parsed.warnings, *_split_models(shell.variables))
         return replace(parsed, format=self.name, warnings=warnings, notes=(*several, *parsed.notes))
+
+    def trained(
+        self, values: Mapping[str, Any], form: str, path: Path, options: Options, start: Start
+    ) -> ParsedFile:
+        """Return what the arguments of a program say: a person's own is followed, or else looked through."""
+        form = "llamafactory" if form == "trainer" and values.keys() >= {"stage", "finetuning_type"} else form
+        own = Path(start.program).name if form == "trainer" else ""
+        _refuse_megatron(path, own, values)
+        file = _beside(path, start.program)
+        program = read_program(file if own else None)
+        added = program.content(values, record_of(form))
+        if form == "deepspeed-chat" and "dtype" not in values:
+            added |= made_type(file)
+        content, launched = {**added, **values}, start.launch is not None or options.launch is not None
+        facts = lay_sharding(program, content, options.over, own, launched=launched)
+        given = {**values, **({"fsdp": content["fsdp"]} if facts and "fsdp" in content else {})}
+        parsed = self.programmed(file if own else None, given, options, start.launch, start.devices)
+        if parsed is None:
+            parsed = _outlined(content, added, form, path, options, start, program)
+        return without_facts(parsed, facts) if facts else parsed
 
     def _followed(
         self, shell: Script, runs: list[Run], path: Path, text: str, options: Options
@@ -270,7 +282,7 @@ class LaunchReader(Signed):
             fix = f"{printed[:40]} is what a command prints; write its options out"
             raise ReaderError(path, wording.wrong_format("a command with its options", fix))
         devices = devices_of(launch_of(words[:at]))
-        values, files = _arguments(words[at:])
+        values, files = arguments_of(words[at:])
         model, named = (
             options.model,
             re.sub(r"(?:_(?:sft|peft|pretrain|finetune))?_config.*$", "", str(values["recipe"])),
@@ -281,10 +293,21 @@ class LaunchReader(Signed):
         outer = replace(
             options, model=model, num_devices=options.num_devices or (devices and devices.count), strict=False
         )
-        inside = {key: value for name in files for key, value in flat(_content(_required(path, name)))}
+        inside = {key: value for name in files for key, value in flat(content_of(required_file(path, name)))}
         parsed = read_recipe(BRIDGE, {**inside, **values}, path, outer, {})
         notes = (*_origin(devices, options), *parsed.notes)
         return replace(parsed, format=self.name, model=parsed.model or model, notes=notes)
+
+    def programmed(
+        self,
+        file: Path | None,  # noqa: ARG002  (of readers that follow other programs)
+        given: Mapping[str, Any],  # noqa: ARG002
+        options: Options,  # noqa: ARG002
+        launch: ParsedFile | None,  # noqa: ARG002
+        devices: Devices | None,  # noqa: ARG002
+    ) -> ParsedFile | None:
+        """Return what a program of a person's own makes of its arguments; None if it is not read."""
+        return None
 
     def started(
         self,
@@ -309,29 +332,24 @@ def _refuse_choices(shell: Script, path: Path, text: str) -> None:
         raise MissingError.of(path, facts) from None
 
 
-class Start(Struct, frozen=True):
-    """What starts a program."""
-
-    launch: ParsedFile | None
-    """Accelerate's configuration."""
-    devices: Devices | None
-    program: str
-    """The program, as the command names it."""
-
-
-def _trained(values: Mapping[str, Any], form: str, path: Path, options: Options, start: Start) -> ParsedFile:
-    """Return what the arguments of a program say, with what a person's own says of itself."""
-    own = _own_program(start.program) if form == "trainer" else ""
+def _refuse_megatron(path: Path, own: str, values: Mapping[str, Any]) -> None:
+    """Refuse a program of Megatron-LM whose flags stand in a file of its own."""
     if MEGATRON.fullmatch(own) and {"num_layers", "hidden_size"} & values.keys():
         fix = "they stand in the file that it names; give them as a table of flags (--num-layers: 12)"
         raise ReaderError(path, wording.wrong_format("a command with Megatron-LM's flags", fix))
-    file = (neighbour_of(path.parent, start.program) or neighbour_of(path.parent, own)) if own else None
-    program = read_program(file)
-    added = program.content(values, record_of(form))
-    if form == "deepspeed-chat" and "dtype" not in values:
-        added |= made_type(neighbour_of(path.parent, start.program))
-    content, launched = {**added, **values}, start.launch is not None or options.launch is not None
-    facts = lay_sharding(program, content, options.over, own, launched=launched)
+
+
+def _outlined(
+    content: Mapping[str, Any],
+    added: Mapping[str, Any],
+    form: str,
+    path: Path,
+    options: Options,
+    start: Start,
+    program: Program,
+) -> ParsedFile:
+    """Return what the arguments of a program say, with those of them that its text `added`."""
+    own = Path(start.program).name if form == "trainer" else ""
     parsed = read_mapping(
         content, form, path, options, lines={}, launch=start.launch, devices=start.devices, program=own
     )
@@ -346,8 +364,7 @@ def _trained(values: Mapping[str, Any], form: str, path: Path, options: Options,
         warnings.append(
             f"{own} calls {called} under a condition, taken as not met (--lora-rank, --recompute)"
         )
-    parsed = replace(parsed, notes=(*notes, *parsed.notes), warnings=(*parsed.warnings, *warnings))
-    return without_facts(parsed, facts) if facts else parsed
+    return replace(parsed, notes=(*notes, *parsed.notes), warnings=(*parsed.warnings, *warnings))
 
 
 def _closed(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -397,26 +414,25 @@ def _recipe(
     kind = detect(read_text(file))
     if kind is None or kind.name not in packaged("recipes", "common")["trainers"]:
         return None
-    inside = [_content(file), *(_content(_required(path, name)) for name in more)]
+    inside = [content_of(file), *(content_of(required_file(path, name)) for name in more)]
     known = packaged("recipes", kind.name)["keys"]
     recipe = _merged({key: value for part in inside for key, value in part.items()}, values, known)
     return read_recipe(kind.name, recipe, file, options, {})
 
 
-def _own_program(name: str) -> str:
-    """Return the name of a Python program that is none of TRL's own scripts; "" of others."""
-    return "" if not name.endswith(".py") or re.search(r"\btrl/(?:.*/)?scripts/", name) else Path(name).name
+def _own_program(words: Sequence[str], at: int) -> str:
+    """Return the file of a Python program or module that is none of TRL's own scripts; "" of others."""
+    name = words[at - 1]
+    if name == "-m" and words[at:]:
+        name = f"{words[at].replace('.', '/')}.py"
+    return "" if not name.endswith(".py") or re.search(r"\btrl/(?:.*/)?scripts/", name) else name
 
 
-def accelerated(
-    launch: Launch, path: Path, options: Options, files: Mapping[str, str] = MappingProxyType({})
-) -> ParsedFile | None:
-    """Return what `accelerate launch` says in its file or its options; None if it shards nothing."""
-    if (config := launch.options.get("--config-file")) is None:
-        return _inline(launch, path, options)
-    if (table := table_of(files, config, path)) is not None:
-        return AccelerateReader().read_content(table, {}, path, options)
-    return AccelerateReader().read(_required(path, config), options)
+def _beside(path: Path, program: str) -> Path | None:
+    """Return the file of a program that a script starts, or else that of its name next to the script."""
+    if not program.endswith(".py"):
+        return None
+    return neighbour_of(path.parent, program) or neighbour_of(path.parent, Path(program).name)
 
 
 def _merged(
@@ -432,20 +448,6 @@ def _merged(
         elif key in known or (not inner and key in result):
             result[key] = value
     return result
-
-
-def _inline(launch: Launch, path: Path, options: Options) -> ParsedFile | None:
-    """Return what options of `accelerate launch` say without a file; None if they shard nothing."""
-    flags = {name[2:].replace("-", "_"): value for name, value in launch.options.items()}
-    kinds = {"DEEPSPEED": ("use_deepspeed", "deepspeed_config_file"), "FSDP": ("use_fsdp",)}
-    kind = next((kind for kind, names in kinds.items() if any(name in flags for name in names)), None)
-    if "accelerate" not in launch.kinds or kind is None:
-        return None
-    content: dict[str, Any] = {"distributed_type": kind}
-    for table, keys in TABLES.items():
-        inside = {key: _plain(flags[key]) for key in keys if key in flags}
-        content |= {table: inside} if table and inside else inside
-    return AccelerateReader().read_content(content, {}, path, options)
 
 
 def _program(words: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[str, int]:
@@ -493,11 +495,7 @@ def _refuse_open(
         raise MissingError.of(path, facts)
 
 
-def _content(file: Path) -> Mapping[str, Any]:
-    return parse_mapping(read_text(file), file, parse_yaml)
-
-
-def _arguments(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+def arguments_of(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """Return the arguments of a program, and the names of the configurations that it is given."""
     values: dict[str, Any] = {}
     files: list[str] = []
@@ -506,18 +504,18 @@ def _arguments(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
         flag, equals, value = word.lstrip("+").partition("=")
         if flag.startswith("--"):
             name = flag[2:].replace("-", "_")
-            values[name] = _plain(value) if equals else True
+            values[name] = plain(value) if equals else True
         elif name and values[name] is True and not word.startswith("++"):
-            values[name] = _plain(word)
+            values[name] = plain(word)
         elif (not name and is_unset(word)) or (
             word.endswith((".yaml", ".yml")) or (not name and word.endswith(".json"))
         ):
             files.append(word)
         elif equals and re.fullmatch(r"[A-Za-z_][\w.]*", flag):
-            values[flag] = _plain(value)
+            values[flag] = plain(value)
         elif name:
             old = values[name]
-            values[name] = [*(old if isinstance(old, list) else [old]), _plain(word)]
+            values[name] = [*(old if isinstance(old, list) else [old]), plain(word)]
     named = [values.pop(key, None) for key in ("config", "config_file")]
     files += [file for file in named if isinstance(file, str)]
     return values, files
@@ -527,19 +525,6 @@ def _in_folder(words: Sequence[str], files: Sequence[str]) -> list[str]:
     """Return the names of configurations in the folder that GPT-NeoX's launcher takes for them."""
     folder = next((after for before, after in pairwise(words) if before in ("-d", "--conf_dir")), "")
     return [f"{folder}/{name}" if folder and "/" not in name else name for name in files]
-
-
-def _plain(word: str) -> Any:  # noqa: ANN401  (a value of YAML)
-    return {"true": True, "false": False, "none": None, "null": None}.get(word.lower(), word)
-
-
-def _required(path: Path, name: str) -> Path:
-    """Return a file that a command names; a folder that depends on where it runs is the script's."""
-    if (file := found_by_end(path.parent, name)) is None:
-        raise ReaderError(
-            path, wording.not_found(f"file {name}", "put it next to the script, or give it in its place")
-        )
-    return file
 
 
 def _split_models(variables: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
@@ -563,7 +548,7 @@ def _visible(shell: Script, launch: Launch, path: Path) -> Devices | None:
         return None
     config, variables = launch.options.get("--config-file"), shell.variables
     if config and "accelerate" in launch.kinds:
-        table = table_of(shell.files, config, path) or _content(_required(path, config))
+        table = table_of(shell.files, config, path) or content_of(required_file(path, config))
         if table.get("num_processes"):
             return None
 

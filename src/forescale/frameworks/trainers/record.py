@@ -89,7 +89,7 @@ def classified(
                 )
                 spelling[key] = name
             continue
-        effect = _matching(name, record.matters)
+        effect = None if name in record.ignored else _matching(name, record.matters)
         known = effect or _matching(name, record.ignored) or _matching(name, rules["ignored"])
         if known is None:
             effect = _matching(name, rules["matters"])
@@ -106,6 +106,11 @@ def classified(
     return ClassifiedKeys(
         Settings(values, str(path), spelling, places), tuple(unknown), tuple(warnings), tuple(ignored)
     )
+
+
+def is_idle(name: str) -> bool:
+    """Return whether a key has no effect by its name."""
+    return _matching(name, packaged("trainers", "unknown")["ignored"]) is not None
 
 
 def _matching(name: str, patterns: Mapping[str, str] | tuple[str, ...] | list[str]) -> str | None:

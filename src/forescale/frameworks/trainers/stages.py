@@ -43,7 +43,12 @@ def _named(settings: Settings) -> str:
 
 
 def _punishes(settings: Settings, form: str) -> bool:
-    """Return whether a stage that samples compares with a reference model: ms-swift does unless `beta` is 0."""
+    """Return whether a stage that samples compares with a reference model: ms-swift does unless `beta` is 0.
+
+    Distillation (gkd) mixes two divergences from its teacher by `beta`.
+    """
+    if stage_of(settings) == "gkd":
+        return False
     return bool(settings.number("beta")) or (form == "swift" and "beta" not in settings)
 
 
@@ -56,6 +61,8 @@ def lay_stage(settings: Settings, form: str, workload: dict[str, Any]) -> None:
         settings.note(f"{stage}: the training phase is projected; sampling (rollout) is not")
     if stage in PAIRED:
         settings.note(f"{stage}: each example is two sequences, chosen and rejected")
+    if stage == "gkd":
+        settings.warnings.append("gkd: the teacher's weights and forward pass are not in the figures")
     if stage == "ppo":
         settings.warnings.append("ppo: the reward and value models are not in the figures")
     if stage not in REFERENCED and not (stage in SAMPLED and _punishes(settings, form)):

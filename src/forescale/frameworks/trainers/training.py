@@ -8,13 +8,11 @@ from math import isqrt, prod
 from pathlib import Path
 from typing import Any, Final
 
-from msgspec import field
 from msgspec.structs import replace
 
 from forescale import wording
 from forescale.errors import MissingFact, UnknownNameError
-from forescale.files import is_file, parse_json, read_text
-from forescale.frameworks.adapters import PLACES, WHOLE, lora_words, parts_of, targets_of
+from forescale.files import parse_json, read_text
 from forescale.frameworks.deepspeed.reader import BUCKET, LEFT, parse_loosely, read_config
 from forescale.frameworks.huggingface import load_huggingface
 from forescale.frameworks.reading import Options, ParsedFile, explicit_fields, packaged
@@ -27,60 +25,24 @@ from forescale.frameworks.trainers.facts import (
     without_facts,
 )
 from forescale.frameworks.trainers.precision import compute_of, frozen_type
+from forescale.frameworks.trainers.run import (
+    MICRO,
+    STEPS,
+    Training,
+    assume,
+    found_by_end,
+    neighbour_of,
+    required,
+)
 from forescale.frameworks.trainers.stages import PAIRED, SAMPLED, lay_stage, stage_of
-from forescale.spec.framework import Words
+from forescale.frameworks.trainers.tuning import trainable_of
 from forescale.spec.layout import Layout, Offload
 from forescale.spec.model import Model
-from forescale.spec.workload import FROZEN_PARTS, FUSED
-from forescale.struct import Struct
 from forescale.syntax import parse_mapping
 
-MICRO: Final = "per_device_train_batch_size"
-STEPS: Final = "gradient_accumulation_steps"
 NO_SHARDING: Final = (
     "neither deepspeed nor fsdp is given: plain data parallelism; --config FILE gives accelerate's file"
 )
-
-
-class Training(Struct, frozen=True, kw_only=True):
-    """The settings of one run, and what starts it."""
-
-    settings: Settings
-    form: str
-    """Name of the reader."""
-    folder: Path
-    """Folder of the file, in which and above which others are looked for."""
-    launch: ParsedFile | None = None
-    """Accelerate's configuration that the command names."""
-    num_devices: int | None = None
-    """Devices that the command starts."""
-    program: str = ""
-    """A person's own program that the command starts; its defaults are not known."""
-    over: Words = field(default_factory=dict)
-    """What flags and plans set of the layout and the workload."""
-    assumed: list[str] = field(default_factory=list)
-    """What is assumed of its defaults, with the flag that sets it."""
-    warnings: list[str] = field(default_factory=list)
-    missing: list[MissingFact] = field(default_factory=list)
-
-
-def neighbour_of(folder: Path, name: str) -> Path | None:
-    """Return a file by the name that another one, or a command, has for it: in its folder, or in one above that."""
-    return next((place / name for place in (folder, *folder.parents[:6]) if is_file(place / name)), None)
-
-
-def found_by_end(folder: Path, name: str) -> Path | None:
-    """Return a file by as much of the end of its path on another machine, 8 parts at most, as is there."""
-    parts = Path(name).parts[1:][-8:]
-    ends = [name, *("/".join(parts[at:]) for at in range(len(parts)))]
-    return next(filter(None, (neighbour_of(folder, end) for end in ends)), None)
-
-
-def required(folder: Path, settings: Settings, key: str, name: str) -> Path:
-    """Return a file that a key names, which must be there."""
-    if (file := found_by_end(folder, name)) is None:
-        settings.refuse(wording.not_found(f"file {name} ({settings.spell(key)})", "put it next to this one"))
-    return file
 
 
 def read_training(run: Training, options: Options) -> ParsedFile:
@@ -108,6 +70,7 @@ def read_training(run: Training, options: Options) -> ParsedFile:
     if base.framework == "transformers" and layout["zero"] >= 2:
         _lay_sharded(settings, layout, workload)
     lay_stage(settings, run.form, workload)
+    _assume_of_program(run)
     parsed = replace(
         base,
         format=run.form,
@@ -159,12 +122,18 @@ def _lay_batch(settings: Settings, devices: int | None) -> None:
         )
 
 
-DEGREES: Final = ("dp_shard_size", "dp_replicate_size", "tensor_parallel_size", "context_parallel_size")
+DEGREES: Final = (
+    "dp_shard_size",
+    "dp_replicate_size",
+    "tensor_parallel_size",
+    "context_parallel_size",
+    "expert_parallel_size",
+)
 
 
 def _degrees(settings: Settings) -> int | None:
     """Return the devices that degrees amount to, if that of FSDP is among them."""
-    if "dp_shard_size" not in settings:
+    if not {"dp_shard_size", "expert_parallel_size"} & {key for key in DEGREES if key in settings}:
         return None
     settings.note_devices(
         devices := prod(settings.degree(key) for key in DEGREES), *filter(settings.get, DEGREES)
@@ -190,7 +159,7 @@ def model_of(run: Training, options: Options) -> Model | None:
             return _with_images(run, load_huggingface(place).model)
         try:
             if options.model_of is not None:
-                return _with_images(run, options.model_of(re.sub(r"[-_]mcore$", "", named)))
+                return _with_images(run, options.model_of(re.sub(r"(?:[-_]mcore)?/*$", "", named)))
         except UnknownNameError:
             key = "model_name_or_path" if "model_name_or_path" in settings else "load"
             reason = f"{settings.spell(key)}: {named} is not in the catalogue"
@@ -252,7 +221,8 @@ def _data_parallel(
     """Return the layout of FSDP or of plain data parallelism on the devices."""
     settings = run.settings
     tp, cp = settings.degree("tensor_parallel_size"), settings.degree("context_parallel_size")
-    devices = options.num_devices or tp * cp
+    ep = settings.degree("expert_parallel_size")
+    devices = options.num_devices or tp * cp * ep
     if devices % (tp * cp):
         settings.refuse(
             wording.not_divisible("the number of devices", devices, tp * cp, "tensor × context parallelism")
@@ -263,10 +233,7 @@ def _data_parallel(
         if "dp_replicate_size" in settings or not hybrid
         else -(-devices // 8)
     )
-    if (shard := settings.count("dp_shard_size")) and options.num_devices and shard * replicas != dp:
-        settings.refuse(
-            wording.differs("dp_shard_size × dp_replicate_size", shard * replicas, "devices / (tp × cp)", dp)
-        )
+    _check_ranks(settings, ep, replicas, dp if options.num_devices else None)
     if dp % replicas:
         settings.refuse(wording.not_a_factor(settings.spell("dp_replicate_size"), replicas, dp))
     layout = Layout(
@@ -274,6 +241,7 @@ def _data_parallel(
         sp=False,
         cp=cp,
         cp_kind=settings.text("cp_kind", "ring"),  # type: ignore[arg-type]
+        ep=ep,
         dp_replicate=replicas if zero else dp,
         dp_shard=dp // replicas if zero else 1,
         zero=zero,
@@ -286,6 +254,19 @@ def _data_parallel(
     return ParsedFile(
         format=run.form, framework="transformers", layout_fields=explicit_fields(layout, left=left)
     )
+
+
+def _check_ranks(settings: Settings, ep: int, replicas: int, dp: int | None) -> None:
+    """Refuse degrees that do not amount to the data-parallel ranks; warn of dense weights next to experts."""
+    shard = settings.count("dp_shard_size")
+    if shard and dp is not None and shard * ep * replicas != dp:
+        sizes = f"dp_shard_size × dp_replicate_size{' × expert_parallel_size' * (ep > 1)}"
+        settings.refuse(wording.differs(sizes, shard * ep * replicas, "devices / (tp × cp)", dp))
+    if ep > 1 and shard:
+        settings.warnings.append(
+            f"{settings.spell('expert_parallel_size')}: dense weights are projected as sharded over the "
+            f"{shard * ep} ranks of experts and shards together, not over the {shard} of dp_shard_size"
+        )
 
 
 def _record(framework: str | None) -> str:
@@ -343,9 +324,11 @@ def _deepspeed(
     types = inner.workload_fields["precision"]
     if types["compute"] == "tf32" and "tf32" in settings and not settings.flag("tf32"):
         types["compute"] = "fp32"
+    kinds = {"cp_kind": settings.text("cp_kind")} if cp > 1 and "cp_kind" in settings else {}
     return replace(
         inner,
         framework=_record(inner.framework),
+        layout_fields={**inner.layout_fields, **kinds},
         used=tuple(f"deepspeed.{key}" for key in inner.used),
         ignored=tuple(f"deepspeed.{key}" for key in inner.ignored),
     )
@@ -431,16 +414,22 @@ def _activations(settings: Settings) -> dict[str, Any]:
     return fields
 
 
+def _length_of(settings: Settings) -> int | None:
+    """Return the tokens of a sequence, or of several that are packed; of stages that sample the prompt's as well."""
+    packed = settings.count("packing_length", least=1) if settings.flag("packing") else None
+    length = packed or settings.count("max_length", least=1)
+    prompt, sampled = (settings.count(key) for key in ("max_prompt_length", "max_completion_length"))
+    if stage_of(settings) in SAMPLED and sampled:
+        return (prompt or length or 512) + sampled
+    return length
+
+
 def _workload(
     run: Training, base: Mapping[str, Any], model: Model | None, *, is_sharded: bool
 ) -> dict[str, Any]:
     """Return the length, the tokens of all steps, what is trained, the optimizer, and types."""
     settings, values = run.settings, dict[str, Any]()
-    length = settings.count("max_length", least=1)
-    parts = [settings.count(key) for key in ("max_prompt_length", "max_completion_length")]
-    if stage_of(settings) in SAMPLED and parts[1]:
-        length = (parts[0] or length or 512) + parts[1]
-    if length is not None:
+    if (length := _length_of(settings)) is not None:
         split = 2 * settings.degree("context_parallel_size")
         length = values["seq_len"] = length if split == 2 else -(-length // split) * split
     steps = settings.get("max_steps")
@@ -471,9 +460,9 @@ def _workload(
     narrow = frozen_type(settings) if trainable else {}
     if not is_sharded and types["compute"] in ("bf16", "fp16") and not narrow:
         kept = ("frozen", "frozen") if trainable.get("lora_rank") else ("parameters", "param")
-        _assume(run, "dtype", kept[0], f"weights loaded in {types.get(kept[0], 'bf16')} (--{kept[1]}-dtype)")
+        assume(run, "dtype", kept[0], f"weights loaded in {types.get(kept[0], 'bf16')} (--{kept[1]}-dtype)")
     if plain and types["compute"] == "tf32":
-        _assume(run, "bf16", "compute", "computation in tf32 (--precision)")
+        assume(run, "bf16", "compute", "computation in tf32 (--precision)")
     return {**values, "precision": types | narrow}
 
 
@@ -493,95 +482,30 @@ def _types(run: Training, adapters: bool, is_sharded: bool) -> dict[str, str]:
     whole = str(asked or ("bfloat16" if settings.flag("pure_bf16") else named))
     is_half = whole not in ("float32", "fp32")
     if adapters:
+        copies = settings.words("lora_modules_to_save") and is_half and compute == "bf16"
+        if copies and (
+            settings.flag("pure_bf16") or run.form == "axolotl"
+        ):  # dwarf adapters, which are in fp32
+            return {**types, "moments": "bf16", "master": "none"}
         return types if is_half else {**types, "frozen": "fp32"}
     storage = ("fp16" if compute == "fp16" else "bf16") if is_half and compute != "fp16" else "fp32"
     return {**types, **dict.fromkeys(("parameters", "gradients", "moments"), storage), "master": "none"}
+
+
+def _assume_of_program(run: Training) -> None:
+    """Keep what is assumed of a program that is not at hand: no recomputation, and one sequence of one model."""
+    assume(run, "gradient_checkpointing", "recompute", "no recomputation (--recompute)")
+    named = re.search(r"(?:^|[_-])(dpo|orpo|rm|reward|ppo|grpo)", run.program)
+    if named is not None and stage_of(run.settings) == "sft":
+        run.assumed.append(
+            f"examples of one sequence and no other model, though it is named after {named[1]}"
+        )
 
 
 def _assumed(run: Training) -> tuple[str, ...]:
     """Return the warning of what is assumed of a person's own program."""
     text = f"defaults of {run.program}; assumed: {wording.listed(run.assumed, 'and')}"
     return (text,) if run.assumed else ()
-
-
-def _assume(run: Training, key: str, field_name: str, what: str) -> None:
-    """Keep what is assumed of a person's own program where neither a key nor a flag gives it."""
-    given = {**(run.over.get("trainable") or {}), **(run.over.get("precision") or {})}
-    if run.program and key not in run.settings and field_name not in given:
-        run.assumed.append(what)
-
-
-def trainable_of(run: Training, model: Model | None) -> dict[str, Any]:
-    """Return adapters, or the parts that are frozen."""
-    settings = run.settings
-    usual = run.form in ("trainer", "openrlhf") and str(settings.raw("lora_r") or 0) != "0"
-    adapts = settings.flag("use_peft", default=usual)
-    if adapts and settings.get("use_peft") is None and run.form == "trainer" and "adapter" not in settings:
-        settings.note(
-            f"{settings.spell('lora_r')} is given: adapters are trained; --set trainable={{}} trains all"
-        )
-    kind = settings.text("adapter", "lora" if adapts else "full").lower()
-    if kind in ("lora", "qlora", "oft", "adalora", "longlora", "lora+"):
-        if kind == "oft":
-            run.warnings.append(
-                f"{settings.spell('adapter')}: {kind} is projected as LoRA of its rank, or of 8"
-            )
-        return _adapters(run, model)
-    if kind not in ("full", ""):
-        run.warnings.append(f"{settings.spell('adapter')}: {kind} is projected as training of all parameters")
-    parts = [part for key, names in FREEZES.items() if settings.flag(key) for part in names]
-    return {"frozen": tuple(parts)} if parts and model is not None and model.vision is not None else {}
-
-
-FREEZES: Final[Mapping[str, tuple[str, ...]]] = {
-    "freeze_text": tuple(part for part in FROZEN_PARTS if part not in ("vision", "projector")),
-    "freeze_vision": ("vision",),
-    "freeze_projector": ("projector",),
-}
-"""Parts of a model with a vision tower that a key keeps as they are."""
-
-
-def _adapters(run: Training, model: Model | None) -> dict[str, Any]:
-    """Return the adapters; without targets those of PEFT for a Llama."""
-    settings, dropout = run.settings, run.settings.number("lora_dropout")
-    names = ("all-linear",) if settings.flag("lora_target_linear") else settings.words("lora_target_modules")
-    names = tuple("all-linear" if name.lower() in ("all", "all_linear") else name for name in names)
-    modules = settings.words("lora_modules_to_save")
-    last = [name.rpartition(".")[2] for name in names]
-    other = [name for name, end in zip(names, last, strict=True) if end not in PLACES]
-    other += [name for name in modules if name not in WHOLE]
-    if other:
-        run.warnings.append(f"adapters at {', '.join(other)} are not modelled")
-    if settings.flag("use_dora"):
-        run.warnings.append(
-            f"{settings.spell('use_dora')} is projected as LoRA: norms of whole weights are not modelled"
-        )
-    recurrent = model is None or any(attention.recurrent for attention in model.attentions)
-    last = [end if recurrent or end != "out_proj" else "o_proj" for end in last]
-    names = tuple(
-        name if recurrent or end != "o_proj" else "o_proj" for name, end in zip(names, last, strict=True)
-    )
-    known = [
-        name
-        for name, end in zip(names, last, strict=True)
-        if end in PLACES and not set(FUSED.get(end, ())) & set(last)  # type: ignore[call-overload]
-    ]
-    usual = (
-        ("all-linear",)
-        if names
-        else ("q_proj", "v_proj")
-        if run.form in ("trainer", "trl")
-        else ("all-linear",)
-    )
-    targets = targets_of(known or usual, settings.refuse)
-    _assume(run, "lora_r", "lora_rank", "LoRA of rank 16 (--lora-rank)")
-    _assume(run, "lora_target_modules", "lora_targets", f"adapters at {'+'.join(targets)} (--lora-targets)")
-    return lora_words(
-        settings.size("lora_r", 16),
-        targets,
-        dropout=0.05 if dropout is None else dropout,
-        whole=parts_of([name for name in modules if name in WHOLE], settings.refuse),
-    )
 
 
 def _optimizer(run: Training) -> tuple[str, str | None]:

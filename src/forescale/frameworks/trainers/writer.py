@@ -12,7 +12,7 @@ from forescale.frameworks.deepspeed.writer import DROPOUT
 from forescale.frameworks.huggingface.writer import config_of
 from forescale.frameworks.reading import packaged
 from forescale.frameworks.trainers.record import record_of
-from forescale.frameworks.trainers.training import MICRO, STEPS
+from forescale.frameworks.trainers.run import MICRO, STEPS
 from forescale.frameworks.writing import PLACEHOLDER, Files, Writer, allocator
 from forescale.question import Question
 from forescale.syntax import dump_yaml

@@ -1,0 +1,62 @@
+"""What `accelerate launch` says of a training, in its file or its options, and the files that commands name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from forescale import wording
+from forescale.errors import ReaderError
+from forescale.files import read_text
+from forescale.frameworks.deepspeed.trainer import TABLES, AccelerateReader
+from forescale.frameworks.reading import Options, ParsedFile
+from forescale.frameworks.shell import Launch
+from forescale.frameworks.trainers.run import found_by_end
+from forescale.frameworks.trainers.written import table_of
+from forescale.syntax import parse_mapping, parse_yaml
+
+
+def accelerated(
+    launch: Launch, path: Path, options: Options, files: Mapping[str, str] = MappingProxyType({})
+) -> ParsedFile | None:
+    """Return what `accelerate launch` says in its file or its options; None if it shards nothing."""
+    if (config := launch.options.get("--config-file")) is None:
+        return _inline(launch, path, options)
+    if (table := table_of(files, config, path)) is not None:
+        return AccelerateReader().read_content(table, {}, path, options)
+    return AccelerateReader().read(required_file(path, config), options)
+
+
+def _inline(launch: Launch, path: Path, options: Options) -> ParsedFile | None:
+    """Return what options of `accelerate launch` say without a file; None if they shard nothing."""
+    flags = {name[2:].replace("-", "_"): value for name, value in launch.options.items()}
+    kinds = {"DEEPSPEED": ("use_deepspeed", "deepspeed_config_file"), "FSDP": ("use_fsdp",)}
+    kind = next((kind for kind, names in kinds.items() if any(name in flags for name in names)), None)
+    if "accelerate" not in launch.kinds or kind is None:
+        return None
+    content: dict[str, Any] = {"distributed_type": kind}
+    for table, keys in TABLES.items():
+        inside = {key: plain(flags[key]) for key in keys if key in flags}
+        content |= {table: inside} if table and inside else inside
+    return AccelerateReader().read_content(content, {}, path, options)
+
+
+def content_of(file: Path) -> Mapping[str, Any]:
+    """Return the content of a file of YAML or JSON."""
+    return parse_mapping(read_text(file), file, parse_yaml)
+
+
+def plain(word: str) -> Any:  # noqa: ANN401  (a value of YAML)
+    """Return a word of a command as YAML has it: truth values and nothing as such."""
+    return {"true": True, "false": False, "none": None, "null": None}.get(word.lower(), word)
+
+
+def required_file(path: Path, name: str) -> Path:
+    """Return a file that a command names; a folder that depends on where it runs is the script's."""
+    if (file := found_by_end(path.parent, name)) is None:
+        raise ReaderError(
+            path, wording.not_found(f"file {name}", "put it next to the script, or give it in its place")
+        )
+    return file

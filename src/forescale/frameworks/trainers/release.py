@@ -1,0 +1,45 @@
+"""Defaults that differ between releases of TRL, for programs that leave them open."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from forescale.frameworks.python.values import Call
+
+TRL: Final = re.compile(r"(?:\w+\.)*(?:SFT|DPO|KTO|ORPO|CPO|Reward|GRPO|RLOO)Config")
+"""Configurations of TRL's trainers."""
+OLDER: Final = frozenset(("max_seq_length", "use_liger", "vllm_device", "evaluation_strategy", "tokenizer"))
+"""Arguments that TRL 0.20 no longer has, of its configurations or its trainers."""
+CHECKPOINTING: Final = (
+    "gradient_checkpointing is not given: TRL recomputes since 0.22, earlier releases do not; "
+    "projected with {kind} (--recompute)"
+)
+TYPES: Final = (
+    "neither bf16 nor fp16 is given: TRL computes in bf16 since 0.20, in fp32 before; "
+    "projected in {kind} (--precision)"
+)
+
+
+def lay_release(
+    content: dict[str, Any], unread: Mapping[str, str], calls: Sequence[Call], *, has_bf16: bool
+) -> list[str]:
+    """Fill in what TRL defaults to in the release that a program is written for; return the warnings of it."""
+    if content.get("unsloth") or not any(
+        TRL.fullmatch(name) for call in calls for name in (call.name, *call.kinds)
+    ):
+        return []
+    older = any(
+        OLDER & call.fields.keys()
+        for call in calls
+        if re.search(r"(?:Config|Trainer)$", call.name) and call.name != "BitsAndBytesConfig"
+    )
+    warnings = []
+    if "gradient_checkpointing" not in {*content, *unread}:
+        content["gradient_checkpointing"] = not older
+        warnings.append(CHECKPOINTING.format(kind="none" if older else "full recompute"))
+    if not {"bf16", "fp16"} & {*content, *unread} and has_bf16:
+        content |= {} if older else {"bf16": True}
+        warnings.append(TYPES.format(kind="tf32" if older else "bf16"))
+    return warnings

@@ -1,0 +1,78 @@
+"""One run of a trainer: its settings, what starts it, and what its files leave open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from msgspec import field
+
+from forescale import wording
+from forescale.errors import MissingFact
+from forescale.files import is_file
+from forescale.frameworks.reading import ParsedFile
+from forescale.frameworks.settings import Settings
+from forescale.frameworks.shell import Devices
+from forescale.spec.framework import Words
+from forescale.struct import Struct
+
+MICRO: Final = "per_device_train_batch_size"
+STEPS: Final = "gradient_accumulation_steps"
+
+
+class Training(Struct, frozen=True, kw_only=True):
+    """The settings of one run, and what starts it."""
+
+    settings: Settings
+    form: str
+    """Name of the reader."""
+    folder: Path
+    """Folder of the file, in which and above which others are looked for."""
+    launch: ParsedFile | None = None
+    """Accelerate's configuration that the command names."""
+    num_devices: int | None = None
+    """Devices that the command starts."""
+    program: str = ""
+    """A person's own program that the command starts; its defaults are not known."""
+    over: Words = field(default_factory=dict)
+    """What flags and plans set of the layout and the workload."""
+    assumed: list[str] = field(default_factory=list)
+    """What is assumed of its defaults, with the flag that sets it."""
+    warnings: list[str] = field(default_factory=list)
+    missing: list[MissingFact] = field(default_factory=list)
+
+
+class Start(Struct, frozen=True, kw_only=True):
+    """What starts a program."""
+
+    launch: ParsedFile | None
+    """Accelerate's configuration."""
+    devices: Devices | None
+    program: str
+    """The program, as the command names it."""
+
+
+def neighbour_of(folder: Path, name: str) -> Path | None:
+    """Return a file by the name that another one, or a command, has for it: in its folder, or in one above that."""
+    return next((place / name for place in (folder, *folder.parents[:6]) if is_file(place / name)), None)
+
+
+def found_by_end(folder: Path, name: str) -> Path | None:
+    """Return a file by as much of the end of its path on another machine, 8 parts at most, as is there."""
+    parts = Path(name).parts[1:][-8:]
+    ends = [name, *("/".join(parts[at:]) for at in range(len(parts)))]
+    return next(filter(None, (neighbour_of(folder, end) for end in ends)), None)
+
+
+def required(folder: Path, settings: Settings, key: str, name: str) -> Path:
+    """Return a file that a key names, which must be there."""
+    if (file := found_by_end(folder, name)) is None:
+        settings.refuse(wording.not_found(f"file {name} ({settings.spell(key)})", "put it next to this one"))
+    return file
+
+
+def assume(run: Training, key: str, field_name: str, what: str) -> None:
+    """Keep what is assumed of a person's own program where neither a key nor a flag gives it."""
+    given = {**run.over, **(run.over.get("trainable") or {}), **(run.over.get("precision") or {})}
+    if run.program and key not in run.settings and field_name not in given:
+        run.assumed.append(what)

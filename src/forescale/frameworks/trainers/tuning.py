@@ -1,0 +1,106 @@
+"""What of a model a trainer trains: adapters, whole modules, or all but the parts that it freezes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from forescale.frameworks.adapters import PLACES, WHOLE, lora_words, parts_of, targets_of
+from forescale.frameworks.trainers.precision import frozen_type
+from forescale.frameworks.trainers.run import Training, assume
+from forescale.spec.model import Model
+from forescale.spec.workload import FROZEN_PARTS, FUSED
+
+
+def trainable_of(run: Training, model: Model | None) -> dict[str, Any]:
+    """Return adapters, or the parts that are frozen."""
+    settings = run.settings
+    usual = run.form in ("trainer", "openrlhf") and str(settings.raw("lora_r") or 0) != "0"
+    adapts = settings.flag("use_peft", default=usual)
+    if adapts and settings.get("use_peft") is None and run.form == "trainer" and "adapter" not in settings:
+        settings.note(
+            f"{settings.spell('lora_r')} is given: adapters are trained; --set trainable={{}} trains all"
+        )
+    kind = settings.text("adapter", "lora" if adapts else "full").lower()
+    if kind in ("lora", "qlora", "oft", "adalora", "longlora", "lora+"):
+        if kind == "oft":
+            run.warnings.append(
+                f"{settings.spell('adapter')}: {kind} is projected as LoRA of its rank, or of 8"
+            )
+        return _adapters(run, model)
+    if kind not in ("full", ""):
+        run.warnings.append(f"{settings.spell('adapter')}: {kind} is projected as training of all parameters")
+    parts = [part for key, names in FREEZES.items() if settings.flag(key) for part in names]
+    return {"frozen": tuple(parts)} if parts and model is not None and model.vision is not None else {}
+
+
+FREEZES: Final[Mapping[str, tuple[str, ...]]] = {
+    "freeze_text": tuple(part for part in FROZEN_PARTS if part not in ("vision", "projector")),
+    "freeze_vision": ("vision",),
+    "freeze_projector": ("projector",),
+}
+"""Parts of a model with a vision tower that a key keeps as they are."""
+
+
+def _adapters(run: Training, model: Model | None) -> dict[str, Any]:
+    """Return the adapters; without targets those of PEFT for a Llama."""
+    settings, dropout = run.settings, run.settings.number("lora_dropout")
+    names = ("all-linear",) if settings.flag("lora_target_linear") else settings.words("lora_target_modules")
+    names = tuple("all-linear" if name.lower() in ("all", "all_linear") else name for name in names)
+    modules = settings.words("lora_modules_to_save")
+    last = [name.rpartition(".")[2] for name in names]
+    other = [name for name, end in zip(names, last, strict=True) if end not in PLACES]
+    other += [name for name in modules if name not in WHOLE]
+    if other:
+        run.warnings.append(f"adapters at {', '.join(other)} are not modelled")
+    if settings.flag("use_dora"):
+        run.warnings.append(
+            f"{settings.spell('use_dora')} is projected as LoRA: norms of whole weights are not modelled"
+        )
+    run.warnings.extend(_open_of(run, model, named=bool(names)))
+    recurrent = model is None or any(attention.recurrent for attention in model.attentions)
+    last = [end if recurrent or end != "out_proj" else "o_proj" for end in last]
+    names = tuple(
+        name if recurrent or end != "o_proj" else "o_proj" for name, end in zip(names, last, strict=True)
+    )
+    known = [
+        name
+        for name, end in zip(names, last, strict=True)
+        if end in PLACES and not set(FUSED.get(end, ())) & set(last)  # type: ignore[call-overload]
+    ]
+    usual = (
+        ("all-linear",)
+        if names
+        else ("q_proj", "v_proj")
+        if run.form in ("trainer", "trl")
+        else ("all-linear",)
+    )
+    targets = targets_of(known or usual, settings.refuse)
+    assume(run, "lora_r", "lora_rank", "LoRA of rank 16 (--lora-rank)")
+    assume(run, "lora_target_modules", "lora_targets", f"adapters at {'+'.join(targets)} (--lora-targets)")
+    return lora_words(
+        settings.size("lora_r", 16),
+        targets,
+        dropout=0.05 if dropout is None else dropout,
+        whole=parts_of([name for name in modules if name in WHOLE], settings.refuse),
+    )
+
+
+def _open_of(run: Training, model: Model | None, *, named: bool) -> Iterator[str]:
+    """Yield the warnings of adapters outside the language model, and of what TrainingArguments leave open."""
+    settings = run.settings
+    if run.form == "trainer" and "use_peft" not in settings and not run.program:
+        if not named:
+            yield (
+                f"{settings.spell('lora_r')}: no modules are named; adapters at q_proj+v_proj are assumed "
+                "(--lora-targets)"
+            )
+        if "qlora" in Path(settings.where).name.lower() and not frozen_type(settings):
+            yield "it is named after QLoRA, and no key says the bits of the weights; 16 are assumed (--frozen-dtype)"
+    if model is None or model.vision is None:
+        return
+    if settings.flag("freeze_text"):
+        yield f"{settings.spell('freeze_text')}: adapters are projected at the language model, which it freezes"
+    if "freeze_vision" in settings and not settings.flag("freeze_vision"):
+        yield f"{settings.spell('freeze_vision')}: adapters at the vision tower are not modelled"

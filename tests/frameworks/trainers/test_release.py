@@ -1,0 +1,40 @@
+"""Defaults that releases of TRL changed are filled in, and warned of."""
+
+import pytest
+
+from forescale.frameworks.python.values import Call
+from forescale.frameworks.trainers.release import lay_release
+
+
+def calls(name="SFTConfig", trainer=(), **fields):
+    return [Call(name, "", fields=fields), Call("SFTTrainer", "", fields=dict.fromkeys(trainer, 1))]
+
+
+def test_present_releases_recompute_in_bf16():
+    content = {"per_device_train_batch_size": 1}
+    warnings = lay_release(content, {}, calls(), has_bf16=True)
+    assert (content["gradient_checkpointing"], content["bf16"]) == (True, True)
+    assert [text.rpartition("(")[2] for text in warnings] == ["--recompute)", "--precision)"]
+
+
+@pytest.mark.parametrize(("fields", "trainer"), [({"max_seq_length": 512}, ()), ({}, ("tokenizer",))])
+def test_arguments_of_older_releases_tell_their_defaults(fields, trainer):
+    content = {}
+    warnings = lay_release(content, {}, calls(trainer=trainer, **fields), has_bf16=True)
+    assert content == {"gradient_checkpointing": False}
+    assert "projected with none" in warnings[0]
+    assert "projected in tf32" in warnings[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("SFTConfig", {"gradient_checkpointing": False, "fp16": True}),
+        ("TrainingArguments", {}),
+        ("SFTConfig", {"unsloth": True}),
+    ],
+)
+def test_what_is_given_or_not_of_trl_stays(name, content):
+    before = dict(content)
+    assert lay_release(content, {}, calls(name), has_bf16=True) == []
+    assert content == before
