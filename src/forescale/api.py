@@ -21,7 +21,7 @@ from forescale.arrays import is_numpy, np
 from forescale.diagnose import Diagnosis, measured_of, with_settings
 from forescale.diagnose import diagnose as diagnosed
 from forescale.diagnose.watch import Watcher
-from forescale.errors import UnknownKeyError, extra_missing, not_one_of, wrong_type
+from forescale.errors import extra_missing, not_one_of, wrong_type
 from forescale.explain import explain as explained
 from forescale.export import Export, is_writable, refusal_of
 from forescale.export import export as exported
@@ -29,7 +29,6 @@ from forescale.formula import TermNode
 from forescale.frameworks.traces import save_trace
 from forescale.io.merge import with_overrides
 from forescale.io.named import cluster_given, model_given
-from forescale.io.question import KINDS
 from forescale.io.sizes import USUAL_LENGTH
 from forescale.keywords import (
     KEYWORDS,
@@ -39,9 +38,11 @@ from forescale.keywords import (
     TorchModule,
     TransformersConfig,
     model_object,
+    names_checked,
     plain,
     question_of_layout,
     question_of_space,
+    refuse_unknown,
     traced_module,
 )
 from forescale.limits import DEVICES, JOBS, MEMORY, SHOWN, TIME, Interval, within
@@ -50,7 +51,7 @@ from forescale.presets import estimate_as, project_as
 from forescale.project import memory_timeline
 from forescale.projection.result import Estimate, Projection
 from forescale.question import Question
-from forescale.records import home_of, record, same
+from forescale.records import record, same
 from forescale.schedule import Simulation
 from forescale.schedule.memory import ActivationSizes
 from forescale.schedule.times import LinkTimes, from_share
@@ -81,6 +82,7 @@ class _Effort(Struct, frozen=True, kw_only=True):
     max_host_memory: Annotated[float, MEMORY] | None
 
 
+@names_checked
 def load_model(name: str | Path | Mapping[str, Any] | TransformersConfig | TorchModule) -> Model:
     """Return a model by its catalogue name, or from a file, folder or object that describes it.
 
@@ -98,6 +100,7 @@ def load_model(name: str | Path | Mapping[str, Any] | TransformersConfig | Torch
     return model_given(plain(model_object(name, {})), "load_model")
 
 
+@names_checked
 def trace(
     model: Any,  # noqa: ANN401 (a torch module, which the core does not know)
     inputs: Callable[[int, int], Any] | None = None,
@@ -467,11 +470,8 @@ def run(
 
     result: list[Phase] = []
     questions: list[Question] = []
-    known = (*KEYWORDS, RAMP)
     for place, phase in enumerate(phases or [{}], 1):
-        for name in phase:
-            if name not in known:
-                raise UnknownKeyError(name, f"fs.run: phases[{place - 1}]", known, home_of(name, KINDS))
+        refuse_unknown(phase, f"fs.run: phases[{place - 1}]", (*KEYWORDS, RAMP))
         values = {**keywords, **phase}
         names = ("strategy", *LAYOUT)
         laid = isinstance(values["model"], Question) or any(values.get(name) is not None for name in names)
@@ -483,6 +483,7 @@ def run(
     return project_run(result, questions[-1].operations, rates, seed=seed)
 
 
+@names_checked
 def sweep(
     file: str | Path | Mapping[str, Any],
     *,
@@ -530,6 +531,7 @@ def sweep(
     return answer_points(what, executor=Local(jobs=jobs), progress=progress, **kept)
 
 
+@names_checked
 def pipeline(
     schedule: str = "1f1b",
     *,
@@ -587,6 +589,7 @@ def pipeline(
     )  # fmt: skip
 
 
+@names_checked
 def compare(
     a: Projection | Question | Mapping[str, Any],
     b: Projection | Question | Mapping[str, Any],
