@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -23,14 +23,16 @@ WHOLE: Mapping[str, str] = {"embed_tokens": "embedding", "lm_head": "head", "wte
 
 
 def targets_of(
-    names: Iterable[object],
+    names: Collection[object],
     refuse: Callable[[str], NoReturn],
     places: Mapping[str, tuple[LoraTarget, ...]] = PLACES,
 ) -> tuple[LoraTarget, ...]:
     """Return the products that are meant; `refuse` is told of a name that is none."""
     values: dict[LoraTarget, None] = {}
-    for name in names:
-        last = str(name).rpartition(".")[2]
+    lasts = [str(name).rpartition(".")[2] for name in names]
+    if "wqkv" in lasts:  # InternLM2's, whose wo is the output of attention, not of the feed-forward
+        lasts = ["o_proj" if last == "wo" else last for last in lasts]
+    for name, last in zip(names, lasts, strict=True):
         if last not in places:
             refuse(f"adapters at {shown(name)} are not counted; known places are {', '.join(places)}")
         values.update(dict.fromkeys(places[last]))

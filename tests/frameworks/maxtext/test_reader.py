@@ -391,3 +391,19 @@ def test_a_configuration_of_the_benchmark_runner_is_refused_by_its_name(tmp_path
     path.write_text("python3 -m benchmarks.benchmark_runner xpk --device_type=v6e-8 --model_name=own_8b\n")
     with raises(ReaderError, "not_expressed the configuration own_8b of MaxText's benchmark_runner"):
         read_file(path)
+
+
+def test_a_copys_own_model_under_a_program_that_starts_many_hosts(tmp_path):
+    folder = tmp_path / "MaxText" / "configs" / "models"
+    folder.mkdir(parents=True)
+    (folder / "mine.yml").write_text(
+        "base_emb_dim: 256\nbase_num_query_heads: 4\nbase_num_kv_heads: 2\nbase_num_decoder_layers: 3\n"
+        "base_mlp_dim: 512\nhead_dim: 64\nvocab_size: 1000\ndecoder_block: llama2\n"
+    )
+    text = 'python3 multihost_job.py --TPU_TYPE=v5p-16 --COMMAND="sudo docker run x bash -c \\"python3 -u -m MaxText.train '
+    text += 'MaxText/configs/base.yml model_name=mine max_target_length=512 gradient_accumulation_steps=4\\""'
+    result = script(tmp_path, text)
+    assert (result.model.num_layers, result.model.hidden_size, result.num_devices) == (3, 256, 8)
+    for name in ("other", "../mine"):
+        with raises(ForescaleError, "unknown_name MaxText model_name"):
+            script(tmp_path, text.replace("=mine", f"={name}"))

@@ -156,6 +156,8 @@ def test_vocabulary_from_the_tokenizer():
     assert read_arguments(bare, options=Options(vocab_size=77)).model.vocab_size == 77
     assert read_arguments(bare + "--padded-vocab-size 128").model.vocab_multiple == 1
     patched = read_arguments(bare + "--patch-tokenizer-type Qwen2Tokenizer --extra-vocab-size 293").model
+    seeing = read_arguments(bare + "--patch-tokenizer-type Qwen2VLTokenizer --extra-vocab-size 293").warnings
+    assert len([text for text in seeing if "vision encoder" in text]) == 1
     assert (patched.vocab_size, patched.vocab_multiple) == (151936, 1)
     assert (
         read_arguments(bare + "--tokenizer-model /data/llama-2-7b/tokenizer.model").model.vocab_size == 32000

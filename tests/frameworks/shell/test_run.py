@@ -199,7 +199,7 @@ def test_a_script_that_is_not_there_is_named():
 
 def test_files_that_a_script_writes():
     script = follow('A=3\ncat <<E > $A.json\n{"a": $A}\nE\necho b >> 3.json', {}, "run.sh")
-    assert script.files == {"3.json": '{"a": 3}\nb'}
+    assert script.files == {"3.json": '{"a": 3}\nb\n'}
 
 
 def test_a_script_that_is_written_is_read():
@@ -266,3 +266,51 @@ def test_a_script_behind_mpirun_or_in_a_folder_that_is_not_known():
     assert commands[0][-3:] == ["run", "${LP}", "--x"]
     assert commands[0][:3] == ["mpirun", "-n", "8"]
     assert commands[1] == ["bash", "run", "other"]
+
+
+@pytest.mark.parametrize(
+    ("piped", "pattern", "taken"),
+    [
+        ("--scale 1 --fake", "-q -- --fake", "1"),
+        ("--scale 1", "-q -- --fake", "8"),
+        ("$OPEN --scale", "-q scale", "1"),
+        ("$OPEN", "-q scale", "8"),
+        ("--scale", "-q '^--s.*'", "8"),
+    ],
+)
+def test_grep_in_what_is_piped(piped, pattern, taken):
+    text = f'A="{piped}"\nN=8\nif echo "$A" | grep {pattern}; then N=1; fi\ntorchrun $N\n'
+    assert ["torchrun", taken] in follow(text, {}, "run.sh").commands
+
+
+def test_a_configuration_that_a_script_edits():
+    table = "size: 16\nname: HERE # HERE\n"
+    text = "C=$(mktemp /tmp/c-XXXX.yaml)\nsed -e 's|HERE|there|' c.yaml > $C\n"
+    text += (
+        "S=$(grep '^size' c.yaml | awk '{print $2}')\necho \"steps: $((64 / S))\" >> $C\necho -n end >> $C\n"
+    )
+    script = follow(text, {}, "run.sh", {"c.yaml": table}.get)
+    assert script.files == {"/tmp/c-XXXX.yaml": "size: 16\nname: there # HERE\nsteps: 4\nend"}
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("echo a:b:c | awk -F: '{print $3}'", "c"),
+        ("echo a:b | awk -F ':' '{ print $1; }'", "a"),
+        ("echo a b | awk '{print $9}'", ""),
+        ("grep -E 'size' c.yaml", "size: 16"),
+        ("echo size 3 | grep size", "size 3"),
+    ],
+)
+def test_lines_and_columns(command, said):
+    script = follow(f"X=$({command})\nsay $X", {}, "run.sh", {"c.yaml": "name: a\nsize: 16\n"}.get)
+    assert script.commands == [["say", *said.split()]]
+
+
+@pytest.mark.parametrize(
+    "command", ["awk '{print $1}'", "grep a.*b c.yaml", "grep none c.yaml", "mktemp", "yq .a"]
+)
+def test_what_is_not_followed_is_one_word(command):
+    script = follow(f"X=$({command})\nsay $X", {}, "run.sh", {"c.yaml": "name: a\n"}.get)
+    assert script.commands[-1] == ["say", "${X}"]

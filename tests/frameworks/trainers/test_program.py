@@ -82,6 +82,21 @@ def test_a_call_under_a_condition_is_warned_of(start):
     assert any("LoraConfig under a condition" in warning for warning in result.warnings)
 
 
+def test_a_call_under_a_condition_that_an_argument_meets(start):
+    text = PROGRAM.replace(
+        "    model =", "    PLACES = ['wqkv', 'wo', 'w2']\n    if args.use_lora:\n        model ="
+    )
+    text = text.replace("    lora_r: int = 8\n", "").replace("r=16, ", "")
+    text = text.replace('["q_proj", "k_proj"]', "PLACES")
+    result = start(text, COMMAND + "--use_lora true")
+    trainable = result.workload_fields["trainable"]
+    assert (trainable["lora_rank"], trainable["lora_targets"]) == (8, ("qkv_proj", "o_proj", "down_proj"))
+    assert "under a condition" not in " ".join(result.warnings)
+    result = start(text, COMMAND + "--lora_rank 4 --lora_target_modules q_proj")
+    assert result.workload_fields["trainable"]["lora_rank"] == 4
+    assert "under a condition" not in " ".join(result.warnings)
+
+
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
@@ -101,6 +116,12 @@ def test_sharding_of_its_own_is_asked_for(start):
     assert "zero" not in result.layout_fields
     result = start(text, over={"zero": 2})
     assert (result.layout_fields["dp_shard"], result.layout_fields.get("dp_replicate", 1)) == (4, 1)
+
+
+def test_a_library_that_lays_it_out_is_named(start):
+    for line in ("from nnscaler.parallel import ComputeConfig", "import colossalai, os"):
+        (fact,) = [fact for fact in start(f"{line}\n").missing if fact.flag == "--zero N"]
+        assert "leaves it to" in fact.reason
 
 
 def test_an_argument_that_names_sharding_is_asked_for(start):

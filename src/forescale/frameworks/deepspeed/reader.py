@@ -6,7 +6,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from math import lcm
 from pathlib import Path
@@ -52,6 +54,21 @@ OPTIMIZER_NAMES: Mapping[str, OptimizerName] = {
 }
 
 
+_COMMENTS = re.compile(r'("(?:\\.|[^"\\\n])*")|//[^\n]*|#[^\n]*')
+_LAST_COMMAS = re.compile(r'("(?:\\.|[^"\\\n])*")|,(?=\s*[}\]])')
+
+
+def parse_loosely(text: str, where: object) -> object:
+    """Return the content of DeepSpeed's JSON, which it reads as Hjson: comments and commas after the last item pass."""
+    try:
+        return parse_json(text, where)
+    except ReaderError:
+        plain = _COMMENTS.sub(r"\1", text)
+        with suppress(ReaderError):
+            return parse_json(_LAST_COMMAS.sub(r"\1", plain), where)
+        raise
+
+
 class DeepSpeedReader(Signed):
     """The JSON configuration of DeepSpeed: a layout without a model."""
 
@@ -61,7 +78,7 @@ class DeepSpeedReader(Signed):
 
     def read(self, path: Path, options: Options) -> ParsedFile:
         """Return what the configuration at `path` says of layout and batch."""
-        return read_config(parse_mapping(read_text(path), path, parse_json), path, options)
+        return read_config(parse_mapping(read_text(path), path, parse_loosely), path, options)
 
 
 def read_config(

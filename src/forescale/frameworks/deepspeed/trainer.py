@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from forescale import wording
 from forescale.errors import ReaderError, UnknownKeyError
-from forescale.files import is_file, parse_json, read_text
-from forescale.frameworks.deepspeed.reader import HALF, LEFT, NEAR, read_config
+from forescale.files import is_file, read_text
+from forescale.frameworks.deepspeed.reader import HALF, LEFT, NEAR, parse_loosely, read_config
 from forescale.frameworks.detect import Signed
 from forescale.frameworks.reading import Options, ParsedFile, explicit_fields, packaged
 from forescale.frameworks.settings import Settings
@@ -166,7 +166,7 @@ def _accelerated(settings: Settings, path: Path, options: Options, unknown: tupl
         if place == path.parent:
             key = settings.spell("deepspeed_config_file")
             settings.refuse(wording.not_found(f"file {file} ({key})", "put it next to this one"))
-        content: Mapping[str, Any] = parse_mapping(read_text(place), place, parse_json)
+        content: Mapping[str, Any] = parse_mapping(read_text(place), place, parse_loosely)
     else:
         place = path
         zero: dict[str, Any] = {"stage": settings.count("zero_stage", 2)}

@@ -99,10 +99,14 @@ RUNNER_FILE: Final = "benchmark_runner.py"
 
 
 def _workloads(commands: Iterable[Sequence[str]], path: Path) -> list[tuple[list[str], dict[str, str]]]:
-    """Return the trainings that `xpk workload create --command=…` starts, each with the devices that xpk takes."""
+    """Return the trainings that `--command=…` of xpk, or `--COMMAND=…` of MaxText's multihost programs, start.
+
+    Each has the devices of the slices that are asked for.
+    """
     runs = []
     for words in commands:
-        options = dict(word.lstrip("-").partition("=")[::2] for word in words if word.startswith("--"))
+        parts = (word.lstrip("-").partition("=") for word in words if word.startswith("--"))
+        options = {name.lower().replace("_", "-"): value for name, _, value in parts}
         inner = follow(options["command"], {}, str(path)).commands if "command" in options else []
         kind = options.get("device-type", options.get("tpu-type", ""))
         name = _topology(kind)

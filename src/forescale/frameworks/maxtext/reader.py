@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 from msgspec import field
 from msgspec.structs import replace
@@ -206,9 +206,7 @@ def _settings(
     """Return all keys laid over each other, and those of the model's own file."""
     requested = {**config.base, **config.values, **overrides}
     name = str(requested.get("model_name") or DEFAULT).replace("-Instruct", "")
-    if name != DEFAULT and name not in presets():
-        raise UnknownNameError("MaxText model_name", name, presets())
-    keys = presets()[name]["keys"] if name != DEFAULT else {}
+    keys = _keys_of(name, path) if name != DEFAULT else {}
     lines = {key: line for key, line in config.lines.items() if key not in overrides}
     base = {key: value for key, value in config.base.items() if key in base_values()}
     merged = {**base_values(), **base, **config.values, **keys, **overrides}
@@ -236,6 +234,22 @@ def _settings(
         if {**config.values, **overrides}.get(key):
             settings.note(f"not expressed: {settings.spell(key)} ({what})")
     return settings, keys
+
+
+MODELS: Final = ("models", "configs/models", "MaxText/configs/models", "src/maxtext/configs/models")
+"""Where copies of MaxText keep files of models."""
+
+
+def _keys_of(name: str, path: Path) -> Mapping[str, Any]:
+    """Return the keys of a model of MaxText, or of a copy of it that the file at `path` lies in."""
+    if name in presets():
+        return cast("Mapping[str, Any]", presets()[name]["keys"])
+    folders = (path.parent, *path.absolute().parents[1:5])
+    places = (folder / models / f"{name}.yml" for folder in folders for models in MODELS)
+    file = next(filter(is_file, places), None) if re.fullmatch(r"[\w.-]+", name) else None
+    if file is None:
+        raise UnknownNameError("MaxText model_name", name, presets())
+    return parse_mapping(read_text(file), file, parse_yaml)
 
 
 def _model(settings: Settings, path: Path, options: Options, values: Mapping[str, Any]) -> Model:

@@ -353,6 +353,9 @@ def _tokenizers() -> dict[str, int]:
     return {name.lower(): size for name, size in sizes.items()}
 
 
+VISION: Final = "the vision encoder is left out: the program has its sizes, not the flags"
+
+
 def _patched_vocabulary(settings: Settings) -> int | None:
     """Return the vocabulary of Pai-Megatron-Patch's tokenizers; None where none is named."""
     table, kind = packaged("megatron", "forks"), settings.text("patch_tokenizer_type")
@@ -361,6 +364,8 @@ def _patched_vocabulary(settings: Settings) -> int | None:
     if kind not in {*table["fixed_tokenizers"], *table["tokenizers"]}:
         return None
     settings.note(f"the vocabulary of {size} entries is that of {kind}, {extra} added ones included")
+    if "VL" in kind and VISION not in settings.warnings:
+        settings.warnings.append(VISION)
     return int(size)
 
 

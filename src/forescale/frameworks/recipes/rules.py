@@ -71,9 +71,12 @@ def _litgpt(settings: Settings, values: Values, path: Path) -> None:  # noqa: AR
         targets = [place for key, place in switches.items() if values.get(key, usual.get(key, False))]
         targets += ["gate_proj", "up_proj", "down_proj"] if values.get("lora_mlp") else []
         settings.set("lora_targets", targets)
-    several = settings.raw("devices_per_node") not in (1, "1") or settings.raw("num_nodes") not in (None, 1)
+    for key in ("devices_per_node", "num_nodes"):
+        if str(settings.raw(key)).isdigit():  # of a command
+            settings.set(key, int(str(settings.raw(key))))
+    several = settings.raw("devices_per_node") != 1 or settings.raw("num_nodes") not in (None, 1)
     tunes = "checkpoint_dir" in values
-    if tunes and several and "lora_rank" not in settings:
+    if tunes and several:
         settings.set("recompute", value=True)
     if not tunes and several:
         settings.set("hybrid", value=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from forescale.files import is_file, read_text
 
@@ -16,6 +17,8 @@ ABOVE = 3
 
 _OPEN = re.compile(r"^\$(?:\{\w+\}|\(.*\))/")
 """A folder that is not known: a variable that nothing sets, or what a command prints."""
+PARTS: Final = 12
+"""Parts of the end of a path by which a file is looked for."""
 
 
 def near(script: Path) -> Callable[[str], str | None]:
@@ -32,6 +35,7 @@ def near(script: Path) -> Callable[[str], str | None]:
         if not name or "$" in name or "\0" in name:
             return None
         parts = [part for part in Path(name).parts if part not in ("/", ".", "..")]
+        parts = parts[-PARTS:]
         ends = ["/".join(parts[at:]) for at in range(len(parts))]
         searched = folders if Path(name).suffix in KINDS else folders[:1]
         written = [] if Path(name).is_absolute() else [(folders[0] / name).resolve()]

@@ -1,4 +1,4 @@
-"""What commands of the shell print that only pass text on: echo, cat, sed, tr, bc, basename, which and tee."""
+"""What commands of the shell print that only pass text on: echo, cat, sed, grep, awk, tr, bc, basename and the like."""
 
 from __future__ import annotations
 
@@ -40,18 +40,55 @@ def printed(names: Sequence[str], piped: str, text_of: Callable[[str], str | Non
             return "" if names[0] == "cd" else "."
         case "yq" if len(parts) > 1:
             return _of_table(parts[-2], text_of(parts[-1]) or "")
-        case "which" | "basename" if parts:
+        case "which" | "basename" | "mktemp" if parts and (names[0] != "mktemp" or "XXX" in parts[-1]):
+            parts = parts[-1:] if names[0] == "mktemp" else parts
             end = parts[1] if len(parts) > 1 else ""
-            whole = names[0] == "which"
+            whole = names[0] != "basename"
             return parts[0] if whole else parts[0].rstrip("/").rpartition("/")[2].removesuffix(end)
         case "cat":
             texts = [text_of(name) for name in parts if not name.startswith("-")]
             return None if None in texts else "".join(map(str, texts)) or piped
-        case "sed" | "tr":
-            return _lettered(parts, piped) if names[0] == "tr" else _edited(parts, piped, text_of)
-        case "bc" | "tee" if piped:
-            return _computed(piped) if names[0] == "bc" else piped
+        case "sed" | "grep":
+            return (_edited if names[0] == "sed" else _lines)(parts, piped, text_of)
+        case "tr" | "awk" | "bc" | "tee" if piped:
+            changes = {"tr": _lettered, "awk": _column, "bc": _computed}
+            return changes[names[0]](parts, piped) if names[0] in changes else piped
     return None
+
+
+def finds(parts: Sequence[str], piped: str) -> bool | None:
+    """Return whether `grep -q` finds a plain pattern in what is piped into it; None if that cannot be known."""
+    words = [word for word in parts if word not in ("-q", "-F", "-E", "-qF", "-qE", "--")]
+    if "q" not in "".join(parts[:1]) or len(words) != 1 or not re.fullmatch(r"[\w=/: -]+", words[0]):
+        return None
+    found = words[0] in piped
+    return found if found or "$" not in piped else None
+
+
+def _lines(parts: Sequence[str], piped: str, text_of: Callable[[str], str | None]) -> str | None:
+    """Return the lines of one file, or of what is piped, that have a plain pattern; None if none is known to."""
+    words = [word for word in parts if word not in ("-E", "-F", "--", "-h")]
+    if not 1 <= len(words) <= 2 or not re.fullmatch(r"\^?[\w=/: -]+", words[0]) or words[0].startswith("-"):
+        return None
+    text, starts, pattern = piped, words[0].startswith("^"), words[0].removeprefix("^")
+    if len(words) == 2:
+        text = text_of(words[1]) or ""
+    found = [line for line in text.split("\n") if (line.startswith(pattern) if starts else pattern in line)]
+    return "\n".join(found) or None
+
+
+def _column(parts: Sequence[str], piped: str) -> str | None:
+    """Return what `awk '{print $2}'` prints of what is piped, also with -F; None of other programs."""
+    between = next((word[2:] for word in parts if word.startswith("-F")), "")
+    words = [word for word in parts if not word.startswith("-F")]
+    if parts[:1] == ["-F"] and len(words) > 1:
+        between, words = words[0], words[1:]
+    shown = re.fullmatch(r"\{\s*print \$([1-9]);?\s*\}", words[0]) if len(words) == 1 else None
+    if shown is None or not piped:
+        return None
+    rows = [line.split(between or None) for line in piped.split("\n")]
+    at = int(shown[1]) - 1
+    return "\n".join(row[at] if at < len(row) else "" for row in rows)
 
 
 def _of_table(path: str, text: str) -> str | None:
@@ -69,9 +106,9 @@ def _lettered(parts: Sequence[str], piped: str) -> str | None:
     return change(piped) if piped and change else None
 
 
-def _computed(text: str) -> str | None:
+def _computed(parts: Sequence[str], piped: str) -> str | None:  # noqa: ARG001  (as all changes)
     try:
-        return str(integer_of(text.rpartition(";")[2]))
+        return str(integer_of(piped.rpartition(";")[2]))
     except _UNEVALUATED:
         return None
 

@@ -16,7 +16,7 @@ from forescale.errors import ReaderError, SpecError, too_deep, too_large
 from forescale.frameworks.budget import Budget
 from forescale.frameworks.shell.expressions import holds, integer_of, is_unset
 from forescale.frameworks.shell.launch import MPI, SLURM, header_words, slurm_variables
-from forescale.frameworks.shell.output import printed
+from forescale.frameworks.shell.output import finds, printed
 from forescale.frameworks.shell.syntax import ASSIGNS, Commands, Token, parsed, past
 
 LONGEST: Final = 2**20
@@ -284,6 +284,7 @@ class _Walk:
         appends = any(token.words == (">>",) for token in targets)
         if names[0] == "tee":
             files += [name for name in names[1:] if not name.startswith("-")]
+        text += "\n" if names[0] == "echo" and names[1:2] != ["-n"] and files else ""
         for name in files:
             self.files[name] = f"{self.files.get(name, '')}{text}" if appends else text
         if not files:
@@ -336,7 +337,8 @@ class _Walk:
         if not inner:
             self._refuse_cut(names)
             self.commands.append([*self.started, *names])
-        return names[0] not in _DOUBTED
+        found = finds(names[1:], self.piped) if names[0] == "grep" else None
+        return names[0] not in _DOUBTED if found is None else found
 
     def _read(self, names: Sequence[str], text: str) -> bool:
         """Set variables to the fields of a line between characters of IFS; the last one takes the rest."""

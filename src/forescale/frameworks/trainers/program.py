@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from msgspec import field
+from msgspec.structs import replace
 
 from forescale.errors import MissingFact
 from forescale.files import is_file, read_text
-from forescale.frameworks.reading import packaged
+from forescale.frameworks.reading import ParsedFile, packaged
 from forescale.frameworks.trainers.facts import CONFIGURATION
 from forescale.frameworks.trainers.record import OFF, Record
 from forescale.struct import Struct
@@ -34,6 +35,8 @@ COUNTED: Final = (
 DECIDED: Final = frozenset(("use_peft", "load_in_4bit", "load_in_8bit", "gradient_checkpointing"))
 """Keys that tell of a call under a condition whether it is made."""
 ADAPTERS: Final = ("lora_r", "lora_target_modules")
+ENGINES: Final = ("nnscaler", "colossalai", "alpa", "bmtrain")
+"""Libraries that lay programs out, and that are not read."""
 FSDP: Final = ("FullyShardedDataParallel", "FSDP", "fully_shard")
 UTILITIES: Final = "utils/ds_utils.py"
 STAGES: Final = {0: "no_shard", 2: "shard_grad_op", 3: "full_shard"}
@@ -50,8 +53,12 @@ class Program(Struct, frozen=True):
     """What calls outside of conditions set, by the keys of TrainingArguments."""
     doubtful: Mapping[str, str] = field(default_factory=dict)
     """Calls under conditions that would set something, by the key that decides them."""
+    adapters: Mapping[str, Any] = field(default_factory=dict)
+    """What a call under a condition sets of adapters."""
     names: frozenset[str] = frozenset()
     """Dotted names of everything it calls."""
+    engine: str = ""
+    """A library that lays it out, and that is not read."""
 
     def content(self, values: Mapping[str, Any], record: Record) -> dict[str, Any]:
         """Return what the program adds to the arguments `values` of its command, by name."""
@@ -71,27 +78,32 @@ class Program(Struct, frozen=True):
         adapts = self.calls.get("use_peft") or str(whole.get("use_peft", "")).lower() == "true"
         if not adapts:
             counted = {name: value for name, value in counted.items() if key_of(name) not in ADAPTERS}
-        return {**{name: value for name, value in self.calls.items() if name not in given}, **counted}
+        calls = {**(self.adapters if adapts and "lora_r" not in whole else {}), **self.calls}
+        return {**{name: value for name, value in calls.items() if name not in given}, **counted}
 
 
 def read_program(file: Path | None) -> Program:
     """Return what a program says; nothing of one that is not there, too long, or not whole Python."""
     trees = [] if file is None else list(_trees(file))
-    calls, doubtful = dict[str, Any](), dict[str, str]()
+    calls, doubtful, adapters = dict[str, Any](), dict[str, str](), dict[str, Any]()
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    constants = dict(_constants(nodes))
     for call, known in (item for tree in trees for item in _calls(tree, known=True)):
-        sets = _sets(call)
+        sets = _sets(call, constants)
         if DECIDED.isdisjoint(sets):
             continue
         if known:
             calls |= sets
         else:
             doubtful[min(DECIDED.intersection(sets))] = _dotted(call.func).rpartition(".")[2]
-    nodes = [node for tree in trees for node in ast.walk(tree)]
+            adapters |= {key: value for key, value in sets.items() if key in ADAPTERS}
     named = (_dotted(node.func) for node in nodes if isinstance(node, ast.Call))
     if any(_enables(node) for node in nodes):
         calls["gradient_checkpointing"] = True
     defaults = {name: value for node in nodes for name, value in _defaults(node)}
-    return Program(defaults, calls, doubtful, frozenset(named))
+    imported = (name.partition(".")[0] for node in nodes for name in _imported(node))
+    engine = next((name for name in imported if name in ENGINES), "")
+    return Program(defaults, calls, doubtful, adapters, frozenset(named), engine)
 
 
 def _trees(file: Path) -> Iterator[ast.Module]:
@@ -123,7 +135,14 @@ def _calls(node: ast.AST, *, known: bool) -> Iterator[tuple[ast.Call, bool]]:
         yield from _calls(inner, known=known and not conditional)
 
 
-def _sets(call: ast.Call) -> dict[str, Any]:
+def _constants(nodes: list[ast.AST]) -> Iterator[tuple[str, Any]]:
+    """Yield lists that a program gives a name to."""
+    for node in nodes:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.List | ast.Tuple):
+            yield from ((_dotted(target), _literal(node.value)) for target in node.targets)
+
+
+def _sets(call: ast.Call, constants: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a call that makes adapters, a quantisation or recomputation sets."""
     name, result = _dotted(call.func), dict[str, Any]()
     for row in packaged("trainers", "calls")["calls"]:
@@ -131,7 +150,11 @@ def _sets(call: ast.Call) -> dict[str, Any]:
             continue
         if re.fullmatch(row["name"], name):
             result |= row.get("sets", {})
-            words = {word.arg: _literal(word.value) for word in call.keywords if word.arg}
+            words = {
+                word.arg: constants.get(_dotted(word.value), _literal(word.value))
+                for word in call.keywords
+                if word.arg
+            }
             result |= {
                 key: words[name] for name, key in row["keys"].items() if words.get(name) not in (None, False)
             }
@@ -139,6 +162,13 @@ def _sets(call: ast.Call) -> dict[str, Any]:
                 if name in words and words[name] is None:  # an argument decides it
                     result.pop(key, None)
     return result
+
+
+def _imported(node: ast.AST) -> list[str]:
+    """Return the modules that a statement imports."""
+    if isinstance(node, ast.ImportFrom):
+        return [node.module or ""]
+    return [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
 
 
 def _enables(node: ast.AST) -> bool:
@@ -200,6 +230,27 @@ def made_type(file: Path | None) -> dict[str, Any]:
     return {"dtype": kinds[0]} if len(set(kinds)) == 1 else {}
 
 
+LITGPT: Final = {
+    "pretrain": "litgpt/pretrain.py",
+    "finetune": "litgpt/finetune/lora.py",
+    "finetune_lora": "litgpt/finetune/lora.py",
+    "finetune_full": "litgpt/finetune/full.py",
+}
+"""Programs of litgpt by the words of its command."""
+
+
+def with_changes(parsed: ParsedFile, words: Sequence[str], path: Path) -> ParsedFile:
+    """Return what a command says, warned of a copy of litgpt next to it that replicates what litgpt shards."""
+    known = parsed.num_devices != 1 and words[0].endswith("litgpt") and words[1:]
+    name = LITGPT.get(words[1], "") if known else ""
+    places = (place / name for place in (path.parent, *path.parents[1:3]) if name)
+    called = read_program(next(filter(is_file, places), None)).names
+    if "DDPStrategy" not in called or "FSDPStrategy" in called:
+        return parsed
+    text = f"{name} next to it replicates states (DDPStrategy), which litgpt shards (--zero 0)"
+    return replace(parsed, warnings=(*parsed.warnings, text))
+
+
 def lay_sharding(
     program: Program, values: dict[str, Any], over: Mapping[str, Any], name: str, *, launched: bool
 ) -> list[MissingFact]:
@@ -208,8 +259,9 @@ def lay_sharding(
         return []
     words = (key for key, value in values.items() if str(value).lower() not in OFF)
     shards = any(called.rpartition(".")[2] in FSDP for called in program.names)
-    if not shards and not any(re.search("shard|fsdp", key) for key in words):
+    if not program.engine and not shards and not any(re.search("shard|fsdp", key) for key in words):
         makes = {"deepspeed.initialize", "deepspeed.init_distributed"} & program.names
         return [CONFIGURATION._replace(reason=f"{name} makes it")] if makes else []
     values["fsdp"] = STAGES.get(over.get("zero", 3), "full_shard")
-    return [STAGE._replace(reason=f"{name} decides it")]
+    decides = f"{name} leaves it to {program.engine}" if program.engine else f"{name} decides it"
+    return [STAGE._replace(reason=decides)]

@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Final, TypeAlias
 
 from msgspec.structs import replace
@@ -26,16 +27,18 @@ from forescale.frameworks.trainers.facts import without_facts
 from forescale.frameworks.trainers.megatron import flags_of, read_megatron
 from forescale.frameworks.trainers.performance import long_options, read_performance
 from forescale.frameworks.trainers.precision import compute_of
-from forescale.frameworks.trainers.program import lay_sharding, made_type, read_program
+from forescale.frameworks.trainers.program import lay_sharding, made_type, read_program, with_changes
 from forescale.frameworks.trainers.record import Record, classified, record_of
 from forescale.frameworks.trainers.stages import PAIRED, stage_of
 from forescale.frameworks.trainers.training import (
     MICRO,
     STEPS,
     Training,
+    found_by_end,
     neighbour_of,
     read_training,
 )
+from forescale.frameworks.trainers.written import table_of, with_tables
 from forescale.limits import whole_of
 from forescale.positions import key_lines
 from forescale.struct import Struct
@@ -231,19 +234,20 @@ class LaunchReader(Signed):
         named, *more = _in_folder(words[at:], files) or [""]
         given = {**values, "config": named, "config_file": launch.options.get("--config-file")}
         _refuse_open(path, text, shell.unset, given, form)
-        values = _closed(values) if form == RECIPE else values
-        file = _required(path, named) if named else None
-        devices = devices_of(launch, script) or _visible(shell.variables, launch, path)
+        values = _closed(values) if form == RECIPE else with_tables(values, shell.files, path)
+        table = table_of(shell.files, named, path)
+        file = _required(path, named) if named and table is None else None
+        devices = devices_of(launch, script) or _visible(shell, launch, path)
         count = options.num_devices or (devices.count if devices else None)
         outer = replace(options, num_devices=count, strict=False)
         recipe = None if file is None else _recipe(path, file, more, values, outer)
         if form == RECIPE and recipe is None:
             recipe = _litgpt(words[at - 1 :], named, values, path, outer)
         if recipe is not None:
+            recipe = with_changes(recipe, words[at - 1 :], path)
             return replace(recipe, format=self.name, notes=(*_origin(devices, options), *recipe.notes))
-        content = {**_content(file), **values} if file is not None else values
-        accelerate = accelerated(launch, path, outer)
-        start = Start(launch=accelerate, devices=devices, program=words[at - 1])
+        content = {**(table or ({} if file is None else _content(file))), **values}
+        start = Start(accelerated(launch, path, outer, shell.files), devices, words[at - 1])
         parsed = _trained(content, form, path, options, start)
         warnings = (*parsed.warnings, *_split_models(shell.variables))
         return replace(parsed, format=self.name, warnings=warnings, notes=(*several, *parsed.notes))
@@ -305,7 +309,7 @@ def _refuse_choices(shell: Script, path: Path, text: str) -> None:
         raise MissingError.of(path, facts) from None
 
 
-class Start(Struct, frozen=True, kw_only=True):
+class Start(Struct, frozen=True):
     """What starts a program."""
 
     launch: ParsedFile | None
@@ -336,6 +340,7 @@ def _trained(values: Mapping[str, Any], form: str, path: Path, options: Options,
         listed = ", ".join(f"{name} {value}" for name, value in added.items())
         notes.append(f"of {own or start.program} itself: {listed}")
     decided = {record_of(form).keys.get(name, name) for name in content}
+    decided |= {"use_peft"} if "lora_r" in decided else set()
     if doubtful := [name for key, name in program.doubtful.items() if key not in decided]:
         called = ", ".join(doubtful)
         warnings.append(
@@ -403,10 +408,14 @@ def _own_program(name: str) -> str:
     return "" if not name.endswith(".py") or re.search(r"\btrl/(?:.*/)?scripts/", name) else Path(name).name
 
 
-def accelerated(launch: Launch, path: Path, options: Options) -> ParsedFile | None:
+def accelerated(
+    launch: Launch, path: Path, options: Options, files: Mapping[str, str] = MappingProxyType({})
+) -> ParsedFile | None:
     """Return what `accelerate launch` says in its file or its options; None if it shards nothing."""
     if (config := launch.options.get("--config-file")) is None:
         return _inline(launch, path, options)
+    if (table := table_of(files, config, path)) is not None:
+        return AccelerateReader().read_content(table, {}, path, options)
     return AccelerateReader().read(_required(path, config), options)
 
 
@@ -526,9 +535,7 @@ def _plain(word: str) -> Any:  # noqa: ANN401  (a value of YAML)
 
 def _required(path: Path, name: str) -> Path:
     """Return a file that a command names; a folder that depends on where it runs is the script's."""
-    if (
-        file := neighbour_of(path.parent, name) or neighbour_of(path.parent, name.rpartition("/")[2])
-    ) is None:
+    if (file := found_by_end(path.parent, name)) is None:
         raise ReaderError(
             path, wording.not_found(f"file {name}", "put it next to the script, or give it in its place")
         )
@@ -547,16 +554,18 @@ def _split_models(variables: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     )
 
 
-def _visible(variables: Mapping[str, Sequence[str]], launch: Launch, path: Path) -> Devices | None:
+def _visible(shell: Script, launch: Launch, path: Path) -> Devices | None:
     """Return the devices of NPROC_PER_NODE and NNODES, or of CUDA_VISIBLE_DEVICES; None where others decide them.
 
     An open number of nodes does, and the `num_processes` of Accelerate's file, which start whatever is visible.
     """
     if "--nnodes" in launch.options and launch.count("--nnodes") is None:
         return None
-    config = launch.options.get("--config-file")
-    if config and "accelerate" in launch.kinds and _content(_required(path, config)).get("num_processes"):
-        return None
+    config, variables = launch.options.get("--config-file"), shell.variables
+    if config and "accelerate" in launch.kinds:
+        table = table_of(shell.files, config, path) or _content(_required(path, config))
+        if table.get("num_processes"):
+            return None
 
     def number(name: str) -> int | None:
         return whole_of(" ".join(variables.get(name, ())))

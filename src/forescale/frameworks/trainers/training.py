@@ -15,7 +15,7 @@ from forescale import wording
 from forescale.errors import MissingFact, UnknownNameError
 from forescale.files import is_file, parse_json, read_text
 from forescale.frameworks.adapters import PLACES, WHOLE, lora_words, parts_of, targets_of
-from forescale.frameworks.deepspeed.reader import BUCKET, LEFT, read_config
+from forescale.frameworks.deepspeed.reader import BUCKET, LEFT, parse_loosely, read_config
 from forescale.frameworks.huggingface import load_huggingface
 from forescale.frameworks.reading import Options, ParsedFile, explicit_fields, packaged
 from forescale.frameworks.settings import Settings
@@ -69,9 +69,16 @@ def neighbour_of(folder: Path, name: str) -> Path | None:
     return next((place / name for place in (folder, *folder.parents[:6]) if is_file(place / name)), None)
 
 
+def found_by_end(folder: Path, name: str) -> Path | None:
+    """Return a file by as much of the end of its path on another machine, 8 parts at most, as is there."""
+    parts = Path(name).parts[1:][-8:]
+    ends = [name, *("/".join(parts[at:]) for at in range(len(parts)))]
+    return next(filter(None, (neighbour_of(folder, end) for end in ends)), None)
+
+
 def required(folder: Path, settings: Settings, key: str, name: str) -> Path:
     """Return a file that a key names, which must be there."""
-    if (file := neighbour_of(folder, name) or neighbour_of(folder, Path(name).name)) is None:
+    if (file := found_by_end(folder, name)) is None:
         settings.refuse(wording.not_found(f"file {name} ({settings.spell(key)})", "put it next to this one"))
     return file
 
@@ -315,10 +322,14 @@ def _deepspeed(
     settings = run.settings
     content, place = (named, Path(settings.where)) if isinstance(named, Mapping) else _by_name(run, named)
     batch = dict.fromkeys(("train_batch_size", "train_micro_batch_size_per_gpu", STEPS), "auto")
-    if all(isinstance(content.get(key), int) for key in list(batch)[:2]):
-        del batch[STEPS]  # which then follows from the two
-        if run.program and MICRO not in settings:
-            settings.set(MICRO, content["train_micro_batch_size_per_gpu"])
+    known = {key: value for key in batch if isinstance(value := content.get(key), int)}
+    micro = known.get("train_micro_batch_size_per_gpu")
+    if micro and "train_batch_size" in known:
+        batch.pop(STEPS)  # which then follows from the two
+    elif "train_batch_size" in known and options.num_devices:
+        micro = known["train_batch_size"] // (options.num_devices * known.get(STEPS, 1))
+    if run.program and micro and MICRO not in settings:
+        settings.set(MICRO, micro)
     whole: dict[str, Any] = {**batch, **content}
     if whole.pop("pipeline", None) is not None:
         settings.note(
@@ -343,8 +354,8 @@ def _deepspeed(
 def _by_name(run: Training, name: str) -> tuple[Mapping[str, Any], Path]:
     """Return the content of a DeepSpeed configuration: a file, or the stage in its name; else it is missing."""
     settings, place = run.settings, Path(run.settings.where)
-    if (file := neighbour_of(run.folder, name)) is not None:
-        return parse_mapping(read_text(file), file, parse_json), file
+    if (file := found_by_end(run.folder, name)) is not None:
+        return parse_mapping(read_text(file), file, parse_loosely), file
     if (stage := re.search(r"(?:z|zero|stage)[-_]?([0-3])", name)) is None:
         reason = f"there is no such file {name} ({settings.spell('deepspeed')})"
         run.missing.append(CONFIGURATION._replace(reason=reason))
