@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from msgspec.structs import replace
 
@@ -21,6 +21,7 @@ from forescale.arrays import is_numpy, np
 from forescale.diagnose import Diagnosis, measured_of, with_settings
 from forescale.diagnose import diagnose as diagnosed
 from forescale.diagnose.watch import Watcher
+from forescale.effort import Effort
 from forescale.errors import extra_missing, not_one_of, wrong_type
 from forescale.explain import explain as explained
 from forescale.export import Export, is_writable, refusal_of
@@ -45,7 +46,7 @@ from forescale.keywords import (
     refuse_unknown,
     traced_module,
 )
-from forescale.limits import DEVICES, JOBS, MEMORY, SHOWN, TIME, Interval, within
+from forescale.limits import DEVICES, Interval, within
 from forescale.memory.timeline import MemoryTimeline
 from forescale.presets import estimate_as, project_as
 from forescale.project import memory_timeline
@@ -60,7 +61,6 @@ from forescale.search import compare as compared
 from forescale.search import search as searched
 from forescale.search.solve import Progress
 from forescale.spec import Cluster, Model
-from forescale.struct import Struct
 from forescale.units import parse
 
 if TYPE_CHECKING:
@@ -70,19 +70,6 @@ if TYPE_CHECKING:
 STAGES = Interval(ge=0, le=2**24)
 
 
-class _Effort(Struct, frozen=True, kw_only=True):
-    """What a search is told beside its question."""
-
-    top: Annotated[int, SHOWN]
-    all_variants: bool
-    relax: bool
-    surest: bool
-    time_limit: Annotated[float, TIME] | None
-    jobs: Annotated[int, JOBS] | None
-    max_host_memory: Annotated[float, MEMORY] | None
-
-
-@names_checked
 def load_model(name: str | Path | Mapping[str, Any] | TransformersConfig | TorchModule) -> Model:
     """Return a model by its catalogue name, or from a file, folder or object that describes it.
 
@@ -295,10 +282,9 @@ def search(
     SpecError
         If the search takes more memory than `max_host_memory`.
     """
-    given = max_host_memory
-    limit = parse(given, "byte") if isinstance(given, str) else given
+    limit = parse(max_host_memory, "byte") if isinstance(max_host_memory, str) else max_host_memory
     numbers = {"top": top, "time_limit": time_limit, "jobs": jobs, "max_host_memory": limit}
-    effort = _Effort(**plain({**numbers, "all_variants": all_variants, "relax": relax, "surest": surest}))
+    effort = Effort(**plain({**numbers, "all_variants": all_variants, "relax": relax, "surest": surest}))
     if not (watch is None or callable(watch)):
         raise wrong_type("watch", watch, "a function").at("fs.search")
     if not isinstance(checkpoint, str | Path | None):

@@ -263,3 +263,25 @@ def test_a_dimension_that_is_held_twice_is_refused(forescale):
     ran = forescale("search", *DENSE, "--allow", "schedule=zbv", "--allow", "schedule=dualpipe")
     assert (ran.code, ran.out) == (2, "")
     assert "given_twice --allow schedule" in ran.refused
+
+
+def test_a_limit_of_host_memory_changes_no_result(forescale):
+    whole = document(forescale("search", *SEARCH, "--json"))
+    limited = document(forescale("search", *SEARCH, "--json", "--max-host-memory", "80MiB"))
+    assert limited.pop("host_memory_bytes") <= 80 * 2**20 < whole.pop("host_memory_bytes")
+    del limited["elapsed_s"], whole["elapsed_s"]
+    assert limited == whole
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        (("--max-host-memory", "20MiB"), "out_of_range max_host_memory"),
+        (("--max-host-memory", "4"), "out_of_range --max-host-memory"),
+        (("--max-host-memory", "4GiB", "--pareto"), "no_effect --max-host-memory"),
+    ],
+)
+def test_a_limit_of_host_memory_that_cannot_hold_is_refused(forescale, more, expected):
+    ran = forescale("search", *SEARCH, *more)
+    assert ran.code == 2
+    assert expected in ran.refused

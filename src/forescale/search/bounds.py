@@ -11,19 +11,18 @@ import numpy as np
 from msgspec.structs import replace
 
 from forescale.formula import formula
-from forescale.graph.operator import Block, Operator
+from forescale.graph.operator import Operator
 from forescale.graph.per_block import PerBlock, RecomputeSplit
-from forescale.graph.recompute import NO_RECOMPUTE, keep
+from forescale.graph.recompute import NO_RECOMPUTE
 from forescale.graph.sharding import OF_BLOCKS, StructuralOptions, split_layout
 from forescale.graph.stages import over_stages, plan_stages, stack_plans
 from forescale.inputs import resident_of, setting_of
 from forescale.memory.inputs import StateBytes
-from forescale.memory.liveness import BlockBytes, block_bytes
+from forescale.memory.liveness import BlockBytes
 from forescale.memory.parameters import Sharded
 from forescale.memory.peak import footprint, highest_peak
-from forescale.numeric import Array, Numeric, mapped, maximum, minimum, taking
+from forescale.numeric import Array, Numeric, mapped, maximum, taking
 from forescale.question import Question
-from forescale.schedule import splits_backward
 from forescale.search.evaluate import (
     CHUNK,
     Batch,
@@ -55,6 +54,7 @@ from forescale.search.layouts import (
     same_rows,
 )
 from forescale.search.least import MARGIN, LeastStates
+from forescale.search.least_bytes import least_bytes
 from forescale.search.ranks import RelaxedPlacement
 from forescale.search.stages import stages_of
 from forescale.search.tree import (
@@ -62,7 +62,6 @@ from forescale.search.tree import (
     Cells,
     Tree,
 )
-from forescale.spec.layout import Recompute
 from forescale.time.blocks import block_seconds, deferred_seconds
 from forescale.time.crossing import uncrossed_time
 from forescale.time.pipeline import engine_time
@@ -546,79 +545,3 @@ class MemoryBounds:
             result = footprint(setting, inputs)
             peaks[part] = highest_peak(result, setting.overhead, stages) if question.safe else result.peak
         return peaks
-
-
-def least_bytes(
-    blocks: PerBlock[Block], policies: Sequence[Recompute], choices: StructuralOptions
-) -> PerBlock[RecomputeSplit[BlockBytes]]:
-    """Return blocks that keep, and need at work, the least that any policy has, whichever layers it takes."""
-    if not all(policy.takes_all for policy in policies):
-        policies = tuple(dict.fromkeys((*policies, NO_RECOMPUTE)))
-    layers = [
-        [_on_layer(blocks.layers, at, policy, choices) for policy in policies]
-        for at in range(len(blocks.layers))
-    ]
-    return PerBlock(
-        layers=tuple(_of_all(_least(layer)) for layer in layers),
-        embedding=_of_any(blocks.embedding, ()),
-        head=_of_any(
-            blocks.head, (), split=splits_backward(choices.schedule) or choices.deferred_head_gradients > 0
-        ),
-        mtp=None
-        if blocks.mtp is None
-        else _of_all(_least([_on_layer((blocks.mtp,), 0, policy, choices) for policy in policies])),
-        vision=blocks.map_vision(lambda block: _of_any(block, policies), lambda block: _of_any(block, ())),
-    )
-
-
-def _on_layer(layers: Sequence[Block], at: int, policy: Recompute, choices: StructuralOptions) -> BlockBytes:
-    """Return the bytes of a layer under a policy, without what is offloaded.
-
-    Layers that are replayed together keep one input, of whichever kind the first of them is.
-    """
-    offload = choices.offload
-    local, *others = (
-        block_bytes(
-            layer,
-            keep(layer, policy),
-            offloaded=offload.modules,
-            captured=choices.graphs == "partial",
-            split=splits_backward(choices.schedule),
-        )
-        for layer in (layers[at], *(layers if policy.unit > 1 else ()))
-    )
-    kept, working = local.kept, local.backward - local.kept
-    ahead = local.forward - local.kept
-    if policy.unit > 1:
-        kept = reduce(minimum, [other.kept for other in others]) / float(policy.unit)
-        working = working + float(policy.unit - 1) * keep(layers[at], NO_RECOMPUTE).num_bytes
-    kept = kept - offload.module_share * local.offloaded
-    return replace(local, kept=kept, forward=kept + ahead, backward=kept + working, offloaded=0.0)
-
-
-def _least(block_byteses: Sequence[BlockBytes]) -> BlockBytes:
-    """Return what is kept, and needed beyond that at work, at the least of each."""
-    kept = reduce(minimum, [item.kept for item in block_byteses])
-    ahead = reduce(minimum, [item.forward - item.kept for item in block_byteses])
-    working = reduce(minimum, [item.backward - item.kept for item in block_byteses])
-    pools = [item.captured for item in block_byteses if item.captured is not None]
-    captured = [reduce(minimum, item) for item in zip(*pools, strict=True)]
-    return replace(
-        block_byteses[0],
-        kept=kept,
-        forward=kept + ahead,
-        backward=kept + working,
-        captured=(captured[0], captured[1]) if captured else None,
-    )
-
-
-def _of_any(
-    block: Block, policies: Sequence[Recompute], *, split: bool = False
-) -> RecomputeSplit[BlockBytes]:
-    """Return the least of a block that nothing offloads, and under none of `policies` what it keeps as it is."""
-    plain = dict.fromkeys(policy.of_towers for policy in policies) or (NO_RECOMPUTE,)
-    return _of_all(_least([block_bytes(block, keep(block, item), split=split) for item in plain]))
-
-
-def _of_all(cost: BlockBytes) -> RecomputeSplit[BlockBytes]:
-    return RecomputeSplit(replayed=cost, kept=cost)

@@ -1,7 +1,8 @@
-"""Nodes with bounds of time and memory whose layouts wait for evaluation."""
+"""Nodes with bounds of time and memory whose layouts wait for evaluation, and counts of those that are settled."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -70,3 +71,30 @@ def _nth(shapes: Rows) -> Rows:
     alike, nth = shapes[order], np.empty_like(shapes)
     nth[order] = np.arange(len(alike)) - np.searchsorted(alike, alike)
     return nth
+
+
+@dataclass(slots=True, kw_only=True)
+class Counts:
+    """Layouts by what became of them."""
+
+    evaluated: int = 0
+    over_memory: int = 0
+    """Proven to exceed every limit of memory."""
+    beaten: int = 0
+    """Proven to be no better than the best."""
+
+    @property
+    def pruned(self) -> int:
+        """Those that were never evaluated."""
+        return self.over_memory + self.beaten
+
+    def join(self, other: Counts) -> None:
+        """Count further layouts."""
+        self.evaluated += other.evaluated
+        self.over_memory += other.over_memory
+        self.beaten += other.beaten
+
+    def prune(self, sizes: Rows, over_memory: Mask) -> None:
+        """Count nodes of so many layouts each that are pruned, those over every limit of memory apart."""
+        self.over_memory += int(sizes[over_memory].sum())
+        self.beaten += int(sizes[~over_memory].sum())

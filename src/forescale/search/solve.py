@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -30,7 +30,7 @@ from forescale.search.host_memory import AtOnce
 from forescale.search.incumbent import SHAPE, SMALLEST, Goal, Incumbent, State
 from forescale.search.layouts import Columns, Rows, distinct, in_parts
 from forescale.search.least import cell_bounds
-from forescale.search.open_nodes import OpenNodes
+from forescale.search.open_nodes import Counts, OpenNodes
 from forescale.search.ranks import relaxed_placement
 from forescale.search.tree import Cells, Mask, Tree
 from forescale.spec.layout import Layout
@@ -52,10 +52,8 @@ DIVE_NODES, DIVE_AMONG, DIVE_PLACED, DIVE_LAYOUTS = 768, 16384, 1024, 2048
 layouts of them."""
 LISTS_AT_ONCE = 2
 """Operator lists whose nodes are settled side by side."""
-PREPARED_FROM = 8192
-"""Cells from which on several processes are worth preparing a search."""
-SHARED_FROM = 512
-"""Nodes, or layouts, from which on several processes are worth their start."""
+PREPARED_FROM, SHARED_FROM = 8192, 512
+"""Cells, and nodes or layouts, from which on several processes share a step."""
 FIRST_SMALLEST = 512
 """All of these where memory is ranked, of which the first bound is close: a few settle it."""
 SIMULATED_FIRST, SIMULATED_AGAIN, SIMULATED_AT_ONCE = 128, 1024, 8192
@@ -196,33 +194,6 @@ class NodeQueue:
         """Take back what `state` returned."""
         self._cursor, self._at_once = (int(value) for value in state["at"])
         self._refined, self._refined_bounds = np.asarray(state["refined"]), np.asarray(state["bounds"])
-
-
-@dataclass(slots=True, kw_only=True)
-class Counts:
-    """Layouts by what became of them."""
-
-    evaluated: int = 0
-    over_memory: int = 0
-    """Proven to exceed every limit of memory."""
-    beaten: int = 0
-    """Proven to be no better than the best."""
-
-    @property
-    def pruned(self) -> int:
-        """Those that were never evaluated."""
-        return self.over_memory + self.beaten
-
-    def join(self, other: Counts) -> None:
-        """Count further layouts."""
-        self.evaluated += other.evaluated
-        self.over_memory += other.over_memory
-        self.beaten += other.beaten
-
-    def prune(self, sizes: Rows, over_memory: Mask) -> None:
-        """Count nodes of so many layouts each that are pruned, those over every limit of memory apart."""
-        self.over_memory += int(sizes[over_memory].sum())
-        self.beaten += int(sizes[~over_memory].sum())
 
 
 class Solver:
