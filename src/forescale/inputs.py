@@ -41,7 +41,7 @@ from forescale.spec.groups import group_of
 from forescale.spec.layout import Layout, settled
 from forescale.spec.model import Model
 from forescale.spec.traced_constraints import SPLITS, has_plain_adapters, splits_blocks
-from forescale.spec.workload import Trainable, Workload
+from forescale.spec.workload import STORAGE_BYTES, Trainable, Workload
 from forescale.struct import Struct
 from forescale.time.blocks import BlockCosts, PricedModel, price_model
 from forescale.time.data_parallel import DataTraffic, data_traffic, free_traffic
@@ -313,11 +313,16 @@ def pricing_between(
 ) -> Pricing:
     """Return what prices candidates with these communicators."""
     routed = question.model.moe if DISPATCHERS[choices.dispatcher].sends_once else None
+    row_bytes = 0.0
+    if routed is not None:
+        width = float(routed.latent_size or question.model.hidden_size)
+        row_bytes = width * STORAGE_BYTES[question.workload.precision.activations]
     return Pricing(
         models=question.costs.models(
             question.cluster,
             software_of(question.model, choices),
             routed=routed,
+            row_bytes=row_bytes,
             dispatcher=choices.dispatcher,
             run=run,
         ),

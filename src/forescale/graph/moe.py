@@ -64,6 +64,9 @@ def more(*, sent: Numeric, received: Numeric) -> Numeric:
 
 SENT_COUNT_BYTES = 8.0
 """Bytes of one count of tokens."""
+ROUTING_MAP_BYTES = 1.0
+"""Bytes of one entry of a routing map: whether a token goes to an expert (HybridEP, executor.cu:
+allgather_routing_map)."""
 ROW_MAP_BYTES = 4.0
 """Permutations keep one int32 index per moved row."""
 
@@ -297,9 +300,21 @@ def _dispatch(
 
 
 def _count(b: Builder, spec: MoeFfn) -> None:
-    """Append the exchange of how many tokens each rank sends to each expert (Megatron-LM: int64)."""
-    counts = spec.num_experts * SENT_COUNT_BYTES * b.sharding.degrees.ep
-    b.operator("moe.count", forward=(Collective(kind="all_gather", axis="ep", num_bytes=counts),))
+    """Append the exchange of how many tokens each rank sends to each expert (Megatron-LM: int64), or of the routing map.
+
+    The map of all ranks is read once, to find the place of each row (HybridEP, metadata_preprocessing).
+    """
+    entries = spec.num_experts * b.sharding.degrees.ep
+    if not DISPATCHERS[b.sharding.choices.dispatcher].shares_routing:
+        b.operator("moe.count", forward=(_gathered(entries * SENT_COUNT_BYTES),))
+        return
+    size = _own_tokens(b) * entries * ROUTING_MAP_BYTES
+    read = Elementwise(bytes_moved=size, family="permute", called=False)
+    b.operator("moe.count", forward=(_gathered(size), read))
+
+
+def _gathered(num_bytes: Numeric) -> Collective:
+    return Collective(kind="all_gather", axis="ep", num_bytes=num_bytes)
 
 
 def _travel(

@@ -16,6 +16,7 @@ from forescale.graph.ops import CollectiveKind
 from forescale.numeric import Numeric, maximum, minimum
 from forescale.struct import Struct
 
+PROBABILITY_BYTES = 4.0
 _DEEPSEEK = "DeepSeek-AI 2024, DeepSeek-V3 technical report, arXiv:2412.19437"
 
 
@@ -39,6 +40,22 @@ def reachable_blocks(*, num_blocks: Numeric, num_groups: float, top_groups: floa
 def spread_seconds_per_byte(*, copies: Numeric, fan: Numeric, top_k: Numeric, bandwidth: Numeric) -> Numeric:
     """copies/k·(1 - 1/fan)/b: of a token's k copies some are sent, all but 1/fan of them away."""
     return copies / top_k * (1.0 - 1.0 / fan) / bandwidth
+
+
+@formula(
+    unit="1",
+    source="HybridEP, hybrid_ep_backend.cuh: rows of FORWARD_DISPATCH and BACKWARD_COMBINE take along a probability in "
+    "fp32 for every expert of the NVLink domain they go to, those of the two other messages none",
+)
+def probability_share(*, num_experts: float, row_bytes: float, domain: Numeric, num_ranks: Numeric) -> Numeric:
+    """4·experts·domain/ranks/row bytes/2: bytes of probabilities over those of rows, on average of both messages."""
+    return PROBABILITY_BYTES * num_experts * domain / num_ranks / row_bytes / 2.0
+
+
+@formula(unit="s/byte", source="definition")
+def with_probabilities(*, seconds_per_byte: Numeric, share: Numeric) -> Numeric:
+    """Seconds per byte of rows · (1 + share)."""
+    return seconds_per_byte * (1.0 + share)
 
 
 @formula(
@@ -78,6 +95,8 @@ class ExpertExchange(Struct, frozen=True, kw_only=True):
     """Groups that a token's experts may lie in; 0 is all of them."""
     copy_rate: float = 0.0
     """byte/s that the kernel's SMs copy; 0 is no limit."""
+    probabilities: tuple[float, float] | None = None
+    """Experts, and bytes of a row, where rows take their probabilities along; None where they take none."""
     link_shares: tuple[tuple[str, float], ...] = ()
     """Share of links that the kernel reaches, by the name of their calibration; others as all-to-alls."""
 
@@ -110,6 +129,11 @@ class ExpertExchange(Struct, frozen=True, kw_only=True):
             sent = sent + copies * minimum(leg.reach / leg.inner - 1.0, 1.0)
         if self.copy_rate:
             beta = maximum(beta, copied_seconds_per_byte(copies=sent, top_k=self.top_k, rate=self.copy_rate))
+        if self.probabilities is not None and route.legs:
+            experts, row = self.probabilities
+            domain, ranks = route.legs[0].reach, route.num_ranks
+            share = probability_share(num_experts=experts, row_bytes=row, domain=domain, num_ranks=ranks)
+            beta = with_probabilities(seconds_per_byte=beta, share=share)
         fixed = fixed_seconds(launch=route.exchange_launch(), passes=1.0, latency=0.0)
         line = Line(label="expert_exchange", fixed=fixed, seconds_per_byte=beta)
         return Lines(num_ranks=route.num_ranks, lines=(line,))
