@@ -66,6 +66,12 @@ EVEN = "Et*4|(t*4|)*14tmL"
 SPECIAL = ("large_scale", "_dev", "fsdp")
 """Parts of the names of special recipes, which come first: of equals the last one is taken."""
 KERNELS = {"fused_grouped_mlp": "cutedsl_fused_grouped_mlp", "narrow_attention": "fp8_dot_product_attention"}
+ROUTER_FUSION = "moe_router_fusion"
+PLAIN_ROUTER = ("nemotron_3",)
+"""Models whose recipes leave the router unfused (moe_router_fusion) unless they set it, up to v0.6; the scripts of the
+others fuse it."""
+SQUARED_RELU = ("nemotron_3",)
+"""Models whose base recipe sets use_fused_weighted_squared_relu."""
 RUN_SCRIPT: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("deepseek_v3", "h100"): {
         "moe_flex_dispatcher_backend": "deepep",
@@ -268,6 +274,7 @@ def _fields(cfg: Any) -> dict[str, Any]:  # noqa: ANN401 (a stand-in)
         "use_megatron_fsdp": ddp.get("use_megatron_fsdp") is True,
         "cutedsl_fused_grouped_mlp": model.get("use_transformer_engine_op_fuser") is True,
         "fp8_dot_product_attention": types.get("fp8_dot_product_attention") is True,
+        ROUTER_FUSION: model.get(ROUTER_FUSION) is True,
         "pp_layout": model.get("pipeline_model_parallel_layout"),
         "num_gpus": None,
     }
@@ -318,9 +325,19 @@ def recipe(name: str, values: Mapping[str, Any]) -> dict[str, Any] | None:
         "degrees": _degrees(values),
         "layout": _layout(values, described.is_moe),
     }
+    own = {
+        **({"weighted_ungated": True} if match["model"].startswith(SQUARED_RELU) else {}),
+        **({"fused_router": False} if _plain_router(match["model"], values) else {}),
+    }
+    if own:
+        entry["layout"]["kernels"] = {**entry["layout"].get("kernels", {}), **own}
     if match["model"].startswith(BF16_STATES) and not values.get("use_megatron_fsdp"):
         entry["workload"] = {"precision": {"moments": "bf16"}}
     return entry
+
+
+def _plain_router(model: str, values: Mapping[str, Any]) -> bool:
+    return model.startswith(PLAIN_ROUTER) and not values.get(ROUTER_FUSION)
 
 
 def _degrees(values: Mapping[str, Any]) -> dict[str, int]:

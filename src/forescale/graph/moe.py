@@ -290,8 +290,12 @@ def _dispatch(
     _permute(b, "moe.permute", source, permuted, moved=2.0 * sent * row * _copied_here(b), rows=entries)
     here = b.tensor("moe.arrived", arrived * hidden * both)
     moved = more(sent=sent, received=arrived) * hidden
-    _count(b, spec)
-    _travel(b, "moe.dispatch", elements=moved, source=permuted, result=here, narrow="forward")
+    routing = _routing(b, spec)
+    inside = DISPATCHERS[sharding.choices.dispatcher].shares_routing  # gathered by the call that dispatches
+    if not inside:
+        b.operator("moe.count", forward=(routing,))
+    first = (routing,) if inside else ()
+    _travel(b, "moe.dispatch", elements=moved, source=permuted, result=here, narrow="forward", first=first)
     gathered = b.tensor("moe.gathered", received * hidden)
     _over_etp(b, "moe.dispatch_etp", here, gathered, received * row, forward="all_gather")
     dispatched = b.tensor("moe.dispatched", received * hidden, sharding.expert_input_bytes)
@@ -299,22 +303,12 @@ def _dispatch(
     _permute(b, "moe.sort", gathered, dispatched, moved=2.0 * received * row * either, called=called)
 
 
-def _count(b: Builder, spec: MoeFfn) -> None:
-    """Append the exchange of how many tokens each rank sends to each expert (Megatron-LM: int64), or of the routing map.
-
-    The map of all ranks is read once, to find the place of each row (HybridEP, metadata_preprocessing).
-    """
+def _routing(b: Builder, spec: MoeFfn) -> Collective:
+    """Return the exchange of how many tokens each rank sends to each expert (Megatron-LM: int64), or of the map itself."""
     entries = spec.num_experts * b.sharding.degrees.ep
-    if not DISPATCHERS[b.sharding.choices.dispatcher].shares_routing:
-        b.operator("moe.count", forward=(_gathered(entries * SENT_COUNT_BYTES),))
-        return
-    size = _own_tokens(b) * entries * ROUTING_MAP_BYTES
-    read = Elementwise(bytes_moved=size, family="permute", called=False)
-    b.operator("moe.count", forward=(_gathered(size), read))
-
-
-def _gathered(num_bytes: Numeric) -> Collective:
-    return Collective(kind="all_gather", axis="ep", num_bytes=num_bytes)
+    shared = DISPATCHERS[b.sharding.choices.dispatcher].shares_routing
+    size = _own_tokens(b) * ROUTING_MAP_BYTES if shared else SENT_COUNT_BYTES
+    return Collective(kind="all_gather", axis="ep", num_bytes=entries * size)
 
 
 def _travel(
@@ -325,14 +319,18 @@ def _travel(
     source: str,
     result: str,
     narrow: Literal["forward", "backward"],
+    first: tuple[Collective, ...] = (),
 ) -> None:
-    """Append an all-to-all over ep and its mirror; one of them is in 8 bits where the routing says so."""
+    """Append an all-to-all over ep, behind what comes `first`, and its mirror.
+
+    One of both is in 8 bits where the routing says so.
+    """
     wide = elements * b.sharding.element_bytes
     small = elements * FP8_ROW_BYTES if b.sharding.choices.routing.dispatch == "fp8" else wide
     there, back = (small, wide) if narrow == "forward" else (wide, small)
     b.operator(
         name,
-        forward=(Collective(kind="all_to_all", axis="ep", num_bytes=there),),
+        forward=(*first, Collective(kind="all_to_all", axis="ep", num_bytes=there)),
         backward_input=(Collective(kind="all_to_all", axis="ep", num_bytes=back),),
         reads=(source,),
         writes=(result,),
@@ -457,6 +455,13 @@ def _quantised(
     return of_input, of_gradient
 
 
+FUSED_ROUTER = ((4.0, 6.0), (4.0, 6.0))
+"""Times that a router's logits in fp32 are read or written, and kernels, forward and backward."""
+UNFUSED_ROUTER = ((58.0, 30.0), (15.0, 15.0))
+"""The same of PyTorch's operators (Megatron-LM, moe_utils.py: topk_routing_with_score_function,
+compute_routing_scores_for_aux_loss): scores with bias (4), the map and the probabilities scattered into zeros (9), scores
+of the loss with their map and sums (13), and two top-k, each of which reads 32-bit keys for every 2 of their bits (16
+times, PyTorch: SortingRadixSelect.cuh); backward gradients of both scores scattered into zeros, normalised and added."""
 ROUTER_COUNT_BYTES = 4.0
 """Counts of tokens are summed in fp32 (Megatron-LM, transformer/moe/moe_utils.py)."""
 
@@ -479,16 +484,18 @@ def router(b: Builder, spec: MoeFfn, *, hidden: float, source: str) -> None:
     )
     if spec.score_bias:
         b.parameter("moe.score_bias", ("rank", experts))
-    size = 4.0 * b.bytes_of(logits)
-    elementwise(
-        b,
+    fused, size = b.sharding.choices.kernels.fused_router, b.bytes_of(logits)
+    forward, backward = (
+        Elementwise(bytes_moved=passes * size, kernels=kernels)
+        for passes, kernels in (FUSED_ROUTER if fused else UNFUSED_ROUTER)
+    )
+    b.operator(
         "moe.top_k",
+        forward=(forward,),
+        backward_input=(backward,),
         reads=(logits,),
         writes=(probabilities,),
         saves=(probabilities,),
-        forward_bytes=size,
-        backward_bytes=size,
-        kernels=6.0,
     )
     if b.sharding.choices.routing.balance == "aux_loss":
         _counts(b, spec, source=probabilities)
