@@ -72,6 +72,11 @@ PLAIN_ROUTER = ("nemotron_3",)
 others fuse it."""
 SQUARED_RELU = ("nemotron_3",)
 """Models whose base recipe sets use_fused_weighted_squared_relu."""
+WIDE: Mapping[tuple[str, str], Mapping[str, Any]] = {
+    ("nemotron_3_super", "nvfp4"): {"wide_modules": ["attention", "latent", "mtp"], "last_wide_layers": 14},
+}
+"""What stays in bf16: te_quant.cfg of Nemotron-3-Super and nemotron_3_super_bf16_with_nvfp4_mixed (mixed_precision.py),
+which recipes in NVFP4 set."""
 RUN_SCRIPT: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("deepseek_v3", "h100"): {
         "moe_flex_dispatcher_backend": "deepep",
@@ -323,21 +328,13 @@ def recipe(name: str, values: Mapping[str, Any]) -> dict[str, Any] | None:
         "architecture": ARCHITECTURES[match["device"]],
         "compute": TYPES[types][0],
         "degrees": _degrees(values),
-        "layout": _layout(values, described.is_moe),
+        "layout": _layout(values, described.is_moe, match["model"]),
     }
-    own = {
-        **({"weighted_ungated": True} if match["model"].startswith(SQUARED_RELU) else {}),
-        **({"fused_router": False} if _plain_router(match["model"], values) else {}),
-    }
-    if own:
-        entry["layout"]["kernels"] = {**entry["layout"].get("kernels", {}), **own}
     if match["model"].startswith(BF16_STATES) and not values.get("use_megatron_fsdp"):
         entry["workload"] = {"precision": {"moments": "bf16"}}
+    if wide := WIDE.get((match["model"].removesuffix("_pretrain"), types)):
+        entry["workload"] = {"precision": {**wide}}
     return entry
-
-
-def _plain_router(model: str, values: Mapping[str, Any]) -> bool:
-    return model.startswith(PLAIN_ROUTER) and not values.get(ROUTER_FUSION)
 
 
 def _degrees(values: Mapping[str, Any]) -> dict[str, int]:
@@ -351,7 +348,7 @@ def _degrees(values: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-def _layout(values: Mapping[str, Any], moe: bool) -> dict[str, Any]:
+def _layout(values: Mapping[str, Any], moe: bool, model: str) -> dict[str, Any]:
     scope = values.get("cuda_graph_scope") or []
     implementation = values.get("cuda_graph_impl") or "none"
     padded = bool(values.get("pads_experts"))
@@ -371,6 +368,10 @@ def _layout(values: Mapping[str, Any], moe: bool) -> dict[str, Any]:
     if values.get("cpu_offloading_num_layers"):
         layout["offload"] = {"activation_layers": values["cpu_offloading_num_layers"]}
     kernels = {name: True for name, key in KERNELS.items() if values.get(key)}
+    if model.startswith(SQUARED_RELU):
+        kernels["weighted_ungated"] = True
+    if model.startswith(PLAIN_ROUTER) and not values.get(ROUTER_FUSION):
+        kernels["fused_router"] = False
     if kernels:
         layout["kernels"] = kernels
     if isinstance(values.get("pp_layout"), str):

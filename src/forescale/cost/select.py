@@ -282,8 +282,8 @@ class Costs:
     ) -> CostModels:
         """Return the models of a cluster under one software stack, or under a `run` that loses something else.
 
-        `routed`, `row_bytes` and `dispatcher` are as in `collective_model`. Equal questions get the same models, with what these
-        have worked out.
+        `routed`, `row_bytes` and `dispatcher` are as in `collective_model`. Equal questions get the same models, with
+        what these have worked out.
         """
         if run is None:
             return _models_of(self, cluster, software, routed, row_bytes, dispatcher)

@@ -125,11 +125,13 @@ def _routed(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: str
     local, latent = b.sharding.tokens("residual"), float(spec.latent_size)
     whole: Extent = ("hidden", hidden)
     narrow: Extent = ("rank", latent)
-    down = b.tensor("moe.latent", local * latent)
-    linear(b, "moe.latent_down", source=source, result=down, rows=local, inputs=whole, outputs=narrow)
-    back = b.tensor("moe.latent_result", local * latent, b.sharding.linear_input_bytes)
+    down, wide = b.tensor("moe.latent", local * latent), "latent" in b.sharding.precision.wide_modules
+    with b.widened(wide=wide):
+        linear(b, "moe.latent_down", source=source, result=down, rows=local, inputs=whole, outputs=narrow)
+        back = b.tensor("moe.latent_result", local * latent, b.sharding.linear_input_bytes)
     _experts(b, spec, hidden=latent, source=down, result=back)
-    linear(b, "moe.latent_up", source=back, result=result, rows=local, inputs=narrow, outputs=whole)
+    with b.widened(wide=wide):
+        linear(b, "moe.latent_up", source=back, result=result, rows=local, inputs=narrow, outputs=whole)
 
 
 def _own_tokens(b: Builder) -> Numeric:
@@ -304,7 +306,7 @@ def _dispatch(
 
 
 def _routing(b: Builder, spec: MoeFfn) -> Collective:
-    """Return the exchange of how many tokens each rank sends to each expert (Megatron-LM: int64), or of the map itself."""
+    """Return the exchange of how many tokens each rank sends to each expert (Megatron-LM: int64), or of the map."""
     entries = spec.num_experts * b.sharding.degrees.ep
     shared = DISPATCHERS[b.sharding.choices.dispatcher].shares_routing
     size = _own_tokens(b) * ROUTING_MAP_BYTES if shared else SENT_COUNT_BYTES
@@ -459,9 +461,10 @@ FUSED_ROUTER = ((4.0, 6.0), (4.0, 6.0))
 """Times that a router's logits in fp32 are read or written, and kernels, forward and backward."""
 UNFUSED_ROUTER = ((58.0, 30.0), (15.0, 15.0))
 """The same of PyTorch's operators (Megatron-LM, moe_utils.py: topk_routing_with_score_function,
-compute_routing_scores_for_aux_loss): scores with bias (4), the map and the probabilities scattered into zeros (9), scores
-of the loss with their map and sums (13), and two top-k, each of which reads 32-bit keys for every 2 of their bits (16
-times, PyTorch: SortingRadixSelect.cuh); backward gradients of both scores scattered into zeros, normalised and added."""
+compute_routing_scores_for_aux_loss): scores with bias (4), the map and the probabilities scattered into zeros (9),
+scores of the loss with their map and sums (13), and two top-k, each of which reads 32-bit keys for every 2 of their
+bits (16 times, PyTorch: SortingRadixSelect.cuh); backward gradients of both scores scattered into zeros, normalised and
+added."""
 ROUTER_COUNT_BYTES = 4.0
 """Counts of tokens are summed in fp32 (Megatron-LM, transformer/moe/moe_utils.py)."""
 

@@ -47,7 +47,9 @@ def spread_seconds_per_byte(*, copies: Numeric, fan: Numeric, top_k: Numeric, ba
     source="HybridEP, hybrid_ep_backend.cuh: rows of FORWARD_DISPATCH and BACKWARD_COMBINE take along a probability in "
     "fp32 for every expert of the NVLink domain they go to, those of the two other messages none",
 )
-def probability_share(*, num_experts: float, row_bytes: float, domain: Numeric, num_ranks: Numeric) -> Numeric:
+def probability_share(
+    *, num_experts: float, row_bytes: float, domain: Numeric, num_ranks: Numeric
+) -> Numeric:
     """4·experts·domain/ranks/row bytes/2: bytes of probabilities over those of rows, on average of both messages."""
     return PROBABILITY_BYTES * num_experts * domain / num_ranks / row_bytes / 2.0
 
