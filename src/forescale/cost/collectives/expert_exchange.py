@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from msgspec.structs import replace
+
 from forescale.cost.collectives.algorithms import Line, fixed_seconds
 from forescale.cost.collectives.alpha_beta import AlphaBeta, Lines
 from forescale.cost.mesh import Group
@@ -69,6 +71,17 @@ def copied_seconds_per_byte(*, copies: Numeric, top_k: Numeric, rate: float) -> 
     return copies / top_k / rate
 
 
+@formula(
+    unit="s/byte",
+    source="HybridEP, extension/allgather.cu: ranks write their parts of the routing map into the memory of all others",
+)
+def written_seconds_per_byte(
+    *, reach: Numeric, inner: Numeric, num_ranks: Numeric, bandwidth: Numeric
+) -> Numeric:
+    """(reach − inner)/ranks/b: the part of the whole map that comes over a tier."""
+    return (reach - inner) / num_ranks / bandwidth
+
+
 def copy_rate(dispatcher: str, vendor: str) -> float:
     """Return the byte/s that the kernels of a dispatcher copy on a vendor's devices; 0 is no limit that is known."""
     known = _published(dispatcher, vendor)
@@ -112,7 +125,31 @@ class ExpertExchange(Struct, frozen=True, kw_only=True):
             self.base.within(group),
             _exchange_of_numbers if group.is_number else ExpertExchange.exchange,
         )
-        return lambda kind: exchange(self, group) if kind == "all_to_all" else others(kind)
+
+        def lines(kind: CollectiveKind) -> Any:  # noqa: ANN401 (lines of this model or of its base)
+            if kind == "all_to_all":
+                return exchange(self, group)
+            known = others(kind)
+            if kind != "all_gather" or self.probabilities is None:
+                return known
+            ways = (*(replace(line, guess=None) for line in known.lines), self.gather(group))
+            return replace(known, lines=ways if known.lines else ())
+
+        return lines
+
+    def gather(self, group: Group) -> Line:
+        """Return the price of the gather of the routing map where every rank writes its part to all others."""
+        route = self.base.route(group)
+        beta: Numeric = 0.0
+        shares = dict(self.link_shares)
+        for leg in route.legs:
+            rate = leg.exchange_bandwidth * shares.get(leg.link.name, leg.link.exchange_efficiency)
+            share = written_seconds_per_byte(
+                reach=leg.reach, inner=leg.inner, num_ranks=route.num_ranks, bandwidth=rate
+            )
+            beta = maximum(beta, share)
+        fixed = fixed_seconds(launch=route.exchange_launch(), passes=1.0, latency=0.0)
+        return Line(label="routing_map", fixed=fixed, seconds_per_byte=beta)
 
     def exchange(self, group: Group) -> Lines:
         """Return the price of dispatch and combine; tiers and the SMs that copy work at the same time."""
