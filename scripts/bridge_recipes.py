@@ -368,6 +368,8 @@ def _layout(values: Mapping[str, Any], moe: bool, model: str) -> dict[str, Any]:
     if values.get("cpu_offloading_num_layers"):
         layout["offload"] = {"activation_layers": values["cpu_offloading_num_layers"]}
     kernels = {name: True for name, key in KERNELS.items() if values.get(key)}
+    if moe and layout["dispatcher"] != "all_to_all":
+        kernels["wide_router"] = True
     if model.startswith(SQUARED_RELU):
         kernels["weighted_ungated"] = True
     if model.startswith(PLAIN_ROUTER) and not values.get(ROUTER_FUSION):

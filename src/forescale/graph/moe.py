@@ -18,7 +18,7 @@ from forescale.graph.modules import (
     summing,
     widening,
 )
-from forescale.graph.operator import Builder, Names
+from forescale.graph.operator import Builder, Names, Work
 from forescale.graph.ops import Collective, CollectiveKind, Elementwise, GroupedGemm
 from forescale.graph.sharding import Extent
 from forescale.numeric import Numeric, ceil, maximum, minimum
@@ -296,7 +296,8 @@ def _dispatch(
     inside = DISPATCHERS[sharding.choices.dispatcher].shares_routing  # gathered by the call that dispatches
     if not inside:
         b.operator("moe.count", forward=(routing,))
-    first = (routing,) if inside else ()
+    read = Elementwise(bytes_moved=routing.num_bytes, family="permute", called=False)
+    first = (routing, read) if inside else ()
     _travel(b, "moe.dispatch", elements=moved, source=permuted, result=here, narrow="forward", first=first)
     gathered = b.tensor("moe.gathered", received * hidden)
     _over_etp(b, "moe.dispatch_etp", here, gathered, received * row, forward="all_gather")
@@ -321,7 +322,7 @@ def _travel(
     source: str,
     result: str,
     narrow: Literal["forward", "backward"],
-    first: tuple[Collective, ...] = (),
+    first: Work = (),
 ) -> None:
     """Append an all-to-all over ep, behind what comes `first`, and its mirror.
 
@@ -465,6 +466,10 @@ compute_routing_scores_for_aux_loss): scores with bias (4), the map and the prob
 scores of the loss with their map and sums (13), and two top-k, each of which reads 32-bit keys for every 2 of their
 bits (16 times, PyTorch: SortingRadixSelect.cuh); backward gradients of both scores scattered into zeros, normalised and
 added."""
+WIDE_ROUTER_BYTES = 16.0
+"""Bytes per input in 16 bits that gradients of a router in fp32 move beyond those in 16 bits (Megatron-LM,
+moe_utils.py: RouterGatingLinearFunction): the input widened (2 + 4) and read so (2), its gradient written so (2) and
+narrowed (4 + 2)."""
 ROUTER_COUNT_BYTES = 4.0
 """Counts of tokens are summed in fp32 (Megatron-LM, transformer/moe/moe_utils.py)."""
 
@@ -485,6 +490,9 @@ def router(b: Builder, spec: MoeFfn, *, hidden: float, source: str) -> None:
         bias=spec.router_bias,
         narrow=False,
     )
+    if b.sharding.choices.kernels.wide_router:
+        copies = Elementwise(bytes_moved=WIDE_ROUTER_BYTES * local * hidden, family="cast", kernels=2.0)
+        b.operator("moe.router.wide", backward_input=(copies,), reads=(logits,))
     if spec.score_bias:
         b.parameter("moe.score_bias", ("rank", experts))
     fused, size = b.sharding.choices.kernels.fused_router, b.bytes_of(logits)
