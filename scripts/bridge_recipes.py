@@ -70,8 +70,6 @@ ROUTER_FUSION = "moe_router_fusion"
 PLAIN_ROUTER = ("nemotron_3",)
 """Models whose recipes leave the router unfused (moe_router_fusion) unless they set it, up to v0.6; the scripts of the
 others fuse it."""
-SQUARED_RELU = ("nemotron_3",)
-"""Models whose base recipe sets use_fused_weighted_squared_relu."""
 WIDE: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("nemotron_3_super", "nvfp4"): {"wide_modules": ["attention", "latent", "mtp"], "last_wide_layers": 14},
 }
@@ -370,8 +368,6 @@ def _layout(values: Mapping[str, Any], moe: bool, model: str) -> dict[str, Any]:
     kernels = {name: True for name, key in KERNELS.items() if values.get(key)}
     if moe and layout["dispatcher"] != "all_to_all":
         kernels["wide_router"] = True
-    if model.startswith(SQUARED_RELU):
-        kernels["weighted_ungated"] = True
     if model.startswith(PLAIN_ROUTER) and not values.get(ROUTER_FUSION):
         kernels["fused_router"] = False
     if kernels:
