@@ -64,11 +64,16 @@ def test_hybrid_ep_gathers_the_routing_map_in_its_dispatch():
 
 def test_an_unfused_router_moves_its_logits_more_often():
     def of_router(**kernels: bool):
-        operators = {item.name: item for item in block(kernels=Kernels(**kernels)).operators}
+        operators = {
+            item.name: item for item in block(kernels=Kernels(**kernels), dispatcher="deepep").operators
+        }
         return operators["moe.top_k"], operators.get("moe.router.wide")
 
     logits = TOKENS * EXPERTS * 4.0
     (fused, absent), (plain, wide) = of_router(), of_router(fused_router=False, wide_router=True)
+    assert "moe.router.wide" not in {
+        item.name for item in block(kernels=Kernels(wide_router=True), dispatcher="all_to_all").operators
+    }
     assert [item.forward[0].bytes_moved / logits for item in (fused, plain)] == [4.0, 58.0]
     assert [item.backward_input[0].bytes_moved / logits for item in (fused, plain)] == [4.0, 15.0]
     assert [item.forward[0].kernels for item in (fused, plain)] == [6.0, 30.0]
