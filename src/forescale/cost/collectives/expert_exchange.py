@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 from msgspec.structs import replace
 
@@ -129,7 +129,7 @@ class ExpertExchange(Struct, frozen=True, kw_only=True):
         def lines(kind: CollectiveKind) -> Any:  # noqa: ANN401 (lines of this model or of its base)
             if kind == "all_to_all":
                 return exchange(self, group)
-            known = others(kind)
+            known = cast("Lines", others(kind))
             if kind != "all_gather" or self.probabilities is None:
                 return known
             ways = (*(replace(line, guess=None) for line in known.lines), self.gather(group))
