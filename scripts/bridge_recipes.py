@@ -66,6 +66,15 @@ EVEN = "Et*4|(t*4|)*14tmL"
 SPECIAL = ("large_scale", "_dev", "fsdp")
 """Parts of the names of special recipes, which come first: of equals the last one is taken."""
 KERNELS = {"fused_grouped_mlp": "cutedsl_fused_grouped_mlp", "narrow_attention": "fp8_dot_product_attention"}
+ROUTER_FUSION = "moe_router_fusion"
+PLAIN_ROUTER = ("nemotron_3",)
+"""Models whose recipes leave the router unfused (moe_router_fusion) unless they set it, up to v0.6; the scripts of the
+others fuse it."""
+WIDE: Mapping[tuple[str, str], Mapping[str, Any]] = {
+    ("nemotron_3_super", "nvfp4"): {"wide_modules": ["attention", "latent", "mtp"], "last_wide_layers": 14},
+}
+"""What stays in bf16: te_quant.cfg of Nemotron-3-Super and nemotron_3_super_bf16_with_nvfp4_mixed (mixed_precision.py),
+which recipes in NVFP4 set."""
 RUN_SCRIPT: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("deepseek_v3", "h100"): {
         "moe_flex_dispatcher_backend": "deepep",
@@ -268,6 +277,7 @@ def _fields(cfg: Any) -> dict[str, Any]:  # noqa: ANN401 (a stand-in)
         "use_megatron_fsdp": ddp.get("use_megatron_fsdp") is True,
         "cutedsl_fused_grouped_mlp": model.get("use_transformer_engine_op_fuser") is True,
         "fp8_dot_product_attention": types.get("fp8_dot_product_attention") is True,
+        ROUTER_FUSION: model.get(ROUTER_FUSION) is True,
         "pp_layout": model.get("pipeline_model_parallel_layout"),
         "num_gpus": None,
     }
@@ -316,10 +326,12 @@ def recipe(name: str, values: Mapping[str, Any]) -> dict[str, Any] | None:
         "architecture": ARCHITECTURES[match["device"]],
         "compute": TYPES[types][0],
         "degrees": _degrees(values),
-        "layout": _layout(values, described.is_moe),
+        "layout": _layout(values, described.is_moe, match["model"]),
     }
     if match["model"].startswith(BF16_STATES) and not values.get("use_megatron_fsdp"):
         entry["workload"] = {"precision": {"moments": "bf16"}}
+    if wide := WIDE.get((match["model"].removesuffix("_pretrain"), types)):
+        entry["workload"] = {"precision": {**wide}}
     return entry
 
 
@@ -334,7 +346,7 @@ def _degrees(values: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-def _layout(values: Mapping[str, Any], moe: bool) -> dict[str, Any]:
+def _layout(values: Mapping[str, Any], moe: bool, model: str) -> dict[str, Any]:
     scope = values.get("cuda_graph_scope") or []
     implementation = values.get("cuda_graph_impl") or "none"
     padded = bool(values.get("pads_experts"))
@@ -354,6 +366,10 @@ def _layout(values: Mapping[str, Any], moe: bool) -> dict[str, Any]:
     if values.get("cpu_offloading_num_layers"):
         layout["offload"] = {"activation_layers": values["cpu_offloading_num_layers"]}
     kernels = {name: True for name, key in KERNELS.items() if values.get(key)}
+    if moe and layout["dispatcher"] != "all_to_all":
+        kernels["wide_router"] = True
+    if model.startswith(PLAIN_ROUTER) and not values.get(ROUTER_FUSION):
+        kernels["fused_router"] = False
     if kernels:
         layout["kernels"] = kernels
     if isinstance(values.get("pp_layout"), str):

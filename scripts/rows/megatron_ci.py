@@ -20,6 +20,7 @@ from forescale.errors import ForescaleError, ReaderError
 from forescale.files import Row, Table, parse_json
 from forescale.frameworks.megatron.reader import read_arguments
 from forescale.frameworks.reading import Options, ParsedFile
+from forescale.spec.workload import EXCEPTIONS
 from forescale.struct import asdict
 from forescale.validation.case import Case, InexpressibleError, Measured, RowSpec
 from forescale.validation.published import Speed
@@ -101,7 +102,9 @@ def _read(case: Case, row: Row, reading: ParsedFile) -> Case:
     if model is None or reading.strategy is None or workload is None or reading.framework is None:
         raise InexpressibleError("its flags describe no whole run")
     cluster = load_cluster(_platform(row)["cluster"], reading.strategy.num_devices)
-    stated = RowSpec(framework=reading.framework, strategy=reading.layout_fields, workload=asdict(workload))
+    run = asdict(workload)
+    run["precision"] = {name: value for name, value in run["precision"].items() if name not in EXCEPTIONS}
+    stated = RowSpec(framework=reading.framework, strategy=reading.layout_fields, workload=run)
     layout, workload = stated.trained(model, cluster)
     notes = [*reading.notes, *(f"unknown flag {flag} left out" for flag in reading.unknown)]
     if not case.core:

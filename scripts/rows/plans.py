@@ -148,10 +148,14 @@ def model_values(model: Model) -> dict[str, Any]:
     return ({"base": model.name} if base else {}) | changed
 
 
+UNSTATED = ("traced", "traces", "wide")
+"""Fields of models that no row has: those of traces, and the layers that `Precision` marks."""
+
+
 def _untraced(value: Any) -> Any:  # noqa: ANN401 (JSON)
-    """Return the fields of models without those of traces, which no row has."""
+    """Return the fields of models without `UNSTATED`."""
     if isinstance(value, Mapping):
-        return {name: _untraced(part) for name, part in value.items() if name not in ("traced", "traces")}
+        return {name: _untraced(part) for name, part in value.items() if name not in UNSTATED}
     return [_untraced(part) for part in value] if isinstance(value, list | tuple) else value
 
 

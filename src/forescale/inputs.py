@@ -41,7 +41,7 @@ from forescale.spec.groups import group_of
 from forescale.spec.layout import Layout, settled
 from forescale.spec.model import Model
 from forescale.spec.traced_constraints import SPLITS, has_plain_adapters, splits_blocks
-from forescale.spec.workload import Trainable, Workload
+from forescale.spec.workload import STORAGE_BYTES, Trainable, Workload
 from forescale.struct import Struct
 from forescale.time.blocks import BlockCosts, PricedModel, price_model
 from forescale.time.data_parallel import DataTraffic, data_traffic, free_traffic
@@ -171,7 +171,7 @@ def _without_batch(question: Question, batch: int) -> Question:
 
 @lru_cache(maxsize=KEPT)
 def _prepared(question: Question, recorded: bool) -> tuple[Question, Evaluated]:
-    question = recorded_question(question)
+    question = with_wide_layers(recorded_question(question))
     model, cluster, workload = question.model, question.cluster, question.workload
     layout = settled(question.layout, cluster.domain)
     degrees, choices = split_layout(layout, domain=cluster.domain)
@@ -195,6 +195,19 @@ def _prepared(question: Question, recorded: bool) -> tuple[Question, Evaluated]:
     inputs = ready.under(setting, built.under(choices.recompute))
     known = Evaluated(setting=setting, inputs=inputs, plan=plan, priced=built)
     return question.with_layout(layout), known
+
+
+def with_wide_layers(question: Question) -> Question:
+    """Return a question whose model marks the layers at its ends that an 8- or 4-bit recipe leaves alone."""
+    types, model = question.workload.precision, question.model
+    first, last = types.first_wide_layers, model.num_layers - types.last_wide_layers
+    if not types.is_narrow or (first == 0 and last == model.num_layers):
+        return question
+    layers = tuple(
+        replace(layer, wide=True) if place < first or place >= last else layer
+        for place, layer in enumerate(model.layers)
+    )
+    return replace(question, model=replace(model, layers=layers))
 
 
 def recorded_question(question: Question) -> Question:
@@ -313,11 +326,16 @@ def pricing_between(
 ) -> Pricing:
     """Return what prices candidates with these communicators."""
     routed = question.model.moe if DISPATCHERS[choices.dispatcher].sends_once else None
+    row_bytes = 0.0
+    if routed is not None:
+        width = float(routed.latent_size or question.model.hidden_size)
+        row_bytes = width * STORAGE_BYTES[question.workload.precision.activations]
     return Pricing(
         models=question.costs.models(
             question.cluster,
             software_of(question.model, choices),
             routed=routed,
+            row_bytes=row_bytes,
             dispatcher=choices.dispatcher,
             run=run,
         ),

@@ -57,6 +57,33 @@ def test_mamba_projects_its_input_with_one_product():
         assert columns == 2 * INNER + 2 * STATE + 32 + small.dense().hidden_size
 
 
+def moved(micro_batch_size: int) -> dict[str, tuple[float, float]]:
+    """Return bytes per token and number in bf16 that elementwise kernels move, forward and backward."""
+    degrees, choices = split_layout(Layout(sp=False, micro_batch_size=micro_batch_size))
+    rules = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=TOKENS)
+    block = layer_block(small.dense(), Layer(attention=MAMBA, ffn=None, num_norms=1), rules)
+    return {
+        operator.name: tuple(
+            sum(float(item.bytes_moved) for item in work if isinstance(item, Elementwise))
+            / (2.0 * TOKENS * micro_batch_size)
+            for work in (operator.forward, operator.backward_input)
+        )
+        for operator in block.operators
+    }
+
+
+def test_the_scan_of_mamba_gates_its_output_and_replays_its_convolution():
+    """ssd_combined.py: gate and norm are kernels of their own, and backward runs the convolution again."""
+    assert moved(1)["attention.gated_norm"] == (4 * INNER, 8 * INNER)
+    assert moved(1)["attention.convolution"] == (2 * (INNER + 2 * STATE), 5 * (INNER + 2 * STATE))
+
+
+@pytest.mark.parametrize(("micro_batch_size", "copies"), [(1, 0.0), (2, 1.0), (4, 1.0)])
+def test_several_sequences_are_copied_batch_first(micro_batch_size, copies):
+    both = 2.0 * (3 * INNER + 2 * STATE + 32) * copies
+    assert moved(micro_batch_size)["attention.batch_first"] == (both, both)
+
+
 def test_separate_kernels_keep_the_convolved_inputs_too():
     """flash-linear-attention: the convolution keeps its input, the recurrence queries, keys and values."""
     result = kept(replace(MAMBA, fused_scan=False))

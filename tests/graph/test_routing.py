@@ -12,17 +12,17 @@ from forescale.errors import SpecError
 from forescale.graph.counts import block_flops
 from forescale.graph.layer import layer_block
 from forescale.graph.moe import possible_imbalance
-from forescale.graph.ops import Collective, GroupedGemm
+from forescale.graph.ops import Collective, Elementwise, GroupedGemm
 from forescale.graph.recompute import keep
 from forescale.graph.sharding import ShardingRules, split_layout
 from forescale.project import project
-from forescale.spec import Layout, Precision, Recompute, Routing
+from forescale.spec import Kernels, Layout, Precision, Recompute, Routing
 
 TOKENS, TOP_K, EXPERTS, HIDDEN = 512, 4, 16, 1024
 BALANCED = Routing()
 
 
-def block(routing: Routing = BALANCED, **degrees: int):
+def block(routing: Routing = BALANCED, **degrees: object):
     strategy = Layout(**{"sp": False, "ep": 4, "dp_shard": 4, **degrees}, routing=routing)
     numbers, choices = split_layout(strategy)
     layout = ShardingRules(degrees=numbers, choices=choices, precision=Precision(), seq_len=float(TOKENS))
@@ -47,6 +47,38 @@ def test_balanced_and_dropless_every_copy_travels_and_as_many_arrive():
     assert rows(plain, "moe.permuted") == rows(plain, "moe.dispatched") == TOKENS * TOP_K
     assert exchanged(plain, "moe.dispatch") == exchanged(plain, "moe.combine") == TOKENS * TOP_K
     assert products(plain) == {TOKENS * TOP_K}
+
+
+def test_hybrid_ep_gathers_the_routing_map_in_its_dispatch():
+    counted, mapped = (block(dispatcher=name) for name in ("deepep", "hybridep"))
+    assert "moe.count" in {operator.name for operator in counted.operators}
+    assert "moe.count" not in {operator.name for operator in mapped.operators}
+    dispatch = next(operator for operator in mapped.operators if operator.name == "moe.dispatch")
+    kinds = [type(item) for item in dispatch.forward]
+    assert kinds == [Collective, Elementwise, Collective]
+    gather, read, rows_sent = dispatch.forward
+    assert gather.kind == "all_gather"
+    assert gather.num_bytes == read.bytes_moved == TOKENS * EXPERTS * 4
+    assert (rows_sent,) == dispatch.backward_input
+
+
+def test_an_unfused_router_moves_its_logits_more_often():
+    def of_router(**kernels: bool):
+        operators = {
+            item.name: item for item in block(kernels=Kernels(**kernels), dispatcher="deepep").operators
+        }
+        return operators["moe.top_k"], operators.get("moe.router.wide")
+
+    logits = TOKENS * EXPERTS * 4.0
+    (fused, absent), (plain, wide) = of_router(), of_router(fused_router=False, wide_router=True)
+    assert "moe.router.wide" not in {
+        item.name for item in block(kernels=Kernels(wide_router=True), dispatcher="all_to_all").operators
+    }
+    assert [item.forward[0].bytes_moved / logits for item in (fused, plain)] == [4.0, 58.0]
+    assert [item.backward_input[0].bytes_moved / logits for item in (fused, plain)] == [4.0, 15.0]
+    assert [item.forward[0].kernels for item in (fused, plain)] == [6.0, 30.0]
+    assert absent is None
+    assert wide.backward_input[0].bytes_moved == 16.0 * TOKENS * HIDDEN
 
 
 def test_the_fullest_rank_receives_more_than_it_sends():

@@ -276,20 +276,23 @@ class Costs:
         software: str | None,
         *,
         routed: MoeFfn | None = None,
+        row_bytes: float = 0.0,
         dispatcher: str = "",
         run: RunFactors | None = None,
     ) -> CostModels:
         """Return the models of a cluster under one software stack, or under a `run` that loses something else.
 
-        `routed` and `dispatcher` are as in `collective_model`. Equal questions get the same models, with what these
-        have worked out.
+        `routed`, `row_bytes` and `dispatcher` are as in `collective_model`. Equal questions get the same models, with
+        what these have worked out.
         """
         if run is None:
-            return _models_of(self, cluster, software, routed, dispatcher)
+            return _models_of(self, cluster, software, routed, row_bytes, dispatcher)
         return CostModels(
             run=run,
             compute=self.compute_model(cluster.device, run),
-            collectives=self.collective_model(cluster, routed=routed, dispatcher=dispatcher),
+            collectives=self.collective_model(
+                cluster, routed=routed, row_bytes=row_bytes, dispatcher=dispatcher
+            ),
             anchor=self.anchor,
         )
 
@@ -305,24 +308,32 @@ class Costs:
         return self.measurements.compute(model, run) if choice.measured and self.measurements else model
 
     def collective_model(
-        self, cluster: Cluster, *, routed: MoeFfn | None = None, dispatcher: str = ""
+        self,
+        cluster: Cluster,
+        *,
+        routed: MoeFfn | None = None,
+        row_bytes: float = 0.0,
+        dispatcher: str = "",
     ) -> CollectiveModel:
         """Return the model that prices collectives on `cluster`.
 
-        With `routed` experts tokens travel to them without duplicates, by the kernels of `dispatcher`; timed
-        all-to-alls are then no measure.
+        With `routed` experts tokens travel to them without duplicates, as rows of `row_bytes`, by the kernels of
+        `dispatcher`; timed all-to-alls are then no measure.
         """
         base = AlphaBeta.from_cluster(cluster, own=tuple(self.links))
         model: CollectiveModel = base
         if routed is not None:
             from forescale.cost.collectives.expert_exchange import ExpertExchange, copy_rate, link_shares
+            from forescale.spec.dispatchers import shares_routing
 
             groups = {"num_groups": routed.num_groups, "top_groups": routed.top_groups}
+            beside = shares_routing(dispatcher) and row_bytes > 0.0
             model = ExpertExchange(
                 base=base,
                 top_k=routed.top_k,
                 copy_rate=copy_rate(dispatcher, cluster.device.vendor),
                 link_shares=link_shares(dispatcher, cluster.device.vendor),
+                probabilities=(float(routed.num_experts), row_bytes) if beside else None,
                 **groups,
             )
         if self.measurements is None:
@@ -332,10 +343,17 @@ class Costs:
 
 @lru_cache(maxsize=64)
 def _models_of(
-    costs: Costs, cluster: Cluster, software: str | None, routed: MoeFfn | None, dispatcher: str
+    costs: Costs,
+    cluster: Cluster,
+    software: str | None,
+    routed: MoeFfn | None,
+    row_bytes: float,
+    dispatcher: str,
 ) -> CostModels:
     run = costs.run_factors(cluster.device, software)
-    models = costs.models(cluster, software, routed=routed, dispatcher=dispatcher, run=run)
+    models = costs.models(
+        cluster, software, routed=routed, row_bytes=row_bytes, dispatcher=dispatcher, run=run
+    )
     compute, known, operators = _compute_of(costs, cluster.device, software)
     return msgspec.structs.replace(models, compute=compute, known=known, operators=operators)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from msgspec.structs import replace
+
 from forescale.errors import conflicts
 from forescale.formula import formula
 from forescale.graph.attention import ATTENTIONS
@@ -37,17 +39,24 @@ def padded_vocab(*, vocab_size: Numeric, multiple: Numeric, tp: Numeric) -> Nume
 def layer_block(model: Model, layer: Layer, sharding: ShardingRules) -> Block:
     """Return one decoder layer: norm, attention, add; norm, feed-forward, add."""
     b = Builder(sharding=sharding)
+    with b.widened(wide=layer.wide):
+        return _layer(b, model, layer)
+
+
+def _layer(b: Builder, model: Model, layer: Layer) -> Block:
+    sharding = b.sharding
     local, h = sharding.tokens("residual"), float(model.hidden_size)
     stream = b.tensor("input", local * h)
     num_inner = (layer.attention is not None) + (layer.ffn is not None)
     post_norms = layer.num_norms > num_inner
     if layer.attention is not None:
         source = stream
-        if layer.num_norms:
-            narrow = not _several_linears(layer)
-            source = _norm(b, model, "attention.norm", stream, "attention.input", narrow=narrow)
-        result = b.tensor("attention.result", local * h)
-        ATTENTIONS[type(layer.attention)](b, model, layer.attention, source=source, result=result)
+        with b.widened(wide="attention" in sharding.precision.wide_modules and not layer.attention.recurrent):
+            if layer.num_norms:
+                narrow = not _several_linears(layer)
+                source = _norm(b, model, "attention.norm", stream, "attention.input", narrow=narrow)
+            result = b.tensor("attention.result", local * h)
+            ATTENTIONS[type(layer.attention)](b, model, layer.attention, source=source, result=result)
         stream = _join(b, model, "attention", stream, result, post_norm=post_norms)
     if layer.ffn is not None:
         own_norm = not layer.parallel or layer.num_norms > 1 or layer.attention is None
@@ -79,6 +88,7 @@ def block_name(layer: Layer) -> str:
     if layer.traced:
         return layer.traced
     name = "no-attention" if layer.attention is None else layer.attention.block_name
+    name = f"wide {name}" if layer.wide else name
     return f"{name}+{'moe' if isinstance(layer.ffn, MoeFfn) else 'dense' if layer.ffn else 'no-ffn'}"
 
 
@@ -274,8 +284,12 @@ def mtp_block(
     `known` and `head` are the model's layers and its head, where they are built already.
     """
     kind = model.mtp_layer or model.layers[-1]
+    wide = "mtp" in sharding.precision.wide_modules
+    kind = replace(kind, wide=wide)
     inner = known.get(kind) or layer_block(model, kind, sharding)
     b = Builder(sharding=sharding)
+    if wide:
+        b.sharding = sharding.widened
     local, h = sharding.tokens("residual"), float(model.hidden_size)
     stream = b.tensor("mtp.stream", local * h)
     b.tensor("mtp.embedding", local * h)

@@ -18,7 +18,7 @@ from forescale.graph.modules import (
     summing,
     widening,
 )
-from forescale.graph.operator import Builder, Names
+from forescale.graph.operator import Builder, Names, Work
 from forescale.graph.ops import Collective, CollectiveKind, Elementwise, GroupedGemm
 from forescale.graph.sharding import Extent
 from forescale.numeric import Numeric, ceil, maximum, minimum
@@ -64,6 +64,9 @@ def more(*, sent: Numeric, received: Numeric) -> Numeric:
 
 SENT_COUNT_BYTES = 8.0
 """Bytes of one count of tokens."""
+ROUTING_MAP_BYTES = 1.0
+"""Bytes of one entry of a routing map: whether a token goes to an expert (HybridEP, executor.cu:
+allgather_routing_map)."""
 ROW_MAP_BYTES = 4.0
 """Permutations keep one int32 index per moved row."""
 
@@ -122,11 +125,13 @@ def _routed(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: str
     local, latent = b.sharding.tokens("residual"), float(spec.latent_size)
     whole: Extent = ("hidden", hidden)
     narrow: Extent = ("rank", latent)
-    down = b.tensor("moe.latent", local * latent)
-    linear(b, "moe.latent_down", source=source, result=down, rows=local, inputs=whole, outputs=narrow)
-    back = b.tensor("moe.latent_result", local * latent, b.sharding.linear_input_bytes)
+    down, wide = b.tensor("moe.latent", local * latent), "latent" in b.sharding.precision.wide_modules
+    with b.widened(wide=wide):
+        linear(b, "moe.latent_down", source=source, result=down, rows=local, inputs=whole, outputs=narrow)
+        back = b.tensor("moe.latent_result", local * latent, b.sharding.linear_input_bytes)
     _experts(b, spec, hidden=latent, source=down, result=back)
-    linear(b, "moe.latent_up", source=back, result=result, rows=local, inputs=narrow, outputs=whole)
+    with b.widened(wide=wide):
+        linear(b, "moe.latent_up", source=back, result=result, rows=local, inputs=narrow, outputs=whole)
 
 
 def _own_tokens(b: Builder) -> Numeric:
@@ -287,8 +292,13 @@ def _dispatch(
     _permute(b, "moe.permute", source, permuted, moved=2.0 * sent * row * _copied_here(b), rows=entries)
     here = b.tensor("moe.arrived", arrived * hidden * both)
     moved = more(sent=sent, received=arrived) * hidden
-    _count(b, spec)
-    _travel(b, "moe.dispatch", elements=moved, source=permuted, result=here, narrow="forward")
+    routing = _routing(b, spec)
+    inside = DISPATCHERS[sharding.choices.dispatcher].shares_routing  # gathered by the call that dispatches
+    if not inside:
+        b.operator("moe.count", forward=(routing,))
+    read = Elementwise(bytes_moved=routing.num_bytes, family="permute", called=False)
+    first = (routing, read) if inside else ()
+    _travel(b, "moe.dispatch", elements=moved, source=permuted, result=here, narrow="forward", first=first)
     gathered = b.tensor("moe.gathered", received * hidden)
     _over_etp(b, "moe.dispatch_etp", here, gathered, received * row, forward="all_gather")
     dispatched = b.tensor("moe.dispatched", received * hidden, sharding.expert_input_bytes)
@@ -296,10 +306,12 @@ def _dispatch(
     _permute(b, "moe.sort", gathered, dispatched, moved=2.0 * received * row * either, called=called)
 
 
-def _count(b: Builder, spec: MoeFfn) -> None:
-    """Append the exchange of how many tokens each rank sends to each expert (Megatron-LM: int64)."""
-    counts = spec.num_experts * SENT_COUNT_BYTES * b.sharding.degrees.ep
-    b.operator("moe.count", forward=(Collective(kind="all_gather", axis="ep", num_bytes=counts),))
+def _routing(b: Builder, spec: MoeFfn) -> Collective:
+    """Return the exchange of how many tokens each rank sends to each expert (Megatron-LM: int64), or of the map."""
+    entries = spec.num_experts * b.sharding.degrees.ep
+    shared = DISPATCHERS[b.sharding.choices.dispatcher].shares_routing
+    size = _own_tokens(b) * ROUTING_MAP_BYTES if shared else SENT_COUNT_BYTES
+    return Collective(kind="all_gather", axis="ep", num_bytes=entries * size)
 
 
 def _travel(
@@ -310,14 +322,18 @@ def _travel(
     source: str,
     result: str,
     narrow: Literal["forward", "backward"],
+    first: Work = (),
 ) -> None:
-    """Append an all-to-all over ep and its mirror; one of them is in 8 bits where the routing says so."""
+    """Append an all-to-all over ep, behind what comes `first`, and its mirror.
+
+    One of both is in 8 bits where the routing says so.
+    """
     wide = elements * b.sharding.element_bytes
     small = elements * FP8_ROW_BYTES if b.sharding.choices.routing.dispatch == "fp8" else wide
     there, back = (small, wide) if narrow == "forward" else (wide, small)
     b.operator(
         name,
-        forward=(Collective(kind="all_to_all", axis="ep", num_bytes=there),),
+        forward=(*first, Collective(kind="all_to_all", axis="ep", num_bytes=there)),
         backward_input=(Collective(kind="all_to_all", axis="ep", num_bytes=back),),
         reads=(source,),
         writes=(result,),
@@ -442,6 +458,18 @@ def _quantised(
     return of_input, of_gradient
 
 
+FUSED_ROUTER = ((4.0, 6.0), (4.0, 6.0))
+"""Times that a router's logits in fp32 are read or written, and kernels, forward and backward."""
+UNFUSED_ROUTER = ((58.0, 30.0), (15.0, 15.0))
+"""The same of PyTorch's operators (Megatron-LM, moe_utils.py: topk_routing_with_score_function,
+compute_routing_scores_for_aux_loss): scores with bias (4), the map and the probabilities scattered into zeros (9),
+scores of the loss with their map and sums (13), and two top-k, each of which reads 32-bit keys for every 2 of their
+bits (16 times, PyTorch: SortingRadixSelect.cuh); backward gradients of both scores scattered into zeros, normalised and
+added."""
+WIDE_ROUTER_BYTES = 16.0
+"""Bytes per input in 16 bits that gradients of a router in fp32 move beyond those in 16 bits (Megatron-LM,
+moe_utils.py: RouterGatingLinearFunction): the input widened (2 + 4) and read so (2), its gradient written so (2) and
+narrowed (4 + 2)."""
 ROUTER_COUNT_BYTES = 4.0
 """Counts of tokens are summed in fp32 (Megatron-LM, transformer/moe/moe_utils.py)."""
 
@@ -462,18 +490,23 @@ def router(b: Builder, spec: MoeFfn, *, hidden: float, source: str) -> None:
         bias=spec.router_bias,
         narrow=False,
     )
+    if b.sharding.choices.kernels.wide_router and DISPATCHERS[b.sharding.choices.dispatcher].sends_once:
+        copies = Elementwise(bytes_moved=WIDE_ROUTER_BYTES * local * hidden, family="cast", kernels=2.0)
+        b.operator("moe.router.wide", backward_input=(copies,), reads=(logits,))
     if spec.score_bias:
         b.parameter("moe.score_bias", ("rank", experts))
-    size = 4.0 * b.bytes_of(logits)
-    elementwise(
-        b,
+    fused, size = b.sharding.choices.kernels.fused_router, b.bytes_of(logits)
+    forward, backward = (
+        Elementwise(bytes_moved=passes * size, kernels=kernels)
+        for passes, kernels in (FUSED_ROUTER if fused else UNFUSED_ROUTER)
+    )
+    b.operator(
         "moe.top_k",
+        forward=(forward,),
+        backward_input=(backward,),
         reads=(logits,),
         writes=(probabilities,),
         saves=(probabilities,),
-        forward_bytes=size,
-        backward_bytes=size,
-        kernels=6.0,
     )
     if b.sharding.choices.routing.balance == "aux_loss":
         _counts(b, spec, source=probabilities)

@@ -141,11 +141,27 @@ class Builder:
     """Collects one block. Mutable only while the block is being written down."""
 
     sharding: ShardingRules
+    """Rules of what is written down next."""
     part: Part = "attention"
     modules: tuple[Module, ...] = ()
     operators: list[Operator] = field(default_factory=list)
     tensors: dict[str, Tensor] = field(default_factory=dict)
     parameters: list[Parameter] = field(default_factory=list)
+    rules: ShardingRules = field(init=False)
+    """Rules of the whole block."""
+
+    def __post_init__(self) -> None:
+        """Keep the rules of the block."""
+        self.rules = self.sharding
+
+    @contextmanager
+    def widened(self, *, wide: bool) -> Iterator[None]:
+        """Leave the products of the `with` body in the type of activations."""
+        outer = self.sharding
+        if wide:
+            self.sharding = outer.widened
+        yield
+        self.sharding = outer
 
     @contextmanager
     def module(self, name: Module) -> Iterator[None]:
@@ -207,6 +223,8 @@ class Builder:
             local = local * (size / split)
         shape = tuple(size for _, size in dims)
         frozen, matrix = self.frozen and not adapter, len(dims) > 1
+        if self.sharding is not self.rules:
+            more["narrow"] = False
         self.parameters.append(
             Parameter(
                 name=name,

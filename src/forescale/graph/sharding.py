@@ -308,6 +308,12 @@ class ShardingRules:
         return STORAGE_BYTES[self.precision.activations]
 
     @property
+    def widened(self) -> ShardingRules:
+        """Return the same rules where products stay in the type of activations."""
+        types = replace(self.precision, compute=self.precision.activations, recipe="none")
+        return replace(self, precision=types) if self.precision.is_narrow else self
+
+    @property
     def wide_type(self) -> str:
         """Compute type of products that 8-bit recipes leave alone: that of the activations."""
         return self.precision.activations if self.precision.is_narrow else self.precision.compute

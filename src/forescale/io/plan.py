@@ -19,7 +19,7 @@ from forescale.positions import says_lines
 from forescale.question import Note
 from forescale.schedule.library import family
 from forescale.spec.option import Declared
-from forescale.spec.workload import Precision
+from forescale.spec.workload import EXCEPTIONS, Precision
 from forescale.units import length_of
 
 REPLAYS = {"modules": ("selective",), "policy": ("policy",), "num_layers": ("selective", "full", "policy")}
@@ -93,7 +93,7 @@ def check_names(values: Mapping[str, Any], where: str) -> None:
         raise wrong_type("precision", precision, "a table ([precision])").at(f"{where}, workload")
     for table in (precision, values.get("precision", {})):
         for name, value in table.items() if isinstance(table, Mapping) else ():
-            if isinstance(value, Mapping | list):
+            if isinstance(value, Mapping | list) and name not in EXCEPTIONS:
                 raise wrong_type(f"precision.{name}", value, "a name").at(f"{where}, workload")
 
 

@@ -25,6 +25,7 @@ from forescale.spec.phrases import recompute
 from forescale.spec.proposal import Constraint, Proposal, violated
 from forescale.spec.recipes import active_width, kind_of, settings_of
 from forescale.spec.space import Space, default_recompute
+from forescale.spec.workload import EXCEPTIONS
 from forescale.time.step import step_seconds
 
 SAME_WIDTH = 0.1
@@ -132,10 +133,14 @@ def recipe_notes(
         text = f"{unnamed}unspecified settings use the defaults of {framework.label}"
         return (Note(topic="framework", text=text),) if unnamed else ()
     settings, dropped = settings_of(recipe, model, layout)
-    filled = ", ".join(f"{name} {_short(value)}" for name, value in settings.items() if name not in layout)
+    compute, given = framework.compute_of(workload), dict(workload.get("precision") or {})
+    types = recipe.types(compute)
+    wide = {name: types[name] for name in EXCEPTIONS if name in types and name not in given}
+    open_settings = {name: value for name, value in settings.items() if name not in layout}
+    filled = ", ".join(f"{name} {_short(value)}" for name, value in {**open_settings, **wide}.items())
     if not filled and named:
         return ()
-    name = recipe.name(framework.compute_of(workload))
+    name = recipe.name(compute)
     text = f"{unnamed}open settings follow the recipe {name} of {framework.label}: {filled or 'none apply'}"
     left_out = [name for name in dropped if name.partition(".")[0] not in layout]
     if left_out:

@@ -24,6 +24,10 @@ class DispatcherKind(Kind, frozen=True, kw_only=True):
     each expert by an all-to-all of the communication library."""
     sorts_by_expert: bool
     """Whether dispatch and combine also sort the rows by expert, so that the framework runs no kernel for it."""
+    shares_routing: bool = False
+    """Whether every rank gathers the routing map of all ranks (a byte per token and expert) and reads it, and each row
+    that is dispatched takes the probabilities of all experts (fp32) along, as do their gradients on the way back.
+    Otherwise ranks exchange the number of tokens per expert."""
 
 
 ALL_TO_ALL = DispatcherKind(
@@ -42,8 +46,14 @@ HYBRIDEP = DispatcherKind(
     name="hybridep",
     sends_once=True,
     sorts_by_expert=True,
+    shares_routing=True,
     frameworks={"torchtitan": ("hybridep",), "megatron": ("hybridep",)},
 )
 DISPATCHERS: Mapping[Dispatcher, DispatcherKind] = {
     kind.name: kind for kind in (ALL_TO_ALL, DEEPEP, HYBRIDEP)
 }
+
+
+def shares_routing(name: str) -> bool:
+    """Say whether rows of a dispatcher take probabilities along; a name that is none does not."""
+    return any(kind.shares_routing for kind in DISPATCHERS.values() if kind.name == name)

@@ -172,7 +172,7 @@ class Framework:
         """Return what the framework does of a layout where its words are silent, and all types; no batch changes it."""
         recipe = self.recipe(layout, {"precision": table, "seq_len": seq_len}, model, cluster)
         advised = {} if recipe is None else settings_of(recipe, model, layout)[0]
-        states = {} if recipe is None else _table(recipe.workload, "precision")
+        states = {} if recipe is None else recipe.types(self.compute_of({"precision": table}))
         types = {**self._types(table, sharded=layout.get("zero") != 0), **states, **table}
         recompute = _table(layout, "recompute") or _table(advised, "recompute")
         early = recompute.get("granularity") == "full" and self.stops_early

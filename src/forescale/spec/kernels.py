@@ -55,6 +55,12 @@ class Kernels(SpecStruct, frozen=True, kw_only=True):
     GeGLU); False keeps them unweighted too."""
     weighted_ungated: bool = False
     """The same of activations without a gate (Megatron-Core's use_fused_weighted_squared_relu)."""
+    fused_router: bool = True
+    """Scores, top-k and the auxiliary loss of a router are a few kernels (Transformer Engine, under Megatron-Core's
+    moe_router_fusion); False takes PyTorch's operators one by one."""
+    wide_router: bool = False
+    """The gradients of a router's product are made in fp32, of a copy of its input, and narrowed (Megatron-Core's
+    moe_router_dtype fp32, which DeepEP and HybridEP need)."""
     limits_within: bool = True
     """The activation of experts clamps its input itself where the model limits it; False clamps and joins gate and
     value in kernels before (Megatron-Core)."""

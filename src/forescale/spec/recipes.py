@@ -16,7 +16,7 @@ from forescale.spec.attention import FullAttention, LatentAttention
 from forescale.spec.cluster import Cluster, Device
 from forescale.spec.model import DenseFfn, Model
 from forescale.spec.space import recompute_modules
-from forescale.spec.workload import NARROW
+from forescale.spec.workload import EXCEPTIONS, NARROW
 from forescale.struct import Struct
 
 Kind: TypeAlias = Literal["dense", "moe", "mla", "hybrid"]
@@ -60,6 +60,13 @@ class Recipe(Struct, frozen=True, kw_only=True):
     def name(self, compute: str) -> str:
         """Return the recipe's name for a compute type, or its last one."""
         return self.names.get(compute, list(self.names.values())[-1])
+
+    def types(self, compute: str) -> dict[str, Any]:
+        """Return its fields of `Precision`; products that it leaves in 16 bits are those of its own compute types."""
+        table = self.workload.get("precision", {})
+        return {
+            name: value for name, value in table.items() if name not in EXCEPTIONS or compute in self.names
+        }
 
 
 def kind_of(model: Model) -> Kind:
@@ -183,6 +190,12 @@ def settings_of(
     ]
     for name in dropped:
         del settings[name]
+    if "dispatcher" in dropped and "kernels" in settings:
+        settings["kernels"] = {
+            name: value for name, value in settings["kernels"].items() if name != "wide_router"
+        }
+        if not settings["kernels"]:
+            del settings["kernels"]
     if "routing" in dropped and settings.get("graphs") == "full":
         settings["graphs"] = "partial"
         dropped.append("graphs")

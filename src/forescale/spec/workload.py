@@ -22,6 +22,9 @@ ComputeType: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8",
 StorageType: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8"]
 MasterType: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8", "none"]
 FrozenType: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8", "int8", "nf4", "nf4_double"]
+WideModule: TypeAlias = Literal["attention", "latent", "mtp"]
+EXCEPTIONS = ("wide_modules", "first_wide_layers", "last_wide_layers")
+"""Fields of `Precision` that leave products in the type of activations."""
 Reference: TypeAlias = Literal["none", "copy", "shared"]
 FrozenPart: TypeAlias = Literal["embedding", "attention", "ffn", "moe", "norm", "head", "vision", "projector"]
 FROZEN_PARTS: tuple[FrozenPart, ...] = get_args(FrozenPart)
@@ -110,6 +113,14 @@ class Precision(SpecStruct, frozen=True, kw_only=True):
     """Type of weights that are not trained; None is that of `parameters`. What is narrower than 16 bits holds the
     matrices of layers, which every product makes wide again; embedding, head, norms and biases stay in the type
     of activations (QLoRA)."""
+
+    wide_modules: tuple[WideModule, ...] = ()
+    """Modules whose products stay in the type of activations under an 8- or 4-bit recipe: attention with scores,
+    the projections to and from the space of routed experts, and layers that predict further tokens."""
+    first_wide_layers: OptionalExtent = 0
+    """Layers at the start whose products stay in the type of activations (num_layers_at_start_in_bf16)."""
+    last_wide_layers: OptionalExtent = 0
+    """The same at the end (num_layers_at_end_in_bf16)."""
 
     def __post_init__(self) -> None:
         """Refuse block scales of one kind with products of another; wider types have no use for a recipe."""

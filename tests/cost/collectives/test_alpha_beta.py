@@ -193,6 +193,29 @@ def test_hybrid_ep_reaches_more_of_a_link_than_all_to_alls_do():
     assert direct < 0.92 * plain, "and plain has none of the copies that leave an all-to-all 0.60"
 
 
+@pytest.mark.parametrize(("cluster", "ranks", "domain"), [("gb300-nvl72", 64, 64), ("b200", 64, 8)])
+def test_rows_take_the_probabilities_of_an_nvlink_domain_along(cluster, ranks, domain):
+    """A row of 1,024 numbers in bf16, and a probability in fp32 for each of 512 experts, in one of both messages."""
+    base = AlphaBeta.from_cluster(load_cluster(cluster, ranks))
+    plain, beside = (
+        ExpertExchange(base=base, top_k=22, probabilities=item).exchange(Group(size=float(ranks))).lines[0]
+        for item in (None, (512.0, 2048.0))
+    )
+    assert beside.fixed == plain.fixed
+    ratio = beside.seconds_per_byte / plain.seconds_per_byte
+    assert ratio == pytest.approx(1.0 + 4.0 * 512.0 * domain / ranks / 2048.0 / 2.0)
+
+
+def test_a_routing_map_is_written_to_all_ranks_where_that_is_faster():
+    """Rings of 64 ranks wait 63 times; between nodes they send a part once to each node, direct writes 8 times."""
+    args = {"kind": "all_gather", "num_bytes": 67e6, "group": Group(size=64.0)}
+    for cluster, direct in (("gb200-nvl72", True), ("b200", False)):
+        base = AlphaBeta.from_cluster(load_cluster(cluster, 64))
+        model = ExpertExchange(base=base, top_k=8, probabilities=(256.0, 14336.0))
+        assert (model.seconds(**args) < 0.5 * base.seconds(**args)) == direct
+        assert direct or model.seconds(**args) == pytest.approx(base.seconds(**args))
+
+
 def test_deepseek_sends_a_token_to_at_most_4_nodes():
     base = AlphaBeta.from_cluster(load_cluster("h100-sxm", 512))
     free, limited = (

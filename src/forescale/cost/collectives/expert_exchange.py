@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
+
+from msgspec.structs import replace
 
 from forescale.cost.collectives.algorithms import Line, fixed_seconds
 from forescale.cost.collectives.alpha_beta import AlphaBeta, Lines
@@ -16,6 +18,7 @@ from forescale.graph.ops import CollectiveKind
 from forescale.numeric import Numeric, maximum, minimum
 from forescale.struct import Struct
 
+PROBABILITY_BYTES = 4.0
 _DEEPSEEK = "DeepSeek-AI 2024, DeepSeek-V3 technical report, arXiv:2412.19437"
 
 
@@ -42,12 +45,41 @@ def spread_seconds_per_byte(*, copies: Numeric, fan: Numeric, top_k: Numeric, ba
 
 
 @formula(
+    unit="1",
+    source="HybridEP, hybrid_ep_backend.cuh: rows of FORWARD_DISPATCH and BACKWARD_COMBINE take along a probability in "
+    "fp32 for every expert of the NVLink domain they go to, those of the two other messages none",
+)
+def probability_share(
+    *, num_experts: float, row_bytes: float, domain: Numeric, num_ranks: Numeric
+) -> Numeric:
+    """4·experts·domain/ranks/row bytes/2: bytes of probabilities over those of rows, on average of both messages."""
+    return PROBABILITY_BYTES * num_experts * domain / num_ranks / row_bytes / 2.0
+
+
+@formula(unit="s/byte", source="definition")
+def with_probabilities(*, seconds_per_byte: Numeric, share: Numeric) -> Numeric:
+    """Seconds per byte of rows · (1 + share)."""
+    return seconds_per_byte * (1.0 + share)
+
+
+@formula(
     unit="s/byte",
     source="DeepEP, csrc/kernels: a few SMs copy every row that is sent, device by device and node by node",
 )
 def copied_seconds_per_byte(*, copies: Numeric, top_k: Numeric, rate: float) -> Numeric:
     """copies/k/rate: of a token's k copies those that are sent, at what the kernel's SMs copy."""
     return copies / top_k / rate
+
+
+@formula(
+    unit="s/byte",
+    source="HybridEP, extension/allgather.cu: ranks write their parts of the routing map into the memory of all others",
+)
+def written_seconds_per_byte(
+    *, reach: Numeric, inner: Numeric, num_ranks: Numeric, bandwidth: Numeric
+) -> Numeric:
+    """(reach − inner)/ranks/b: the part of the whole map that comes over a tier."""
+    return (reach - inner) / num_ranks / bandwidth
 
 
 def copy_rate(dispatcher: str, vendor: str) -> float:
@@ -78,6 +110,8 @@ class ExpertExchange(Struct, frozen=True, kw_only=True):
     """Groups that a token's experts may lie in; 0 is all of them."""
     copy_rate: float = 0.0
     """byte/s that the kernel's SMs copy; 0 is no limit."""
+    probabilities: tuple[float, float] | None = None
+    """Experts, and bytes of a row, where rows take their probabilities along; None where they take none."""
     link_shares: tuple[tuple[str, float], ...] = ()
     """Share of links that the kernel reaches, by the name of their calibration; others as all-to-alls."""
 
@@ -91,7 +125,31 @@ class ExpertExchange(Struct, frozen=True, kw_only=True):
             self.base.within(group),
             _exchange_of_numbers if group.is_number else ExpertExchange.exchange,
         )
-        return lambda kind: exchange(self, group) if kind == "all_to_all" else others(kind)
+
+        def lines(kind: CollectiveKind) -> Any:  # noqa: ANN401 (lines of this model or of its base)
+            if kind == "all_to_all":
+                return exchange(self, group)
+            known = cast("Lines", others(kind))
+            if kind != "all_gather" or self.probabilities is None:
+                return known
+            ways = (*(replace(line, guess=None) for line in known.lines), self.gather(group))
+            return replace(known, lines=ways if known.lines else ())
+
+        return lines
+
+    def gather(self, group: Group) -> Line:
+        """Return the price of the gather of the routing map where every rank writes its part to all others."""
+        route = self.base.route(group)
+        beta: Numeric = 0.0
+        shares = dict(self.link_shares)
+        for leg in route.legs:
+            rate = leg.exchange_bandwidth * shares.get(leg.link.name, leg.link.exchange_efficiency)
+            share = written_seconds_per_byte(
+                reach=leg.reach, inner=leg.inner, num_ranks=route.num_ranks, bandwidth=rate
+            )
+            beta = maximum(beta, share)
+        fixed = fixed_seconds(launch=route.exchange_launch(), passes=1.0, latency=0.0)
+        return Line(label="routing_map", fixed=fixed, seconds_per_byte=beta)
 
     def exchange(self, group: Group) -> Lines:
         """Return the price of dispatch and combine; tiers and the SMs that copy work at the same time."""
@@ -110,6 +168,11 @@ class ExpertExchange(Struct, frozen=True, kw_only=True):
             sent = sent + copies * minimum(leg.reach / leg.inner - 1.0, 1.0)
         if self.copy_rate:
             beta = maximum(beta, copied_seconds_per_byte(copies=sent, top_k=self.top_k, rate=self.copy_rate))
+        if self.probabilities is not None and route.legs:
+            experts, row = self.probabilities
+            domain, ranks = route.legs[0].reach, route.num_ranks
+            share = probability_share(num_experts=experts, row_bytes=row, domain=domain, num_ranks=ranks)
+            beta = with_probabilities(seconds_per_byte=beta, share=share)
         fixed = fixed_seconds(launch=route.exchange_launch(), passes=1.0, latency=0.0)
         line = Line(label="expert_exchange", fixed=fixed, seconds_per_byte=beta)
         return Lines(num_ranks=route.num_ranks, lines=(line,))

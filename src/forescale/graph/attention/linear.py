@@ -10,7 +10,7 @@ from forescale.graph.modules import elementwise, gather_sequence, linear, linear
 from forescale.graph.operator import Builder, Work
 from forescale.graph.ops import AttentionCore, Elementwise, Gemm
 from forescale.graph.sharding import Extent, ShardingRules
-from forescale.numeric import Numeric
+from forescale.numeric import Numeric, minimum
 from forescale.spec.attention import LinearAttention
 from forescale.spec.model import Model
 
@@ -39,6 +39,8 @@ def linear_attention(b: Builder, model: Model, spec: LinearAttention, *, source:
     adapters(b, "attention", parts, source=gathered, saved=source, rows=tokens, inputs=("hidden", h))
     if spec.num_head_parameters:
         b.parameter("attention.head_parameters", ("heads", float(spec.num_heads * spec.num_head_parameters)))
+    if spec.fused_scan:
+        _batch_first(b, total=total, values=values)
     _convolution(b, spec, keys=keys, values=values)
     output = _output_norm(b, spec, _core(b, spec, values=values), values=values)
     inner: Extent = ("heads", values)
@@ -121,6 +123,17 @@ def _decay(
         _project(b, "attention.decay_up", low, low, inputs=rank, outputs=("heads", keys))
 
 
+def _batch_first(b: Builder, *, total: float, values: float) -> None:
+    """Append the copies of a scan's inputs and output where a micro-batch has several sequences.
+
+    Its kernels take a batch of sequences, and tokens lie sequence first (Megatron-LM, mamba_mixer.py: _ssm_training).
+    """
+    several = minimum(b.sharding.degrees.micro_batch_size - 1.0, 1.0)
+    elements = b.sharding.tokens("sequence") * (total + values) / b.sharding.split("heads")
+    work = Elementwise(bytes_moved=2.0 * several * elements * b.sharding.element_bytes, kernels=2.0 * several)
+    b.operator("attention.batch_first", forward=(work,), backward_input=(work,))
+
+
 def _convolution(b: Builder, spec: LinearAttention, *, keys: float, values: float) -> None:
     if not spec.conv_kernel:
         return
@@ -138,10 +151,17 @@ def _convolution(b: Builder, spec: LinearAttention, *, keys: float, values: floa
         writes=inputs,
         saves=() if spec.fused_scan else QKV,
         forward_bytes=moved,
-        backward_bytes=2.0 * moved,
+        backward_bytes=(REPLAYED_CONVOLUTION if spec.fused_scan else 2.0) * moved,
     )
 
 
+REPLAYED_CONVOLUTION = 2.5
+"""Backward over forward of a convolution that is run again in backward: 2 of 5 passes (mamba_ssm, ssd_combined.py:
+MambaSplitConv1dScanCombinedFn); else input and gradient read and written."""
+GATED_PASSES = (4.0, 8.0)
+"""Times that values are read or written, forward and backward, where the scan gates its output and a norm follows
+(mamba_ssm, ssd_combined.py and layernorm_gated.py): the gate read and the output without it written (2), the norm (2);
+the norm's gradient (3), gradients of gate and output made of gate, output and gradient (5)."""
 SCAN_GRADIENT_BYTES = 16.0
 """Bytes per value that the backward of Mamba-2's scan moves beside its products: results narrowed, and summed over
 groups and tokens (mamba_ssm e9594ce on one H100, 8,192 tokens of 64 heads of 64, states of 128, chunks of 128: forward
@@ -219,13 +239,14 @@ def _output_norm(b: Builder, spec: LinearAttention, output: str, *, values: floa
     if spec.fused_scan and spec.output_gate:
         saves = (b.tensor("attention.gated", b.tensors[output].elements),)  # the norm's own input
     normed = b.tensor("attention.normed", b.tensors[output].elements, b.sharding.linear_input_bytes)
+    forward, backward = GATED_PASSES if spec.fused_scan and spec.output_gate else (3.0, 5.0)
     elementwise(
         b,
         "attention.gated_norm",
         reads=reads,
         writes=(normed,),
         saves=saves,
-        forward_bytes=3.0 * moved,
-        backward_bytes=5.0 * moved,
+        forward_bytes=forward * moved,
+        backward_bytes=backward * moved,
     )
     return normed
