@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import partial, reduce
+from itertools import chain, islice
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -65,13 +67,16 @@ from forescale.time.blocks import block_seconds, deferred_seconds
 from forescale.time.crossing import uncrossed_time
 from forescale.time.pipeline import engine_time
 from forescale.time.price import PricedBlock, price_blocks
+from forescale.time.stacked import Known
 from forescale.time.straggler import straggler_share
 from forescale.workers import side_by_side
 
 Kind: TypeAlias = tuple[tuple[str, Any], ...]
 """What changes the operators of a block, or what is hidden behind what, by name."""
-Seconds: TypeAlias = Callable[[Rows, Columns, Sequence[StructuralOptions]], list[PerBlock[Array]]]
-"""Returns seconds of the blocks of cells, whose columns are given, for each of some choices with the same operators."""
+Choices: TypeAlias = Sequence[StructuralOptions]
+"""Choices with the same operators."""
+Seconds: TypeAlias = Callable[[Rows, Columns, Sequence[Choices]], list[PerBlock[Array]]]
+"""Returns seconds of the blocks of cells, whose columns are given, for each of the choices of some groups."""
 SHARED_FROM = 16384
 """Shapes with experts from which on several processes are worth their start."""
 DENSE_KEY = ("tp", "cp", "micro_batch_size", "sp")
@@ -270,65 +275,70 @@ class WorkBounds:
 
     def _of_kinds(self, kinds: Sequence[int], cells: Rows, of: Seconds) -> list[PerBlock[Array]]:
         """Return seconds of the blocks of some cells under lists; the same operators are priced once."""
-        result: dict[int, PerBlock[Array]] = {}
         groups: dict[int, list[int]] = {}
         for kind in kinds:
             groups.setdefault(self.priced[kind], []).append(kind)
-        for group in groups.values():
-            result |= zip(group, self._over([self.kinds[kind] for kind in group], cells, of), strict=True)
-        return [result[kind] for kind in kinds]
-
-    def _over(self, kinds: Sequence[Kind], cells: Rows, of: Seconds) -> list[PerBlock[Array]]:
-        """Return seconds of the blocks of some cells under lists with the same operators."""
         common = split_layout(self.whole.base, domain=self.whole.domain)[1]
         columns = {name: values[cells] for name, values in self.whole.columns.items()}
         parallel = as_sequence_parallel(columns)
         order, parts = [], []
         for sp in (True, False):
             pairs = np.flatnonzero(parallel == sp)
-            if len(pairs):
-                choices = [replace(common, sp=sp, **dict(kind)) for kind in kinds]
+            if len(pairs) and kinds:
+                choices = [
+                    [replace(common, sp=sp, **dict(self.kinds[kind])) for kind in group]
+                    for group in groups.values()
+                ]
                 selected = {name: values[pairs] for name, values in columns.items()}
                 order.append(pairs)
                 parts.append(of(cells[pairs], selected, choices))
-        back = _at(np.argsort(np.concatenate(order)))
-        return [reduce(_joined, part).map(back) for part in zip(*parts, strict=True)]
+        back = _at(np.argsort(np.concatenate(order))) if order else None
+        seconds = [reduce(_joined, part).map(back) for part in zip(*parts, strict=True)] if back else []
+        result = dict(zip(chain.from_iterable(groups.values()), seconds, strict=True))
+        return [result[kind] for kind in kinds]
 
-    def _dense(
-        self, cells: Rows, columns: Columns, choices: Sequence[StructuralOptions]
-    ) -> list[PerBlock[Array]]:
+    def _dense(self, cells: Rows, columns: Columns, groups: Sequence[Choices]) -> list[PerBlock[Array]]:
         """Return the seconds of everything but experts, or of all where there are none."""
         without = (*PARTS, "overhead") if self.question.model.is_moe else ()
         names = ("tp", "cp", "micro_batch_size")
-        return self._priced({name: columns[name] for name in names}, cells, choices, without=without)
+        return self._priced({name: columns[name] for name in names}, cells, groups, without=without)
 
-    def _experts(
-        self, cells: Rows, columns: Columns, choices: Sequence[StructuralOptions]
-    ) -> list[PerBlock[Array]]:
+    def _experts(self, cells: Rows, columns: Columns, groups: Sequence[Choices]) -> list[PerBlock[Array]]:
         """Return (cells, 2): seconds of experts and of sending tokens to them and back; what they hide of that."""
         keys = self.placement.experts.keys(cells)
         table = distinct({**columns, **keys}, (*OF_BLOCKS, *keys))
         distinct_cells = cells[first_rows(table.where)]
-        alone = _apart((("overlap", choices[0].overlap),))
-        if alone and goes_by_tokens(self.question, choices[0]):
-            seconds = self._by_tokens(distinct_cells, table.columns, choices)
-        else:
-            seconds = self._priced(
-                {name: table.columns[name] for name in OF_BLOCKS},
-                distinct_cells,
-                choices,
-                within=PARTS,
-                operators=is_of_experts if alone else None,
+        of_blocks = {name: table.columns[name] for name in OF_BLOCKS}
+        known: dict[object, Known] = defaultdict(Known)
+        result: dict[int, list[PerBlock[Array]]] = {}
+        by_place: dict[bool, list[int]] = {}
+        for nth, choices in enumerate(groups):
+            alone = _apart((("overlap", choices[0].overlap),))
+            if alone and goes_by_tokens(self.question, choices[0]):
+                result[nth] = self._by_tokens(distinct_cells, table.columns, choices, known)
+            else:
+                by_place.setdefault(alone, []).append(nth)
+        for alone, places in by_place.items():
+            seconds = iter(
+                self._priced(
+                    of_blocks,
+                    distinct_cells,
+                    [groups[nth] for nth in places],
+                    within=PARTS,
+                    operators=is_of_experts if alone else None,
+                )
             )
-        return [item.map(_at(table.where)) for item in seconds]
+            result |= {nth: list(islice(seconds, len(groups[nth]))) for nth in places}
+        every = chain.from_iterable(result[nth] for nth in range(len(groups)))
+        return [item.map(_at(table.where)) for item in every]
 
     def _by_tokens(
-        self, cells: Rows, columns: Columns, choices: Sequence[StructuralOptions]
+        self, cells: Rows, columns: Columns, choices: Choices, known: Mapping[object, Known]
     ) -> list[PerBlock[Array]]:
         """Return the same of distinct cells, each operator priced once for all that give it the same work."""
         placement, shared = self.placement.experts, choices[0].of_operators
         order, result = [], []
-        for rows, priced in priced_experts(self.question, placement, cells, columns, shared):
+        for rows, priced in priced_experts(self.question, placement, cells, columns, shared, known):
             order.append(rows)
             result.append([priced.map(self._of_same_operators(item, np.ones(len(rows)))) for item in choices])
         back = _at(np.argsort(np.concatenate(order)))
@@ -350,7 +360,7 @@ class WorkBounds:
         self,
         columns: Columns,
         cells: Rows,
-        choices: Sequence[StructuralOptions],
+        groups: Sequence[Choices],
         *,
         within: tuple[str, ...] | None = None,
         without: tuple[str, ...] = (),
@@ -358,24 +368,26 @@ class WorkBounds:
     ) -> list[PerBlock[Array]]:
         """Return the seconds of one micro-batch through each block and back, nothing recomputed, of some parts.
 
-        One result for each of `choices`, which have the same operators.
+        One result for each of the choices of all groups; what primitives of several have in common is priced once.
         """
         question, result = self.question, []
         placement = self.placement.dense if within is None else self.placement.experts
-        shared = choices[0].of_operators
         for start in range(0, len(cells), KEYS_AT_ONCE):
-            subset = slice(start, start + KEYS_AT_ONCE)
+            subset, known = slice(start, start + KEYS_AT_ONCE), Known()
             degrees = as_degrees({name: values[subset] for name, values in columns.items()})
-            blocks = blocks_of(question, degrees, shared)
-            if operators is not None:
-                blocks = blocks.map(partial(only, operators))
-            priced = price_blocks(blocks, placement.pricing(question, degrees, shared, cells[subset]))
-            result.append(
-                [
+            some: list[PerBlock[Array]] = []
+            for choices in groups:
+                shared = choices[0].of_operators
+                blocks = blocks_of(question, degrees, shared)
+                if operators is not None:
+                    blocks = blocks.map(partial(only, operators))
+                pricing = placement.pricing(question, degrees, shared, cells[subset], known)
+                priced = price_blocks(blocks, pricing)
+                some += (
                     priced.map(partial(self._seconds, item, degrees.tp, within=within, without=without))
                     for item in choices
-                ]
-            )
+                )
+            result.append(some)
         return [reduce(_joined, part) for part in zip(*result, strict=True)]
 
     def _seconds(

@@ -34,6 +34,7 @@ from forescale.spec.model import Model
 from forescale.struct import Struct
 from forescale.time.anywhere import Anywhere
 from forescale.time.price import Pricing
+from forescale.time.stacked import Known
 from forescale.workers import side_by_side
 
 Mask = NDArray[np.bool_]
@@ -84,9 +85,17 @@ class RelaxedPlacement(Struct, frozen=True, kw_only=True):
         }
 
     def pricing(
-        self, question: Question, degrees: Degrees, choices: StructuralOptions, rows: Rows
+        self,
+        question: Question,
+        degrees: Degrees,
+        choices: StructuralOptions,
+        rows: Rows,
+        known: Known | None = None,
     ) -> Pricing:
-        """Return the cost models of some rows, whose degrees are given: messages take the least of all places."""
+        """Return the cost models of some rows, whose degrees are given: messages take the least of all places.
+
+        `known` has what was priced for the same rows already.
+        """
         anywhere = {
             axis: Anywhere(group=group, rows=part.codes[axis][part.where[rows]])
             for part in self.parts
@@ -97,7 +106,7 @@ class RelaxedPlacement(Struct, frozen=True, kw_only=True):
             {**plain.groups, **anywhere},
             lambda axis: anywhere[axis].at(0) if axis in anywhere else plain.groups[axis],
         )
-        return replace(plain, groups=groups, anywhere=anywhere)
+        return replace(plain, groups=groups, anywhere=anywhere, known=known or Known())
 
     def at(self, rows: Rows) -> RelaxedPlacement:
         """Return the places of some rows."""

@@ -50,6 +50,7 @@ from forescale.numeric import (
 from forescale.spec.layout import LaunchGraphs
 from forescale.struct import Struct
 from forescale.time.anywhere import Anywhere, Range
+from forescale.time.stacked import Known, alike, priced_together
 
 Seconds: TypeAlias = dict[str, Numeric]
 """Seconds by part."""
@@ -94,7 +95,13 @@ class Pricing:
         default_factory=dict, init=False, repr=False, compare=False
     )
     """Prices by communicator and collective, each worked out when first asked for."""
+    known: Known = field(default_factory=Known, repr=False, compare=False)
+    """Seconds of kernels, and of messages where communicators are open, that others have priced for the same rows."""
     _seconds: dict[Primitive, Numeric] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _of_arrays: dict[int, tuple[Primitive, Numeric]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """Of primitives whose extents are arrays, by identity."""
     _origins: dict[Primitive, Provenance] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Of primitives whose extents are numbers: equal ones of a layout are looked at once."""
 
@@ -115,30 +122,46 @@ class Pricing:
         return calls * DETERMINISTIC if self.deterministic else calls
 
     def prepare(self, ops: Iterable[Primitive]) -> None:
-        """Price kernels together that differ in extents only, as a model prices many in the time of a few.
-
-        Where extents are not numbers, an operator stands for many already.
-        """
-        alike: dict[tuple[object, ...], dict[Compute, None]] = {}
+        """Price kernels together that differ in extents only, as a model prices many in the time of a few."""
+        groups: dict[tuple[object, ...], dict[Compute, None]] = {}
+        arrays: dict[int, Primitive] = {}
         known = self.models.known
         for op in ops:
             if isinstance(op, Collective):
+                if not isinstance(op.num_bytes, float):
+                    arrays[id(op)] = op
                 continue
             try:
                 if (seconds := known.get(op)) is None:
-                    alike.setdefault(flags_of(op), {})[op] = None
+                    groups.setdefault(flags_of(op), {})[op] = None
                 else:
                     self._seconds[op] = seconds
-            except TypeError:
-                return
-        for group in map(tuple, alike.values()):
+            except TypeError:  # extents that are arrays, or terms, have no hash
+                arrays[id(op)] = op
+        if arrays:
+            self._prepare_arrays(arrays.values())
+        for group in map(tuple, groups.values()):
             priced: Any = self.models.compute.seconds(stacked(group))
             new = list(zip(group, spread(priced, len(group)), strict=True))
             known.update(new)
             self._seconds.update(new)
 
+    def _prepare_arrays(self, ops: Iterable[Primitive]) -> None:
+        """Price those of `ops` together whose extents are arrays: kernels, and messages of an axis and kind."""
+        for flags, group in alike(ops).items():
+            model: object = self.models.compute
+            places, known = 1, self.known
+            if isinstance(op := group[0], Collective):
+                model, is_open = self.models.collectives, op.axis in self.anywhere
+                places = self.anywhere[op.axis].num_places if is_open else 1
+                known = self.known if is_open else Known()
+            priced = priced_together(flags, group, self._priced, known, model, places)
+            self._of_arrays.update((id(op), (op, seconds)) for op, seconds in priced)
+
     def seconds(self, op: Primitive) -> Numeric:
         """Return the duration of one primitive [s]."""
+        if self._of_arrays and (priced := self._of_arrays.get(id(op))) is not None:
+            return priced[1]
         try:
             known = self._seconds.get(op)
         except TypeError:  # extents that are arrays, or terms, have no hash
