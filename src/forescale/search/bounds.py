@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from dataclasses import replace as replace_fields
 from functools import partial, reduce
 from itertools import chain, islice
 from typing import Any, TypeAlias
@@ -382,7 +383,7 @@ class WorkBounds:
                 if operators is not None:
                     blocks = blocks.map(partial(only, operators))
                 pricing = placement.pricing(question, degrees, shared, cells[subset], known)
-                priced = price_blocks(blocks, pricing)
+                priced = price_blocks(blocks, replace_fields(pricing, seconds_alone=within is not None))
                 some += (
                     priced.map(partial(self._seconds, item, degrees.tp, within=within, without=without))
                     for item in choices

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace as replace_fields
 from functools import partial
 
 import numpy as np
@@ -99,9 +100,8 @@ def _priced(
     """Return blocks with the prices of their wanted operators."""
     degrees = as_degrees(columns)
     blocks = blocks_of(question, degrees, choices)
-    priced = price_blocks(
-        blocks.map(partial(only, wanted)), placement.pricing(question, degrees, choices, cells, known)
-    )
+    pricing = placement.pricing(question, degrees, choices, cells, known)
+    priced = price_blocks(blocks.map(partial(only, wanted)), replace_fields(pricing, seconds_alone=True))
     return priced.zipped(blocks, lambda item, block: replace(item, block=block))
 
 

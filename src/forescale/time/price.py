@@ -95,6 +95,8 @@ class Pricing:
         default_factory=dict, init=False, repr=False, compare=False
     )
     """Prices by communicator and collective, each worked out when first asked for."""
+    seconds_alone: bool = False
+    """Launches and FLOP do not matter: operators have none."""
     known: Known = field(default_factory=Known, repr=False, compare=False)
     """Seconds of kernels, and of messages where communicators are open, that others have priced for the same rows."""
     _seconds: dict[Primitive, Numeric] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -428,7 +430,8 @@ def _restored_compute(operator: Operator, modelled: Numeric, there: Measured, pr
 
 def _priced_operator(operator: Operator, pricing: Pricing) -> PricedOperator:
     """Return the price of an operator; of one layout it is kept where the operator sends no messages."""
-    kept, key = pricing.models.operators, (id(operator), pricing.graphs, pricing.deterministic)
+    kept = pricing.models.operators
+    key = id(operator), pricing.graphs, pricing.deterministic, pricing.seconds_alone
     if key in kept:  # which holds the operator, so that its id stays its own
         return cast("PricedOperator", kept[key])
     priced = _price(operator, pricing)
@@ -448,13 +451,21 @@ def _price(operator: Operator, pricing: Pricing) -> PricedOperator:
     if times is not None:
         passes = [[(item, times * seconds) for item, seconds in done] for done in passes]
     forward, backward_input, backward_weight = map(_split, passes)
-    forward_flops = _often(_flops(operator.forward), times)
-    backward = (*operator.backward_input, *operator.backward_weight)
-    return PricedOperator(
+    priced = PricedOperator(
         operator=operator,
         forward=forward,
         backward_input=backward_input,
         backward_weight=backward_weight,
+        forward_flops=0.0,
+        flops=0.0,
+        primitives=tuple(chain.from_iterable(passes)),
+    )
+    if pricing.seconds_alone:
+        return priced
+    forward_flops = _often(_flops(operator.forward), times)
+    backward = (*operator.backward_input, *operator.backward_weight)
+    return replace(
+        priced,
         forward_flops=forward_flops,
         flops=forward_flops
         + _often(_flops(operator.backward_input), times)
@@ -462,7 +473,6 @@ def _price(operator: Operator, pricing: Pricing) -> PricedOperator:
         forward_kernels=calls_of_steps(pricing.kernels(operator, operator.forward), times),
         backward_kernels=calls_of_steps(pricing.kernels(operator, backward), times),
         weight_kernels=calls_of_steps(pricing.kernels(operator, operator.backward_weight), times),
-        primitives=tuple(chain.from_iterable(passes)),
     )
 
 
