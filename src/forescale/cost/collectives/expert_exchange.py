@@ -7,9 +7,10 @@ from functools import lru_cache
 from typing import Any
 
 from forescale.cost.collectives.algorithms import Line, fixed_seconds
-from forescale.cost.collectives.alpha_beta import AlphaBeta, Lines
-from forescale.cost.mesh import Group
-from forescale.cost.model import Prices, Provenance
+from forescale.cost.collectives.alpha_beta import AlphaBeta, Lines, known_route
+from forescale.cost.collectives.route import Route
+from forescale.cost.mesh import Group, GroupKey
+from forescale.cost.model import Priced, Prices, Provenance
 from forescale.files import packaged
 from forescale.formula import formula
 from forescale.graph.ops import CollectiveKind
@@ -87,15 +88,17 @@ class ExpertExchange(Struct, frozen=True, kw_only=True):
 
     def within(self, group: Group) -> Prices:
         """Return the prices of `group`."""
-        others, exchange = (
-            self.base.within(group),
-            _exchange_of_numbers if group.is_number else ExpertExchange.exchange,
-        )
-        return lambda kind: exchange(self, group) if kind == "all_to_all" else others(kind)
+        others, key = self.base.within(group), GroupKey.kept(group)
 
-    def exchange(self, group: Group) -> Lines:
+        def prices(kind: CollectiveKind) -> Priced:
+            if kind != "all_to_all":
+                return others(kind)
+            return self.exchange(self.base.route(group)) if key is None else _known_exchange(self, key)
+
+        return prices
+
+    def exchange(self, route: Route) -> Lines:
         """Return the price of dispatch and combine; tiers and the SMs that copy work at the same time."""
-        route = self.base.route(group)
         beta: Numeric = 0.0
         sent: Numeric = 0.0
         shares = dict(self.link_shares)
@@ -128,5 +131,5 @@ class ExpertExchange(Struct, frozen=True, kw_only=True):
 
 
 @lru_cache(maxsize=1024)
-def _exchange_of_numbers(model: ExpertExchange, group: Group) -> Lines:
-    return model.exchange(group)
+def _known_exchange(model: ExpertExchange, key: GroupKey) -> Lines:
+    return model.exchange(known_route(model.base, key))
