@@ -16,23 +16,22 @@ from msgspec.structs import replace
 from forescale.formula import formula
 from forescale.graph.operator import Block, Operator
 from forescale.graph.per_block import PerBlock, RecomputeSplit
-from forescale.graph.recompute import NO_RECOMPUTE, keep
+from forescale.graph.recompute import NO_RECOMPUTE
 from forescale.graph.sharding import OF_BLOCKS, StructuralOptions, split_layout
 from forescale.graph.stages import over_stages, plan_stages, stack_plans
 from forescale.inputs import resident_of, setting_of
 from forescale.memory.inputs import StateBytes
-from forescale.memory.liveness import BlockBytes, block_bytes
+from forescale.memory.liveness import BlockBytes
 from forescale.memory.parameters import Sharded
 from forescale.memory.peak import footprint, highest_peak
 from forescale.numeric import Array, Numeric, mapped, maximum, minimum, taking
 from forescale.question import Question
 from forescale.schedule import splits_backward
+from forescale.search.blocks import KnownBlocks, PricedOnce, blocks_of
 from forescale.search.evaluate import (
     CHUNK,
     Batch,
-    PricedOnce,
     batches,
-    blocks_of,
     numbered,
     operators_of,
     uncounted,
@@ -64,7 +63,7 @@ from forescale.search.tree import (
     Tree,
 )
 from forescale.spec.layout import Recompute
-from forescale.time.blocks import block_seconds, deferred_seconds
+from forescale.time.blocks import KeptBytes, block_seconds, deferred_seconds
 from forescale.time.crossing import uncrossed_time
 from forescale.time.pipeline import engine_time
 from forescale.time.price import PricedBlock, price_blocks
@@ -487,16 +486,21 @@ class MemoryBounds:
         order = np.argsort(columns["micro_batch_size"], kind="stable")
         return cells, where, cells[order[first_rows(where[order])]]
 
-    def fine(self, rows: Rows, cells: Rows) -> Array:
-        """Return the bounds of some (branch, cell) pairs; of blocks that schedules share the least is found once."""
+    def fine(self, rows: Rows, cells: Rows, blocks: KnownBlocks | None = None) -> Array:
+        """Return the bounds of some (branch, cell) pairs; of blocks that schedules share the least is found once.
+
+        `blocks` are those of the same question that are known already.
+        """
         bounds = np.full(len(rows), np.inf)
         least = LeastStates(question=self.question, cells=self.cells, selected=np.arange(len(self.cells)))
-        result = batches(self.question, self.bare, rows, cells, relaxed=self.placement, bounded=True)
+        result = batches(
+            self.question, self.bare, rows, cells, relaxed=self.placement, bounded=True, known=blocks
+        )
         known: dict[tuple[PricedOnce, int], PerBlock[RecomputeSplit[BlockBytes]]] = {}
         for batch in result:
             key = batch.blocks, batch.choices.deferred_head_gradients
             if key not in known:
-                known[key] = least_bytes(batch.blocks.built, self.policies, batch.choices)
+                known[key] = least_bytes(batch.blocks, self.policies, batch.choices)
             bounds[batch.pairs] = self._of(batch, known[key], least(batch)) * MARGIN
         return bounds
 
@@ -525,38 +529,46 @@ class MemoryBounds:
 
 
 def least_bytes(
-    blocks: PerBlock[Block], policies: Sequence[Recompute], choices: StructuralOptions
+    priced: PricedOnce, policies: Sequence[Recompute], choices: StructuralOptions
 ) -> PerBlock[RecomputeSplit[BlockBytes]]:
     """Return blocks that keep, and need at work, the least that any policy has, whichever layers it takes."""
     if not all(policy.takes_all for policy in policies):
         policies = tuple(dict.fromkeys((*policies, NO_RECOMPUTE)))
+    blocks, kept = priced.built, priced.kept_bytes
     layers = [
-        [_on_layer(blocks.layers, at, policy, choices) for policy in policies]
+        [_on_layer(kept, blocks.layers, at, policy, choices) for policy in policies]
         for at in range(len(blocks.layers))
     ]
     return PerBlock(
         layers=tuple(_of_all(_least(layer)) for layer in layers),
-        embedding=_of_any(blocks.embedding, ()),
+        embedding=_of_any(kept, blocks.embedding, ()),
         head=_of_any(
-            blocks.head, (), split=splits_backward(choices.schedule) or choices.deferred_head_gradients > 0
+            kept,
+            blocks.head,
+            (),
+            split=splits_backward(choices.schedule) or choices.deferred_head_gradients > 0,
         ),
         mtp=None
         if blocks.mtp is None
-        else _of_all(_least([_on_layer((blocks.mtp,), 0, policy, choices) for policy in policies])),
-        vision=blocks.map_vision(lambda block: _of_any(block, policies), lambda block: _of_any(block, ())),
+        else _of_all(_least([_on_layer(kept, (blocks.mtp,), 0, policy, choices) for policy in policies])),
+        vision=blocks.map_vision(
+            lambda block: _of_any(kept, block, policies), lambda block: _of_any(kept, block, ())
+        ),
     )
 
 
-def _on_layer(layers: Sequence[Block], at: int, policy: Recompute, choices: StructuralOptions) -> BlockBytes:
+def _on_layer(
+    kept_bytes: KeptBytes, layers: Sequence[Block], at: int, policy: Recompute, choices: StructuralOptions
+) -> BlockBytes:
     """Return the bytes of a layer under a policy, without what is offloaded.
 
     Layers that are replayed together keep one input, of whichever kind the first of them is.
     """
     offload = choices.offload
     local, *others = (
-        block_bytes(
+        kept_bytes.bytes(
             layer,
-            keep(layer, policy),
+            policy,
             offloaded=offload.modules,
             captured=choices.graphs == "partial",
             split=splits_backward(choices.schedule),
@@ -567,7 +579,7 @@ def _on_layer(layers: Sequence[Block], at: int, policy: Recompute, choices: Stru
     ahead = local.forward - local.kept
     if policy.unit > 1:
         kept = reduce(minimum, [other.kept for other in others]) / float(policy.unit)
-        working = working + float(policy.unit - 1) * keep(layers[at], NO_RECOMPUTE).num_bytes
+        working = working + float(policy.unit - 1) * kept_bytes.keep(layers[at], NO_RECOMPUTE).num_bytes
     kept = kept - offload.module_share * local.offloaded
     return replace(local, kept=kept, forward=kept + ahead, backward=kept + working, offloaded=0.0)
 
@@ -589,11 +601,11 @@ def _least(block_byteses: Sequence[BlockBytes]) -> BlockBytes:
 
 
 def _of_any(
-    block: Block, policies: Sequence[Recompute], *, split: bool = False
+    kept: KeptBytes, block: Block, policies: Sequence[Recompute], *, split: bool = False
 ) -> RecomputeSplit[BlockBytes]:
     """Return the least of a block that nothing offloads, and under none of `policies` what it keeps as it is."""
     plain = dict.fromkeys(policy.of_towers for policy in policies) or (NO_RECOMPUTE,)
-    return _of_all(_least([block_bytes(block, keep(block, item), split=split) for item in plain]))
+    return _of_all(_least([kept.bytes(block, item, split=split) for item in plain]))
 
 
 def _of_all(cost: BlockBytes) -> RecomputeSplit[BlockBytes]:

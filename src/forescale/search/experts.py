@@ -15,7 +15,7 @@ from forescale.graph.per_block import PerBlock
 from forescale.graph.sharding import StructuralOptions
 from forescale.numeric import Numeric, taking
 from forescale.question import Question
-from forescale.search.evaluate import blocks_of
+from forescale.search.blocks import blocks_of
 from forescale.search.layouts import Columns, Rows, as_degrees, distinct, first_rows
 from forescale.search.ranks import RelaxedPlacement
 from forescale.time.price import PricedBlock, PricedOperator, Seconds, price_blocks

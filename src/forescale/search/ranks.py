@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -200,6 +200,10 @@ class Ranks(Protocol):
         """Return what else the price of a block depends on, a column per pair."""
         ...
 
+    def keys_like(self, other: Any, model: Model) -> Columns | None:  # noqa: ANN401  (of the same class)
+        """Return the same as others of the same class number it; None if they do not know it."""
+        ...
+
     def pricing(
         self, question: Question, degrees: Degrees, choices: StructuralOptions, pairs: Rows
     ) -> Pricing:
@@ -226,6 +230,12 @@ class GivenRanks(Struct, frozen=True, kw_only=True):
             between = np.array([where is None and axes[-1] != "pp" for axes, where in self.orders])
             keys["pp"] = np.where(between[self.which], self.pp, 1)
         return keys
+
+    def keys_like(self, other: GivenRanks, model: Model) -> Columns | None:
+        """Return the keys with the numbers that others give to orders; None if they lack one."""
+        numbers = {order: number for number, order in enumerate(other.orders)}
+        ranks = np.array([numbers.get(order, -1) for order in self.orders], dtype=np.int64)[self.which]
+        return None if ranks.min(initial=0) < 0 else self.keys(model) | {"ranks": ranks}
 
     def pricing(
         self, question: Question, degrees: Degrees, choices: StructuralOptions, pairs: Rows
@@ -292,6 +302,11 @@ class RelaxedRanks(Struct, frozen=True, kw_only=True):
     def keys(self, model: Model) -> Columns:  # noqa: ARG002
         """Return the sets of places."""
         return self.placement.keys(self.rows)
+
+    def keys_like(self, other: RelaxedRanks, model: Model) -> Columns | None:
+        """Return the keys if others have them of the same communicators."""
+        pairs = zip(self.placement.parts, other.placement.parts, strict=True)
+        return self.keys(model) if all(one.codes is two.codes for one, two in pairs) else None
 
     def pricing(
         self, question: Question, degrees: Degrees, choices: StructuralOptions, pairs: Rows

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from forescale.numeric import Array
 from forescale.question import Question
+from forescale.search.blocks import KnownBlocks
 from forescale.search.bounds import MemoryBounds, WorkBounds
 from forescale.search.evaluate import Scores, score_pairs, states_of
 from forescale.search.incumbent import SHAPE, SMALLEST, Goal, Incumbent, State
@@ -285,6 +286,7 @@ class Solver:
         self._started = time.perf_counter()
         self._memory = MemoryBounds(question, self.cells, self._tree, self._relaxed)
         self._queue, self._unplaced, self._placed = queue, OpenNodes(), OpenNodes()
+        self._blocks = KnownBlocks()
 
     def again(self, question: Question, goal: Goal) -> Solver:
         """Return a search of the same layouts by time where memory counts otherwise: its first bounds hold as well."""
@@ -394,7 +396,7 @@ class Solver:
         Few layouts are evaluated first where several `lists` are settled side by side.
         """
         self._lists, self._jobs, self.incumbent, self.counts = lists, jobs, self.incumbent.copy(), Counts()
-        self._unplaced, self._placed = OpenNodes(), OpenNodes()
+        self._unplaced, self._placed, self._blocks = OpenNodes(), OpenNodes(), KnownBlocks()
         self._open(self._that_may_fit(nodes))
         self._evaluate()
         return self.incumbent.state(), self.counts
@@ -421,7 +423,7 @@ class Solver:
         concatenate, start, size = first[:0], 0, 2 * DIVE_NODES
         while start < len(first) and len(concatenate) < DIVE_NODES:
             subset = first[start : start + size]
-            least = self._memory.fine(*np.divmod(subset, len(self.cells)))
+            least = self._memory.fine(*np.divmod(subset, len(self.cells)), self._blocks)
             concatenate = np.concatenate([concatenate, subset[least <= self.goal.memory_limit]])
             start, size = start + size, 2 * size
         rows: Rows = concatenate[:DIVE_NODES]
@@ -443,7 +445,7 @@ class Solver:
         """Return the nodes whose least memory does not exceed what matters, and count the layouts of the others."""
         if len(nodes) == 0:
             return nodes
-        least = self._memory.fine(*np.divmod(nodes, len(self.cells)))
+        least = self._memory.fine(*np.divmod(nodes, len(self.cells)), self._blocks)
         keeps = self.incumbent.keeps(np.zeros(len(nodes)), least)
         dropped = ~keeps
         self.counts.prune(self._sizes[nodes[dropped]], ~self.goal.may_fit(least[dropped]))
@@ -452,11 +454,10 @@ class Solver:
     def _bounded(self, variant: Rows, cell: Rows, *, relaxed: bool) -> OpenNodes:
         """Return (variant, cell) pairs with their bounds, of all placements where they are relaxed."""
         places = self._relaxed if relaxed else None
+        bound = partial(cell_bounds, self.question, self.cells, placement=places, known=self._blocks)
         keeps = self.incumbent.keeps
         bounds = self._scored(
-            lambda part: cell_bounds(
-                self.question, self.cells, variant[part], cell[part], places, matters=keeps
-            ),
+            lambda part: bound(variant[part], cell[part], matters=keeps),
             variant,
         )
         return OpenNodes(variant=variant, cell=cell, step_time=bounds.step_time, peak=bounds.peak)
@@ -562,7 +563,8 @@ class Solver:
         self.counts.prune(np.ones_like(row)[~keeps], ~self.goal.may_fit(states[~keeps]))
         variant, row = variant[keeps], row[keeps]
         scores = self._scored(
-            lambda part: score_pairs(self.question, layouts, variant[part], row[part]), variant
+            lambda part: score_pairs(self.question, layouts, variant[part], row[part], known=self._blocks),
+            variant,
         )
         self.counts.evaluated += len(row)
         self.incumbent.add(layouts, ordinal, variant, row, scores)
