@@ -106,7 +106,7 @@ class RelaxedPlacement(Struct, frozen=True, kw_only=True):
             {**plain.groups, **anywhere},
             lambda axis: anywhere[axis].at(0) if axis in anywhere else plain.groups[axis],
         )
-        return replace(plain, groups=groups, anywhere=anywhere, known=known or Known())
+        return replace(plain, groups=groups, anywhere=anywhere, known=known)
 
     def at(self, rows: Rows) -> RelaxedPlacement:
         """Return the places of some rows."""

@@ -97,7 +97,7 @@ class Pricing:
     """Prices by communicator and collective, each worked out when first asked for."""
     seconds_alone: bool = False
     """Launches and FLOP do not matter: operators have none."""
-    known: Known = field(default_factory=Known, repr=False, compare=False)
+    known: Known | None = field(default=None, repr=False, compare=False)
     """Seconds of kernels, and of messages where communicators are open, that others have priced for the same rows."""
     _seconds: dict[Primitive, Numeric] = field(default_factory=dict, init=False, repr=False, compare=False)
     _of_arrays: dict[int, tuple[Primitive, Numeric]] = field(
@@ -152,11 +152,11 @@ class Pricing:
         """Price those of `ops` together whose extents are arrays: kernels, and messages of an axis and kind."""
         for flags, group in alike(ops).items():
             model: object = self.models.compute
-            places, known = 1, self.known
+            places, known = 1, self.known or Known()
             if isinstance(op := group[0], Collective):
                 model, is_open = self.models.collectives, op.axis in self.anywhere
                 places = self.anywhere[op.axis].num_places if is_open else 1
-                known = self.known if is_open else Known()
+                known = known if is_open else Known()
             priced = priced_together(flags, group, self._priced, known, model, places)
             self._of_arrays.update((id(op), (op, seconds)) for op, seconds in priced)
 
