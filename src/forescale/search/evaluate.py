@@ -40,6 +40,7 @@ from forescale.search.ranks import GivenRanks, Ranks, RelaxedPlacement, RelaxedR
 from forescale.search.stages import StagesOf, stages_of
 from forescale.search.tree import branches_of
 from forescale.spec.layout import Layout, Recompute, TensorKind
+from forescale.spec.model import Model
 from forescale.struct import Struct
 from forescale.time.blocks import BlockCosts
 from forescale.time.data_parallel import DataTraffic, data_traffic
@@ -89,11 +90,19 @@ class Batch(Struct, frozen=True, kw_only=True):
         """Which of the distinct blocks each pair has."""
         return self.blocks.where[self.at]
 
-    def together(self) -> list[list[int]]:
-        """Return which of `policies` occur: those that take all layers at once, as they differ in costs alone."""
+    def together(self, model: Model) -> list[list[int]]:
+        """Return which of `policies` occur: those that take all layers at once, as they differ in costs alone.
+
+        Those that take some are among them where sums over stages have the same order, as stages know which layers.
+        """
         present = np.unique(self.policy).tolist()
-        whole = [item for item in present if self.policies[item].takes_all]
-        return [*([whole] if whole else []), *([item] for item in present if item not in whole)]
+        merged = not model.num_mtp_layers and model.vision is None
+        alike = [
+            item
+            for item in present
+            if (policy := self.policies[item]).takes_all or (merged and policy.unit == 1)
+        ]
+        return [*([alike] if alike else []), *([item] for item in present if item not in alike)]
 
     def block_parameters(self, rows: Rows) -> PerBlock[BlockParameters]:
         """Return the parameters of the blocks of some pairs."""
@@ -498,9 +507,8 @@ class _Group:
             rows = np.flatnonzero(np.isin(batch.policy[part], policies))
             if len(rows) == 0:
                 continue
-            setting = replace(
-                self.setting, choices=replace(self.choices, recompute=batch.policies[policies[0]])
-            )
+            recompute = min((batch.policies[item] for item in policies), key=lambda item: item.takes_all)
+            setting = replace(self.setting, choices=replace(self.choices, recompute=recompute))
             block = batch.block[part[rows]] + np.searchsorted(policies, batch.policy[part[rows]]) * len(
                 batch.blocks
             )
@@ -519,7 +527,7 @@ class _Group:
         batch = self.batch
         return [
             (policies, batch.blocks.costs(batch.choices, [batch.policies[policy] for policy in policies]))
-            for policies in batch.together()
+            for policies in batch.together(self.question.model)
         ]
 
     def _unpriced(self, part: Rows) -> Unpriced:
