@@ -39,7 +39,7 @@ class Group(Struct, frozen=True, kw_only=True):
         return reduce(mul, (size for size, _ in self.axes))
 
 
-KEPT_BYTES = 8_192
+KEPT_BYTES = 32_768
 """Of a group whose sizes are arrays, the bytes up to which what is made of it is kept: searches ask for it again."""
 
 
