@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import TypeAlias
 
+from forescale.arrays import np
 from forescale.cost.mesh import innermost, ranks_per_node
 from forescale.formula import formula, value_of
 from forescale.graph.ops import Collective, CollectiveKind, MeshAxis
@@ -117,26 +119,59 @@ def data_traffic(setting: EvalContext, sharded: Sharded, pricing: Pricing) -> Da
         all_gather=_updated(setting, sharded, pricing, in_groups),
         ties=_ties(setting.model, kept, pricing, gradient),
         statistics=_statistics(setting, sharded, pricing),
-        blocks=kept.map(functools.partial(_block_traffic, setting, sharded, pricing)),
+        blocks=_block_traffic(setting, sharded, pricing),
         tensors=_shared_tensors(setting, sharded),
         buckets=buckets,
     )
 
 
-def _block_traffic(
-    setting: EvalContext, sharded: Sharded, pricing: Pricing, block: BlockParameters
-) -> ShardTraffic:
-    """Price what stage 3 sends of a block; one stream adds up gradients that come (Megatron-LM's FSDP)."""
+def _block_traffic(setting: EvalContext, sharded: Sharded, pricing: Pricing) -> PerBlock[ShardTraffic]:
+    """Price what stage 3 sends of every block; one stream adds up gradients that come (Megatron-LM's FSDP)."""
+    kept = sharded.block_parameters
     if sharded.degrees.keeps_parameters:
-        return NO_TRAFFIC
+        return kept.map(lambda _: NO_TRAFFIC)
     gathers, again = _gathers(setting, pricing)
-    weights, gradients = stage_3_bytes(block, setting.workload.precision)
-    gather = gathers("all_gather", *weights)
-    return ShardTraffic(
-        gather=gather,
-        regather=gather if again is gathers else again("all_gather", *weights),
-        reduce=_both_groups(pricing, "reduce_scatter", *gradients),
+    sizes = {id(block): stage_3_bytes(block, setting.workload.precision) for block in kept.all()}
+    groups: dict[object, list[int]] = {}
+    for block, ((_, weights), (_, gradients)) in sizes.items():
+        with_experts = any_true(value_of(weights)), any_true(value_of(gradients))
+        groups.setdefault(with_experts if _is_stacked(sizes[block]) else block, []).append(block)
+    priced: dict[int, ShardTraffic] = {}
+    for blocks in groups.values():
+        weights, gradients = _stacked([sizes[block] for block in blocks])
+        gather = gathers("all_gather", *weights)
+        regather = gather if again is gathers else again("all_gather", *weights)
+        reduced = _both_groups(pricing, "reduce_scatter", *gradients)
+        several = len(blocks) > 1
+        for nth, block in enumerate(blocks):
+            take = itemgetter(nth) if several else _whole
+            priced[block] = ShardTraffic(gather=take(gather), regather=take(regather), reduce=take(reduced))
+    return kept.map(lambda block: priced[id(block)])
+
+
+_Sizes: TypeAlias = tuple[tuple[Numeric, Numeric], tuple[Numeric, Numeric]]
+"""Bytes that all replicas hold, and of experts: of weights and of gradients."""
+
+
+def _is_stacked(sizes: _Sizes) -> bool:
+    """Return whether messages of several blocks are priced as one: those of many candidates."""
+    every = [size for pair in sizes for size in pair if not isinstance(size, float)]
+    return bool(every) and all(type(size) is np.ndarray and size.ndim == 1 for size in every)
+
+
+def _stacked(sizes: Sequence[_Sizes]) -> _Sizes:
+    """Return the sizes of blocks as (blocks, candidates), or of one block as they are."""
+    if len(sizes) == 1:
+        return sizes[0]
+    (weights, experts), (gradients, of_experts) = (
+        tuple(np.stack(np.broadcast_arrays(*parts)) for parts in zip(*pairs, strict=True))
+        for pairs in zip(*sizes, strict=True)
     )
+    return (weights, experts), (gradients, of_experts)
+
+
+def _whole(seconds: Numeric) -> Numeric:
+    return seconds
 
 
 def stage_3_bytes(
