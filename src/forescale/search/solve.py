@@ -306,6 +306,7 @@ class Solver:
                 return progress
             self._branch(lists)
             self._evaluate()
+            self._blocks = KnownBlocks()
             if self.smallest is None and self._finds_nothing:
                 self._look_for_any(watch)
 
