@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import itemgetter
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from forescale.arrays import np
 from forescale.cost.mesh import innermost, ranks_per_node
@@ -133,18 +133,17 @@ def _block_traffic(setting: EvalContext, sharded: Sharded, pricing: Pricing) -> 
     gathers, again = _gathers(setting, pricing)
     sizes = {id(block): stage_3_bytes(block, setting.workload.precision) for block in kept.all()}
     groups: dict[object, list[int]] = {}
-    for block, ((_, weights), (_, gradients)) in sizes.items():
-        with_experts = any_true(value_of(weights)), any_true(value_of(gradients))
-        groups.setdefault(with_experts if _is_stacked(sizes[block]) else block, []).append(block)
+    for block, pairs in sizes.items():
+        of_experts = tuple(any_true(value_of(experts)) for _, experts in pairs)
+        groups.setdefault(of_experts if _is_stacked(pairs) else block, []).append(block)
     priced: dict[int, ShardTraffic] = {}
     for blocks in groups.values():
         weights, gradients = _stacked([sizes[block] for block in blocks])
         gather = gathers("all_gather", *weights)
         regather = gather if again is gathers else again("all_gather", *weights)
         reduced = _both_groups(pricing, "reduce_scatter", *gradients)
-        several = len(blocks) > 1
         for nth, block in enumerate(blocks):
-            take = itemgetter(nth) if several else _whole
+            take: Callable[[Any], Any] = _whole if len(blocks) == 1 else itemgetter(nth)
             priced[block] = ShardTraffic(gather=take(gather), regather=take(regather), reduce=take(reduced))
     return kept.map(lambda block: priced[id(block)])
 
@@ -170,7 +169,7 @@ def _stacked(sizes: Sequence[_Sizes]) -> _Sizes:
     return (weights, experts), (gradients, of_experts)
 
 
-def _whole(seconds: Numeric) -> Numeric:
+def _whole(seconds: Any) -> Any:  # noqa: ANN401  (seconds of one block)
     return seconds
 
 

@@ -154,9 +154,8 @@ class Pricing:
             model: object = self.models.compute
             places, known = 1, self.known or Known()
             if isinstance(op := group[0], Collective):
-                model, is_open = self.models.collectives, op.axis in self.anywhere
-                places = self.anywhere[op.axis].num_places if is_open else 1
-                known = known if is_open else Known()
+                model, place = self.models.collectives, self.anywhere.get(op.axis)
+                places, known = (1, Known()) if place is None else (place.num_places, known)
             priced = priced_together(flags, group, self._priced, known, model, places)
             self._of_arrays.update((id(op), (op, seconds)) for op, seconds in priced)
 

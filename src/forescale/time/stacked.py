@@ -18,7 +18,9 @@ from forescale.numeric import Numeric
 
 MOST_NUMBERS = 32_768
 """Numbers priced at once: as many as fit in the cache with what is made of them."""
-_READ: Mapping[type, Callable[[Any], tuple[Any, ...]]] = {kind: attrgetter(*names) for kind, names in EXTENTS.items()}
+_READ: Mapping[type, Callable[[Any], tuple[Any, ...]]] = {
+    kind: attrgetter(*names) for kind, names in EXTENTS.items()
+}
 
 
 class Known:
@@ -91,12 +93,12 @@ def _content(extent: Any) -> Any:  # noqa: ANN401  (a number, or the bytes of ma
 
 
 def _stacked(ops: Sequence[Primitive], size: int) -> Primitive:
-    """Return primitives as one, whose candidates are those of all: of messages (messages, candidates), else in a row."""
+    """Return primitives as one: the candidates of all in a row, or of messages (messages, candidates)."""
     first = ops[0]
     if len(ops) == 1:
         return first
     if isinstance(first, Collective):
-        return replace(first, num_bytes=np.stack([op.num_bytes for op in ops]))  # type: ignore[union-attr]
+        return replace(first, num_bytes=np.concatenate([*map(_extents, ops)]))
     stacks: dict[str, Any] = {}
     for name, extents in zip(EXTENTS[type(first)], zip(*map(_extents, ops), strict=True), strict=True):
         if all(isinstance(extent, float) and extent == extents[0] for extent in extents):
