@@ -424,7 +424,8 @@ class Solver:
         concatenate, start, size = first[:0], 0, 2 * DIVE_NODES
         while start < len(first) and len(concatenate) < DIVE_NODES:
             subset = first[start : start + size]
-            least = self._memory.fine(*np.divmod(subset, len(self.cells)), blocks=self._blocks)
+            branch, cell = np.divmod(subset, len(self.cells))
+            least = self._memory.fine(branch, cell, self._blocks)
             concatenate = np.concatenate([concatenate, subset[least <= self.goal.memory_limit]])
             start, size = start + size, 2 * size
         rows: Rows = concatenate[:DIVE_NODES]
@@ -446,7 +447,8 @@ class Solver:
         """Return the nodes whose least memory does not exceed what matters, and count the layouts of the others."""
         if len(nodes) == 0:
             return nodes
-        least = self._memory.fine(*np.divmod(nodes, len(self.cells)), blocks=self._blocks)
+        branch, cell = np.divmod(nodes, len(self.cells))
+        least = self._memory.fine(branch, cell, self._blocks)
         keeps = self.incumbent.keeps(np.zeros(len(nodes)), least)
         dropped = ~keeps
         self.counts.prune(self._sizes[nodes[dropped]], ~self.goal.may_fit(least[dropped]))

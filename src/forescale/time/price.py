@@ -98,12 +98,12 @@ class Pricing:
     seconds_alone: bool = False
     """Launches and FLOP do not matter: operators have none."""
     known: Known | None = field(default=None, repr=False, compare=False)
-    """Seconds of kernels, and of messages where communicators are open, that others have priced for the same rows."""
+    """Seconds of kernels, and of messages of open communicators, that others have priced for the same rows."""
     _seconds: dict[Primitive, Numeric] = field(default_factory=dict, init=False, repr=False, compare=False)
     _of_arrays: dict[int, tuple[Primitive, Numeric]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    """Of primitives whose extents are arrays, by identity."""
+    """Of those whose extents are arrays, by identity."""
     _origins: dict[Primitive, Provenance] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Of primitives whose extents are numbers: equal ones of a layout are looked at once."""
 
@@ -140,8 +140,7 @@ class Pricing:
                     self._seconds[op] = seconds
             except TypeError:  # extents that are arrays, or terms, have no hash
                 arrays[id(op)] = op
-        if arrays:
-            self._prepare_arrays(arrays.values())
+        self._prepare_arrays(arrays.values())
         for group in map(tuple, groups.values()):
             priced: Any = self.models.compute.seconds(stacked(group))
             new = list(zip(group, spread(priced, len(group)), strict=True))
@@ -156,8 +155,8 @@ class Pricing:
             if isinstance(op := group[0], Collective):
                 model, place = self.models.collectives, self.anywhere.get(op.axis)
                 places, known = (1, Known()) if place is None else (place.num_places, known)
-            priced = priced_together(flags, group, self._priced, known, model, places)
-            self._of_arrays.update((id(op), (op, seconds)) for op, seconds in priced)
+            for op, seconds in priced_together(flags, group, self._priced, known, model, places):
+                self._of_arrays[id(op)] = op, seconds
 
     def seconds(self, op: Primitive) -> Numeric:
         """Return the duration of one primitive [s]."""
