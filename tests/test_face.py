@@ -32,6 +32,49 @@ def run(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
 
 
+def test_all_unknown_keywords_are_one_error() -> None:
+    unknown = {"gpu": "h100-sxm", "num_gpus": 8, "batch_size": 64}
+    fix = "did you mean cluster for gpu, devices for num_gpus, global_batch_size for batch_size?"
+    with raises(UnknownKeyError, "unknown_key gpu, num_gpus, batch_size", fix=fix):
+        fs.project("llama-3.1-8b", **unknown)  # type: ignore[call-overload]
+    with raises(UnknownKeyError, "unknown_key stages, foo", fix="did you mean pp for stages?"):
+        fs.pipeline("1f1b", stages=4, foo=1)  # type: ignore[call-arg]
+    with raises(UnknownKeyError, "unknown_key clusters", fix=""):
+        fs.compare("llama-3.1-8b", clusters=())  # type: ignore[call-arg]
+    with raises(UnknownKeyError, "unknown_key max_step_time", fix="did you mean limits?"):
+        fs.check("llama-3.1-8b", max_step_time=3.0)  # type: ignore[call-arg]
+
+
+def test_all_missing_parts_are_one_error() -> None:
+    with raises(SpecError, "missing cluster, global_batch_size"):
+        fs.project("llama-3.1-8b")
+    fix = "such as cluster='h100-sxm', devices=8, global_batch_size=64"
+    with raises(SpecError, "missing cluster, devices, global_batch_size", fix=fix):
+        fs.search("llama-3.1-8b", seq_len=4096)
+    with raises(SpecError, "missing devices, global_batch_size"):
+        fs.search("llama-3.1-8b", "h100-sxm")
+    with raises(SpecError, "missing global_batch_size"):
+        fs.search("llama-3.1-8b", "h100-sxm", nodes=1)
+
+
+def test_what_print_shows_is_one_line() -> None:
+    words = {"cluster": "b200", "devices": 8, "global_batch_size": 64, "seq_len": 4096}
+    one, large = fs.project("llama-3.1-8b", **words), fs.fit("llama-3.1-70b", **words)
+    assert str(one) == one.headline
+    assert str(fs.check("llama-3.1-8b", **words)).startswith(
+        "llama-3.1-8b passes: llama-3.1-8b on 8 × b200, dp 8"
+    )
+    assert str(fs.check("llama-3.1-70b", **words)).startswith("llama-3.1-70b fails: needs ")
+    assert large.first is not None
+    assert f"(OOM); with {large.first.text}: " in str(large)
+    whole = fs.run("llama-3.1-8b", tokens="1T", **words)
+    assert str(whole).startswith(f"{whole.days.expected:.3g} days (") and "device-hours" in str(whole)
+    assert (
+        repr(fs.Workload(seq_len=2048, global_batch_size=64))
+        == "Workload(seq_len=2048, global_batch_size=64)"
+    )
+
+
 def test_everything_named_is_there_and_documented():
     for name in fs.__all__:
         assert getattr(fs, name).__doc__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from tests import small
 
@@ -13,6 +14,7 @@ from forescale.presets.subramanian2024.preset import search_subramanian2024
 from forescale.schedule import Request, build_schedule, simulate
 from forescale.search import compare, search
 from forescale.search.partition import partition_stages
+from forescale.search.stages import StagesOf
 from forescale.spec import Layout, Workload
 from forescale.spec.space import Space
 
@@ -36,6 +38,14 @@ def test_a_search_and_its_layouts_are_a_few_lines(found):
     assert f"best=({best!r}, … {len(found.best) - 1} more)" in repr(found)
     assert "model=llama-3.1-8b, cluster='16 x h100-sxm', strategy=Layout(tp=2, sp=False" in repr(best)
     assert f"step_time_s={best.step_time_s:.6g}, mfu={best.mfu:.6g}" in repr(best)
+
+
+def test_a_value_is_shown_by_what_is_not_usual():
+    assert (
+        repr(Workload(seq_len=4096, global_batch_size=64)) == "Workload(seq_len=4096, global_batch_size=64)"
+    )
+    assert repr(Layout()) == "Layout()"
+    assert repr(StagesOf(None, np.arange(2))) == "StagesOf(plans=None, plan=array([0, 1]))"
 
 
 def test_explanations_name_what_a_number_was_made_of(found):

@@ -7,8 +7,7 @@ import subprocess
 import sys
 import time
 from functools import partial
-from multiprocessing import active_children, get_context
-from multiprocessing.process import BaseProcess
+from multiprocessing import get_context
 from pathlib import Path
 from signal import SIGINT, SIGKILL
 
@@ -17,7 +16,7 @@ from tests.errors import raises
 
 import forescale.workers
 from forescale.errors import ForescaleError, out_of_range
-from forescale.workers import in_order, side_by_side
+from forescale.workers import Workers, in_order
 
 
 def squared(number: int) -> tuple[int, int]:
@@ -50,11 +49,6 @@ def test_an_error_is_the_one_that_the_function_raises():
         list(in_order(squared, [1, -1, 2], jobs=2))
 
 
-def forked() -> list[BaseProcess]:
-    """Return the copies of this process that still run; those of a pool end in their own time."""
-    return [process for process in active_children() if process.daemon]
-
-
 def numbered(number: int) -> tuple[int, int]:
     return number, os.getpid()
 
@@ -66,21 +60,53 @@ def waiting(number: int, meeting) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 4])
-def test_parts_are_computed_side_by_side_and_returned_in_order(jobs):
+def test_parts_are_computed_by_all_processes_and_returned_in_order(jobs):
     meeting = get_context("fork").Barrier(jobs)
-    results = side_by_side([partial(waiting, number, meeting) for number in range(4)], jobs)
-    assert [number for number, _ in results] == [0, 1, 2, 3]
-    assert len({process for _, process in results}) == jobs
-    assert not forked()
+    with Workers(jobs) as workers:
+        several = [workers.share([partial(waiting, nth, meeting) for nth in range(4)]) for _ in range(2)]
+        assert workers.started == (jobs > 1)
+    first, second = several
+    assert [number for number, _ in first] == [number for number, _ in second] == [0, 1, 2, 3]
+    processes = {process for _, process in first}
+    assert len(processes) == jobs
+    assert processes == {process for _, process in second}  # the same ones, which keep what they know
+    assert not any(running(process) for process in processes - {os.getpid()})
+
+
+def test_every_process_goes_on_with_all_results_and_keeps_what_it_computes():
+    known: dict[int, int] = {}
+
+    def part(number: int) -> tuple[int, int]:
+        known[number] = known.get(number, 0) + 1
+        return sum(known.values()), os.getpid()
+
+    with Workers(2) as workers:
+        total = sum(workers.share([partial(numbered, number) for number in range(8)])[7])
+        totals = workers.share([partial(lambda nth: (nth, total), nth) for nth in range(8)])
+        assert {value for _, value in totals} == {total}
+        counts = [count for _ in range(4) for count in workers.share([partial(part, 0), partial(part, 1)])]
+    of_process = {process: [count for count, name in counts if name == process] for _, process in counts}
+    assert sum(map(max, of_process.values())) == 8
+    assert all(values == sorted(values) for values in of_process.values())
+
+
+def test_the_first_process_decides_what_depends_on_time():
+    with Workers(3) as workers:
+        workers.share([partial(numbered, number) for number in range(3)])
+        decided = workers.decide(os.getpid)
+        assert set(workers.share([partial(lambda _: decided, number) for number in range(9)])) == {
+            os.getpid()
+        }
+        assert workers.leads
 
 
 def test_a_part_that_fails_raises_its_own_error():
-    with raises(ForescaleError, "out_of_range number | -1"):
-        side_by_side([partial(squared, number) for number in (1, -1, -1)], 2)
-    assert not forked()
+    with raises(ForescaleError, "out_of_range number | -1"), Workers(2) as workers:
+        workers.share([partial(squared, number) for number in (1, -1, -1)])
+    assert not workers.started
 
 
-def test_a_copy_that_is_killed_is_one_error():
+def test_a_process_that_is_killed_is_one_error():
     here = os.getpid()
 
     def part() -> None:
@@ -88,24 +114,33 @@ def test_a_copy_that_is_killed_is_one_error():
             os.kill(os.getpid(), SIGKILL)
         time.sleep(0.05)
 
-    with pytest.raises(ForescaleError, match="a worker process ended on its own"):
-        side_by_side([part] * 100, 2)
-    assert not forked()
+    with pytest.raises(ForescaleError, match="a worker process ended on its own"), Workers(2) as workers:
+        workers.share([part] * 100)
 
 
-def test_parts_of_a_part_start_no_further_processes():
-    nested = partial(side_by_side, [partial(numbered, number) for number in range(4)], 4)
-    results = side_by_side([nested, nested], 2)
-    copies = [{process for _, process in result} for result in results]
-    assert any(len(processes) == 1 for processes in copies)
+def test_a_process_that_is_killed_between_steps_is_one_error():
+    here = os.getpid()
+    with pytest.raises(ForescaleError, match="a worker process ended on its own"), Workers(2) as workers:
+        workers.share([partial(numbered, number) for number in range(2)])
+        if os.getpid() != here:
+            os.kill(os.getpid(), SIGKILL)
+        workers.share([partial(numbered, number) for number in range(2)])
+
+
+def test_parts_of_a_part_are_computed_by_one_process():
+    with Workers(4) as workers:
+        nested = partial(workers.share, [partial(numbered, number) for number in range(4)])
+        for result in workers.share([nested] * 4):
+            assert [number for number, _ in result] == [0, 1, 2, 3]
+            assert len({process for _, process in result}) == 1
 
 
 @pytest.mark.parametrize("by", [SIGINT, SIGKILL])
 def test_an_interrupt_or_a_kill_leaves_no_process(by):
     script = (
-        "import os, time\nfrom forescale.workers import side_by_side\n"
+        "import os, time\nfrom forescale.workers import Workers\n"
         "def part():\n    print(os.getpid(), flush=True)\n    time.sleep(60)\n"
-        "side_by_side([part] * 2, 2)"
+        "with Workers(2) as workers:\n    workers.share([part] * 2)"
     )
     with subprocess.Popen(
         [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

@@ -21,7 +21,7 @@ from forescale.arrays import is_numpy, np
 from forescale.diagnose import Diagnosis, measured_of, with_settings
 from forescale.diagnose import diagnose as diagnosed
 from forescale.diagnose.watch import Watcher
-from forescale.errors import UnknownKeyError, extra_missing, not_one_of, wrong_type
+from forescale.errors import extra_missing, not_one_of, wrong_type
 from forescale.explain import explain as explained
 from forescale.export import Export, is_writable, refusal_of
 from forescale.export import export as exported
@@ -29,7 +29,6 @@ from forescale.formula import TermNode
 from forescale.frameworks.traces import save_trace
 from forescale.io.merge import with_overrides
 from forescale.io.named import cluster_given, model_given
-from forescale.io.question import KINDS
 from forescale.io.sizes import USUAL_LENGTH
 from forescale.keywords import (
     KEYWORDS,
@@ -39,18 +38,20 @@ from forescale.keywords import (
     TorchModule,
     TransformersConfig,
     model_object,
+    names_checked,
     plain,
     question_of_layout,
     question_of_space,
+    refuse_unknown,
     traced_module,
 )
-from forescale.limits import DEVICES, JOBS, SHOWN, TIME, Interval, within
+from forescale.limits import DEVICES, JOBS, MEMORY, SHOWN, TIME, Interval, within
 from forescale.memory.timeline import MemoryTimeline
 from forescale.presets import estimate_as, project_as
 from forescale.project import memory_timeline
 from forescale.projection.result import Estimate, Projection
 from forescale.question import Question
-from forescale.records import home_of, record, same
+from forescale.records import record, same
 from forescale.schedule import Simulation
 from forescale.schedule.memory import ActivationSizes
 from forescale.schedule.times import LinkTimes, from_share
@@ -60,6 +61,7 @@ from forescale.search import search as searched
 from forescale.search.solve import Progress
 from forescale.spec import Cluster, Model
 from forescale.struct import Struct
+from forescale.units import parse
 
 if TYPE_CHECKING:
     from forescale.sweep import SweepResult
@@ -77,8 +79,10 @@ class _Effort(Struct, frozen=True, kw_only=True):
     surest: bool
     time_limit: Annotated[float, TIME] | None
     jobs: Annotated[int, JOBS] | None
+    max_host_memory: Annotated[float, MEMORY] | None
 
 
+@names_checked
 def load_model(name: str | Path | Mapping[str, Any] | TransformersConfig | TorchModule) -> Model:
     """Return a model by its catalogue name, or from a file, folder or object that describes it.
 
@@ -96,6 +100,7 @@ def load_model(name: str | Path | Mapping[str, Any] | TransformersConfig | Torch
     return model_given(plain(model_object(name, {})), "load_model")
 
 
+@names_checked
 def trace(
     model: Any,  # noqa: ANN401 (a torch module, which the core does not know)
     inputs: Callable[[int, int], Any] | None = None,
@@ -258,6 +263,7 @@ def search(
     watch: Callable[[Progress], bool] | None = None,
     checkpoint: str | Path | None = None,
     jobs: int | None = None,
+    max_host_memory: float | str | None = None,
 ) -> SearchResult:
     """Return the best layouts: every legal layout is evaluated, or has a lower bound above the best.
 
@@ -279,13 +285,19 @@ def search(
         File that stores the progress; a search of the same question continues from it.
     jobs
         Number of processes; by default one per core on Linux, if the search is large. The result does not depend on it.
+    max_host_memory
+        Memory of this machine that the search may take, in bytes or such as "4GiB". The result does not depend on it.
 
     Raises
     ------
     InfeasibleError
         If no layout is legal, or none fits.
+    SpecError
+        If the search takes more memory than `max_host_memory`.
     """
-    numbers = {"top": top, "time_limit": time_limit, "jobs": jobs}
+    given = max_host_memory
+    limit = parse(given, "byte") if isinstance(given, str) else given
+    numbers = {"top": top, "time_limit": time_limit, "jobs": jobs, "max_host_memory": limit}
     effort = _Effort(**plain({**numbers, "all_variants": all_variants, "relax": relax, "surest": surest}))
     if not (watch is None or callable(watch)):
         raise wrong_type("watch", watch, "a function").at("fs.search")
@@ -458,11 +470,8 @@ def run(
 
     result: list[Phase] = []
     questions: list[Question] = []
-    known = (*KEYWORDS, RAMP)
     for place, phase in enumerate(phases or [{}], 1):
-        for name in phase:
-            if name not in known:
-                raise UnknownKeyError(name, f"fs.run: phases[{place - 1}]", known, home_of(name, KINDS))
+        refuse_unknown(phase, f"fs.run: phases[{place - 1}]", (*KEYWORDS, RAMP))
         values = {**keywords, **phase}
         names = ("strategy", *LAYOUT)
         laid = isinstance(values["model"], Question) or any(values.get(name) is not None for name in names)
@@ -474,6 +483,7 @@ def run(
     return project_run(result, questions[-1].operations, rates, seed=seed)
 
 
+@names_checked
 def sweep(
     file: str | Path | Mapping[str, Any],
     *,
@@ -521,6 +531,7 @@ def sweep(
     return answer_points(what, executor=Local(jobs=jobs), progress=progress, **kept)
 
 
+@names_checked
 def pipeline(
     schedule: str = "1f1b",
     *,
@@ -578,6 +589,7 @@ def pipeline(
     )  # fmt: skip
 
 
+@names_checked
 def compare(
     a: Projection | Question | Mapping[str, Any],
     b: Projection | Question | Mapping[str, Any],

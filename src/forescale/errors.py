@@ -14,13 +14,13 @@ ForescaleError
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from forescale.synonyms import meant
 from forescale.violation import ForescaleError, Location, SpecError
 from forescale.wording import *  # noqa: F403  (all codes)
-from forescale.wording import ambiguous, did_you_mean, unknown_key, unknown_name
+from forescale.wording import ambiguous, did_you_mean, listed, unknown_key, unknown_name
 
 __all__ = ("ForescaleError", "Location", "SpecError")
 MISSPELT = 0.8
@@ -54,6 +54,19 @@ class UnknownKeyError(SpecError):
         self.where, self.suggestions = where, nearest(key, allowed)
         fix = did_you_mean(self.suggestions) or (f"{home} has it" if home else "")
         super().__init__(unknown_key(key, where, allowed, fix))
+
+    @classmethod
+    def of(
+        cls, keys: Sequence[str], where: str, known: Iterable[str], homes: Mapping[str, str]
+    ) -> UnknownKeyError:
+        """Return the error of one key or several; `homes` are the tables that have them, where those are others."""
+        allowed = tuple(known)
+        error = cls(keys[0], where, allowed, homes.get(keys[0], ""))
+        if len(keys) > 1:
+            likes = [f"{listed(like)} for {key}" for key in keys if (like := nearest(key, allowed))]
+            violation = unknown_key(keys, where, allowed, did_you_mean([", ".join(likes)] if likes else ()))
+            SpecError.__init__(error, violation)
+        return error
 
 
 def batch_for(devices: object) -> int:

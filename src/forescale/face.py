@@ -1173,6 +1173,7 @@ def search(
     watch: Callable[[Progress], bool] | None = None,
     checkpoint: str | Path | None = None,
     jobs: int | None = None,
+    max_host_memory: float | str | None = None,
     devices: int | None = None,
     nodes: int | None = None,
     seq_len: int | str | None = None,
@@ -1283,6 +1284,8 @@ def search(
         File that stores the progress; a search of the same question continues from it.
     jobs
         Number of processes; by default one per core on Linux, if the search is large. The result does not depend on it.
+    max_host_memory
+        Memory of this machine that the search may take, in bytes or such as "4GiB". The result does not depend on it.
     others
         See `ask`; degrees and choices take one value or several.
 
@@ -1290,8 +1293,10 @@ def search(
     ------
     InfeasibleError
         If no layout is legal, or none fits.
+    SpecError
+        If the search takes more memory than `max_host_memory`.
     """
-    return api.search(question_of_space(locals()), top=top, all_variants=all_variants, relax=relax, surest=surest, time_limit=time_limit, watch=watch, checkpoint=checkpoint, jobs=jobs)
+    return api.search(question_of_space(locals()), top=top, all_variants=all_variants, relax=relax, surest=surest, time_limit=time_limit, watch=watch, checkpoint=checkpoint, jobs=jobs, max_host_memory=max_host_memory)
 
 
 @names_checked

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from functools import cache, wraps
 from pathlib import Path
@@ -11,10 +11,12 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
+from forescale import wording
 from forescale.arrays import is_numpy
 from forescale.cost.select import Costs
 from forescale.errors import UnknownKeyError, extra_missing, given_twice, wrong_type
 from forescale.io.measurements import CostSection
+from forescale.io.named import devices_told
 from forescale.io.option_text import text_value
 from forescale.io.plan import spelt_out, with_granularity
 from forescale.io.question import KINDS, build_layout, build_question
@@ -44,6 +46,8 @@ PARTS = {"space": Space, "costs": Costs}
 KEYWORDS = (*PLAN, *RUN, *LAYOUT, *COST, *PARTS)
 """Keywords that every function of a question has."""
 WHERE = "the question"
+EXAMPLES = {"cluster": "h100-sxm", "devices": 8, "global_batch_size": 64}
+"""Values that an error about missing parts shows."""
 WORDS = {"precision": "compute", "recompute": "granularity", "images": "count"}
 """The field of a table that one word or number stands for."""
 SEVERAL = (list, tuple, range, set, frozenset)
@@ -150,15 +154,20 @@ def traced_module(model: Any, *values: Any, **options: Any) -> Model:  # noqa: A
     return trace(model, *values, **options)
 
 
+def refuse_unknown(names: Iterable[str], where: str, known: Sequence[str]) -> None:
+    """Raise an error that names all of `names` that are not `known`, if there are any."""
+    if unknown := [name for name in names if name not in known]:
+        homes = {name: home for name in unknown if (home := home_of(name, KINDS))}
+        raise UnknownKeyError.of(unknown, where, known, homes)
+
+
 def names_checked(function: F) -> F:
-    """Return a function of the face that refuses an unknown keyword with the nearest one."""
+    """Return a function of the face that refuses unknown keywords with the nearest ones."""
     known = tuple(inspect.signature(function).parameters)
 
     @wraps(function)
     def call(*values: object, **keywords: object) -> object:
-        for name in keywords:
-            if name not in known:
-                raise UnknownKeyError(name, f"fs.{function.__name__}", known, home_of(name, KINDS))
+        refuse_unknown(keywords, f"fs.{function.__name__}", known)
         return function(*values, **keywords)
 
     return call  # type: ignore[return-value]
@@ -207,7 +216,23 @@ def _read(
     if cost:
         values["cost"] = cost
     present = {name: value for name, value in values.items() if value is not None}
+    _require(present, laid=laid)
     return build_question(spelt_out(present), where=WHERE, laid=laid, default_framework=True), parts
+
+
+def _require(values: Keywords, *, laid: bool) -> None:
+    """Refuse a question that lacks several of its main parts with all of them; of one, its reader says more."""
+    work = values["workload"]
+    uncounted = values.get("nodes") is None and not laid and devices_told(dict(values), None) is None
+    absent = {
+        "cluster": "cluster" not in values,
+        "devices": uncounted,
+        "global_batch_size": isinstance(work, dict) and "global_batch_size" not in work,
+    }
+    missing = [name for name, is_absent in absent.items() if is_absent]
+    if len(missing) > 1:
+        fix = "such as " + ", ".join(f"{name}={EXAMPLES[name]!r}" for name in missing)
+        raise wording.missing(missing, fix).at(WHERE)
 
 
 def _with_nested(values: dict[str, Any], overrides: dict[str, Any], kind: type) -> dict[str, Any]:

@@ -20,7 +20,7 @@ class ReprMixin:
 
     def essentials(self) -> Mapping[str, Any]:
         """Return what the repr shows, by name: what is not at its default."""
-        return _told(self)
+        return told(self)
 
     def __repr__(self) -> str:
         """Return the class with its essentials."""
@@ -28,14 +28,20 @@ class ReprMixin:
         return f"{type(self).__name__}({shown})"
 
 
-def _told(value: Any) -> dict[str, Any]:  # noqa: ANN401  (any dataclass)
+def told(value: Any) -> dict[str, Any]:  # noqa: ANN401  (any dataclass)
     """Return the fields of a dataclass that are not at their defaults."""
     explicit = {item.name: getattr(value, item.name) for item in fields(value) if item.repr}
     usual = {
         item.name: item.default if item.default_factory is MISSING else item.default_factory()
         for item in fields(value)
     }
-    return {name: item for name, item in explicit.items() if item is not usual[name] and item != usual[name]}
+    return {name: item for name, item in explicit.items() if not _same(item, usual[name])}
+
+
+def _same(value: Any, usual: Any) -> bool:  # noqa: ANN401  (any values)
+    """Return whether a value is a default; an array is none."""
+    equal = value is usual or value == usual
+    return bool(equal) if getattr(equal, "ndim", 0) == 0 else False
 
 
 def one_line(value: Any) -> str:  # noqa: ANN401
@@ -47,7 +53,7 @@ def one_line(value: Any) -> str:  # noqa: ANN401
     if is_dataclass(value) and isinstance(name := getattr(value, "name", None), str):
         return name
     if is_dataclass(value):
-        inner = ", ".join(f"{name}={one_line(item)}" for name, item in _told(value).items())
+        inner = ", ".join(f"{name}={one_line(item)}" for name, item in told(value).items())
         return f"{type(value).__name__}({inner})"
     if isinstance(value, tuple | list) and ((value and is_dataclass(value[0])) or len(repr(value)) > MOST):
         first = one_line(value[0])

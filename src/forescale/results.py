@@ -116,6 +116,10 @@ class Result(ReprMixin):
         """The result on one line."""
         return repr(self)
 
+    def __str__(self) -> str:
+        """Return the result on one line, as `print` shows it."""
+        return self.headline
+
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document as plain dictionaries, lists, text and numbers."""
         values: dict[str, Any] = json.loads(json.dumps(self.to_json()))

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import NODEFAULT
 
 from forescale.errors import ForescaleError, UnknownKeyError, listed, required_with, wrong_type
+from forescale.repr import told
 
 
 class _Fields:
@@ -108,6 +109,11 @@ class Struct(msgspec.Struct, frozen=True):
         __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     else:
         __dataclass_fields__ = _Fields()
+
+    def __repr__(self) -> str:
+        """Return the class with the fields that are not at their defaults."""
+        shown = ", ".join(f"{name}={value!r}" for name, value in told(self).items())
+        return f"{type(self).__name__}({shown})"
 
 
 class StrictMeta(msgspec.StructMeta):

@@ -57,7 +57,9 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "train_tokens total_tokens training_tokens num_tokens token_budget samples train_samples epochs dataset_size",
         ("tokens",),
     ),
-    ("target_time max_time max_days days within duration", ("deadline", "target_days")),
+    ("target_time target_step_time step_time", ("target_step_time", "max_step_time", "deadline", "limits")),
+    ("max_time max_days days within duration", ("target_days", "deadline")),
+    ("max_step_time min_mfu max_cost", ("limits",)),
     ("network interconnect fabric nic", ("cluster",)),
     ("mtbf failure_rate mtbf_hours", ("failures",)),
     ("energy_price electricity_price power_price price_per_kwh", ("prices",)),
@@ -75,7 +77,7 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("recompute", "granularity"),
     ),
     ("optim optimizer_type", ("optimizer",)),
-    ("adapter peft lora use_peft lora_r", ("lora_rank",)),
+    ("adapter peft lora use_peft lora_r finetune finetuning finetuning_type", ("lora_rank",)),
     (
         "qlora load_in_4bit load_in_8bit quantization quantize quantized bnb_4bit quantization_bit",
         ("frozen_dtype",),
@@ -97,6 +99,13 @@ _COMMANDS: tuple[tuple[str, str], ...] = (
     ("launch convert write", "export"),
     ("why", "explain"),
 )
+_LISTS: tuple[tuple[str, str], ...] = (
+    ("gpus gpu hardware accelerators accelerator chips chip", "devices"),
+    ("machines machine systems system nodes cloud clouds", "clusters"),
+    ("software stacks trainers", "frameworks"),
+    ("architectures networks llms", "models"),
+)
+"""What others call the lists of the catalogue."""
 _VALUES: tuple[tuple[str, str], ...] = (
     ("a2a", "all_to_all"),
     ("a2a", "ulysses"),
@@ -131,10 +140,27 @@ _WITH_VALUES: tuple[tuple[str, str], ...] = (
     ("cpu_offload offload optimizer_offload offload_to_cpu", "--offload-optimizer 1"),
     ("adamw adam", "--optimizer adamw"),
     ("muon", "--optimizer muon"),
+    ("max_seq_len max_seq_length max_sequence_length max_context longest", "--solve seq_len"),
+    ("max_batch max_batch_size max_micro_batch", "--solve micro_batch_size"),
     ("8bit_adam adam8bit adamw8bit adamw_8bit", "--optimizer adamw --moment-dtype fp8"),
 )
 """Switches of others, and the options with values that say the same."""
 _MEANT = {word: fields for parts, fields in _WORDS for word in parts.split()}
+_CONVERTED: tuple[tuple[str, str], ...] = (
+    (
+        "gas gradient_accumulation gradient_accumulation_steps grad_accum accumulation_steps num_microbatches "
+        "num_micro_batches microbatches",
+        "batch = micro-batch × accumulation × data-parallel ranks",
+    ),
+    ("samples train_samples epochs dataset_size", "tokens = epochs × samples × tokens of a sample"),
+    ("mtbf failure_rate mtbf_hours", "failures of a node and day"),
+    ("energy_price electricity_price power_price price_per_kwh", "a file of prices"),
+    ("sharding zero_optimization", "a stage of ZeRO, 0 to 3"),
+    ("network interconnect fabric nic", "a cluster has its network; --set cluster.tiers.… changes it"),
+    ("quantization quantize quantized bnb_4bit quantization_bit", "such as nf4 or int8"),
+    ("recompute_granularity duration finetune finetuning finetuning_type", ""),
+)
+"""Words for our fields that count or name something else than these do, and what ours take."""
 
 
 def spelling(text: str, known: Collection[object]) -> str | None:
@@ -156,6 +182,11 @@ def command_called(name: str) -> str | None:
     return next((command for parts, command in _COMMANDS if name.lower() in parts.split()), None)
 
 
+def list_called(name: str) -> str | None:
+    """Return the list of the catalogue that others call `name`; None if it is none."""
+    return next((item for parts, item in _LISTS if name.lower() in parts.split()), None)
+
+
 def with_value(name: str) -> str | None:
     """Return the options that say what a switch of others does, such as --zero 3 for fsdp; None if it is none."""
     plain = name.strip("-_").replace("-", "_").lower()
@@ -167,3 +198,10 @@ def meant(name: str, known: Collection[str]) -> str | None:
     plain = name.strip("-_").replace("-", "_").lower()
     fields = _MEANT.get(plain) or _MEANT.get(_ENDS.sub("", plain), ())
     return next((field for field in fields if field in known), None)
+
+
+def converted(name: str) -> str | None:
+    """Return how a value of an option of others becomes one of ours, empty if unsaid; None if it is the same."""
+    plain = name.strip("-_").replace("-", "_").lower()
+    how = next((text for parts, text in _CONVERTED if plain in parts.split()), None)
+    return "" if how is None and with_value(plain) is not None else how

@@ -138,9 +138,11 @@ def not_a_factor(key: str, value: object, allowed: object, terms: str = "", fix:
 
 
 @_code
-def unknown_key(key: str, where: str, allowed: Sequence[str], fix: str = "") -> str:
-    """Describe a key that is not allowed where it is written; `fix` names the nearest."""
-    return _fixed(f"unknown key {key!r} in {where}", fix or _takes(allowed, "allowed are"))
+def unknown_key(key: Names, where: str, allowed: Sequence[str], fix: str = "") -> str:
+    """Describe keys that are not allowed where they are written; `fix` names the nearest."""
+    names = [repr(name) for name in ((key,) if isinstance(key, str) else key)]
+    keys = f"unknown key{'s' if len(names) > 1 else ''} {listed(names, 'and')}"
+    return _fixed(f"{keys} in {where}", fix or _takes(allowed, "allowed are"))
 
 
 @_code

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
+import select
 import signal as signals
 import sys
 import time
@@ -15,9 +17,8 @@ from contextlib import contextmanager, suppress
 from multiprocessing import Pipe, active_children, get_context, parent_process
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for
-from multiprocessing.process import BaseProcess
 from threading import Thread
-from typing import TypeVar
+from typing import NamedTuple, Self, TypeVar, cast
 
 from forescale.errors import ForescaleError
 
@@ -135,77 +136,167 @@ def _attempted(function: Callable[[T], R], item: T) -> tuple[R] | None:
         return None
 
 
-def side_by_side(parts: Sequence[Callable[[], R]], jobs: int = 1) -> list[R]:
-    """Return the result of each part, in their order; copies of this process compute some of them.
+class Workers:
+    """Processes that go through one computation together: each makes the same steps, and computes some of their parts.
 
-    A copy knows all that this process knows, and ends with the call. There are none on systems that cannot fork
-    safely (Windows, macOS), and none inside of another process that was started for a part.
-
-    Raises
-    ------
-    ForescaleError
-        If a copy ends on its own.
+    They are forked when parts are first shared and end with the `with` block, which no other than the first process
+    leaves. Each then knows all that this process knew, and keeps what it computes. Results do not depend on how many
+    there are, as long as nothing but `decide` depends on time. There is one process on systems that cannot fork safely
+    (Windows, macOS), and inside another process that was started for a part.
     """
-    jobs = min(jobs, len(parts))
-    if jobs <= 1 or sys.platform != "linux" or parent_process() is not None:
-        return [part() for part in parts]
-    results: dict[int, R] = {}
-    with _copies(parts, jobs) as (numbers, connections):
-        for number in _claimed(numbers):
-            results[number] = parts[number]()
-        for connection in connections:
-            try:
-                results |= connection.recv()
-            except (EOFError, ConnectionError) as error:
-                raise _ended() from error
-    return [results[number] if number in results else part() for number, part in enumerate(parts)]
 
+    def __init__(self, jobs: int = 1) -> None:
+        alone = sys.platform != "linux" or parent_process() is not None
+        self.jobs = 1 if alone else jobs
+        self._others: list[_Worker] = []
+        self._leader: Connection | None = None
+        self._numbers, self._fill = -1, -1
+        self._busy = False
 
-@contextmanager
-def _copies(parts: Sequence[Callable[[], R]], jobs: int) -> Iterator[tuple[int, list[Connection]]]:
-    """Return a pipe of the numbers of parts, of which each process takes the next, and what the copies answer on."""
-    numbers, fill = os.pipe()
-    os.write(fill, b"".join(number.to_bytes(NUMBER, "big") for number in range(len(parts))))
-    os.close(fill)
-    copies: list[tuple[BaseProcess, Connection]] = []
-    context = get_context("fork")
-    try:
+    def __enter__(self) -> Self:
+        """Start no process yet."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the other processes."""
+        self.end()
+
+    def end(self) -> None:
+        """End all processes but the first, whatever they do."""
+        if self._leader is not None:
+            os._exit(0)
+        for other in self._others:
+            other.connection.close()
+            with suppress(ProcessLookupError):
+                os.kill(other.pid, signals.SIGKILL)
+            with suppress(ChildProcessError):
+                os.waitpid(other.pid, 0)
+        if self._others:
+            os.close(self._numbers)
+            os.close(self._fill)
+        self._others, self.jobs = [], 1
+
+    def share(self, parts: Sequence[Callable[[], R]]) -> list[R]:
+        """Return the result of each part, in their order, on every process; the next one takes the next part.
+
+        Raises
+        ------
+        ForescaleError
+            If a process ends on its own.
+        """
+        if self.jobs == 1 or self._busy or len(parts) < 2:
+            return [part() for part in parts]
+        if not self.started:
+            self._start()
+        self._deal(len(parts))
+        results: dict[int, R] = {}
+        self._busy = True
+        for number in self._claimed():
+            with suppress(Exception):  # every process computes it again, so the first raises the error
+                results[number] = parts[number]()
+        self._busy = False
+        results |= self._exchanged(results)
+        return [results[number] if number in results else part() for number, part in enumerate(parts)]
+
+    def decide(self, function: Callable[..., R], *arguments: object) -> R:
+        """Return what a function of time, or of files, returns on the first process."""
+        if self._leader is not None:
+            return cast("R", pickle.loads(self._leader.recv_bytes()))  # noqa: S301 (our own process)
+        result = function(*arguments)
+        self._send([pickle.dumps(result)] if self._others else [], self._others)
+        return result
+
+    @property
+    def started(self) -> bool:
+        """Whether there are other processes."""
+        return bool(self._others) or self._leader is not None
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the first process, which writes files."""
+        return self._leader is None
+
+    def _start(self) -> None:
+        """Fork; every process goes on from here."""
+        self._numbers, self._fill = os.pipe()
+        pipes = [Pipe() for _ in range(self.jobs - 1)]
         with undisturbed():
-            for _ in range(jobs - 1):
-                local, remote = Pipe(duplex=False)
-                process = context.Process(target=_answer, args=(parts, numbers, remote), daemon=True)
-                copies.append((process, local))
-                process.start()
-                remote.close()
-        yield numbers, [connection for _, connection in copies]
-    finally:
-        os.close(numbers)
-        for copy, connection in copies:
+            for local, remote in pipes:
+                if (pid := os.fork()) == 0:
+                    self._follow(remote, [end for pipe in pipes for end in pipe if end is not remote])
+                    return
+                self._others.append(_Worker(pid, local))
+        for _, remote in pipes:
+            remote.close()
+
+    def _follow(self, leader: Connection, others: Sequence[Connection]) -> None:
+        """Leave interrupts to the first process, and end with it, which a thread sees while this one computes."""
+        signals.signal(signals.SIGINT, signals.SIG_IGN)
+        for connection in others:
             connection.close()
-            if copy.pid is not None:
-                copy.kill()
-                copy.join()
+        os.close(self._fill)
+        self._leader, self._others = leader, []
+        gc.freeze()  # memory that is looked through for garbage is copied
+
+        def watch() -> None:
+            poll = select.poll()
+            poll.register(leader.fileno(), 0)  # hung up
+            poll.poll()
+            os._exit(1)
+
+        Thread(target=watch, daemon=True).start()
+
+    def _deal(self, count: int) -> None:
+        """Give out the numbers of parts, and one end for each process."""
+        if self._leader is None:
+            numbers = [*range(1, count + 1), *[END] * self.jobs]
+            os.write(self._fill, b"".join(number.to_bytes(NUMBER, "big") for number in numbers))
+
+    def _claimed(self) -> Iterator[int]:
+        while number := int.from_bytes(os.read(self._numbers, NUMBER), "big"):
+            yield number - 1
+
+    def _exchanged(self, results: dict[int, R]) -> dict[int, R]:
+        """Return what the other processes have computed."""
+        local = pickle.dumps(results, protocol=pickle.HIGHEST_PROTOCOL)
+        if self._leader is not None:
+            self._leader.send_bytes(local)
+            received = [self._leader.recv_bytes() for _ in range(self.jobs - 1)]
+        else:
+            received = self._received()
+            for nth, other in enumerate(self._others):
+                self._send([local, *received[:nth], *received[nth + 1 :]], [other])
+        every: dict[int, R] = {}
+        for each in received:
+            every |= pickle.loads(each)  # noqa: S301 (our own processes)
+        return every
+
+    def _received(self) -> list[bytes]:
+        try:
+            return [other.connection.recv_bytes() for other in self._others]
+        except (EOFError, ConnectionError) as error:
+            raise _ended() from error
+
+    def _send(self, messages: Sequence[bytes], others: Sequence[_Worker]) -> None:
+        try:
+            for other in others:
+                for message in messages:
+                    other.connection.send_bytes(message)
+        except ConnectionError as error:
+            raise _ended() from error
 
 
-NUMBER = 2
-"""Bytes of the number of a part."""
+class _Worker(NamedTuple):
+    """Another process, and what it answers on."""
+
+    pid: int
+    connection: Connection
 
 
-def _claimed(numbers: int) -> Iterator[int]:
-    while number := os.read(numbers, NUMBER):
-        yield int.from_bytes(number, "big")
-
-
-def _answer(parts: Sequence[Callable[[], R]], numbers: int, connection: Connection) -> None:
-    """Send the results of parts by number, but of those that fail: the process that asked sees the error itself."""
-    _start_worker()
-    gc.freeze()  # memory that is looked through for garbage is copied
-    results: dict[int, R] = {}
-    for number in _claimed(numbers):
-        with suppress(Exception):
-            results[number] = parts[number]()
-    with suppress(ConnectionError):
-        connection.send(results)
+ALONE = Workers()
+"""This process alone."""
+NUMBER, END = 2, 0
+"""Bytes of the number of a part; the number after the last."""
 
 
 def _ended() -> ForescaleError:

@@ -34,6 +34,7 @@ PUBLISHED = {
     "gemma-3-27b": 27.433,
     "gemma-3-4b": 4.301,
     "glm-4.5": 353.0,
+    "gpt-neox-20b": 20.5546,
     "gpt-oss-120b": 116.8,
     "gpt-oss-20b": 20.9,
     "gpt2-xl": 1.558,
@@ -61,6 +62,9 @@ PUBLISHED = {
     "mpt-7b": 6.659,
     "nemotron-3-nano-30b-a3b": 31.6,
     "nemotron-4-340b": 341.0,
+    "nemotron-h-8b": 8.1,
+    "nemotron-nano-12b-v2": 12.31,
+    "nemotron-nano-9b-v2": 8.888,
     "olmo-2-13b": 13.7,
     "phi-2": 2.78,
     "phi-4": 14.66,
@@ -73,6 +77,9 @@ PUBLISHED = {
     "qwen3-next-80b-a3b": 79.7,
     "qwen3-vl-30b-a3b": 31.1,
     "qwen3-vl-8b": 8.77,
+    "starcoder2-15b": 15.9579,
+    "starcoder2-3b": 3.0304,
+    "starcoder2-7b": 7.1739,
 }
 ROUNDED = {
     # Billions where only two or three digits are printed, often cut rather than rounded: docs/models of Megatron-Bridge,

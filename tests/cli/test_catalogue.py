@@ -45,3 +45,13 @@ def test_one_framework_is_shown_field_by_field(forescale):
 )
 def test_a_name_alone_is_shown_in_its_list(forescale, name, kind):
     assert kind in json.loads(forescale("catalogue", name, "--json").out)
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [(("gpus",), "devices"), (("hardware", "h100"), "devices"), (("machines",), "clusters")],
+)
+def test_a_list_goes_by_what_others_call_it(forescale, words, kind):
+    body = json.loads(forescale("catalogue", *words, "--json").out)
+    known = [name for name in KNOWN[kind]() if all(word in name for word in words[1:])]
+    assert [row["name"] for row in body[kind]] == known

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from scripts.flags import TABLE, written
 
-from forescale.cli.misspelt import flags_of, misspelt
+from forescale.cli.memory import DEFAULT
+from forescale.cli.misspelt import USUAL, flags_of, misspelt
 from forescale.cli.words import values_of
 from forescale.synonyms import _WITH_VALUES
 
@@ -56,22 +59,76 @@ def test_first_option_that_is_unknown(arguments: tuple[str, ...], option: str | 
 def test_a_switch_of_others_is_written_as_an_option_with_its_value(words: tuple[str, ...], hint: str) -> None:
     text = misspelt(("project", "m", *words))
     assert text is not None
-    assert text.partition("; ")[2] == f"{hint} (see forescale project --help)"
+    said, _, example = text.partition("; ")[2].partition(" For example: ")
+    assert said.removesuffix(" (see forescale project --help)").removesuffix(".") == hint
+    assert bool(example) == hint.startswith("write")
 
 
 def test_several_values_of_an_option_of_others_are_varied() -> None:
     for words in (("--zero-stage", "2,3"), ("--zero-stage=2,3",)):
         text = misspelt(("compare", "m", *words))
         assert text is not None
-        assert text.partition("; ")[2] == "write --vary zero=2,3 (see forescale compare --help)"
+        assert text.partition("; ")[2] == (
+            "write --vary zero=2,3. For example: forescale compare m --vary zero=2,3 --devices 8 --global-batch-size 64"
+        )
 
 
-def test_every_option_that_stands_for_a_switch_is_one_of_project() -> None:
-    flags = flags_of("project")
+def test_every_option_that_stands_for_a_switch_is_one_of_a_command() -> None:
     for _, written_so in _WITH_VALUES:
         words = written_so.split()
+        path = "check" if "--solve" in words else "project"
+        flags = flags_of(path)
         assert all(name in flags and flags[name] == 1 for name in words[::2])
-        assert values_of("project", ["m", *words]) is not None
+        assert values_of(path, ["m", *words]) is not None
+
+
+@pytest.mark.parametrize(
+    ("words", "example"),
+    [
+        (("m", "--gpu", "b200", "--tensor-parallel-size=4"), "m --cluster b200 --tp=4"),
+        (("m", "--qlora", "--gpus", "8"), "m --lora-rank 16 --frozen-dtype nf4 --devices 8"),
+        (("--model", "m", "--seq_length", "8k", "--devices", "2"), "--model m --seq-len 8k --devices 2"),
+        (("m", "--gpus", "8", "--", "x"), "m --devices 8 -- x"),
+        (("m", "--gpus", "8", "--set", "a b"), "m --devices 8 --set 'a b'"),
+        (("m", "--gpus", "8", "--epochs", "3"), None),  # tokens are counted otherwise
+        (("m", "--gpus", "8", "--gradient-accumulation-steps", "3"), None),
+        (("m", "--gpus"), None),  # without its value
+        (("m", "--gpus", "8", "--zzz"), None),
+    ],
+)
+def test_a_command_line_that_says_the_same(words: tuple[str, ...], example: str | None) -> None:
+    given = ("--nodes", "1", "--global-batch-size", "64")
+    text = misspelt(("project", *given, *words))
+    assert text is not None
+    said = text.partition("For example: forescale project ")[2]
+    assert said == ("" if example is None else f"{shlex.join(given)} {example}")
+
+
+def test_what_an_example_adds(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.touch()
+    for words, added in (
+        (("project", "m"), " --global-batch-size 64"),
+        (("project", "m", "--global-batch-size", "8"), ""),
+        (("project", str(file)), ""),
+        (("project", "--plan", "p.toml"), ""),
+    ):
+        text = misspelt((*words, "--gpus", "8"))
+        assert text is not None
+        assert text.endswith(f"For example: forescale {shlex.join(words)} --devices 8{added}")
+
+
+def test_several_unknown_options_are_one_error() -> None:
+    text = misspelt(("compare", "m", "--gpu", "h100,b200", "--epochs", "3"))
+    assert text == (
+        "No such options: --gpu (did you mean --cluster?), --epochs (did you mean --tokens? tokens = epochs × samples × "
+        "tokens of a sample) (see forescale compare --help)"
+    )
+    text = misspelt(("fit", "m", "--max-seq-len"))
+    assert (
+        text
+        == "No such option: --max-seq-len; write forescale check --solve seq_len (see forescale fit --help)"
+    )
 
 
 def test_a_command_that_is_none() -> None:
@@ -91,3 +148,11 @@ def test_the_error_loads_neither_arrays_nor_parsers() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "2 []\n"
     assert done.stderr.startswith("error: No such option: --tpp; did you mean --tp or --pp")
+
+
+def test_options_of_a_group_that_takes_its_usual_command() -> None:
+    assert {"memory": f"memory {DEFAULT}"} == USUAL
+    text = misspelt(("memory", "m", "--gpu", "b200"))
+    assert text is not None and text.startswith("No such option: --gpu; did you mean --cluster? ")
+    assert "forescale memory layout m --cluster b200" in text
+    assert misspelt(("memory", "70", "--gpu", "b200")) is None  # of `memory states`

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from forescale.frameworks.detect import detect, signatures
+from forescale.frameworks.detect import detect, detect_script, signatures
 from forescale.frameworks.readers import READERS
 
 
@@ -55,3 +55,10 @@ def test_every_reader_has_a_signature_and_every_other_signature_a_title():
 def test_a_broken_document_does_not_raise():
     for text in ("", "{", "\x00", '{"a": ' * 3000, "key" * 10000):
         assert detect(text) is None
+
+
+def test_a_script_that_launches_is_taken_for_a_command():
+    text = '#!/bin/bash\nL="torchrun --nproc_per_node 4"\nsrun bash -c "$L $P"\nP=train.py\n'
+    assert detect(text) is None
+    assert detect_script(text).name == "launch"
+    assert detect_script(text.replace("#!/bin/bash", "#")) is None

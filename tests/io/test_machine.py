@@ -34,6 +34,15 @@ def test_defaults_of_a_device_are_those_of_the_specification(tmp_path):
     assert [(tier.name, tier.size) for tier in cluster.tiers] == [("pcie", 8), ("ethernet", 0)]
 
 
+def test_a_device_in_everyday_words(tmp_path):
+    text = (
+        'flops = "500 TFLOP/s"\nfp8 = "1 PFLOP/s"\nmemory = "96 GiB"\nbandwidth = "3 TB/s"\npower = "700 W"\n'
+    )
+    device = read_cluster_file(written(tmp_path, "chip.toml", text), 8).device
+    assert device.matrix_flops == MatrixRates(bf16=500e12, fp8=1e15)
+    assert (device.hbm_bytes, device.hbm_bandwidth, device.power_w) == (96 * 2**30, 3e12, 700.0)
+
+
 @pytest.mark.parametrize(
     ("text", "tiers"),
     [

@@ -7,7 +7,6 @@ import pytest
 from tests.errors import raises
 from tests.small import cluster, dense, moe, workload
 
-from forescale import workers
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
 from forescale.cost.select import Costs
@@ -16,6 +15,7 @@ from forescale.question import Question
 from forescale.search import bounds, ranks, scope, search, solve, tree
 from forescale.search.evaluate import score
 from forescale.search.incumbent import Goal, Incumbent
+from forescale.search.layouts import in_parts
 from forescale.search.open_nodes import OpenNodes
 from forescale.search.relax import memory_limits
 from forescale.search.solve import NodeQueue, Progress, Solver
@@ -23,6 +23,7 @@ from forescale.search.tree import enumerate_cells, enumerate_layouts
 from forescale.spec import Recompute
 from forescale.spec.space import Space
 from forescale.units import format_bytes
+from forescale.workers import Workers
 
 WORK = workload(global_batch_size=16)
 
@@ -127,22 +128,56 @@ def test_results_and_counts_are_the_same_for_any_number_of_processes(monkeypatch
     """Everything that can be shared is, however small."""
     for module, name, value in (
         (scope, "SAMPLED_FROM", 0),
+        (scope, "SHARED_FROM", 0),
         (tree, "BLOCKS_AT_ONCE", 3),
+        (tree, "SHARED_FROM", 0),
+        (solve, "PREPARED_FROM", 0),
         (ranks, "SHARED_FROM", 0),
         (bounds, "SHARED_FROM", 0),
         (solve, "SHARED_FROM", 0),
     ):
         monkeypatch.setattr(module, name, value)
-    copies = []
-    start = workers._copies
-    monkeypatch.setattr(workers, "_copies", lambda parts, jobs: copies.append(jobs) or start(parts, jobs))
+    started = []
+    start = Workers._start
+    monkeypatch.setattr(Workers, "_start", lambda self: started.append(self.jobs) or start(self))
     question = replace(STEPPED, space=Space(vpp=(1,), micro_batch_size=(1, 2)))
     alone = search(question, top=3)
-    assert copies == []
+    assert started == []
     for jobs in (2, 4):
-        assert facts(search(question, top=3, jobs=jobs)) == facts(alone)
-        assert max(copies) == jobs
+        result = search(question, top=3, jobs=jobs)
+        assert facts(result) == facts(alone)
+        assert result.held_fixed == alone.held_fixed
+    assert started == [2, 4]  # once each
     assert alone.num_evaluated + alone.num_over_memory + alone.num_beaten == alone.num_legal
+
+
+def test_a_small_search_starts_no_process(monkeypatch):
+    monkeypatch.setattr(Workers, "_start", None)
+    assert facts(search(STEPPED, jobs=4)) == facts(search(STEPPED))
+
+
+def test_several_processes_stop_and_go_on_as_one_does(monkeypatch, tmp_path):
+    for module in (scope, tree, ranks, bounds, solve):
+        monkeypatch.setattr(module, "SHARED_FROM", 0)
+    file = tmp_path / "search.npz"
+    stop, _ = stopping_after(2)
+    stopped = search(STEPPED, watch=stop, checkpoint=file, jobs=2)
+    assert stopped.gap > 0.0
+    watch, told = stopping_after(10**6)
+    assert facts(search(STEPPED, watch=watch, checkpoint=file, jobs=2)) == facts(search(STEPPED))
+    assert told[0].num_evaluated > 0
+
+
+DEGREES = {"tp": (1, 2, 2, 4, 1, 2), "cp": (1, 1, 1, 1, 1, 2), "micro_batch_size": (1, 1, 2, 2, 1, 2)}
+
+
+def test_the_parts_of_a_step_share_no_blocks():
+    columns = {name: np.array(values) for name, values in DEGREES.items()}
+    parts = in_parts(columns, np.arange(6), 2)
+    assert sorted(np.concatenate(parts).tolist()) == [0, 1, 2, 3, 4, 5]
+    assert [part.tolist() for part in parts] == [[1, 3, 5], [0, 2, 4]]
+    assert [part.tolist() for part in in_parts(columns, np.array([2, 4]), 2)] == [[0, 1]]
+    assert [part.tolist() for part in in_parts(columns, np.arange(6), 1)] == [[0, 1, 2, 3, 4, 5]]
 
 
 def test_lists_that_are_settled_side_by_side_are_those_of_the_most_promising_nodes():

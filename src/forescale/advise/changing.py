@@ -24,7 +24,7 @@ from forescale.search.rank import pareto_front
 from forescale.spec.layout import Layout
 from forescale.spec.workload import Trainable
 from forescale.struct import Struct, attributes, jsonable
-from forescale.units import GIB
+from forescale.units import GIB, format_bytes, format_seconds
 from forescale.view.bars import Bar, BarChart
 from forescale.view.page import Chart
 
@@ -108,6 +108,19 @@ class Fit(Result, Struct, frozen=True, kw_only=True):
         """What is proposed; None where nothing that was tried fits with margin."""
         fix = self.fixes[0] if self.fixes else None
         return fix if fix is not None and fix.verdict == "FITS" else None
+
+    @property
+    def headline(self) -> str:
+        """The projection, and what is proposed, on one line."""
+        first = self.first
+        if first is None:
+            fits = (
+                "it fits with margin" if self.verdict == "FITS" else "nothing that was tried fits with margin"
+            )
+            return f"{self.now.headline}; {fits}"
+        now, memory = first.projection, format_bytes(first.projection.memory.peak_bytes)
+        proposed = f"{format_seconds(now.step_time_s)} per step, {memory} per device ({first.verdict})"
+        return f"{self.now.headline}; with {first.text}: {proposed}"
 
     def essentials(self) -> Mapping[str, Any]:
         """Return the layout's verdict and what is proposed."""

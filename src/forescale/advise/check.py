@@ -73,6 +73,13 @@ class Check(Result, Struct, frozen=True, kw_only=True):
     projection: Projection | None = None
     """None where there is no figure: the question cannot be read, or its layout is illegal."""
 
+    @property
+    def headline(self) -> str:
+        """The status with the projection, or with what was found, on one line."""
+        found = "; ".join(finding.text for finding in self.findings)
+        projected = self.projection.headline if self.projection is not None else ""
+        return f"{self.subject} {self.status}: {found if self.status != 'passes' else projected}"
+
     def rows(self) -> list[dict[str, Any]]:
         """Return one row: subject, status, and the figures that limits are compared with."""
         one = self.projection

@@ -11,16 +11,18 @@ from forescale.cli.formats import Answer
 from forescale.cli.output import OutputOptions
 from forescale.errors import unknown_name
 from forescale.struct import asdict
+from forescale.synonyms import list_called
 
 SCHEMA = "forescale.catalogue/1"
 _filter = partial(argument, "Only names that contain it.", "TEXT")
 
 
 def _led(words: list[str], commands: Collection[str]) -> list[str]:
-    """Return the words with the list before a name that it has."""
-    return (
-        [_list_of(words[0]), *words] if words and words[0] not in commands and words[0][:1] != "-" else words
-    )
+    """Return the words with the list before a name that it has, or in place of what others call it."""
+    if not words or words[0] in commands or words[0][:1] == "-":
+        return words
+    named = list_called(words[0])
+    return [_list_of(words[0]), *words] if named is None else [named, *words[1:]]
 
 
 catalogue_app = CommandGroup("List the models, devices, clusters and frameworks known by name.", _led)

@@ -6,16 +6,21 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from forescale.cli.front import COMMANDS
-from forescale.synonyms import command_called, meant, with_value
+from forescale.synonyms import command_called, converted, meant, with_value
 
 NAMED = 3
 """Options or commands that an error names."""
+USUAL = {"memory": "memory layout"}
+"""Commands of groups that need not be named."""
+COMPARED = ("--cluster", "--devices", "--sites")
+"""Options of which `compare` takes several values as they are."""
 SHORT = 4
 """Characters of a name up to which others are not taken to have it in theirs."""
 EVERYTHING = "--help-all"
@@ -47,29 +52,88 @@ def flags_of(path: str) -> dict[str, int]:
     return flags
 
 
+class Advice(NamedTuple):
+    """What an error says of an option that a command does not have."""
+
+    text: str = ""
+    words: tuple[str, ...] | None = None
+    """What says the same on a command line; None where that is open."""
+    has_value: bool = False
+    """Whether they hold the value that follows the option."""
+
+
 def misspelt(arguments: Sequence[str]) -> str | None:
-    """Return the error for a command that is none, or the first option that it does not have; None if it has all.
+    """Return the error for a command that is none, or for the options that it does not have; None if it has all.
 
     None as well where that cannot be said from names alone: without a command, or with short options in one word.
     """
     if arguments and arguments[0][:1] != "-" and arguments[0] not in COMMANDS:
         return f"{no_command(arguments[0])} (see forescale --help)"
-    commands = table()["commands"]
-    path = next((name for size in (1, 2) if (name := " ".join(arguments[:size])) in commands), None)
+    path, words = _command_of(arguments)
     if path is None or any(word in HELP for word in arguments):
         return None
-    flags = flags_of(path)
-    words = iter(arguments[len(path.split()) :])
-    for word in words:
+    unknown, example = _corrected(path, words)
+    if not unknown:
+        return None
+    if len(unknown) == 1:
+        [(name, text)] = unknown.items()
+        said = f"No such option: {name}{text and f'; {text}'}"
+    else:
+        named = ", ".join(name + (text and f" ({text})") for name, text in unknown.items())
+        said = f"No such options: {named}"
+    if example is None:
+        return f"{said} (see forescale {path} --help)"
+    return f"{said}{'' if said[-1] == '?' else '.'} For example: {example}"
+
+
+def _command_of(arguments: Sequence[str]) -> tuple[str | None, Sequence[str]]:
+    """Return the command that arguments name, None if that is open, and the words behind it."""
+    for size in (1, 2):
+        if (name := " ".join(arguments[:size])) in table()["commands"]:
+            return name, arguments[size:]
+    counts = len(arguments) > 1 and arguments[1][:1].isdigit()  # parameters of `memory states`
+    return (None if counts else USUAL.get(arguments[0]) if arguments else None), arguments[1:]
+
+
+def _corrected(path: str, words: Sequence[str]) -> tuple[dict[str, str], str | None]:
+    """Return what to say of the options that a command does not have, and a command line that says the same.
+
+    The line is None where something is open. What follows a lone -- or short options in one word is not looked at.
+    """
+    flags, unknown = flags_of(path), dict[str, str]()
+    example, is_open = ["forescale", *path.split()], False
+    left = list(words)
+    while left:
+        word = left.pop(0)
         name, assigned, value = word.partition("=")
         if word == "--" or (word[:1] == "-" and word[:2] != "--" and word not in flags):
-            return None
-        if name[:2] == "--" and name not in flags:
-            value = value if assigned else next(words, "-")
-            return f"No such option: {name}{instead(name, path, value)} (see forescale {path} --help)"
-        for _ in range(0 if assigned else flags.get(name, 0)):
-            next(words, None)
-    return None
+            example += [word, *left]
+            break
+        if name[:2] != "--" or name in flags:
+            taken = 0 if assigned else flags.get(name, 0)
+            example += [word, *left[:taken]]
+            del left[:taken]
+            continue
+        advice = advised(name, path, value if assigned else (left or ["-"])[0])
+        unknown[name], is_open = advice.text, is_open or advice.words is None
+        example += advice.words or ()
+        if advice.has_value and not assigned:
+            del left[:1]
+        elif assigned:
+            example[-1] += f"={value}" if not advice.has_value else ""
+    return unknown, None if is_open else shlex.join([*example, *_lacking(example, flags)])
+
+
+def _lacking(words: Sequence[str], flags: Mapping[str, int]) -> list[str]:
+    """Return what a question of a model by name needs and words do not give: no file says it."""
+    given = {word.partition("=")[0] for word in words}
+    from_file = given & {"--plan", "--config", "--preset"} or any(
+        "." in Path(word).name and Path(word).exists() for word in words[2:]
+    )
+    if from_file or "--" in words or "--global-batch-size" in given or "--global-batch-size" not in flags:
+        return []
+    counted = given & {"--devices", "--nodes"} or "--devices" not in flags
+    return [*([] if counted else ["--devices", "8"]), "--global-batch-size", "64"]
 
 
 def no_command(name: str) -> str:
@@ -87,33 +151,60 @@ def options_of(path: str) -> list[str]:
     return [name for name in flags_of(path) if name[:2] == "--"]
 
 
-def instead(name: str, path: str, value: str = "") -> str:
-    """Return which options of a command are like a name that it does not have, and which other commands have it.
+def instead(name: str, path: str) -> str:
+    """Return which options of a command are like a name that it does not have, and which other commands have it."""
+    text = advised(name, path, "").text
+    return f"; {text}" if text else ""
+
+
+def advised(name: str, path: str, value: str) -> Advice:
+    """Return what is like an option that a command does not have.
 
     Where an option follows instead of a `value`, it may stand for an option with one.
     """
     options = options_of(path)
     said = with_value(name) if value[:1] == "-" else None
-    if said and {word for word in said.split() if word[:2] == "--"} <= {*options}:
-        return f"; write {said}"
+    if said and (homes := [other for other in (path, *table()["commands"]) if _takes(other, said)]):
+        here = homes[0] == path
+        return Advice(
+            f"write {'' if here else f'forescale {homes[0]} '}{said}", (*said.split(),) if here else None
+        )
     arguments = {key for key, row in rows_of(table()["commands"].get(path, {})) if "on" not in row}
     if name.strip("-") in arguments:
-        return f"; it stands without one: forescale {path} {name.strip('-').upper()}"
+        word = name.strip("-").upper()
+        alone = None if value[:1] == "-" else (value,)
+        return Advice(f"it stands without one: forescale {path} {word}", alone, has_value=True)
     word, held = name.strip("-").replace("-", "_"), table()["held_by_fix"]
     dimension = word if word in held else meant(word, held)
     if "--fix" in options and dimension is not None:
-        return f"; a search holds it with --fix {dimension}=VALUE"
+        local = ("--fix", f"{dimension}={value}") if value[:1] != "-" and converted(word) is None else None
+        return Advice(f"a search holds it with --fix {dimension}=VALUE", local, has_value=True)
     like = _like(name, options)
-    if "," in value and "--vary" in options and len(like) == 1:
-        return f"; write --vary {like[0][2:]}={value}"
-    message = [f"did you mean {' or '.join(like)}?"] if like else []
+    if "," in value and "--vary" in options and len(like) == 1 and like[0] not in COMPARED:
+        varied = f"{like[0][2:]}={value}"
+        return Advice(f"write --vary {varied}", ("--vary", varied), has_value=True)
+    how = converted(word) if like else None
+    sure = len(like) == 1 and how is None and (flags_of(path)[like[0]] > 0) == (value[:1] != "-")
+    message = [f"did you mean {' or '.join(like)}?{f' {how}' if how else ''}"] if like else []
+    message += _homes(name, like)
+    return Advice(" ".join(message), (like[0],) if sure else None)
+
+
+def _takes(path: str, words: str) -> bool:
+    """Return whether a command has every option of some words."""
+    return {word for word in words.split() if word[:2] == "--"} <= {*options_of(path)}
+
+
+def _homes(name: str, like: Sequence[str]) -> list[str]:
+    """Return which other commands have an option, or one that is like it where nothing else is."""
     others = {other: options_of(other) for other in table()["commands"]}
     known = {option for options in others.values() for option in options}
+    message = []
     for option in [name] if name in known else [] if like else _like(name, sorted(known))[:1]:
         homes = [f"forescale {other}" for other, options in others.items() if option in options]
         few = ", ".join(homes[:NAMED]) + (" and others" if len(homes) > NAMED else "")
         message.append(f"{few} {'has' if len(homes) == 1 else 'have'} {'it' if option == name else option}")
-    return f"; {' '.join(message)}" if message else ""
+    return message
 
 
 def _like(name: str, options: Sequence[str]) -> list[str]:

@@ -66,13 +66,13 @@ def positive(name: str, text: str | None, read: Callable[[str], float]) -> float
     return value
 
 
-def memory_limit(text: str | None) -> float | None:
-    """Return the bytes of --max-memory."""
+def memory_limit(text: str | None, flag: str = "--max-memory") -> float | None:
+    """Return the bytes of --max-memory, or of another limit of memory."""
     from forescale.units import parse
 
-    value = positive("--max-memory", text, lambda text: parse(text, "byte"))
+    value = positive(flag, text, lambda text: parse(text, "byte"))
     if value is not None and (violation := outside(value, MEMORY)):
-        raise out_of_range("--max-memory", text, f"{violation} bytes", "add a unit, such as 70GiB")
+        raise out_of_range(flag, text, f"{violation} bytes", "add a unit, such as 70GiB")
     return value
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from forescale import wording
 from forescale.cli.declare import Bounded, Group, Rare, option
-from forescale.cli.options import Asked, positive
+from forescale.cli.options import Asked, memory_limit, positive
 from forescale.errors import MissingError, SpecError
 from forescale.limits import COUNT, DEVICES, JOBS, PRICE, TIME, whole_of, within
 
@@ -48,12 +48,18 @@ class ScanOptions(Group, frozen=True, kw_only=True):
     )
 
     jobs: int | None = _scan("Processes, else one per core.", check=Bounded(JOBS))
+    max_host_memory: str | None = _scan("Memory to search in, such as 4GiB.", "SIZE")
     deadline: str | None = _planned(
         "The cheapest run on up to --devices that ends within this, such as 90d.", "TIME"
     )
     budget: str | None = _planned(
         "The soonest run that costs at most this, such as 10M; device-hours without a price.", "AMOUNT"
     )
+
+    @property
+    def host_limit(self) -> float | None:
+        """Memory of this machine that searches may take [byte]."""
+        return memory_limit(self.max_host_memory, "--max-host-memory")
 
     @property
     def of_run(self) -> bool:
@@ -135,6 +141,10 @@ def needing_most(error: MissingError, scan: ScanOptions) -> SpecError:
 
 
 def _refuse_combinations(scan: ScanOptions) -> None:
+    if scan.max_host_memory is not None and (scan.pareto or scan.of_run):
+        raise wording.no_effect(
+            ["--max-host-memory"], "it applies to rankings, targets, --device-counts and --batches"
+        )
     if scan.of_run and (scan.pareto or scan.has_target or scan.batches is not None):
         raise wording.conflicts(
             ["--deadline", "--budget", "--pareto", "--batches"],
@@ -170,7 +180,12 @@ def scanned(question: Question, scan: ScanOptions) -> ScanResult:
     from forescale.search import Terms, fewest_devices, scan_batches, scan_devices
 
     target = _target(scan)
-    terms = Terms(target=target, price_per_device_hour=scan.price_per_device_hour, jobs=scan.jobs)
+    terms = Terms(
+        target=target,
+        price_per_device_hour=scan.price_per_device_hour,
+        jobs=scan.jobs,
+        max_host_memory=scan.host_limit,
+    )
     if target is not None:
         target.limit(question.workload)
     if scan.batches is not None:

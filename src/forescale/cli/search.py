@@ -121,7 +121,13 @@ def search_command(
         price = Terms(price_per_device_hour=scan.price_per_device_hour).price(question.cluster)
         every = answer.all_variants
         result = ranked(
-            question, top=goal.top, all_variants=every, effort=effort, answer=answer, jobs=scan.jobs
+            question,
+            top=goal.top,
+            all_variants=every,
+            effort=effort,
+            answer=answer,
+            jobs=scan.jobs,
+            max_host_memory=scan.host_limit,
         )
         _answer(question, replace_fields(result, price_per_device_hour=price), emission, output)
 
@@ -135,6 +141,8 @@ def _refuse_own_engine(
     emission.refuse(f"does not go with --preset {preset}")
     if scan.of_run:
         raise no_effect(["--deadline", "--budget"], f"--preset {preset} has no days on the calendar")
+    if scan.max_host_memory is not None:
+        raise no_effect(["--max-host-memory"], f"--preset {preset} ranks by its own search")
 
 
 def _studied(question: Question, top: int) -> Answer:
@@ -239,6 +247,7 @@ def ranked(
     effort: EffortOptions | None = None,
     answer: AnswerOptions | None = None,
     jobs: int | None = 1,
+    max_host_memory: float | None = None,
 ) -> SearchResult:
     """Return the best layouts under our own engine."""
     from forescale.cli.progress import SearchBar
@@ -256,6 +265,7 @@ def ranked(
             watch=bar,
             checkpoint=effort.checkpoint,
             jobs=jobs,
+            max_host_memory=max_host_memory,
         )
 
 

@@ -151,6 +151,26 @@ def detect(text: str, name: str | None = None) -> Detection | None:
     return Detection(signature=row, markers=shown, others=tuple(names))
 
 
+_COMMAND: Final = r"^(?![ \t]*#)[^\n]*?"
+SCRIPT: Final = Signature(
+    name="launch",
+    all=(
+        r"\A#![^\n]*sh\b",
+        rf"{_COMMAND}\b(?:torchrun|deepspeed|accelerate|srun|mpirun|mpiexec|bash|sbatch)\b",
+        rf"{_COMMAND}\.(?:py|sh|slurm|sbatch)\b",
+    ),
+)
+"""A script that launches something, where neither its own text nor that of a script which it starts says what."""
+
+
+def detect_script(text: str) -> Detection | None:
+    """Return what a shell script is taken for that is in no format; None of another text."""
+    content = Content(text)
+    markers = SCRIPT.matched(content)
+    shown = tuple((content.shown(marker), line) for marker, line in markers)
+    return Detection(signature=SCRIPT, markers=shown) if markers else None
+
+
 class Signed:
     """Base of readers that are recognised by the rows of `signatures.json` with their name."""
 

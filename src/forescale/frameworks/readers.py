@@ -17,7 +17,7 @@ from forescale.frameworks.adapters import AdapterReader
 from forescale.frameworks.bridge.reader import BridgeReader
 from forescale.frameworks.deepspeed.reader import DeepSpeedReader
 from forescale.frameworks.deepspeed.trainer import AccelerateReader
-from forescale.frameworks.detect import Detection, Signed, detect
+from forescale.frameworks.detect import Detection, Signed, detect, detect_script
 from forescale.frameworks.huggingface import load_huggingface
 from forescale.frameworks.maxtext.reader import MaxTextReader
 from forescale.frameworks.megatron import MegatronReader
@@ -217,7 +217,7 @@ def reader_of(text: str, where: object) -> Reader:
     ReaderError
         If it is in none, or in one that is not read.
     """
-    detection = detect(text) or _started(text, where)
+    detection = detect(text) or _started(text, where) or detect_script(text)
     if detection is None:
         _refuse_unknown(text, where)
     for reader in READERS:

@@ -40,6 +40,16 @@ OPTIONAL: Mapping[str, tuple[float, str]] = MappingProxyType(
     }
 )
 """Fields of a device whose defaults change projections, with the unit that they are stated in."""
+_WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("memory", "vram", "hbm", "memory_bytes", "memory_size"), "hbm_bytes"),
+        **dict.fromkeys(("bandwidth", "memory_bandwidth"), "hbm_bandwidth"),
+        **dict.fromkeys(("power", "tdp"), "power_w"),
+        **dict.fromkeys(("flops", "peak_flops"), "bf16"),
+    }
+)
+"""Fields of a device as people call them; its rate without a type is that of 16 bits."""
+_RATES = frozenset(("fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8"))
 _FACTOR = re.compile(r"x(\d+(?:\.\d+)?)", re.ASCII)
 _FILES = frozenset({".json", ".toml", ".yaml", ".yml"})
 _REMARKS = ("date", "estimated", "paper")
@@ -83,7 +93,7 @@ def cluster_fields(values: Mapping[str, Any], *, where: str, name: str, folder: 
     folder
         Folder that the file of a device is in.
     """
-    if is_device(values):
+    if is_device(values := in_our_words(values)):
         values = {"device": dict(values), **({"name": values["name"]} if "name" in values else {})}
     entry = on_base(values, cluster_record, where)
     base, device = values.get("base"), entry.get("device")
@@ -106,6 +116,16 @@ def cluster_fields(values: Mapping[str, Any], *, where: str, name: str, folder: 
         entry["tiers"] = tiers_of_node(entry["tiers"], before, now, where)
     entry = {"name": resolve_cluster_name(base) if isinstance(base, str) else name, **entry}
     return _completed(entry) if local and base is None else Fields(values=entry)
+
+
+def in_our_words(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a table of everyday words for a device alone as one of its fields; others as they are."""
+    if not values.keys() & _WORDS.keys() or values.keys() & {"device", "tiers", "base", "matrix_flops"}:
+        return values
+    named = {_WORDS.get(key, key): value for key, value in values.items()}
+    rates = {key: value for key, value in named.items() if key in _RATES}
+    fields = {key: value for key, value in named.items() if key not in _RATES}
+    return {**fields, "matrix_flops": rates} if rates else values
 
 
 def is_device(values: Mapping[str, Any]) -> bool:

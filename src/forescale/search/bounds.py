@@ -43,6 +43,7 @@ from forescale.search.experts import (
     only,
     priced_experts,
 )
+from forescale.search.host_memory import AtOnce
 from forescale.search.layouts import (
     Candidates,
     Columns,
@@ -51,6 +52,7 @@ from forescale.search.layouts import (
     as_sequence_parallel,
     distinct,
     first_rows,
+    in_parts,
     same_rows,
 )
 from forescale.search.least import MARGIN, LeastStates
@@ -67,7 +69,7 @@ from forescale.time.pipeline import engine_time
 from forescale.time.price import PricedBlock, price_blocks
 from forescale.time.stacked import Known
 from forescale.time.straggler import straggler_share
-from forescale.workers import side_by_side
+from forescale.workers import ALONE, Workers
 
 Kind: TypeAlias = tuple[tuple[str, Any], ...]
 """What changes the operators of a block, or what is hidden behind what, by name."""
@@ -75,7 +77,9 @@ Choices: TypeAlias = Sequence[StructuralOptions]
 """Choices with the same operators."""
 Seconds: TypeAlias = Callable[[Rows, Columns, Sequence[Choices]], list[PerBlock[Array]]]
 """Returns seconds of the blocks of cells, whose columns are given, for each of the choices of some groups."""
-SHARED_FROM = 16384
+SHAPES_AT_ONCE = 65536
+"""Shapes with experts that are bounded together."""
+SHARED_FROM = 4096
 """Shapes with experts from which on several processes are worth their start."""
 DENSE_KEY = ("tp", "cp", "micro_batch_size", "sp")
 """What the work of everything but experts depends on, beside places."""
@@ -100,7 +104,12 @@ class WorkBounds:
     """
 
     def __init__(
-        self, question: Question, whole: Candidates, branches: tuple[Branch, ...], placement: RelaxedPlacement
+        self,
+        question: Question,
+        whole: Candidates,
+        branches: tuple[Branch, ...],
+        placement: RelaxedPlacement,
+        workers: Workers = ALONE,
     ) -> None:
         self.question, self.whole, self.branches, self.placement = question, whole, branches, placement
         keys = placement.dense.keys(np.arange(whole.num_rows))
@@ -116,7 +125,7 @@ class WorkBounds:
         self.alike = self._first_like("cp_kind", self.apart)
         like = self._first_like("dispatcher", [question.model.is_moe] * len(self.kinds)).tolist()
         kinds = sorted({*like}) if len(first) else []
-        known = dict(zip(kinds, self._of_kinds(kinds, first, self._dense), strict=True))
+        known = dict(zip(kinds, self._of_kinds(kinds, first, self._dense, workers), strict=True))
         self.dense = [known[kind] for kind in like] if known else []
 
     def _first_like(self, name: str, ignored: Sequence[bool]) -> Rows:
@@ -138,41 +147,52 @@ class WorkBounds:
         """Return the number of the operator list of each node, whatever is hidden behind what."""
         return self.operators[nodes // self.whole.num_rows]
 
-    def coarse(self) -> Array:
+    def coarse(self, workers: Workers = ALONE) -> Array:
         """Return (branches, cells) bounds, without experts where there are any: they are of few distinct cells."""
         columns = {"work": self.where, **{name: self.whole.columns[name] for name in ("pp", "vpp")}}
         where = distinct(columns, tuple(columns)).where
         first = first_rows(where)
         work = self.where[first]
-        result, known = [], {}
-        for row, kind in enumerate(self.kind.tolist() if len(first) else ()):
-            key = id(self.dense[kind]), self.branches[row].first.schedule is None
-            if key not in known:
-                model = self.of_model(self.dense[kind])[work]
-                slowest = self._slowest(row, first, model, self.dense[kind], work)
-                known[key] = self.step(row, first, model, slowest)[where]
-            result.append(known[key])
-        return np.array(result).reshape(len(self.branches), len(where))
 
-    def of_shapes(self, cells: Candidates, placement: RelaxedPlacement, jobs: int = 1) -> Array:
+        def of(row: int) -> Array:
+            dense = self.dense[int(self.kind[row])]
+            model = self.of_model(dense)[work]
+            return self.step(row, first, model, self._slowest(row, first, model, dense, work))
+
+        keys = [
+            (id(self.dense[kind]), self.branches[row].first.schedule is None)
+            for row, kind in enumerate(self.kind.tolist() if len(first) else ())
+        ]
+        known = {key: row for row, key in reversed([*enumerate(keys)])}
+        bounds = dict(zip(known, workers.share([partial(of, row) for row in known.values()]), strict=True))
+        result = np.empty((len(self.branches), len(where)))
+        for row, key in enumerate(keys):
+            result[row] = bounds[key][where]
+        return result
+
+    def of_shapes(self, cells: Candidates, placement: RelaxedPlacement, workers: Workers = ALONE) -> Array:
         """Return (cells,) bounds of all branches and numbers of virtual stages, experts and all."""
         within = self.on(cells, placement)
         alone = {**cells.columns, "vpp": np.ones_like(cells.columns["vpp"])}
         within.whole = replace(cells, columns=alone)
-        every, at = np.arange(cells.num_rows), _at(within.where)
-        kinds = np.unique(self.alike).tolist()
-        parts = np.array_split(every, jobs if len(every) >= SHARED_FROM else 1)
-        each = side_by_side([partial(within.of_experts, kinds, part) for part in parts], jobs)
-        experts = {
-            kind: reduce(_joined, seconds)
-            for kind, seconds in zip(kinds, zip(*each, strict=True), strict=True)
-        }
-        least = np.full(cells.num_rows, np.inf)
+        every = np.arange(cells.num_rows)
+        parts = in_parts(alone, every, workers.jobs if len(every) >= SHARED_FROM else 1, SHAPES_AT_ONCE)
+        least = np.empty(cells.num_rows)
+        several = workers.share([partial(within.on_mean_stage, part) for part in parts])
+        for part, bounds in zip(parts, several, strict=True):
+            least[part] = bounds
+        return least
+
+    def on_mean_stage(self, cells: Rows) -> Array:
+        """Return the bounds of some cells on the mean stage, the least of all branches, experts and all."""
+        kinds, at = np.unique(self.alike).tolist(), _at(self.where[cells])
+        experts = dict(zip(kinds, self.of_experts(kinds, cells), strict=True))
+        least = np.full(len(cells), np.inf)
         for row, kind in enumerate(self.kind.tolist()):
             seconds = experts[int(self.alike[kind])].map(_column(0))
-            model = within.of_model(self.dense[kind].map(at).zipped(seconds, np.add))
-            mean = model / cells.columns["pp"]
-            least = np.minimum(least, within.step(row, every, mean, mean))
+            model = self.of_model(self.dense[kind].map(at).zipped(seconds, np.add))
+            mean = model / self.whole.columns["pp"][cells]
+            least = np.minimum(least, self.step(row, cells, mean, mean))
         return least
 
     def of_experts(self, kinds: Sequence[int], cells: Rows) -> list[PerBlock[Array]]:
@@ -271,29 +291,35 @@ class WorkBounds:
             seconds * (1.0 + straggler_share(self.question.run, self.question.cluster)) * MARGIN
         )
 
-    def _of_kinds(self, kinds: Sequence[int], cells: Rows, of: Seconds) -> list[PerBlock[Array]]:
+    def _of_kinds(
+        self, kinds: Sequence[int], cells: Rows, of: Seconds, workers: Workers = ALONE
+    ) -> list[PerBlock[Array]]:
         """Return seconds of the blocks of some cells under lists; the same operators are priced once."""
         groups: dict[int, list[int]] = {}
         for kind in kinds:
             groups.setdefault(self.priced[kind], []).append(kind)
+        shared = np.array_split(np.arange(len(groups)), min(workers.jobs, len(groups)) or 1)
+        lists = [[self.kinds[kind] for kind in group] for group in groups.values()]
+        parts = [partial(self._over, lists[some[0] : some[-1] + 1], cells, of) for some in shared if len(some)]
+        seconds = chain.from_iterable(workers.share(parts))
+        result = dict(zip(chain.from_iterable(groups.values()), seconds, strict=True))
+        return [result[kind] for kind in kinds]
+
+    def _over(self, groups: Sequence[Sequence[Kind]], cells: Rows, of: Seconds) -> list[PerBlock[Array]]:
+        """Return seconds of the blocks of some cells under lists, those with the same operators together."""
         common = split_layout(self.whole.base, domain=self.whole.domain)[1]
         columns = {name: values[cells] for name, values in self.whole.columns.items()}
         parallel = as_sequence_parallel(columns)
         order, parts = [], []
         for sp in (True, False):
             pairs = np.flatnonzero(parallel == sp)
-            if len(pairs) and kinds:
-                choices = [
-                    [replace(common, sp=sp, **dict(self.kinds[kind])) for kind in group]
-                    for group in groups.values()
-                ]
+            if len(pairs):
+                choices = [[replace(common, sp=sp, **dict(kind)) for kind in group] for group in groups]
                 selected = {name: values[pairs] for name, values in columns.items()}
                 order.append(pairs)
                 parts.append(of(cells[pairs], selected, choices))
-        back = _at(np.argsort(np.concatenate(order))) if order else None
-        seconds = [reduce(_joined, part).map(back) for part in zip(*parts, strict=True)] if back else []
-        result = dict(zip(chain.from_iterable(groups.values()), seconds, strict=True))
-        return [result[kind] for kind in kinds]
+        back = _at(np.argsort(np.concatenate(order)))
+        return [reduce(_joined, part).map(back) for part in zip(*parts, strict=True)]
 
     def _dense(self, cells: Rows, columns: Columns, groups: Sequence[Choices]) -> list[PerBlock[Array]]:
         """Return the seconds of everything but experts, or of all where there are none."""
@@ -440,8 +466,15 @@ def _joined(blocks: PerBlock[Array], more: PerBlock[Array]) -> PerBlock[Array]:
 class MemoryBounds:
     """Bytes that no layout of a cell needs less than, however states are sharded and whatever is recomputed."""
 
-    def __init__(self, question: Question, cells: Cells, tree: Tree, placement: RelaxedPlacement) -> None:
-        self.question, self.cells, self.placement = question, cells, placement
+    def __init__(
+        self,
+        question: Question,
+        cells: Cells,
+        tree: Tree,
+        placement: RelaxedPlacement,
+        at_once: int = AtOnce().shardings,
+    ) -> None:
+        self.question, self.cells, self.placement, self.at_once = question, cells, placement, at_once
         self.nodes = tree.nodes
         self.closest = np.zeros_like(self.nodes)
         """Nodes whose coarse bound is also their fine one."""
@@ -490,7 +523,12 @@ class MemoryBounds:
         `blocks` are those of the same question that are known already.
         """
         bounds = np.full(len(rows), np.inf)
-        least = LeastStates(question=self.question, cells=self.cells, selected=np.arange(len(self.cells)))
+        least = LeastStates(
+            question=self.question,
+            cells=self.cells,
+            selected=np.arange(len(self.cells)),
+            at_once=self.at_once,
+        )
         result = batches(
             self.question, self.bare, rows, cells, relaxed=self.placement, bounded=True, known=blocks
         )

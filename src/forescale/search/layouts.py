@@ -505,6 +505,20 @@ def first_rows(where: Rows) -> Rows:
     return first
 
 
+def in_parts(columns: Columns, rows: Rows, count: int, most: int = LARGEST) -> list[Rows]:
+    """Return the places in `rows` in about `count` parts of about equal size, each of at most so many.
+
+    Rows with as many tokens on a rank are in one part, unless they are too many: their operators of experts are the
+    same, and are priced once.
+    """
+    tokens = columns["micro_batch_size"][rows] / (columns["tp"][rows] * columns["cp"][rows])
+    where, sizes = np.unique(tokens, return_inverse=True, return_counts=True)[1:]
+    middle = np.cumsum(sizes) - sizes / 2.0
+    part = (middle * (count / max(len(rows), 1))).astype(np.int64)[where]
+    whole = [np.flatnonzero(part == nth) for nth in np.unique(part).tolist()]
+    return [some for each in whole for some in np.array_split(each, -(-len(each) // most))]
+
+
 ROW_KEY = ("tp", "cp", "pp", "vpp", "micro_batch_size", "sp")
 """What tells rows apart: all degrees but those of experts and of sharding."""
 

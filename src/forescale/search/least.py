@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from forescale.inputs import setting_of
@@ -13,8 +15,10 @@ from forescale.numeric import Array, Numeric
 from forescale.question import Question
 from forescale.search.blocks import KnownBlocks
 from forescale.search.evaluate import Batch, Matters, Scores, score_pairs
+from forescale.search.host_memory import AtOnce
 from forescale.search.layouts import Columns, Rows, as_degrees, distinct, first_rows
 from forescale.search.ranks import RelaxedPlacement
+from forescale.search.stages import StagesOf
 from forescale.search.tree import Cells, Mask
 from forescale.struct import Struct
 from forescale.time.data_parallel import data_traffic
@@ -28,20 +32,18 @@ PLACE_KEY = ("tp", "cp", "ep", "etp", "pp", "flagged", "plan")
 
 
 class Shardings(Struct, frozen=True, kw_only=True):
-    """All ways to shard the states of the distinct cells of a batch, one after the other, and their least."""
+    """All ways to shard the states of some cells, one after the other."""
 
     sharded: Sharded
     at: Rows
     """Which pair of the batch each sharding is of."""
     starts: Rows
-    """Where the shardings of each distinct cell begin."""
-    where: Rows
-    """(pairs,) which distinct cell each pair has."""
+    """Where the shardings of each cell begin."""
 
     def least(self, values: Numeric) -> Array:
-        """Return (..., pairs) the least of (..., shardings) values."""
+        """Return (..., cells) the least of (..., shardings) values."""
         reduced: Array = np.minimum.reduceat(np.asarray(values), self.starts, axis=-1)
-        return reduced[..., self.where]
+        return reduced
 
 
 class CellBounds(Struct, frozen=True, kw_only=True):
@@ -51,15 +53,28 @@ class CellBounds(Struct, frozen=True, kw_only=True):
     cells: Cells
     selected: Rows
     """The cells whose rows are bounded."""
+    at_once: int = AtOnce().shardings
+    """Shardings that are looked at together."""
 
-    def shardings(self, batch: Batch, keys: Columns) -> Shardings:
-        """Return all shardings of the cells of a batch that differ in `PLACE_KEY` or in further `keys`."""
+    def bounds(
+        self, batch: Batch, keys: Columns, bound: Callable[[Shardings], tuple[Array, ...]]
+    ) -> tuple[Array, ...]:
+        """Return (..., pairs) bounds, each the same for cells of a batch that agree in `PLACE_KEY` and in `keys`."""
         rows = self.selected[batch.rows]
         columns = {name: values[rows] for name, values in self.cells.whole.columns.items()}
         plans = batch.stages.for_states()
         columns |= {"flagged": self.cells.flagged[rows], "plan": plans.plan, **keys}
-        table = distinct(columns, (*PLACE_KEY, *keys))
-        first = first_rows(table.where)
+        where = distinct(columns, (*PLACE_KEY, *keys)).where
+        first = first_rows(where)
+        piece = np.cumsum(self.cells.num_layouts[rows[first]]) // self.at_once
+        ends = np.append(np.flatnonzero(np.diff(piece)) + 1, len(first))
+        several = [
+            bound(self._shardings(batch, rows, some, plans)) for some in np.split(first, ends[:-1].tolist())
+        ]
+        return tuple(np.concatenate(parts, axis=-1)[..., where] for parts in zip(*several, strict=True))
+
+    def _shardings(self, batch: Batch, rows: Rows, first: Rows, plans: StagesOf) -> Shardings:
+        """Return all shardings of some of the pairs of a batch, whose cells are given."""
         layouts, owner, _ = self.cells.expand(rows[first])
         at, degrees = first[owner], as_degrees(layouts.columns)
         block_parameters, stages = batch.block_parameters(at), plans(at)
@@ -67,7 +82,6 @@ class CellBounds(Struct, frozen=True, kw_only=True):
             sharded=Sharded.from_model(self.question.model, block_parameters, stages, degrees),
             at=at,
             starts=np.searchsorted(owner, np.arange(len(first))),
-            where=table.where,
         )
 
 
@@ -76,22 +90,30 @@ class LeastStates(CellBounds, frozen=True, kw_only=True):
 
     def __call__(self, batch: Batch) -> StateBytes:
         """Return (stages, pairs) bytes, of each stage and moment the least by itself."""
-        shardings, setting = self.shardings(batch, {}), setting_of(self.question, batch.choices)
-        states = state_bytes(setting, shardings.sharded)
-        always = states.total() + states.narrow + separate_bytes(setting, states, safe=self.question.safe)
+        setting = setting_of(self.question, batch.choices)
 
-        def least(active: Numeric) -> Array:
-            return shardings.least(always + active)
+        def least(shardings: Shardings) -> tuple[Array, ...]:
+            states = state_bytes(setting, shardings.sharded)
+            always = states.total() + states.narrow + separate_bytes(setting, states, safe=self.question.safe)
+            standing = states.buffers
+            active = (
+                standing,
+                standing + states.at_layers,
+                standing + states.at_loss,
+                standing + states.at_head,
+                states.lasting + states.update,
+            )
+            return tuple(shardings.least(always + item) for item in active)
 
-        standing, kept = states.buffers, least(states.buffers)
+        kept, at_layers, at_loss, at_head, lasting = self.bounds(batch, {}, least)
         return StateBytes(
             weights=kept,
             gradients=0.0,
             optimizer=0.0,
-            at_layers=least(standing + states.at_layers) - kept,
-            at_loss=least(standing + states.at_loss) - kept,
-            at_head=least(standing + states.at_head) - kept,
-            lasting=least(states.lasting + states.update) - kept,
+            at_layers=at_layers - kept,
+            at_loss=at_loss - kept,
+            at_head=at_head - kept,
+            lasting=lasting - kept,
         )
 
 
@@ -105,11 +127,14 @@ class LeastTraffic(CellBounds, frozen=True, kw_only=True):
             return np.zeros(len(batch.rows))
         sizes = self.cells.whole.columns["micro_batch_size"][self.selected[batch.rows]]
         ranks = batch.ranks.keys(self.question.model)
-        shardings = self.shardings(batch, {"micro_batch_size": sizes, **ranks})
-        sharded = shardings.sharded
-        pricing = batch.ranks.pricing(self.question, sharded.degrees, batch.choices, shardings.at)
-        traffic = data_traffic(setting, sharded, pricing)
-        seconds = shardings.least(least_exposed(setting, traffic, sharded.degrees, sharded.stages))
+
+        def least(shardings: Shardings) -> tuple[Array, ...]:
+            sharded = shardings.sharded
+            pricing = batch.ranks.pricing(self.question, sharded.degrees, batch.choices, shardings.at)
+            traffic = data_traffic(setting, sharded, pricing)
+            return (shardings.least(least_exposed(setting, traffic, sharded.degrees, sharded.stages)),)
+
+        (seconds,) = self.bounds(batch, {"micro_batch_size": sizes, **ranks}, least)
         return np.asarray((1.0 + straggler_share(setting.run, setting.cluster)) * seconds)
 
 
@@ -143,6 +168,7 @@ def cell_bounds(
     *,
     matters: Matters = everything,
     known: KnownBlocks | None = None,
+    at_once: int = AtOnce().shardings,
 ) -> Scores:
     """Return bounds of step time and peak memory of (variant, cell) pairs.
 
@@ -155,8 +181,8 @@ def cell_bounds(
         cells.whole.take(selected),
         variant,
         where,
-        least=LeastStates(question=question, cells=cells, selected=selected),
-        exposed=LeastTraffic(question=question, cells=cells, selected=selected)
+        least=LeastStates(question=question, cells=cells, selected=selected, at_once=at_once),
+        exposed=LeastTraffic(question=question, cells=cells, selected=selected, at_once=at_once)
         if placement is None
         else None,
         matters=matters,

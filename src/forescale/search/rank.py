@@ -38,13 +38,14 @@ from forescale.search.scenarios import (
 from forescale.search.solve import Watch
 from forescale.search.tree import enumerate_cells, enumerate_layouts
 from forescale.spec.cluster import Cluster
+from forescale.spec.layout import Layout
 from forescale.spec.model import Model
 from forescale.spec.workload import Workload
 from forescale.struct import Struct, attributes
 from forescale.units import GIB
 from forescale.view.bars import Bar, BarChart
 from forescale.view.page import Chart
-from forescale.workers import available_cores
+from forescale.workers import ALONE, Workers, available_cores
 
 FRONT_SCHEMA = "forescale.pareto/1"
 
@@ -281,7 +282,7 @@ def slowest_of(question: Question, count: int) -> tuple[Projection, ...]:
 SCHEMA = "forescale.search/1"
 FIGURES = (
     "objective", "num_legal", "num_feasible", "num_feasible_is_exact", "num_evaluated", "num_over_memory", "num_beaten",
-    "gap", "elapsed_s", "refused",
+    "gap", "elapsed_s", "host_memory_bytes", "refused",
 )  # fmt: skip
 """What a document says as the result does."""
 
@@ -299,6 +300,7 @@ def search(
     watch: Watch | None = None,
     checkpoint: Path | None = None,
     jobs: int | None = 1,
+    max_host_memory: float | None = None,
     **parts: Any,  # noqa: ANN401 (fields of a question)
 ) -> SearchResult:
     """Rank every legal layout; what is proven to be no better than the best is not evaluated.
@@ -325,6 +327,8 @@ def search(
         ends with the same result.
     jobs
         Processes; None is one per core. Nothing but the time that a search takes depends on it.
+    max_host_memory
+        Memory of this machine that the search may take [byte]: it evaluates less at once, in fewer processes.
 
     Raises
     ------
@@ -332,7 +336,8 @@ def search(
         If no layout is legal, or none fits; its rows say which constraint refused how many. Also if none was
         found in time.
     SpecError
-        If the preset of the question defines no search, or it takes no `relax` or `checkpoint`.
+        If the preset of the question defines no search, or it takes no `relax` or `checkpoint`; if the search takes
+        more memory than it may.
     """
     started = time.perf_counter()
     question = question_of(question, cluster, workload, **parts)
@@ -340,27 +345,43 @@ def search(
         if relax or checkpoint is not None:
             raise no_effect(["relax", "checkpoint"], f"preset {question.preset} ranks by its own search")
         return _by_preset(question, top=top, all_variants=all_variants, started=started)
-    request, question = question, question.site
-    limits = memory_limits(question.memory_limit)
     goal = Goal(
-        objective=question.objective, top=top, memory_limit=limits[0], relaxed=limits, folds=not all_variants
+        objective=question.objective,
+        top=top,
+        memory_limit=question.site.memory_limit,
+        relaxed=memory_limits(question.site.memory_limit),
+        folds=not all_variants,
     )
-    watch = timed(watch, time_limit, started)
-    ranking = Ranking(goal=goal, watch=watch, started=started, jobs=jobs or available_cores())
-    ranking.search(scenarios(question), checkpoint)
-    ranking.check(question)
-    solvers = ranking.solvers
-    ranked = ranking.best()
-    best = tuple(project(request.over_sites(item.with_layout(one))) for item, one, _ in ranked)
+    with Workers(jobs or available_cores()) as workers:
+        watch = partial(workers.decide, timed(watch, time_limit, started))
+        limit = np.inf if max_host_memory is None else max_host_memory
+        ranking = Ranking(goal=goal, watch=watch, started=started, workers=workers, host_limit=limit)
+        ranking.search(scenarios(question.site), checkpoint)
+        ranking.check(question.site)
+        return _result(question, ranking, surest=surest, relax=relax)
+
+
+def _result(question: Question, ranking: Ranking, *, surest: bool, relax: bool) -> SearchResult:
+    """Return the best layouts of a finished search."""
+    goal, solvers, ranked = ranking.goal, ranking.solvers, ranking.best()
+    workers = ranking.workers if ranking.workers.started else ALONE
+    projects = [partial(project, question.over_sites(item.with_layout(one))) for item, one, _ in ranked]
+    best = tuple(workers.share(projects))
+    looks = surest and goal.by_time and _with_margin(ranking, best) is None
+    ends: list[Callable[[], Any]] = [ranking.surest] if looks else []
+    ends += [partial(held_fixed, question, best[0].strategy)] if workers.started else []
+    known = workers.share(ends)
     steps = ranking.fastest()
-    gains = more_memory([step_of_all(request, step) for step in steps], limits, every=relax)
+    gains = more_memory([step_of_all(question, step) for step in steps], goal.relaxed, every=relax)
     if relax:
-        more = relaxations(request, steps[0], ranking.refused, watch)
+        more = relaxations(question, steps[0], ranking.refused, ranking.watch)
         gains = tuple(sorted((*gains, *more), key=lambda item: -item.gain))
     return SearchResult(
         best=best,
         variants=tuple(count - 1 for *_, count in ranked),
-        surest=_surest(request, ranking, best, watch) if surest and goal.by_time else None,
+        surest=_surest(question, ranking, best, known[0] if looks else None)
+        if surest and goal.by_time
+        else None,
         objective=question.objective,
         num_legal=ranking.num_legal,
         num_feasible=sum(solver.incumbent.num_feasible for solver in solvers),
@@ -368,10 +389,12 @@ def search(
         num_over_memory=sum(solver.counts.over_memory for solver in solvers),
         num_beaten=sum(solver.counts.beaten for solver in solvers) + ranking.beyond,
         gap=ranking.progress.gap,
-        elapsed_s=time.perf_counter() - started,
+        elapsed_s=time.perf_counter() - ranking.started,
         refused=ranking.refused,
         relaxations=gains,
-        question=request,
+        question=question,
+        host_memory_bytes=ranking.host_memory,
+        known_held=known[-1] if workers.started else None,
     )
 
 
@@ -402,17 +425,30 @@ def _by_preset(question: Question, *, top: int, all_variants: bool, started: flo
     )
 
 
-def _surest(
-    question: Question, ranking: Ranking, best: Sequence[Projection], watch: Watch
-) -> Projection | None:
-    """Return the fastest layout that fits with margin: of those that the best stand for too, or else of all."""
+def _with_margin(ranking: Ranking, best: Sequence[Projection]) -> Projection | None:
+    """Return the first of the best that fits with margin, unless what another stands for may be faster."""
     sure = next((item for item in best if item.memory.verdict == "FITS"), None)
-    if sure is not None and (sure is best[0] or not ranking.goal.folds):
+    return sure if sure is not None and (sure is best[0] or not ranking.goal.folds) else None
+
+
+def _surest(
+    question: Question,
+    ranking: Ranking,
+    best: Sequence[Projection],
+    known: tuple[Question, Layout] | None,
+) -> Projection | None:
+    """Return the fastest layout that fits with margin: of those that the best stand for too, or else of all.
+
+    One is `known` if it is at least as fast as the last of the best.
+    """
+    if (sure := _with_margin(ranking, best)) is not None:
         return sure
-    if (known := ranking.surest()) is not None:
+    if known is not None:
         scenario, layout = known
         return project(question.over_sites(scenario.with_layout(layout)))
-    result = fastest(replace(question, safe=True), watch=watch, like=ranking)
+    result = fastest(
+        replace(question, safe=True), watch=ranking.watch, like=ranking, host_limit=ranking.host_limit
+    )
     if not result.done or result.question is None or result.strategy is None:
         return None
     return project(result.question.with_layout(result.strategy))
@@ -447,10 +483,16 @@ class SearchResult(Result):
     question: Question = field(repr=False, compare=False)
     price_per_device_hour: float | None = None
     """What `run_cost` counts with, in any currency."""
+    host_memory_bytes: float | None = field(default=None, compare=False)
+    """Memory of this machine that one process of the search takes, estimated; None of a preset's own search."""
+    known_held: tuple[Held, ...] | None = field(default=None, repr=False, compare=False)
+    """`held_fixed` where it was evaluated with the search."""
 
     @property
     def held_fixed(self) -> tuple[Held, ...]:
         """Dimensions that were held fixed although another value may be faster, evaluated for the best layout."""
+        if self.known_held is not None:
+            return self.known_held
         return held_fixed(self.question, self.best[0].strategy if self.best else None)
 
     @property

@@ -35,7 +35,7 @@ from forescale.struct import Struct
 from forescale.time.anywhere import Anywhere
 from forescale.time.price import Pricing
 from forescale.time.stacked import Known
-from forescale.workers import side_by_side
+from forescale.workers import ALONE, Workers
 
 Mask = NDArray[np.bool_]
 DENSE: tuple[MeshAxis, ...] = ("tp", "cp", "cp_inner", "cp_outer", "pp")
@@ -45,7 +45,7 @@ EXPERT_KEY = (*DENSE_KEY, "ep", "etp")
 """What the places of communicators depend on, as the devices are given."""
 APART_FROM_BLOCKS = ("pp", "expert_dp")
 """Axes whose messages are no part of a block."""
-SHARED_FROM = 65536
+SHARED_FROM = 8192
 """Rows from which on several processes are worth their start."""
 
 
@@ -114,7 +114,7 @@ class RelaxedPlacement(Struct, frozen=True, kw_only=True):
 
 
 def relaxed_placement(
-    candidates: Candidates, cluster: Cluster, *, experts: bool = True, jobs: int = 1
+    candidates: Candidates, cluster: Cluster, *, experts: bool = True, workers: Workers = ALONE
 ) -> RelaxedPlacement:
     """Return where communicators of candidates, of `experts` too, may lie under the placements of their variants."""
     hierarchical = any(CONTEXT_KINDS[variant.cp_kind].halves for variant in candidates.variants)
@@ -123,7 +123,12 @@ def relaxed_placement(
     return RelaxedPlacement(
         parts=tuple(
             _communicators(
-                candidates, cluster, key, axes, inner, jobs if candidates.num_rows >= SHARED_FROM else 1
+                candidates,
+                cluster,
+                key,
+                axes,
+                inner,
+                workers if candidates.num_rows >= SHARED_FROM else ALONE,
             )
             for key, axes in parts
             if len(candidates.columns["tp"])
@@ -137,7 +142,7 @@ def _communicators(
     key: tuple[str, ...],
     axes: tuple[MeshAxis, ...],
     cp_inner: int | None,
-    jobs: int,
+    workers: Workers,
 ) -> Communicators:
     table = distinct(candidates.columns, key)
     rows = candidates.take(first_rows(table.where))
@@ -147,7 +152,7 @@ def _communicators(
     result = [groups(degrees, placed(*order), cp_inner=cp_inner) for order in orders]
     present = [axis for axis in axes if axis in result[0]]
     several = [[item[axis] for item in result] for axis in present]
-    each = side_by_side([partial(_distinct, item, allowed, cluster) for item in several], jobs)
+    each = workers.share([partial(_distinct, item, allowed, cluster) for item in several])
     places = dict(zip(present, [place for place, _ in each], strict=True))
     codes = dict(zip(present, [code for _, code in each], strict=True))
     return Communicators(where=table.where, places=places, codes=codes)

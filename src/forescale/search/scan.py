@@ -32,7 +32,7 @@ from forescale.struct import Struct, attributes
 from forescale.units import format_seconds
 from forescale.view.bars import Bar, BarChart
 from forescale.view.page import Chart
-from forescale.workers import in_order
+from forescale.workers import available_cores, in_order
 
 SCHEMA = "forescale.scan/1"
 Varied: TypeAlias = Literal["num_devices", "global_batch_size"]
@@ -169,6 +169,15 @@ class Terms(Struct, frozen=True, kw_only=True):
     price_per_device_hour: float | None = None
     jobs: int | None = 1
     """Processes that search; None is one per core. Points do not depend on how many there are."""
+    max_host_memory: float | None = None
+    """Memory of this machine that they may take together [byte]."""
+
+    @property
+    def host_limit(self) -> float:
+        """Memory that each process may take [byte]."""
+        if self.max_host_memory is None:
+            return float("inf")
+        return self.max_host_memory / (self.jobs or available_cores())
 
     def price(self, cluster: Cluster) -> float | None:
         """Return the price of a device and hour, or None where nobody said."""
@@ -280,14 +289,15 @@ def _batch_point(question: Question, terms: Terms, batch: int) -> Point:
     return _point(replace(question, workload=replace(question.workload, global_batch_size=batch)), terms)
 
 
-def _meets(question: Question, limit: float) -> bool:
+def _meets(question: Question, limit: float, terms: Terms) -> bool:
     """Return whether a layout that fits takes at most `limit` seconds; layouts that cannot are not evaluated.
 
     Where the step is not that of our engine on one site, a search has to say.
     """
     if question.workload.outer is not None or question.preset != "default":
         return True
-    return fastest(question, watch=lambda _: True, cutoff=limit).strategy is not None
+    best = fastest(question, watch=lambda _: True, cutoff=limit, host_limit=terms.host_limit)
+    return best.strategy is not None
 
 
 def _point(question: Question, terms: Terms, *, only_met: bool = False) -> Point:
@@ -298,11 +308,11 @@ def _point(question: Question, terms: Terms, *, only_met: bool = False) -> Point
         violation = f"a step takes at least {format_seconds(least)}, even at the devices' peak rate"
         return replace(point, problem=violation, meets_target=False)
     question = replace(question, objective="step_time")
-    if limit is not None and only_met and not _meets(question, limit):
+    if limit is not None and only_met and not _meets(question, limit, terms):
         violation = f"no layout takes {format_seconds(limit)} or less"
         return replace(point, problem=violation, meets_target=False)
     try:
-        result = search(question, top=1)
+        result = search(question, top=1, max_host_memory=terms.host_limit)
     except InfeasibleError as error:
         return replace(point, problem=str(error), meets_target=None if limit is None else False)
     best = result.best[0]

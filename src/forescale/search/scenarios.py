@@ -24,6 +24,7 @@ from forescale.files import exists, is_file
 from forescale.numeric import Array
 from forescale.question import Question
 from forescale.schedule.legality import JOINT
+from forescale.search.host_memory import AtOnce
 from forescale.search.incumbent import SMALLEST, Goal, Incumbent
 from forescale.search.layouts import variants_of
 from forescale.search.recorded import by_recording
@@ -39,6 +40,7 @@ from forescale.struct import Struct
 from forescale.time.outer import step_of_sites
 from forescale.units import counted, format_bytes, format_seconds
 from forescale.version import __version__
+from forescale.workers import ALONE, Workers
 
 SCENARIO_NAMES = ("precision", "optimizer_offload", "activation_offload")
 """What changes the question of a search; each combination is a search of its own."""
@@ -64,13 +66,18 @@ class Checkpoint:
     path: Path
     key: str
     """What is searched: a file of another question is refused."""
+    workers: Workers = ALONE
+    """Of these the first reads and writes the file."""
     _saved: float = field(default_factory=time.perf_counter)
 
     @classmethod
-    def from_question(cls, path: Path, question: Question, goal: Goal) -> Checkpoint:
+    def from_question(
+        cls, path: Path, question: Question, goal: Goal, workers: Workers = ALONE
+    ) -> Checkpoint:
         """Return the checkpoint of a question in `path`."""
         request = [getattr(question, item.name) for item in fields(question)]
-        return cls(path=path, key=hashlib.sha256(repr((__version__, request, goal)).encode()).hexdigest())
+        key = hashlib.sha256(repr((__version__, request, goal)).encode()).hexdigest()
+        return cls(path=path, key=key, workers=workers)
 
     def restore(self, solver: Solver) -> None:
         """Bring a search to where the file left it, if there is one.
@@ -80,8 +87,13 @@ class Checkpoint:
         SpecError
             If the file is of another question, damaged, or no checkpoint at all.
         """
+        if (state := self.workers.decide(self._known)) is not None:
+            solver.restore(state)
+
+    def _known(self) -> dict[str, np.ndarray] | None:
+        """Return what the file holds, None where there is none."""
         if not exists(self.path):
-            return
+            return None
         if not is_file(self.path):  # a device such as /dev/full has no end
             raise self._damaged("it is not a file")
         state = self._read()
@@ -89,7 +101,7 @@ class Checkpoint:
             raise file_exists(
                 f"{self.path}, the checkpoint of another question,", "name another file or remove it"
             )
-        solver.restore(state)
+        return state
 
     def _read(self) -> dict[str, np.ndarray]:
         """Return the arrays of the file, as they were written."""
@@ -114,6 +126,8 @@ class Checkpoint:
 
     def save(self, solver: Solver) -> None:
         """Write the file; one that is interrupted leaves the one before."""
+        if not self.workers.leads:
+            return
         state = {"key": np.array(self.key), **solver.state()}
         with replacing(self.path) as place, place.open("wb") as file:
             np.savez(file, checksum=np.array(_checksum(state)), **state)  # type: ignore[arg-type]
@@ -274,7 +288,12 @@ class Fastest(Struct, frozen=True, kw_only=True):
 
 
 def fastest(
-    question: Question, *, watch: Watch, cutoff: float = np.inf, like: Ranking | None = None
+    question: Question,
+    *,
+    watch: Watch,
+    cutoff: float = np.inf,
+    like: Ranking | None = None,
+    host_limit: float = np.inf,
 ) -> Fastest:
     """Return the fastest layout that fits and whose step, of one site by itself, is no slower than `cutoff` [s].
 
@@ -282,7 +301,7 @@ def fastest(
     """
     goal = Goal(objective="step_time", top=1, memory_limit=question.memory_limit)
     runs = () if like is None else tuple(sorted(like.runs, key=lambda run: run.nth))
-    ranking = Ranking(goal=goal, watch=watch, cutoff=cutoff, like=runs)
+    ranking = Ranking(goal=goal, watch=watch, cutoff=cutoff, like=runs, host_limit=host_limit)
     ranking.search(scenarios(question.site))
     if not (result := ranking.best()):
         return Fastest(done=ranking.done)
@@ -340,10 +359,13 @@ class Ranking:
     checkpoint: Path | None = None
     beyond: int = 0
     """Layouts of rows that were beyond the cutoff of a sample."""
+    host_limit: float = np.inf
+    """Memory of this machine that the search may take [byte]."""
+    host_memory: float = 0.0
+    """What one process of it takes, estimated [byte]."""
     sampled: Incumbent = field(init=False)
     """What samples of the scenarios say of the best."""
-    jobs: int = 1
-    """Processes that a search may use."""
+    workers: Workers = ALONE
 
     def __post_init__(self) -> None:
         """Start without a sample."""
@@ -372,24 +394,39 @@ class Ranking:
         if like is not None and like.sampled == np.inf:
             solver = like.solver.again(question, self.goal)
             return Run(question=question, solver=solver, checkpoint=None, nth=nth)
-        scope = Scope.from_question(question, question.space.whole(question.model), self.jobs)
+        space, limited = question.space.whole(question.model), self.host_limit < np.inf
+        scope = Scope.from_question(question, space, self.workers, shares_blocks=not limited)
+        scope, at_once = self._limited(scope)
         cutoff, sampled = self.cutoff, np.inf
         if cutoff < np.inf:
             scope = scope.closer(question, cutoff)
         elif self.goal.by_time and scope.is_large:
-            scope, sampled = self._sample(question, scope)
+            scope, sampled = self._sample(question, scope, at_once)
             cutoff = self.sampled.widest_cutoff
         cells, kept = scope.within(cutoff), None
         if len(cells) == 0 and self.cutoff < np.inf:
             return None
-        solver = Solver(question, cells, self.goal, scope.work, self.jobs if scope.is_large else 1)
+        scope, at_once = self._limited(scope, cells)
+        solver = Solver(question, cells, self.goal, scope.work, scope.workers, at_once)
         self.beyond += scope.num_layouts - solver.num_legal
         if (path := self.checkpoint) is not None:
             path = path.with_name(f"{path.name}.{nth}") if nth else path
-            kept = Checkpoint.from_question(path, question, self.goal)
+            kept = Checkpoint.from_question(path, question, self.goal, self.workers)
         return Run(question=question, solver=solver, checkpoint=kept, nth=nth, sampled=sampled)
 
-    def _sample(self, question: Question, scope: Scope) -> tuple[Scope, float]:
+    def _limited(self, scope: Scope, cells: Cells | None = None) -> tuple[Scope, AtOnce]:
+        """Return a scope, and how much to evaluate at once, such that its search stays below the limit of memory."""
+        memory = scope.host_memory(cells)
+        if cells is not None:
+            memory.check(self.host_limit)
+        at_once, jobs = memory.within(self.host_limit, scope.workers.jobs)
+        if jobs < scope.workers.jobs:
+            self.workers.end()
+            scope = replace(scope, workers=ALONE)
+        self.host_memory = max(self.host_memory, memory.needed(at_once))
+        return scope, at_once
+
+    def _sample(self, question: Question, scope: Scope, at_once: AtOnce) -> tuple[Scope, float]:
         """Return the rows of a scenario with closer bounds, and the best of a sample of it; infinite of none.
 
         The sample ends with as many layouts as wanted; its best one has neighbours that are about as good. One
@@ -402,10 +439,11 @@ class Ranking:
         least = self.sampled.widest_cutoff
         if least == np.inf:
             scope = scope.bounded(question)
-            solver = Solver(question, scope.sample(), self.goal, scope.work, self.jobs)
+            solver = Solver(question, scope.sample(), self.goal, scope.work, scope.workers, at_once)
             solver.run(lambda progress: goes_on(progress) and solver.incumbent.cutoff == np.inf)
             if (least := solver.incumbent.least) < np.inf:
-                near = Solver(question, scope.neighbours(solver.layout(0)), self.goal, scope.work, self.jobs)
+                cells = scope.neighbours(solver.layout(0))
+                near = Solver(question, cells, self.goal, scope.work, scope.workers, at_once)
                 near.incumbent.learn(solver.incumbent.fastest, cutoff=solver.incumbent.cutoff)
                 near.run(lambda progress: goes_on(progress) and near.counts.evaluated == 0, lists=1)
                 self.sampled.learn(near.incumbent.fastest, cutoff=near.incumbent.cutoff)
@@ -512,7 +550,7 @@ class Ranking:
     def _by_time(self) -> Ranking:
         """Return the search of the same scenarios for the fastest layout, done."""
         goal = replace(self.goal, objective="step_time", top=1)
-        ranking = Ranking(goal=goal, watch=self.watch, started=self.started)
+        ranking = Ranking(goal=goal, watch=self.watch, started=self.started, host_limit=self.host_limit)
         ranking.search([run.question for run in self.runs])
         return ranking
 

@@ -27,15 +27,16 @@ from forescale.question import Question
 from forescale.search.blocks import KnownBlocks
 from forescale.search.bounds import MemoryBounds, WorkBounds
 from forescale.search.evaluate import Scores, score_pairs, states_of
+from forescale.search.host_memory import AtOnce
 from forescale.search.incumbent import SHAPE, SMALLEST, Goal, Incumbent, State
-from forescale.search.layouts import Rows, distinct
+from forescale.search.layouts import Columns, Rows, distinct, in_parts
 from forescale.search.least import cell_bounds
 from forescale.search.open_nodes import OpenNodes
 from forescale.search.ranks import relaxed_placement
 from forescale.search.tree import Cells, Mask, Tree
 from forescale.spec.layout import Layout
 from forescale.struct import Struct
-from forescale.workers import side_by_side
+from forescale.workers import ALONE, Workers
 
 FIRST_NODES, MOST_NODES, GROWTH = 4096, 65536, 4
 """Nodes branched by policy at once: few at first, as long as there is nothing to prune by."""
@@ -52,7 +53,9 @@ DIVE_NODES, DIVE_AMONG, DIVE_PLACED, DIVE_LAYOUTS = 768, 16384, 1024, 2048
 layouts of them."""
 LISTS_AT_ONCE = 2
 """Operator lists whose nodes are settled side by side."""
-SHARED_FROM = 256
+PREPARED_FROM = 8192
+"""Cells from which on several processes are worth preparing a search."""
+SHARED_FROM = 512
 """Nodes, or layouts, from which on several processes are worth their start."""
 FIRST_SMALLEST = 512
 """All of these where memory is ranked, of which the first bound is close: a few settle it."""
@@ -239,11 +242,21 @@ class Solver:
     """
 
     def __init__(
-        self, question: Question, cells: Cells, goal: Goal, work: WorkBounds | None = None, jobs: int = 1
+        self,
+        question: Question,
+        cells: Cells,
+        goal: Goal,
+        work: WorkBounds | None = None,
+        workers: Workers = ALONE,
+        at_once: AtOnce | None = None,
     ) -> None:
-        self.cells, self._jobs, self._lists = cells, jobs, 1
-        self._tree = Tree.from_candidates(cells.whole)
-        self._relaxed = relaxed_placement(cells.whole, question.cluster, jobs=jobs)
+        self.cells, self._workers, self._lists, self._most = cells, workers, 1, at_once or AtOnce()
+        several = workers if len(cells) >= PREPARED_FROM else ALONE
+        parts: list[Callable[[], Any]] = [
+            partial(Tree.from_candidates, cells.whole),
+            partial(relaxed_placement, cells.whole, question.cluster),
+        ]
+        self._tree, self._relaxed = several.share(parts)
         self._sizes, nodes = self._tree.num_layouts(cells).reshape(-1), self._tree.nodes
         self.num_legal = int(self._sizes.sum())
         bounds = self._bounds(question, goal, work)
@@ -252,7 +265,7 @@ class Solver:
         refine = (
             coarse.__getitem__
             if goal.by_time and not question.model.is_moe
-            else (lambda subset: self._shared(bounds, subset))
+            else (lambda subset: self._shared(bounds.fine, subset))
         )
         first = FIRST_NODES if goal.by_time else FIRST_SMALLEST
         known, alike = None, None
@@ -263,19 +276,32 @@ class Solver:
         queue = NodeQueue(legal, coarse[legal], refine, known, first, not goal.by_time, alike)
         self.begin(question, goal, queue)
 
-    def _shared(self, bounds: WorkBounds | MemoryBounds, nodes: Rows) -> Array:
+    def _shared(self, fine: Callable[[Rows, Rows], Array], nodes: Rows) -> Array:
         """Return closer bounds of nodes, of many side by side."""
-        parts = np.array_split(nodes, -(-len(nodes) // REFINED_AT_ONCE) or 1)
-        fine = [partial(bounds.fine, *np.divmod(part, len(self.cells))) for part in parts]
-        return np.concatenate(side_by_side(fine, self._jobs))
+        rows, cells = np.divmod(nodes, len(self.cells))
+        parts = in_parts(
+            self.cells.whole.columns, cells, self._parts(len(nodes)), min(REFINED_AT_ONCE, self._most.pairs)
+        )
+        result = np.empty(len(nodes))
+        several = self._workers.share([partial(fine, rows[part], cells[part]) for part in parts])
+        for part, values in zip(parts, several, strict=True):
+            result[part] = values
+        return result
+
+    def _parts(self, size: int) -> int:
+        """Return how many parts so many nodes or layouts are shared in."""
+        return self._workers.jobs if size >= SHARED_FROM else 1
 
     def _bounds(self, question: Question, goal: Goal, work: WorkBounds | None) -> WorkBounds | MemoryBounds:
         """Return what bounds nodes first, from the work of their shapes where that is known."""
         if not goal.by_time:
-            return MemoryBounds(question, self.cells, self._tree, self._relaxed)
+            return self._memory_bounds(question)
         if work is not None:
             return work.on(self.cells.whole, self._relaxed)
         return WorkBounds(question, self.cells.whole, self._tree.branches, self._relaxed)
+
+    def _memory_bounds(self, question: Question) -> MemoryBounds:
+        return MemoryBounds(question, self.cells, self._tree, self._relaxed, self._most.shardings)
 
     def begin(self, question: Question, goal: Goal, queue: NodeQueue) -> None:
         """Begin with no layout settled."""
@@ -284,7 +310,7 @@ class Solver:
         self.smallest: Solver | None = None
         self.infeasible = False
         self._started = time.perf_counter()
-        self._memory = MemoryBounds(question, self.cells, self._tree, self._relaxed)
+        self._memory = self._memory_bounds(question)
         self._queue, self._unplaced, self._placed = queue, OpenNodes(), OpenNodes()
         self._blocks = KnownBlocks()
 
@@ -383,20 +409,25 @@ class Solver:
 
     def _settle(self, lists: Sequence[Rows]) -> None:
         """Settle nodes of some operator lists, each by itself: lists learn of each other's layouts afterwards."""
-        jobs = self._jobs if sum(map(len, lists)) >= SHARED_FROM else 1
-        alone = 1 if len(lists) > 1 else jobs
+        workers = self._workers if sum(map(len, lists)) >= SHARED_FROM else ALONE
+        alone = ALONE if len(lists) > 1 else workers
         several = [partial(copy(self).settled, nodes, len(lists), alone) for nodes in lists]
-        for incumbent, counts in side_by_side(several, jobs):
+        for incumbent, counts in workers.share(several):
             self.incumbent.join(incumbent)
             self.counts.join(counts)
         self._prune()
 
-    def settled(self, nodes: Rows, lists: int, jobs: int) -> tuple[State, Counts]:
+    def settled(self, nodes: Rows, lists: int, workers: Workers) -> tuple[State, Counts]:
         """Settle nothing but some nodes; return the best layouts, with those known before, and the counts.
 
         Few layouts are evaluated first where several `lists` are settled side by side.
         """
-        self._lists, self._jobs, self.incumbent, self.counts = lists, jobs, self.incumbent.copy(), Counts()
+        self._lists, self._workers, self.incumbent, self.counts = (
+            lists,
+            workers,
+            self.incumbent.copy(),
+            Counts(),
+        )
         self._unplaced, self._placed, self._blocks = OpenNodes(), OpenNodes(), KnownBlocks()
         self._open(self._that_may_fit(nodes))
         self._evaluate()
@@ -424,8 +455,7 @@ class Solver:
         concatenate, start, size = first[:0], 0, 2 * DIVE_NODES
         while start < len(first) and len(concatenate) < DIVE_NODES:
             subset = first[start : start + size]
-            branch, cell = np.divmod(subset, len(self.cells))
-            least = self._memory.fine(branch, cell, self._blocks)
+            least = self._shared(partial(self._memory.fine, blocks=self._blocks), subset)
             concatenate = np.concatenate([concatenate, subset[least <= self.goal.memory_limit]])
             start, size = start + size, 2 * size
         rows: Rows = concatenate[:DIVE_NODES]
@@ -447,8 +477,7 @@ class Solver:
         """Return the nodes whose least memory does not exceed what matters, and count the layouts of the others."""
         if len(nodes) == 0:
             return nodes
-        branch, cell = np.divmod(nodes, len(self.cells))
-        least = self._memory.fine(branch, cell, self._blocks)
+        least = self._shared(partial(self._memory.fine, blocks=self._blocks), nodes)
         keeps = self.incumbent.keeps(np.zeros(len(nodes)), least)
         dropped = ~keeps
         self.counts.prune(self._sizes[nodes[dropped]], ~self.goal.may_fit(least[dropped]))
@@ -457,23 +486,22 @@ class Solver:
     def _bounded(self, variant: Rows, cell: Rows, *, relaxed: bool) -> OpenNodes:
         """Return (variant, cell) pairs with their bounds, of all placements where they are relaxed."""
         places = self._relaxed if relaxed else None
-        bound = partial(cell_bounds, self.question, self.cells, placement=places, known=self._blocks)
+        fixed = {"placement": places, "known": self._blocks, "at_once": self._most.shardings}
+        bound = partial(cell_bounds, self.question, self.cells, **fixed)
         keeps = self.incumbent.keeps
         bounds = self._scored(
-            lambda part: bound(variant[part], cell[part], matters=keeps),
-            variant,
+            lambda part: bound(variant[part], cell[part], matters=keeps), self.cells.whole.columns, cell
         )
         return OpenNodes(variant=variant, cell=cell, step_time=bounds.step_time, peak=bounds.peak)
 
-    def _scored(self, score: Callable[[Rows], Scores], variant: Rows) -> Scores:
-        """Return the scores of pairs with these variants, a part for each process by what they recompute."""
-        if self._jobs == 1 or len(variant) < SHARED_FROM:
-            return score(np.arange(len(variant)))
-        policy = self._tree.policy_of[variant]
-        policies = np.array_split(np.unique(policy), self._jobs)
-        parts = [np.flatnonzero(np.isin(policy, some)) for some in policies if len(some)]
-        scores = Scores(step_time=np.empty(len(variant)), peak=np.empty(len(variant)))
-        several = side_by_side([partial(score, part) for part in parts], self._jobs)
+    def _scored(self, score: Callable[[Rows], Scores], columns: Columns, rows: Rows) -> Scores:
+        """Return the scores of pairs, whose rows of some columns are given, a part for each process."""
+        count, most = self._parts(len(rows)), self._most.pairs
+        if count == 1 and len(rows) <= most:
+            return score(np.arange(len(rows)))
+        parts = in_parts(columns, rows, count, most)
+        scores = Scores(step_time=np.empty(len(rows)), peak=np.empty(len(rows)))
+        several = self._workers.share([partial(score, part) for part in parts])
         for part, item in zip(parts, several, strict=True):
             scores.step_time[part], scores.peak[part] = item.step_time, item.peak
         return scores
@@ -567,7 +595,8 @@ class Solver:
         variant, row = variant[keeps], row[keeps]
         scores = self._scored(
             lambda part: score_pairs(self.question, layouts, variant[part], row[part], known=self._blocks),
-            variant,
+            layouts.columns,
+            row,
         )
         self.counts.evaluated += len(row)
         self.incumbent.add(layouts, ordinal, variant, row, scores)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import TypeAlias
 
 import numpy as np
@@ -35,7 +35,7 @@ from forescale.spec.proposal import Constraint, ManyLayouts, Proposal, masks_of,
 from forescale.spec.space import DEGREE_NAMES, Space
 from forescale.spec.workload import Workload
 from forescale.struct import Struct
-from forescale.workers import side_by_side
+from forescale.workers import ALONE, Workers
 
 Mask = NDArray[np.bool_]
 SHARDING = ("dp_replicate", "dp_shard", "zero")
@@ -99,7 +99,7 @@ class ShapeRows(Struct, frozen=True, kw_only=True):
     num_sharded: Rows
     """Legal combinations of expert parallelism and sharding of each."""
     block: Rows
-    """Which block of `Blocks` each row is of."""
+    """Which block of `Blocks` each row is of; ascending."""
 
     @property
     def num_layouts(self) -> Rows:
@@ -113,10 +113,10 @@ class Blocks:
     """All layouts of a space, by the tp, cp and pp of each: rows and cells are made of them as they are wanted."""
 
     def __init__(
-        self, model: Model, cluster: Cluster, workload: Workload, space: Space, jobs: int = 1
+        self, model: Model, cluster: Cluster, workload: Workload, space: Space, workers: Workers = ALONE
     ) -> None:
         self._of = (model, cluster, workload, space)
-        self._blocks = _blocks(model, cluster, workload, space, jobs)
+        self._blocks = _blocks(model, cluster, workload, space, workers)
 
     @property
     def refused(self) -> dict[str, int]:
@@ -141,8 +141,9 @@ class Blocks:
     def cells(self, rows: ShapeRows | None = None, mask: Mask | None = None) -> Cells:
         """Return all cells, or those of the `mask` ones of `rows`, which are all rows."""
         result = _Found()
+        of_block = None if rows is None else np.searchsorted(rows.block, np.arange(len(self._blocks) + 1))
         for index, block in enumerate(self._blocks):
-            local = None if rows is None or mask is None else mask[rows.block == index]
+            local = None if of_block is None or mask is None else mask[of_block[index] : of_block[index + 1]]
             if local is None or local.any():
                 block.add_to(result, local)
             result.place += math.prod(block.shape)
@@ -263,11 +264,13 @@ def _joined(parts: Sequence[Rows]) -> Rows:
 
 EXPERT, CHUNKS, SHARDS, BATCH, SP = range(5)
 """Axes of a block."""
-BLOCKS_AT_ONCE = 128
-"""Blocks that one process makes at once."""
+BLOCKS_AT_ONCE, SHARED_FROM = 64, 256
+"""Blocks that one process makes at once, and how many several processes share."""
 
 
-def _blocks(model: Model, cluster: Cluster, workload: Workload, space: Space, jobs: int = 1) -> list[_Block]:
+def _blocks(
+    model: Model, cluster: Cluster, workload: Workload, space: Space, workers: Workers = ALONE
+) -> list[_Block]:
     """Return all blocks; rules that depend on choices of which the space has several are for variants."""
     settled = {name for name in BRANCHED if len(space.values_of(name)) == 1}
     rules = [rule for rule in _rules(space) if settled.issuperset(rule.choices)]
@@ -279,7 +282,8 @@ def _blocks(model: Model, cluster: Cluster, workload: Workload, space: Space, jo
         return [_Block(one, space, shape, rules) for shape in shapes[start : start + BLOCKS_AT_ONCE]]
 
     parts = [partial(part, start) for start in range(0, len(shapes), BLOCKS_AT_ONCE)]
-    return [block for blocks in side_by_side(parts, jobs) for block in blocks]
+    several = workers if len(shapes) >= SHARED_FROM else ALONE
+    return [block for blocks in several.share(parts) for block in blocks]
 
 
 class _Block:
@@ -508,6 +512,7 @@ class Tree(Struct, frozen=True, kw_only=True):
         return np.asarray(self.by_order[:, cells].sum(axis=0))
 
 
+@lru_cache(maxsize=16)
 def branches_of(variants: tuple[Variant, ...]) -> tuple[Branch, ...]:
     """Return the variants by operator list and schedule, each crossed with all orders of ranks and recomputes."""
     values: dict[object, list[int]] = {}

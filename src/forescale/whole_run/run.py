@@ -225,6 +225,12 @@ class RunProjection(Result):
         """Share of the calendar that trains."""
         return self.parts_days["goodput"] / sum(self.parts_days.values())
 
+    @property
+    def headline(self) -> str:
+        """Days, goodput and device-hours on one line."""
+        days = f"{self.days.expected:.3g} days ({self.days.low:.3g} to {self.days.high:.3g})"
+        return f"{days}, goodput {self.goodput:.1%}, {self.device_hours.expected:,.0f} device-hours"
+
     def essentials(self) -> dict[str, Any]:
         """Return days, goodput and device-hours."""
         return {"days": self.days, "goodput": self.goodput, "device_hours": self.device_hours.expected}

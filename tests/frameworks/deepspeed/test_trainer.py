@@ -36,6 +36,15 @@ def test_a_table_of_another_kind_is_noted(tmp_path):
     assert (result.strategy.zero, result.notes) == (3, (DEVICES,))
 
 
+def test_keys_of_fsdp_need_no_prefix_and_kinds_no_capitals(tmp_path):
+    path = tmp_path / "launch.yaml"
+    text = LAUNCH.format(kind="FSDP").replace(
+        "fsdp_sharding_strategy: FULL_SHARD", "sharding_strategy: shard_grad_op"
+    )
+    path.write_text(text)
+    assert AccelerateReader().read(path, Options()).strategy.zero == 2
+
+
 def test_keys_that_accelerate_has_are_read(tmp_path):
     path = tmp_path / "launch.yaml"
     path.write_text(

@@ -107,3 +107,15 @@ def test_an_error_names_its_origin_once():
                        "--hidden-size 64 --num-attention-heads 4 --seq-length 16 --vocab-size 100", where="run.sh")  # fmt: skip
     assert (refused.value.path, fields(refused.value)) == ("run.sh", "required_with --sequence-parallel")
     assert str(refused.value).count("run.sh") == 1
+
+
+def test_a_program_that_an_argument_names_has_its_flags():
+    text = "P=$1\nD=(--nproc_per_node 2 --master_port 6000)\nA=(\n --num-layers 4\n --hidden-size 64\n)\n"
+    line = parse_arguments(text + "torchrun ${D[@]} ${P} ${A[@]} --bf16\n", where="x", strict=False)
+    assert (line.num_devices, line.settings.size("num_layers"), line.settings.flag("bf16")) == (2, 4, True)
+
+
+def test_a_script_that_only_sets_arrays_keeps_their_values():
+    text = "A=(\n --num-layers 4\n --hidden-size 64\n)\nB=(--bf16)\n"
+    line = parse_arguments(text, where="x", strict=False)
+    assert (line.settings.size("num_layers"), line.settings.size("hidden_size")) == (4, 64)

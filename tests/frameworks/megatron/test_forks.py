@@ -178,3 +178,17 @@ def test_an_optimizer_with_one_more_moment_is_a_warning():
     parsed = read("--optimizer ademamix --ademamix-alpha 8 --xielu --goldfish-loss")
     assert (parsed.workload.optimizer, parsed.model.layers[0].ffn.gated) == ("adamw", False)
     assert "--optimizer ademamix" in parsed.warnings[0]
+
+
+def test_recomputed_layers_of_a_rank_go_round_its_chunks():
+    more = "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1 --recompute-granularity full "
+    more += "--recompute-method block --enable-recompute-layers-per-pp-rank --recompute-num-layers "
+    even, uneven = read(more + "4"), read(more + "3")
+    assert [result.layout_fields["recompute"]["num_layers"] for result in (even, uneven)] == [1, 1]
+    assert not any("of a rank" in warning for warning in even.warnings)
+    assert any("3 of the 4 layers of a rank" in warning for warning in uneven.warnings)
+
+
+def test_flags_of_an_optimizer_are_not_taken_for_misspelt():
+    with raises(ReaderError, "not_one_of the optimizer | dion"):
+        read("--optimizer dion --dion-beta1 0.9 --dion-beta2 0.95")

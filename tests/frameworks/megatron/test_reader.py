@@ -798,6 +798,20 @@ def test_its_yaml_is_what_the_flags_say(tmp_path):
     assert "_cpu_offloading_context" in result.ignored
 
 
+def test_a_script_with_yaml_cfg_is_what_its_file_says(tmp_path):
+    (tmp_path / "gpt.yaml").write_text(NESTED)
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "torchrun --nproc_per_node 4 pretrain_gpt.py --yaml-cfg gpt.yaml --save x --num-layers 99\n"
+    )
+    result, alone = read_file(script), read_file(tmp_path / "gpt.yaml", Options(num_devices=4))
+    assert (result.num_devices, result.layout_fields) == (4, alone.layout_fields)
+    assert result.model.num_layers == alone.model.num_layers
+    (tmp_path / "gpt.yaml").unlink()
+    with raises(ReaderError, "not_found"):
+        read_file(script)
+
+
 @pytest.mark.parametrize(
     ("wrong", "right", "line"),
     [

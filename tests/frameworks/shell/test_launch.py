@@ -23,6 +23,10 @@ def devices(text, hosts=None):
         ("#SBATCH --nodes=4\n#SBATCH --gres=gpu:8\nsrun torchrun --nnodes=$UNSET --nproc_per_node=gpu a.py", 32, ("--nodes 4", "--gres gpu:8")),
         ("#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=8\nsrun python a.py", 16, ("--nodes 2", "--ntasks-per-node 8")),
         ("#SBATCH --ntasks=64\nsrun python a.py", 64, ("--ntasks 64",)),
+        (
+            "#SBATCH --nodes 2\n#SBATCH --ntasks-per-node 1\n#SBATCH --gpus-per-task 4\n"
+            "srun deepspeed --num_gpus ${SLURM_GPUS_ON_NODE} --hostfile h a.py", 8, ("--nodes 2", "--num_gpus 4"),
+        ),
         ("#SBATCH --nodes=4\nsrun -n 24 python a.py", 24, ("-n 24",)),
         ("#SBATCH --nodes=4\n#SBATCH --ntasks-per-node=8\nmpirun -np $SLURM_NTASKS python a.py", 32, ("-np 32",)),
         ("#SBATCH --nodes=8\nG=8\nmpirun -np $(($SLURM_JOB_NUM_NODES * G)) --npernode $G -x PATH python a.py", 64, ("-np 64",)),

@@ -17,6 +17,15 @@ def test_files_are_found_by_the_last_parts_of_their_path(tmp_path):
     assert [text_of(name) for name in ("", ".", "x.sh", "one${X}.sh", "b")] == [None] * 5
 
 
+def test_the_most_parts_of_a_path_count_before_the_nearest_folder(tmp_path):
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "scripts" / "train.sh").write_text("itself")
+    (tmp_path / "configs" / "train.sh").write_text("settings")
+    text_of = near(tmp_path / "scripts" / "train.sh")
+    assert (text_of("configs/train.sh"), text_of("other/train.sh")) == ("settings", "itself")
+
+
 def test_nothing_outside_is_read(tmp_path):
     folder = tmp_path / "1" / "2" / "3" / "4"
     folder.mkdir(parents=True)

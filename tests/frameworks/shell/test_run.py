@@ -36,6 +36,8 @@ SAID = [
     ("A=1; { say $A; } || say no", ["1"]),
     ("say ${NOT:=5} $(echo `echo x`)", ["5", "x"]),
     ('eval "say a b"', ["a", "b"]),
+    ("say $((2 ** 22)) $((2 ** 0))", ["4194304", "1"]),
+    ("A=TrUe; say $(echo $A | tr '[:upper:]' '[:lower:]') $(echo $A | tr '[:lower:]' '[:upper:]')", ["true", "TRUE"]),
     ("T=4; say $(( T > 1 ? 2 : 0 )) $(( ($T == 4) && 0 )) $((3 % 2))", ["2", "0", "1"]),
     ("for c in 4,1,x 2; do IFS=, read -r A B C <<< \"$c\"; done; read -r D E <<< 'p q r'; say $A-$B-$C $D $E", ["2--", "p", "q", "r"]),
     ("C=8,2,1; IFS=',' read -ra L <<< $C; say ${L[1]} ${#L[@]}", ["2", "3"]),
@@ -248,3 +250,19 @@ def test_a_command_inside_a_container():
 )
 def test_old_arithmetic_paths_of_programs_and_arguments_of_a_quoted_script(text, command):
     assert follow(text, {}, "run.sh").commands[-1] == command
+
+
+def test_what_a_command_prints_is_one_word():
+    text = "A=(--x $(own -e 'a b' sh -c 'x y') --y 1)\nsay ${A[@]}\nB=`date +\"%Y %H\"`\nsay $B"
+    first, second = follow(text, {}, "x").commands
+    assert (first[0], first[1], first[-2:], len(first)) == ("say", "--x", ["--y", "1"], 5)
+    assert second == ["say", "${B}"]
+
+
+def test_a_script_behind_mpirun_or_in_a_folder_that_is_not_known():
+    texts = {"inner.sh": "run $1 --x", "other.sh": "run other"}
+    text = "mpirun -n 8 -mca a b -x PATH bash inner.sh $LP\nbash ${WORK_DIR}/other.sh"
+    commands = follow(text, {}, "x", texts.get).commands
+    assert commands[0][-3:] == ["run", "${LP}", "--x"]
+    assert commands[0][:3] == ["mpirun", "-n", "8"]
+    assert commands[1] == ["bash", "run", "other"]

@@ -652,3 +652,27 @@ def test_the_folder_of_a_megatron_checkpoint_names_its_model(read):
         f"NPROC_PER_NODE=4 megatron sft --load /x/mine {flags}", "run.sh", num_devices=None
     ).missing
     assert (fact.part, fact.example) == ("model", "--model qwen3-30b-a3b")  # a model with experts
+
+
+def test_a_recipes_keys_that_a_command_adds(read, tmp_path):
+    (tmp_path / "o.yaml").write_text(
+        "model:\n  d_model: 64\n  n_layers: 2\n  n_heads: 4\n  mlp_ratio: 8\n  vocab_size: 100\n  max_sequence_length: 32\n"
+        "optimizer:\n  name: adamw\nprecision: amp_bf16\nglobal_train_batch_size: 8\ndevice_train_microbatch_size: 1\n"
+    )
+    text = "torchrun --nproc_per_node 4 scripts/train.py o.yaml --activation_checkpointing=whole_layer --unknown_one=3 "
+    result = read(text + "--fsdp.sharding_strategy=SHARD_GRAD_OP\n", "run.sh", num_devices=None)
+    assert (result.layout_fields["recompute"]["granularity"], result.layout_fields["zero"]) == ("full", 2)
+
+
+def test_the_folder_of_gpt_neox_configurations(read, tmp_path):
+    with raises(ReaderError, "configs/one.yml"):
+        read("python deepy.py train.py -d configs one.yml two.yml\n", "run.sh")
+
+
+def test_a_program_of_megatron_with_a_table_of_its_own_is_refused(read, tmp_path):
+    (tmp_path / "own.yaml").write_text("inherit: [base.yaml]\nnum_layers: 12\nhidden_size: 768\n")
+    with raises(ReaderError, "wrong_format"):
+        read(
+            "python -m torch.distributed.launch --nproc_per_node 1 pretrain_gpt2.py --config own.yaml\n",
+            "run.sh",
+        )

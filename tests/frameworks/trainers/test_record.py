@@ -117,6 +117,12 @@ FACTORY = (
 )
 
 
+def test_blocks_of_badam_keep_the_type_of_the_checkpoint(read):
+    result = read(FACTORY.format(kind="full") + "use_badam: true\n", "train.yaml")
+    types = result.workload_fields["precision"]
+    assert (types["compute"], types["parameters"], types["master"]) == ("bf16", "bf16", "none")
+
+
 def test_llamafactorys_pure_bf16_needs_no_other_key(read):
     types = read(FACTORY.format(kind="full") + "pure_bf16: true\n", "train.yaml").workload_fields["precision"]
     assert (types["compute"], types["parameters"], types["master"]) == ("bf16", "bf16", "none")

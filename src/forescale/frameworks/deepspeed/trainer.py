@@ -128,11 +128,15 @@ def _accelerate(
         inside = content.get(table) if table else content
         if table and inside is not None and not isinstance(inside, Mapping):
             raise ReaderError(path, wording.wrong_type(table, inside, "a table"))
-        for key, value in (inside or {}).items():
-            line = lines.get(f"{table}.{key}" if table else key, 1)
+        for written, value in (inside or {}).items():
+            line = lines.get(f"{table}.{written}" if table else written, 1)
+            key = (
+                f"fsdp_{written}" if table == "fsdp_config" and "fsdp" not in written else written
+            )  # as Accelerate
             if key in keys:
                 if key not in TABLES:
-                    values[key], places[key] = value, line
+                    is_kind = key == "fsdp_sharding_strategy" and isinstance(value, str)
+                    values[key], places[key] = value.upper() if is_kind else value, line
             elif options.strict or get_close_matches(key, keys, 1, NEAR):
                 raise UnknownKeyError(key, f"{path}, line {line}" + (f", {table}" if table else ""), keys)
             else:

@@ -40,6 +40,7 @@ Pair: TypeAlias = tuple[str, object]
 """A flag and its values: a list of words, or what a table holds."""
 
 _FLAG = re.compile(r"^--[A-Za-z]")
+_HAS_FLAG = re.compile(r"(?:^|\s)--[A-Za-z]")
 
 
 class CommandLine(Struct, frozen=True, kw_only=True):
@@ -63,6 +64,8 @@ class CommandLine(Struct, frozen=True, kw_only=True):
     """The script."""
     config: str | None = None
     """Text of the configuration of DeepSpeed that it names."""
+    table: str | None = None
+    """Text of the file that --yaml-cfg names, which stands for all flags."""
 
     @property
     def num_devices(self) -> int | None:
@@ -200,8 +203,8 @@ def _chosen(
         for command in (*script.commands, bare)
         if _program(command) is not None or command is bare
     ]
-    kept = [word for variable in script.variables.values() for word in variable]
-    flags = [word for value in kept if re.search(r"(?:^|\s)--[A-Za-z]", value) for word in _parted(value)]
+    flagged = (words for words in script.variables.values() if any(map(_HAS_FLAG.search, words)))
+    flags = [word for words in flagged for value in words if value.strip() for word in _parted(value)]
     run = max((*runs, _run_of([])), key=lambda run: (not _idle(run), _known(run)) if _known(run) else ())
     others = sum(_known(item) > 1 and item.pairs != run.pairs for item in runs)
     run = run if _known(run) > 1 or not _known(_run_of(flags)) else _run_of(flags)
@@ -285,7 +288,15 @@ def _command_line(
         open_flags=tuple(_open_flags(run.words, text)),
         text=text,
         config=None if name is None else run.files.get(name, read_neighbour(name)),
+        table=None if (table := settings.text("yaml_cfg")) == "" else _table_of(table, where, read_neighbour),
     )
+
+
+def _table_of(name: str, where: str, read_neighbour: Callable[[str], str | None]) -> str:
+    """Return the text of --yaml-cfg, whose settings Megatron-LM takes in place of all flags."""
+    if (text := read_neighbour(name)) is None:
+        raise ReaderError(where, not_found(f"file {name} (--yaml-cfg)", "put it next to the script"))
+    return text
 
 
 def _run_notes(run: _Run, names: Sequence[str]) -> Iterator[str]:
@@ -328,10 +339,13 @@ def _refuse_unknown(run: _Run, effects: Effects, where: str, text: str, *, stric
     for word, effect in packaged("megatron", "forks")["models"].items():
         if word in str(run.program):
             not_modelled(effects, effect, str(run.program), where)
+    optimizers = [words for flag, words in run.pairs if flag == "--optimizer" and isinstance(words, list)]
+    named = tuple(f"--{word}-" for words in optimizers for word in words)
     wrong = [
         flag
         for flag in dict.fromkeys(effects.unknown)
-        if (strict and _of_megatron(run.program)) or misspelt(flag, known_flags())
+        if (strict and _of_megatron(run.program))
+        or (misspelt(flag, known_flags()) and not flag.startswith(named))
     ]
     if wrong:
         error = UnknownKeyError(wrong[0], f"{where}{_line(text, wrong[0])}", known_flags())
@@ -381,12 +395,25 @@ def _value(flag: str, kind: str, value: object, where: str) -> object:
 
 
 def _program(names: Sequence[str]) -> int | None:
-    """Return the place of the Python program among the words of a command; launchers are none."""
+    """Return the place of the Python program among the words of a command; launchers are none.
+
+    A variable that nothing sets is the program where flags follow it and none stands before it.
+    """
     for at, word in enumerate(names):
         module = at > 0 and names[at - 1] == "-m" and not word.startswith("torch.distributed")
         if module or word.endswith(".py"):
             return at
-    return None
+    if not launch_of(names).kinds:
+        return None
+    inside = zip(names, names[1:], names[2:], strict=False)
+    return next(
+        (
+            at
+            for at, (before, word, after) in enumerate(inside, 1)
+            if is_unset(word) and after.startswith("--") and not before.startswith("-")
+        ),
+        None,
+    )
 
 
 def _run_of(names: Sequence[str], read_neighbour: Callable[[str], str | None] = lambda _: None) -> _Run:

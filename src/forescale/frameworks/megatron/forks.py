@@ -173,8 +173,10 @@ def translate(
             if name in row:
                 lost[f"--{key.replace('_', '-')} {word}"] = row[name]
     for rule, argument, flag in rules:
-        _set(values, RULES[rule](values, str(argument)), over=True)
-        spelling |= {key: flag for key in RULES[rule](values, str(argument)) if key not in spelling}
+        made = RULES[rule](values, str(argument))
+        effects.memory.update({flag: made.pop("$memory")} if "$memory" in made else {})
+        _set(values, made, over=True)
+        spelling |= {key: flag for key in made if key not in spelling}
     return effects, spelling
 
 
@@ -245,6 +247,17 @@ def _residual_experts(values: Mapping[str, Any], text: str) -> dict[str, Any]:  
     return {"moe_shared_expert_intermediate_size": width}
 
 
+def _layers_of_rank(values: Mapping[str, Any], text: str) -> dict[str, Any]:  # noqa: ARG001  (as all rules)
+    """Return the recomputed layers of each chunk; those of a rank go round its chunks (MindSpeed, should_recompute)."""
+    layers, pp = _count(values, "num_layers"), _count(values, "pipeline_model_parallel_size", 1)
+    per_rank, wanted = layers // pp, _count(values, "recompute_num_layers")
+    chunks = max(1, per_rank // _count(values, "num_layers_per_virtual_pipeline_stage", max(1, per_rank)))
+    whole = -(-wanted // chunks)
+    left = whole * chunks - wanted
+    lost = f"{min(wanted, per_rank)} of the {per_rank} layers of a rank are recomputed, {left} more are projected so"
+    return {"recompute_num_layers": whole or None, **({"$memory": lost} if left else {})}
+
+
 RULES: Mapping[str, Callable[[Mapping[str, Any], str], dict[str, Any]]] = {
     "shared experts": _shared_experts,
     "dense first": _dense_first,
@@ -252,5 +265,6 @@ RULES: Mapping[str, Callable[[Mapping[str, Any], str], dict[str, Any]]] = {
     "hybrid context": _hybrid_context,
     "expert interval": _expert_interval,
     "residual experts": _residual_experts,
+    "layers of a rank": _layers_of_rank,
 }
 """Rules by name: settings that follow from a value and from other settings."""

@@ -13,7 +13,7 @@ from forescale import wording
 from forescale.errors import ForescaleError, MissingError, ReaderError, UnknownKeyError
 from forescale.files import parse_json, read_text
 from forescale.frameworks.detect import Signed
-from forescale.frameworks.megatron.arguments import ALLOCATOR, parse_arguments, yaml_keys
+from forescale.frameworks.megatron.arguments import ALLOCATOR, CommandLine, parse_arguments, yaml_keys
 from forescale.frameworks.megatron.ask import DECIDING, ask, open_facts
 from forescale.frameworks.megatron.engine import lay_engine, lay_recompute, parse_config, read_engine
 from forescale.frameworks.megatron.forks import DEEPSPEED, misspelt
@@ -127,6 +127,8 @@ def read_arguments(
         read_neighbour=read_neighbour,
         passed=explicit.arguments,
     )
+    if line.table is not None:
+        return _of_yaml(line, where, name, explicit)
     settings = line.settings
     settings.override(explicit.over, OVER)
     ask(settings, line, explicit)
@@ -138,12 +140,7 @@ def read_arguments(
     if line.fork is not None and line.fork.name == DEEPSPEED:
         sharded = read_engine(settings, parse_config(line.config, where), explicit)
     settings.warnings += line.warnings
-    conflict = None if line.devices is None else line.devices.conflict
-    if conflict is not None and explicit.num_devices is None and explicit.layout:
-        names = ("the launcher's option", conflict[0], "the scheduler's", conflict[1])
-        settings.refuse(wording.differs(*names, "give --devices N"))
-    if line.num_devices is not None and explicit.num_devices is None and explicit.layout:
-        line.settings.note(f"{counted(line.num_devices, 'device')}, from {' x '.join(line.places)}")
+    _note_devices(settings, line, explicit)
     lay_program(line.settings)
     if case:
         _lay_case(line.settings, case)
@@ -158,6 +155,27 @@ def read_arguments(
         framework=line.framework,
     )
     return replace(parsed, layout_fields={**parsed.layout_fields, **sharded}) if sharded else parsed
+
+
+def _note_devices(settings: Settings, line: CommandLine, options: Options) -> None:
+    """Note where the number of devices is from; refuse options that contradict each other."""
+    conflict = None if line.devices is None else line.devices.conflict
+    if options.num_devices is not None or not options.layout:
+        return
+    if conflict is not None:
+        names = ("the launcher's option", conflict[0], "the scheduler's", conflict[1])
+        settings.refuse(wording.differs(*names, "give --devices N"))
+    if line.num_devices is not None:
+        settings.note(f"{counted(line.num_devices, 'device')}, from {' x '.join(line.places)}")
+
+
+def _of_yaml(line: CommandLine, where: str, name: str, options: Options) -> ParsedFile:
+    """Return what the table of --yaml-cfg says, on the devices of the command that names it."""
+    settings, unknown = _nested(str(line.table), Path(where), strict=options.strict)
+    settings.override(options.over, OVER)
+    _note_devices(settings, line, options)
+    devices = options.num_devices or line.num_devices
+    return read_settings(settings, name=name, num_devices=devices, options=options, unknown=unknown)
 
 
 def read_settings(

@@ -34,6 +34,7 @@ ORDER: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }
+_LARGEST: Final = 2**63
 _BINARY: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -42,9 +43,9 @@ _BINARY: Mapping[type[ast.operator], Callable[[int, int], int]] = {
         int(math.copysign(1, left) * math.copysign(1, right)) * (abs(left) // abs(right))
     ),
     ast.Mod: lambda left, right: int(math.copysign(1, left)) * (abs(left) % abs(right)),
+    ast.Pow: lambda base, exponent: base ** min(exponent, _LARGEST.bit_length()) if exponent >= 0 else 0,
 }
 """Operators of the shell's arithmetic; division rounds towards zero."""
-_LARGEST: Final = 2**63
 
 
 def _arithmetic(node: ast.expr) -> int:

@@ -17,7 +17,7 @@ SLURM: Final = ("sbatch", "srun", "salloc")
 MPI: Final = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun")
 TORCH: Final = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
 PER_NODE, NODES, TASKS, TASKS_PER_NODE = "--nproc-per-node", "--nnodes", "--ntasks", "--ntasks-per-node"
-GPUS, GPUS_PER_NODE, GRES = "--gpus", "--gpus-per-node", "--gres"
+GPUS, GPUS_PER_NODE, GPUS_PER_TASK, GRES = "--gpus", "--gpus-per-node", "--gpus-per-task", "--gres"
 HOSTFILE: Final = "--hostfile"
 RESOURCES: Final = "-l"
 """PBS' option, which may be given several times."""
@@ -84,7 +84,13 @@ def launch_of(names: Sequence[str]) -> Launch:
             options[name] += f",{word}"
         elif name and not options[name]:
             options[name] = word
-    return Launch({**_of_pbs(options, spelling), **options}, frozenset(kinds), spelling)
+    return Launch({**_of_pbs(options, spelling), **_of_tasks(options), **options}, frozenset(kinds), spelling)
+
+
+def _of_tasks(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the devices of a node, where Slurm gives those of a task and the tasks of a node."""
+    tasks, gpus = (whole_of(options.get(name, "")) for name in (TASKS_PER_NODE, GPUS_PER_TASK))
+    return {GPUS_PER_NODE: str(tasks * gpus)} if tasks and gpus else {}
 
 
 def _kind(word: str) -> str | None:
@@ -165,12 +171,13 @@ def _processes(launch: Launch, read_neighbour: Callable[[str], str | None]) -> D
 
 def _per_node(launch: Launch) -> tuple[int, str] | None:
     """Return the devices of a node: what torchrun starts there, else tasks, unless one task has several devices."""
-    count, gpus = launch.count(PER_NODE, "--npernode"), launch.count(GPUS_PER_NODE, GRES)
+    count = launch.count(PER_NODE if PER_NODE in launch.options else "--npernode")
+    gpus = launch.count(GPUS_PER_NODE, GRES)
     tasks = launch.count(TASKS_PER_NODE)
     if count is not None:
         return count
     if tasks is not None and not (gpus is not None and tasks[0] == 1):
-        return tasks if PER_NODE not in launch.options else gpus or tasks
+        return tasks if PER_NODE not in launch.options else gpus or (tasks if tasks[0] > 1 else None)
     return gpus
 
 

@@ -21,8 +21,9 @@ _OPEN = re.compile(r"^\$(?:\{\w+\}|\(.*\))/")
 def near(script: Path) -> Callable[[str], str | None]:
     """Return a function that reads a file which `script` names, or None where it is not there.
 
-    A path is looked for as it is written, then by its last parts, in the folder of the script; that of a script or of a
-    table also in the folders above. Nothing outside these folders is read, wherever a path points.
+    A path is looked for as it is written, then by as many of its last parts as are there, in the folder of the
+    script; that of a script or of a table also in the folders above.
+    Nothing outside these folders is read, wherever a path points.
     """
     folders = (script.absolute().parent, *script.absolute().parents[1:ABOVE])
 
@@ -37,7 +38,7 @@ def near(script: Path) -> Callable[[str], str | None]:
         places = [
             place for place in written if any(place.is_relative_to(folder.resolve()) for folder in searched)
         ]
-        places += [folder / end for folder in searched for end in ends]
+        places += [folder / end for end in ends for folder in searched]
         path = next((place for place in places if is_file(place)), None)
         return None if path is None else read_text(path)
 

@@ -1,4 +1,4 @@
-"""What commands of the shell print that only pass text on: echo, cat, sed, bc, basename, which and tee."""
+"""What commands of the shell print that only pass text on: echo, cat, sed, tr, bc, basename, which and tee."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ _PLAIN = re.compile(r"[\w\-/{}<>@%=,:#\" ]+")
 """A pattern of sed that stands for itself."""
 _BLANKS: Final = ("  *", " +", " \\+", "[ ][ ]*", "\\s\\+", "\\s+", "[[:space:]]\\+", "[[:space:]]+")
 """Patterns of sed for blanks in a row."""
+_LETTERS: Final = {"[:upper:] [:lower:]": str.lower, "[:lower:] [:upper:]": str.upper}
+"""Words of tr that write letters small, and large."""
 _UNEVALUATED = (ValueError, SyntaxError, ZeroDivisionError, OverflowError, RecursionError, MemoryError)
 
 
@@ -45,8 +47,8 @@ def printed(names: Sequence[str], piped: str, text_of: Callable[[str], str | Non
         case "cat":
             texts = [text_of(name) for name in parts if not name.startswith("-")]
             return None if None in texts else "".join(map(str, texts)) or piped
-        case "sed":
-            return _edited(parts, piped, text_of)
+        case "sed" | "tr":
+            return _lettered(parts, piped) if names[0] == "tr" else _edited(parts, piped, text_of)
         case "bc" | "tee" if piped:
             return _computed(piped) if names[0] == "bc" else piped
     return None
@@ -60,6 +62,11 @@ def _of_table(path: str, text: str) -> str | None:
     for key in path.split(".")[1:]:
         value = value.get(key) if isinstance(value, dict) else None
     return "null" if value is None else str(value)
+
+
+def _lettered(parts: Sequence[str], piped: str) -> str | None:
+    change = _LETTERS.get(" ".join(parts))
+    return change(piped) if piped and change else None
 
 
 def _computed(text: str) -> str | None:

@@ -15,7 +15,7 @@ from typing import Final
 from forescale.errors import ReaderError, SpecError, too_deep, too_large
 from forescale.frameworks.budget import Budget
 from forescale.frameworks.shell.expressions import holds, integer_of, is_unset
-from forescale.frameworks.shell.launch import header_words, slurm_variables
+from forescale.frameworks.shell.launch import MPI, SLURM, header_words, slurm_variables
 from forescale.frameworks.shell.output import printed
 from forescale.frameworks.shell.syntax import ASSIGNS, Commands, Token, parsed, past
 
@@ -31,6 +31,8 @@ _TESTED: Final = 1_000
 
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
 _SHELLS = ("bash", "sh", "zsh")
+_STARTERS: Final = (".", "source", *SLURM, *MPI, *_SHELLS)
+"""Commands that start a script among their words."""
 _DOUBTED = ("false", "command", "which", "grep")
 """Commands that may well fail where the script is read."""
 
@@ -165,9 +167,9 @@ class _Walk:
                 self.read(text)
 
     def text_of(self, name: str) -> str | None:
-        """Return the text of a file that the script writes, or that is next to it."""
+        """Return the text of a file that the script writes, or that is next to it; a folder may not be known."""
         text = self.files.get(name)
-        return self.read_neighbour(name) if text is None else text
+        return self.read_neighbour(_FOLDER.sub("", name)) if text is None else text
 
     def read(self, text: str, started: Sequence[str] = ()) -> bool:
         """Run a script that the words `started` started."""
@@ -374,7 +376,7 @@ class _Walk:
             if of_shell and at + 1 < len(names) and re.fullmatch(r"-[a-z]*c", word):
                 return [(names[at + 1], names[:at], names[at + 3 :])]  # the one between is $0
             of_shell = of_shell or word.rpartition("/")[2] in _SHELLS
-            starts = at == 0 or names[0] in (".", "source", "sbatch", "srun", *_SHELLS)
+            starts = at == 0 or names[0] in _STARTERS or names[at - 1].rpartition("/")[2] in _SHELLS
             if not starts or not word.endswith(_SCRIPTS):
                 continue
             if (text := self.text_of(word)) is not None:
@@ -425,7 +427,7 @@ class _Walk:
             several = self._piece(piece)
             if not quoted and raw[at] in "$`" and split:
                 text = " ".join(several)
-                several = text.split()
+                several = _split(text)
                 if text[:1].isspace() and word is not None:
                     names.append("".join(word))
                     word = None
@@ -542,10 +544,27 @@ class _Walk:
         return "".join(self.known.get(name, ["unset"])) or "0"
 
 
-_PRINTED = re.compile(r"\$\([^(].*\)", re.DOTALL)
+_PRINTED = re.compile(r"\$\([^(].*\)|`.*`", re.DOTALL)
 """What a command prints, which is not known: the variable that takes it is as one that nothing sets."""
+_FOLDER = re.compile(r"\$\{\w+\}/")
+"""A folder that is a variable which nothing sets, before the name of a file."""
 _ALL = re.compile(r'"?\$(?:\{\w+\[[@*]\]\}|[@*])"?')
 """All words of an array, or of the script."""
+
+
+def _split(text: str) -> list[str]:
+    """Return the words of a text; what a command prints that is not known stays one."""
+    if "$(" not in text and "`" not in text:
+        return text.split()
+    words, at = [""], 0
+    try:
+        while at < len(text):
+            after = past(text, at) if text[at] in "$`" else at + 1
+            words = [*words, ""] if text[at].isspace() else [*words[:-1], words[-1] + text[at:after]]
+            at = after
+    except SpecError:  # a part of such a command
+        return text.split()
+    return [word for word in words if word]
 
 
 def _escaped(text: str) -> str:

@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeAlias
 
 from msgspec.structs import replace
 
@@ -20,10 +21,12 @@ from forescale.frameworks.megatron.ask import open_facts
 from forescale.frameworks.reading import Options, ParsedFile, flat, packaged
 from forescale.frameworks.recipes.reader import read_recipe
 from forescale.frameworks.settings import Settings
-from forescale.frameworks.shell import Devices, Launch, Use, devices_of, follow, is_unset, launch_of
+from forescale.frameworks.shell import Devices, Launch, Script, Use, devices_of, follow, is_unset, launch_of
+from forescale.frameworks.trainers.facts import without_facts
 from forescale.frameworks.trainers.megatron import flags_of, read_megatron
 from forescale.frameworks.trainers.performance import long_options, read_performance
 from forescale.frameworks.trainers.precision import compute_of
+from forescale.frameworks.trainers.program import lay_sharding, made_type, read_program
 from forescale.frameworks.trainers.record import Record, classified, record_of
 from forescale.frameworks.trainers.stages import PAIRED, stage_of
 from forescale.frameworks.trainers.training import (
@@ -35,6 +38,7 @@ from forescale.frameworks.trainers.training import (
 )
 from forescale.limits import whole_of
 from forescale.positions import key_lines
+from forescale.struct import Struct
 from forescale.syntax import parse_mapping, parse_yaml
 from forescale.units import counted
 
@@ -190,6 +194,10 @@ class LlamaFactoryReader(TrainerReader):
     title: Final = "LLaMA-Factory configuration in YAML or JSON"  # type: ignore[misc]
 
 
+Run: TypeAlias = tuple[str, int, list[str]]
+"""The record of the trainer that a command starts, the place of its arguments, and its words."""
+
+
 class LaunchReader(Signed):
     """Commands that start one of these trainers: accelerate, torchrun, deepspeed, swift, llamafactory-cli, axolotl."""
 
@@ -205,9 +213,11 @@ class LaunchReader(Signed):
 
         text = read_text(path)
         shell = follow(text, options.variables, str(path), script, options.arguments)
-        runs = [(form, at, words) for words in shell.commands for form, at in [_program(words)] if form]
-        if not runs:
-            return replace(self.started(shell.commands, path, options), format=self.name)
+        runs = _runs(shell)
+        if not any(words[at:] for _, at, words in runs):
+            parsed, runs = self._followed(shell, runs, path, text, options)
+            if parsed is not None:
+                return replace(parsed, format=self.name)
         form, at, words = runs[0]
         several = (f"it starts {counted(len(runs), 'training')}; the first is read",) if len(runs) > 1 else ()
         if form == BRIDGE:
@@ -218,7 +228,7 @@ class LaunchReader(Signed):
         launch = launch_of(words[:at] if form != RECIPE else ["torchrun", *words[at:]])
         values, files = _arguments(words[at:])
         values |= _stage(form, words[at - 1])
-        named, *more = files or [""]
+        named, *more = _in_folder(words[at:], files) or [""]
         given = {**values, "config": named, "config_file": launch.options.get("--config-file")}
         _refuse_open(path, text, shell.unset, given, form)
         values = _closed(values) if form == RECIPE else values
@@ -232,13 +242,23 @@ class LaunchReader(Signed):
         if recipe is not None:
             return replace(recipe, format=self.name, notes=(*_origin(devices, options), *recipe.notes))
         content = {**_content(file), **values} if file is not None else values
-        program = _own_program(words[at - 1]) if form == "trainer" else ""
         accelerate = accelerated(launch, path, outer)
-        parsed = read_mapping(
-            content, form, path, options, lines={}, launch=accelerate, devices=devices, program=program
-        )
+        start = Start(launch=accelerate, devices=devices, program=words[at - 1])
+        parsed = _trained(content, form, path, options, start)
         warnings = (*parsed.warnings, *_split_models(shell.variables))
         return replace(parsed, format=self.name, warnings=warnings, notes=(*several, *parsed.notes))
+
+    def _followed(
+        self, shell: Script, runs: list[Run], path: Path, text: str, options: Options
+    ) -> tuple[ParsedFile | None, list[Run]]:
+        """Return what a program says whose settings are its own; else the commands that train, with people's own."""
+        try:
+            return self.started(shell.commands, path, options), runs
+        except ReaderError:
+            if not (runs := runs or _runs(shell, own=True)):
+                _refuse_choices(shell, path, text)
+                raise
+        return None, runs
 
     def overrides(self, words: Sequence[str], at: int, path: Path, options: Options) -> ParsedFile:
         """Return what a command of Megatron-Bridge changes of a recipe, which is of the model in the recipe's name."""
@@ -270,6 +290,59 @@ class LaunchReader(Signed):
     ) -> ParsedFile:
         """Return what a program that is no trainer by its name says."""
         raise ReaderError(path, wording.wrong_format("a command that trains", "it starts no known trainer"))
+
+
+def _runs(shell: Script, *, own: bool = False) -> list[Run]:
+    """Return the commands that train, by their record, and of people's `own` programs too."""
+    programs = packaged("trainers", "programs")
+    rows = [*programs["programs"], *(programs["own"] if own else ())]
+    return [(form, at, words) for words in shell.commands for form, at in [_program(words, rows)] if form]
+
+
+def _refuse_choices(shell: Script, path: Path, text: str) -> None:
+    """Refuse a script that starts nothing until an argument or a variable chooses a program."""
+    if facts := open_facts(Settings({}, str(path)), shell.unset, text, {}):
+        raise MissingError.of(path, facts) from None
+
+
+class Start(Struct, frozen=True, kw_only=True):
+    """What starts a program."""
+
+    launch: ParsedFile | None
+    """Accelerate's configuration."""
+    devices: Devices | None
+    program: str
+    """The program, as the command names it."""
+
+
+def _trained(values: Mapping[str, Any], form: str, path: Path, options: Options, start: Start) -> ParsedFile:
+    """Return what the arguments of a program say, with what a person's own says of itself."""
+    own = _own_program(start.program) if form == "trainer" else ""
+    if MEGATRON.fullmatch(own) and {"num_layers", "hidden_size"} & values.keys():
+        fix = "they stand in the file that it names; give them as a table of flags (--num-layers: 12)"
+        raise ReaderError(path, wording.wrong_format("a command with Megatron-LM's flags", fix))
+    file = (neighbour_of(path.parent, start.program) or neighbour_of(path.parent, own)) if own else None
+    program = read_program(file)
+    added = program.content(values, record_of(form))
+    if form == "deepspeed-chat" and "dtype" not in values:
+        added |= made_type(neighbour_of(path.parent, start.program))
+    content, launched = {**added, **values}, start.launch is not None or options.launch is not None
+    facts = lay_sharding(program, content, options.over, own, launched=launched)
+    parsed = read_mapping(
+        content, form, path, options, lines={}, launch=start.launch, devices=start.devices, program=own
+    )
+    notes, warnings = [], []
+    if added:
+        listed = ", ".join(f"{name} {value}" for name, value in added.items())
+        notes.append(f"of {own or start.program} itself: {listed}")
+    decided = {record_of(form).keys.get(name, name) for name in content}
+    if doubtful := [name for key, name in program.doubtful.items() if key not in decided]:
+        called = ", ".join(doubtful)
+        warnings.append(
+            f"{own} calls {called} under a condition, taken as not met (--lora-rank, --recompute)"
+        )
+    parsed = replace(parsed, notes=(*notes, *parsed.notes), warnings=(*parsed.warnings, *warnings))
+    return without_facts(parsed, facts) if facts else parsed
 
 
 def _closed(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -320,7 +393,8 @@ def _recipe(
     if kind is None or kind.name not in packaged("recipes", "common")["trainers"]:
         return None
     inside = [_content(file), *(_content(_required(path, name)) for name in more)]
-    recipe = _merged({key: value for part in inside for key, value in part.items()}, values)
+    known = packaged("recipes", kind.name)["keys"]
+    recipe = _merged({key: value for part in inside for key, value in part.items()}, values, known)
     return read_recipe(kind.name, recipe, file, options, {})
 
 
@@ -336,15 +410,17 @@ def accelerated(launch: Launch, path: Path, options: Options) -> ParsedFile | No
     return AccelerateReader().read(_required(path, config), options)
 
 
-def _merged(content: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of a recipe with what dotted arguments set."""
+def _merged(
+    content: Mapping[str, Any], overrides: Mapping[str, Any], known: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the content of a recipe with what dotted arguments set: keys that it has, or that are `known`."""
     result = dict(content)
     for key, value in overrides.items():
         section, _, inner = key.partition(".")
         table = result.get(section)
         if inner and isinstance(table, Mapping):
-            result[section] = _merged(table, {inner: value})
-        elif not inner and key in result:
+            result[section] = {**table, **_merged(table, {inner: value}, {inner: True})}
+        elif key in known or (not inner and key in result):
             result[key] = value
     return result
 
@@ -363,9 +439,9 @@ def _inline(launch: Launch, path: Path, options: Options) -> ParsedFile | None:
     return AccelerateReader().read_content(content, {}, path, options)
 
 
-def _program(words: Sequence[str]) -> tuple[str, int]:
+def _program(words: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[str, int]:
     """Return the record of the trainer that a command starts, and where its arguments begin; "" if it starts none."""
-    for form, pattern, arguments in packaged("trainers", "programs")["programs"]:
+    for form, pattern, arguments in rows:
         for at in range(len(words)):
             text = " ".join(words[at : at + 2])
             if re.match(pattern, text) and (not arguments or re.search(arguments, " ".join(words))):
@@ -379,6 +455,8 @@ BRIDGE: Final = "bridge-yaml"
 """Recipes of Megatron-Bridge, which a command or a file changes."""
 RECIPE: Final = "recipe"
 """Programs that take a recipe of torchtune or litgpt."""
+MEGATRON: Final = re.compile(r"pretrain_\w+\.py")
+"""Programs of Megatron-LM and its copies."""
 DECIDING: Final[dict[str, str]] = {
     MICRO: "1",
     STEPS: "1",
@@ -434,6 +512,12 @@ def _arguments(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     named = [values.pop(key, None) for key in ("config", "config_file")]
     files += [file for file in named if isinstance(file, str)]
     return values, files
+
+
+def _in_folder(words: Sequence[str], files: Sequence[str]) -> list[str]:
+    """Return the names of configurations in the folder that GPT-NeoX's launcher takes for them."""
+    folder = next((after for before, after in pairwise(words) if before in ("-d", "--conf_dir")), "")
+    return [f"{folder}/{name}" if folder and "/" not in name else name for name in files]
 
 
 def _plain(word: str) -> Any:  # noqa: ANN401  (a value of YAML)

@@ -37,6 +37,8 @@ class Record(Struct, frozen=True, kw_only=True):
     """Keys that its present release no longer has."""
     older_defaults: Mapping[str, Any] = field(default_factory=dict)
     """Defaults that differ where a program is given one of them."""
+    implies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What a key that is on sets of others that are not given."""
     ignored: tuple[str, ...] = ()
     matters: Mapping[str, str] = field(default_factory=dict)
     remedies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -97,6 +99,8 @@ def classified(
             warnings.append(f"{name}: {value} is not modelled ({effect})")
         elif name not in unknown:
             ignored.append(name)
+    on = (sets for name, sets in record.implies.items() if str(content.get(name, "")).lower() not in OFF)
+    values = {key: value for sets in on for key, value in sets.items()} | values
     unknown_of(unknown, (), path, lines, strict=strict)
     places = {key: lines.get(name, 0) for key, name in spelling.items()}
     return ClassifiedKeys(

@@ -36,6 +36,10 @@ NAMED: Final = re.compile(r"""\.from_pretrained\(\s*["']([^"']+)["']""")
 """A model that a method of a class names, which nothing calls."""
 
 
+RECOMPUTES: Final = re.compile(r"^\s*(?:\w+\.)*config\.gradient_checkpointing\s*=\s*True", re.MULTILINE)
+"""A model's configuration that turns recomputation on."""
+
+
 class Recorder:
     """Hooks that keep the calls of a script, and answer those whose results are known."""
 
@@ -129,6 +133,8 @@ def read_script(
     if content.pop("unsloth", False) and devices is None and options.num_devices is None:
         devices = Devices(1, ("unsloth, which trains on one device",))
     content |= _distributed(content)
+    if RECOMPUTES.search(read_text(path)):
+        content.setdefault("gradient_checkpointing", True)
     if "model_name_or_path" not in content and (named := NAMED.search(read_text(path))) is not None:
         content["model_name_or_path"] = named[1]
     if MICRO in unread:

@@ -317,7 +317,13 @@ def _deepspeed(
     batch = dict.fromkeys(("train_batch_size", "train_micro_batch_size_per_gpu", STEPS), "auto")
     if all(isinstance(content.get(key), int) for key in list(batch)[:2]):
         del batch[STEPS]  # which then follows from the two
+        if run.program and MICRO not in settings:
+            settings.set(MICRO, content["train_micro_batch_size_per_gpu"])
     whole: dict[str, Any] = {**batch, **content}
+    if whole.pop("pipeline", None) is not None:
+        settings.note(
+            f"{place.name}: pipeline counts for programs that build a PipelineModule, not for a Trainer"
+        )
     if (cp := settings.degree("context_parallel_size")) > 1:
         whole.setdefault("sequence_parallel_size", cp)
     if (tp := settings.degree("tensor_parallel_size")) > 1:
@@ -448,13 +454,14 @@ def _workload(
     optimizer, moments = _optimizer(run)
     if optimizer != "adamw" or "optimizer" not in base:
         values["optimizer"] = optimizer
-    types = {**base.get("precision", {}), **_types(run, bool(trainable.get("lora_rank")), is_sharded)}
+    plain = {} if is_sharded and "precision" in base else {"compute": compute_of(settings)}
+    types = plain | base.get("precision", {}) | _types(run, bool(trainable.get("lora_rank")), is_sharded)
     types |= {"moments": moments} if moments else {}
     narrow = frozen_type(settings) if trainable else {}
     if not is_sharded and types["compute"] in ("bf16", "fp16") and not narrow:
         kept = ("frozen", "frozen") if trainable.get("lora_rank") else ("parameters", "param")
         _assume(run, "dtype", kept[0], f"weights loaded in {types.get(kept[0], 'bf16')} (--{kept[1]}-dtype)")
-    if not is_sharded and types["compute"] == "tf32":
+    if plain and types["compute"] == "tf32":
         _assume(run, "bf16", "compute", "computation in tf32 (--precision)")
     return {**values, "precision": types | narrow}
 

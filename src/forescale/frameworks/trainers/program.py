@@ -1,0 +1,215 @@
+"""What a person's own program says of itself: defaults of its arguments, adapters, and what shards its states.
+
+The program is parsed and never run. A default is a literal of `add_argument`, of a field of a class of arguments, or of
+a parameter of a function under `call_parse`; those of modules next to it count as well. Calls count as in `calls.json`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import field
+
+from forescale.errors import MissingFact
+from forescale.files import is_file, read_text
+from forescale.frameworks.reading import packaged
+from forescale.frameworks.trainers.facts import CONFIGURATION
+from forescale.frameworks.trainers.record import OFF, Record
+from forescale.struct import Struct
+
+LARGEST: Final = 2**18
+"""Characters of a program that is read."""
+MODULES: Final = 6
+"""Modules next to a program that are read."""
+COUNTED: Final = (
+    *("max_length", "gradient_checkpointing", "use_peft", "optim", "quantization_bit", "bf16", "fp16"),
+    *("per_device_train_batch_size", "gradient_accumulation_steps", "lora_r", "lora_target_modules"),
+    *("load_in_4bit", "load_in_8bit", "deepspeed", "deepspeed_config", "fsdp"),
+)
+"""Keys of TrainingArguments whose defaults in a program count."""
+DECIDED: Final = frozenset(("use_peft", "load_in_4bit", "load_in_8bit", "gradient_checkpointing"))
+"""Keys that tell of a call under a condition whether it is made."""
+ADAPTERS: Final = ("lora_r", "lora_target_modules")
+FSDP: Final = ("FullyShardedDataParallel", "FSDP", "fully_shard")
+UTILITIES: Final = "utils/ds_utils.py"
+STAGES: Final = {0: "no_shard", 2: "shard_grad_op", 3: "full_shard"}
+"""Words of `fsdp` by stage."""
+STAGE: Final = MissingFact("how its states are sharded", "--zero N", "--zero 3", "strategy.zero")
+
+
+class Program(Struct, frozen=True):
+    """What a program says of its settings."""
+
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Defaults of its arguments, by name."""
+    calls: Mapping[str, Any] = field(default_factory=dict)
+    """What calls outside of conditions set, by the keys of TrainingArguments."""
+    doubtful: Mapping[str, str] = field(default_factory=dict)
+    """Calls under conditions that would set something, by the key that decides them."""
+    names: frozenset[str] = frozenset()
+    """Dotted names of everything it calls."""
+
+    def content(self, values: Mapping[str, Any], record: Record) -> dict[str, Any]:
+        """Return what the program adds to the arguments `values` of its command, by name."""
+        keys, base = record.keys, packaged("deepspeed", "trainer")["keys"]
+
+        def key_of(name: str) -> str:
+            return keys.get(name) or (name if name in base else "")
+
+        given = {key_of(name) for name in values}
+        decided = given | self.calls.keys()
+        counted = {
+            name: value
+            for name, value in self.defaults.items()
+            if key_of(name) in COUNTED and key_of(name) not in decided and value not in (None, "")
+        }
+        whole = {key_of(name): value for name, value in {**counted, **values}.items()}
+        adapts = self.calls.get("use_peft") or str(whole.get("use_peft", "")).lower() == "true"
+        if not adapts:
+            counted = {name: value for name, value in counted.items() if key_of(name) not in ADAPTERS}
+        return {**{name: value for name, value in self.calls.items() if name not in given}, **counted}
+
+
+def read_program(file: Path | None) -> Program:
+    """Return what a program says; nothing of one that is not there, too long, or not whole Python."""
+    trees = [] if file is None else list(_trees(file))
+    calls, doubtful = dict[str, Any](), dict[str, str]()
+    for call, known in (item for tree in trees for item in _calls(tree, known=True)):
+        sets = _sets(call)
+        if DECIDED.isdisjoint(sets):
+            continue
+        if known:
+            calls |= sets
+        else:
+            doubtful[min(DECIDED.intersection(sets))] = _dotted(call.func).rpartition(".")[2]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    named = (_dotted(node.func) for node in nodes if isinstance(node, ast.Call))
+    if any(_enables(node) for node in nodes):
+        calls["gradient_checkpointing"] = True
+    defaults = {name: value for node in nodes for name, value in _defaults(node)}
+    return Program(defaults, calls, doubtful, frozenset(named))
+
+
+def _trees(file: Path) -> Iterator[ast.Module]:
+    """Yield the syntax of a program, and of the modules next to it that it takes something from."""
+    if (tree := _tree(file)) is None:
+        return
+    yield tree
+    modules = (node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module)
+    files = [file.parent / f"{name.replace('.', '/')}.py" for name in dict.fromkeys(modules)]
+    for place in [place for place in files if is_file(place)][:MODULES]:
+        if (inner := _tree(place)) is not None:
+            yield inner
+
+
+def _tree(file: Path) -> ast.Module | None:
+    try:
+        text = read_text(file)
+        return ast.parse(text) if len(text) <= LARGEST else None
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _calls(node: ast.AST, *, known: bool) -> Iterator[tuple[ast.Call, bool]]:
+    """Yield each call, and whether it stands under no condition other than that the file is the program."""
+    for inner in ast.iter_child_nodes(node):
+        if isinstance(inner, ast.Call):
+            yield inner, known
+        conditional = isinstance(inner, ast.If | ast.IfExp) and "__name__" not in ast.unparse(inner.test)
+        yield from _calls(inner, known=known and not conditional)
+
+
+def _sets(call: ast.Call) -> dict[str, Any]:
+    """Return what a call that makes adapters, a quantisation or recomputation sets."""
+    name, result = _dotted(call.func), dict[str, Any]()
+    for row in packaged("trainers", "calls")["calls"]:
+        if not re.search(r"Lora|BitsAndBytes|gradient_checkpointing", row["name"]):
+            continue
+        if re.fullmatch(row["name"], name):
+            result |= row.get("sets", {})
+            words = {word.arg: _literal(word.value) for word in call.keywords if word.arg}
+            result |= {
+                key: words[name] for name, key in row["keys"].items() if words.get(name) not in (None, False)
+            }
+            for name, key in row["keys"].items():
+                if name in words and words[name] is None:  # an argument decides it
+                    result.pop(key, None)
+    return result
+
+
+def _enables(node: ast.AST) -> bool:
+    """Whether a statement sets `config.gradient_checkpointing`."""
+    if not isinstance(node, ast.Assign) or _literal(node.value) is not True:
+        return False
+    return any(_dotted(target).endswith("config.gradient_checkpointing") for target in node.targets)
+
+
+def _defaults(node: ast.AST) -> Iterator[tuple[str, Any]]:
+    """Yield arguments that a statement declares, with their defaults."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr="add_argument"), args=[*_, ast.Constant(value=str() as name)]):
+            yield from (
+                (name.lstrip("-").replace("-", "_"), _literal(word.value))
+                for word in node.keywords
+                if word.arg == "default"
+            )
+        case ast.ClassDef() if "Arg" in node.name or "Config" in node.name:
+            for item in node.body:
+                if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name) and item.value:
+                    yield item.target.id, _of_field(item.value)
+        case ast.FunctionDef() if any("call_parse" in ast.unparse(item) for item in node.decorator_list):
+            names = [argument.arg for argument in node.args.args]
+            values = node.args.defaults
+            yield from zip(names[len(names) - len(values) :], map(_literal, values), strict=True)
+
+
+def _of_field(value: ast.expr) -> Any:  # noqa: ANN401  (a literal)
+    """Return the default of a field of a class: a literal, or that of `field(default=…)`."""
+    if isinstance(value, ast.Call):
+        return next((_literal(word.value) for word in value.keywords if word.arg == "default"), None)
+    return _literal(value)
+
+
+def _literal(node: ast.expr) -> Any:  # noqa: ANN401  (a literal)
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return None
+
+
+def _dotted(node: ast.expr) -> str:
+    """Return a name with its dots; "" of anything else."""
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=value, attr=name):
+            return f"{_dotted(value)}.{name}"
+    return ""
+
+
+def made_type(file: Path | None) -> dict[str, Any]:
+    """Return the type that a copy of DeepSpeed-Chat computes in, where its utils/ds_utils.py enables one alone."""
+    places = () if file is None else (file.parent, *file.parents[1:3])
+    table = next((place / UTILITIES for place in places if is_file(place / UTILITIES)), None)
+    text = "" if table is None else re.sub(r"#.*", "", read_text(table))
+    kinds = re.findall(r"""["'](bf16|fp16)["']\s*:\s*\{\s*["']enabled["']\s*:\s*True""", text)
+    return {"dtype": kinds[0]} if len(set(kinds)) == 1 else {}
+
+
+def lay_sharding(
+    program: Program, values: dict[str, Any], over: Mapping[str, Any], name: str, *, launched: bool
+) -> list[MissingFact]:
+    """Set what a program that shards its states itself does under --zero; return what its command leaves open."""
+    if not name or launched or any(values.get(key) for key in ("deepspeed", "deepspeed_config", "fsdp")):
+        return []
+    words = (key for key, value in values.items() if str(value).lower() not in OFF)
+    shards = any(called.rpartition(".")[2] in FSDP for called in program.names)
+    if not shards and not any(re.search("shard|fsdp", key) for key in words):
+        makes = {"deepspeed.initialize", "deepspeed.init_distributed"} & program.names
+        return [CONFIGURATION._replace(reason=f"{name} makes it")] if makes else []
+    values["fsdp"] = STAGES.get(over.get("zero", 3), "full_shard")
+    return [STAGE._replace(reason=f"{name} decides it")]
