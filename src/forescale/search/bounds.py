@@ -300,7 +300,9 @@ class WorkBounds:
             groups.setdefault(self.priced[kind], []).append(kind)
         shared = np.array_split(np.arange(len(groups)), min(workers.jobs, len(groups)) or 1)
         lists = [[self.kinds[kind] for kind in group] for group in groups.values()]
-        parts = [partial(self._over, lists[some[0] : some[-1] + 1], cells, of) for some in shared if len(some)]
+        parts = [
+            partial(self._over, lists[some[0] : some[-1] + 1], cells, of) for some in shared if len(some)
+        ]
         seconds = chain.from_iterable(workers.share(parts))
         result = dict(zip(chain.from_iterable(groups.values()), seconds, strict=True))
         return [result[kind] for kind in kinds]
