@@ -486,11 +486,20 @@ class Solver:
     def _bounded(self, variant: Rows, cell: Rows, *, relaxed: bool) -> OpenNodes:
         """Return (variant, cell) pairs with their bounds, of all placements where they are relaxed."""
         places = self._relaxed if relaxed else None
-        fixed = {"placement": places, "known": self._blocks, "at_once": self._most.shardings}
-        bound = partial(cell_bounds, self.question, self.cells, **fixed)
         keeps = self.incumbent.keeps
         bounds = self._scored(
-            lambda part: bound(variant[part], cell[part], matters=keeps), self.cells.whole.columns, cell
+            lambda part: cell_bounds(
+                self.question,
+                self.cells,
+                variant[part],
+                cell[part],
+                places,
+                matters=keeps,
+                known=self._blocks,
+                at_once=self._most.shardings,
+            ),
+            self.cells.whole.columns,
+            cell,
         )
         return OpenNodes(variant=variant, cell=cell, step_time=bounds.step_time, peak=bounds.peak)
 
