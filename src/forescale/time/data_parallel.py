@@ -162,11 +162,12 @@ def _stacked(sizes: Sequence[_Sizes]) -> _Sizes:
     """Return the sizes of blocks as (blocks, candidates), or of one block as they are."""
     if len(sizes) == 1:
         return sizes[0]
-    (weights, experts), (gradients, of_experts) = (
-        tuple(np.stack(np.broadcast_arrays(*parts)) for parts in zip(*pairs, strict=True))
-        for pairs in zip(*sizes, strict=True)
-    )
-    return (weights, experts), (gradients, of_experts)
+    size = max(np.size(number) for pairs in sizes for pair in pairs for number in pair)
+
+    def rows(pair: int, which: int) -> Numeric:
+        return np.stack([np.broadcast_to(pairs[pair][which], size) for pairs in sizes])
+
+    return (rows(0, 0), rows(0, 1)), (rows(1, 0), rows(1, 1))
 
 
 def _whole(seconds: Any) -> Any:  # noqa: ANN401  (seconds of one block)
