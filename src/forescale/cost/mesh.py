@@ -7,7 +7,8 @@ from functools import reduce
 from operator import mul
 from typing import TypeAlias, cast
 
-from forescale.formula import formula
+from forescale.arrays import np
+from forescale.formula import Term, formula
 from forescale.graph.ops import MeshAxis
 from forescale.graph.sharding import Degrees, several
 from forescale.numeric import Numeric, maximum, minimum
@@ -37,10 +38,42 @@ class Group(Struct, frozen=True, kw_only=True):
         """Return the number of ranks of the communicator."""
         return reduce(mul, (size for size, _ in self.axes))
 
-    @property
-    def is_number(self) -> bool:
-        """Whether it is one communicator, not one per candidate, and not recorded."""
-        return all(isinstance(item, float) for axis in self.axes for item in axis)
+
+KEPT_BYTES = 32_768
+"""Of a group whose sizes are arrays, the bytes up to which what is made of it is kept: searches ask for it again."""
+
+
+class GroupKey:
+    """A group by its numbers, whether they are arrays or not."""
+
+    __slots__ = ("_content", "_hash", "group", "is_number")
+
+    def __init__(self, group: Group) -> None:
+        """Take the numbers."""
+        self.group = group
+        self._content = tuple(
+            item if isinstance(item, float) else (np.shape(item), np.asarray(item).tobytes())
+            for axis in group.axes
+            for item in axis
+        )
+        self.is_number = all(isinstance(item, float) for item in self._content)
+        self._hash = hash(self._content)
+
+    @classmethod
+    def kept(cls, group: Group) -> GroupKey | None:
+        """Return the key of a group that is worth keeping; None of a recorded one, and of one of many candidates."""
+        parts = [item for axis in group.axes for item in axis if not isinstance(item, float)]
+        if any(isinstance(item, Term) for item in parts) or 8 * sum(map(np.size, parts)) > KEPT_BYTES:
+            return None
+        return cls(group)
+
+    def __hash__(self) -> int:
+        """Hash the numbers."""
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        """Compare the numbers."""
+        return isinstance(other, GroupKey) and self._content == other._content
 
 
 class LazyGroups(Mapping[MeshAxis, Group]):

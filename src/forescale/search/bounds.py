@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from dataclasses import replace as replace_fields
 from functools import partial, reduce
+from itertools import chain, islice
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,12 +26,11 @@ from forescale.memory.parameters import Sharded
 from forescale.memory.peak import footprint, highest_peak
 from forescale.numeric import Array, Numeric, mapped, maximum, taking
 from forescale.question import Question
+from forescale.search.blocks import KnownBlocks, PricedOnce, blocks_of
 from forescale.search.evaluate import (
     CHUNK,
     Batch,
-    PricedOnce,
     batches,
-    blocks_of,
     numbered,
     operators_of,
     uncounted,
@@ -66,13 +68,16 @@ from forescale.time.blocks import block_seconds, deferred_seconds
 from forescale.time.crossing import uncrossed_time
 from forescale.time.pipeline import engine_time
 from forescale.time.price import PricedBlock, price_blocks
+from forescale.time.stacked import Known
 from forescale.time.straggler import straggler_share
 from forescale.workers import ALONE, Workers
 
 Kind: TypeAlias = tuple[tuple[str, Any], ...]
 """What changes the operators of a block, or what is hidden behind what, by name."""
-Seconds: TypeAlias = Callable[[Rows, Columns, Sequence[StructuralOptions]], list[PerBlock[Array]]]
-"""Returns seconds of the blocks of cells, whose columns are given, for each of some choices with the same operators."""
+Choices: TypeAlias = Sequence[StructuralOptions]
+"""Choices with the same operators."""
+Seconds: TypeAlias = Callable[[Rows, Columns, Sequence[Choices]], list[PerBlock[Array]]]
+"""Returns seconds of the blocks of cells, whose columns are given, for each of the choices of some groups."""
 SHAPES_AT_ONCE = 65536
 """Shapes with experts that are bounded together."""
 SHARED_FROM = 4096
@@ -291,19 +296,20 @@ class WorkBounds:
         self, kinds: Sequence[int], cells: Rows, of: Seconds, workers: Workers = ALONE
     ) -> list[PerBlock[Array]]:
         """Return seconds of the blocks of some cells under lists; the same operators are priced once."""
-        result: dict[int, PerBlock[Array]] = {}
         groups: dict[int, list[int]] = {}
         for kind in kinds:
             groups.setdefault(self.priced[kind], []).append(kind)
+        shared = np.array_split(np.arange(len(groups)), min(workers.jobs, len(groups)) or 1)
+        lists = [[self.kinds[kind] for kind in group] for group in groups.values()]
         parts = [
-            partial(self._over, [self.kinds[kind] for kind in group], cells, of) for group in groups.values()
+            partial(self._over, lists[some[0] : some[-1] + 1], cells, of) for some in shared if len(some)
         ]
-        for group, seconds in zip(groups.values(), workers.share(parts), strict=True):
-            result |= zip(group, seconds, strict=True)
+        seconds = chain.from_iterable(workers.share(parts))
+        result = dict(zip(chain.from_iterable(groups.values()), seconds, strict=True))
         return [result[kind] for kind in kinds]
 
-    def _over(self, kinds: Sequence[Kind], cells: Rows, of: Seconds) -> list[PerBlock[Array]]:
-        """Return seconds of the blocks of some cells under lists with the same operators."""
+    def _over(self, groups: Sequence[Sequence[Kind]], cells: Rows, of: Seconds) -> list[PerBlock[Array]]:
+        """Return seconds of the blocks of some cells under lists, those with the same operators together."""
         common = split_layout(self.whole.base, domain=self.whole.domain)[1]
         columns = {name: values[cells] for name, values in self.whole.columns.items()}
         parallel = as_sequence_parallel(columns)
@@ -311,48 +317,55 @@ class WorkBounds:
         for sp in (True, False):
             pairs = np.flatnonzero(parallel == sp)
             if len(pairs):
-                choices = [replace(common, sp=sp, **dict(kind)) for kind in kinds]
+                choices = [[replace(common, sp=sp, **dict(kind)) for kind in group] for group in groups]
                 selected = {name: values[pairs] for name, values in columns.items()}
                 order.append(pairs)
                 parts.append(of(cells[pairs], selected, choices))
         back = _at(np.argsort(np.concatenate(order)))
         return [reduce(_joined, part).map(back) for part in zip(*parts, strict=True)]
 
-    def _dense(
-        self, cells: Rows, columns: Columns, choices: Sequence[StructuralOptions]
-    ) -> list[PerBlock[Array]]:
+    def _dense(self, cells: Rows, columns: Columns, groups: Sequence[Choices]) -> list[PerBlock[Array]]:
         """Return the seconds of everything but experts, or of all where there are none."""
         without = (*PARTS, "overhead") if self.question.model.is_moe else ()
         names = ("tp", "cp", "micro_batch_size")
-        return self._priced({name: columns[name] for name in names}, cells, choices, without=without)
+        return self._priced({name: columns[name] for name in names}, cells, groups, without=without)
 
-    def _experts(
-        self, cells: Rows, columns: Columns, choices: Sequence[StructuralOptions]
-    ) -> list[PerBlock[Array]]:
+    def _experts(self, cells: Rows, columns: Columns, groups: Sequence[Choices]) -> list[PerBlock[Array]]:
         """Return (cells, 2): seconds of experts and of sending tokens to them and back; what they hide of that."""
         keys = self.placement.experts.keys(cells)
         table = distinct({**columns, **keys}, (*OF_BLOCKS, *keys))
         distinct_cells = cells[first_rows(table.where)]
-        alone = _apart((("overlap", choices[0].overlap),))
-        if alone and goes_by_tokens(self.question, choices[0]):
-            seconds = self._by_tokens(distinct_cells, table.columns, choices)
-        else:
-            seconds = self._priced(
-                {name: table.columns[name] for name in OF_BLOCKS},
-                distinct_cells,
-                choices,
-                within=PARTS,
-                operators=is_of_experts if alone else None,
+        of_blocks = {name: table.columns[name] for name in OF_BLOCKS}
+        known: dict[object, Known] = defaultdict(Known)
+        result: dict[int, list[PerBlock[Array]]] = {}
+        by_place: dict[bool, list[int]] = {}
+        for nth, choices in enumerate(groups):
+            alone = _apart((("overlap", choices[0].overlap),))
+            if alone and goes_by_tokens(self.question, choices[0]):
+                result[nth] = self._by_tokens(distinct_cells, table.columns, choices, known)
+            else:
+                by_place.setdefault(alone, []).append(nth)
+        for alone, places in by_place.items():
+            seconds = iter(
+                self._priced(
+                    of_blocks,
+                    distinct_cells,
+                    [groups[nth] for nth in places],
+                    within=PARTS,
+                    operators=is_of_experts if alone else None,
+                )
             )
-        return [item.map(_at(table.where)) for item in seconds]
+            result |= {nth: list(islice(seconds, len(groups[nth]))) for nth in places}
+        every = chain.from_iterable(result[nth] for nth in range(len(groups)))
+        return [item.map(_at(table.where)) for item in every]
 
     def _by_tokens(
-        self, cells: Rows, columns: Columns, choices: Sequence[StructuralOptions]
+        self, cells: Rows, columns: Columns, choices: Choices, known: Mapping[object, Known]
     ) -> list[PerBlock[Array]]:
         """Return the same of distinct cells, each operator priced once for all that give it the same work."""
         placement, shared = self.placement.experts, choices[0].of_operators
         order, result = [], []
-        for rows, priced in priced_experts(self.question, placement, cells, columns, shared):
+        for rows, priced in priced_experts(self.question, placement, cells, columns, shared, known):
             order.append(rows)
             result.append([priced.map(self._of_same_operators(item, np.ones(len(rows)))) for item in choices])
         back = _at(np.argsort(np.concatenate(order)))
@@ -374,7 +387,7 @@ class WorkBounds:
         self,
         columns: Columns,
         cells: Rows,
-        choices: Sequence[StructuralOptions],
+        groups: Sequence[Choices],
         *,
         within: tuple[str, ...] | None = None,
         without: tuple[str, ...] = (),
@@ -382,24 +395,26 @@ class WorkBounds:
     ) -> list[PerBlock[Array]]:
         """Return the seconds of one micro-batch through each block and back, nothing recomputed, of some parts.
 
-        One result for each of `choices`, which have the same operators.
+        One result for each of the choices of all groups; what primitives of several have in common is priced once.
         """
         question, result = self.question, []
         placement = self.placement.dense if within is None else self.placement.experts
-        shared = choices[0].of_operators
         for start in range(0, len(cells), KEYS_AT_ONCE):
-            subset = slice(start, start + KEYS_AT_ONCE)
+            subset, known = slice(start, start + KEYS_AT_ONCE), Known()
             degrees = as_degrees({name: values[subset] for name, values in columns.items()})
-            blocks = blocks_of(question, degrees, shared)
-            if operators is not None:
-                blocks = blocks.map(partial(only, operators))
-            priced = price_blocks(blocks, placement.pricing(question, degrees, shared, cells[subset]))
-            result.append(
-                [
+            some: list[PerBlock[Array]] = []
+            for choices in groups:
+                shared = choices[0].of_operators
+                blocks = blocks_of(question, degrees, shared)
+                if operators is not None:
+                    blocks = blocks.map(partial(only, operators))
+                pricing = placement.pricing(question, degrees, shared, cells[subset], known)
+                priced = price_blocks(blocks, replace_fields(pricing, seconds_alone=within is not None))
+                some += (
                     priced.map(partial(self._seconds, item, degrees.tp, within=within, without=without))
                     for item in choices
-                ]
-            )
+                )
+            result.append(some)
         return [reduce(_joined, part) for part in zip(*result, strict=True)]
 
     def _seconds(
@@ -505,8 +520,11 @@ class MemoryBounds:
         order = np.argsort(columns["micro_batch_size"], kind="stable")
         return cells, where, cells[order[first_rows(where[order])]]
 
-    def fine(self, rows: Rows, cells: Rows) -> Array:
-        """Return the bounds of some (branch, cell) pairs; of blocks that schedules share the least is found once."""
+    def fine(self, rows: Rows, cells: Rows, blocks: KnownBlocks | None = None) -> Array:
+        """Return the bounds of some (branch, cell) pairs; of blocks that schedules share the least is found once.
+
+        `blocks` are those of the same question that are known already.
+        """
         bounds = np.full(len(rows), np.inf)
         least = LeastStates(
             question=self.question,
@@ -514,12 +532,14 @@ class MemoryBounds:
             selected=np.arange(len(self.cells)),
             at_once=self.at_once,
         )
-        result = batches(self.question, self.bare, rows, cells, relaxed=self.placement, bounded=True)
+        result = batches(
+            self.question, self.bare, rows, cells, relaxed=self.placement, bounded=True, known=blocks
+        )
         known: dict[tuple[PricedOnce, int], PerBlock[RecomputeSplit[BlockBytes]]] = {}
         for batch in result:
             key = batch.blocks, batch.choices.deferred_head_gradients
             if key not in known:
-                known[key] = least_bytes(batch.blocks.built, self.policies, batch.choices)
+                known[key] = least_bytes(batch.blocks, self.policies, batch.choices)
             bounds[batch.pairs] = self._of(batch, known[key], least(batch)) * MARGIN
         return bounds
 

@@ -12,9 +12,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from forescale.evaluate import evaluate
-from forescale.graph.operator import Block
-from forescale.graph.per_block import PerBlock, build_blocks, counted_weight_part
-from forescale.graph.sharding import OF_BLOCKS, Degrees, ShardingRules, StructuralOptions, split_layout
+from forescale.graph.per_block import PerBlock, counted_weight_part
+from forescale.graph.sharding import StructuralOptions, split_layout
 from forescale.graph.stages import StagePlan, stack_plans
 from forescale.inputs import Unpriced, setting_of, unpriced
 from forescale.memory.in_flight import InFlight
@@ -22,12 +21,12 @@ from forescale.memory.inputs import StateBytes
 from forescale.memory.parameters import BlockParameters, Sharded, holdings
 from forescale.memory.peak import highest_peak
 from forescale.memory.states import weights_and_updates
-from forescale.numeric import Array, joined, mapped, taking
+from forescale.numeric import Array, mapped, taking
 from forescale.question import Question
 from forescale.schedule import cuts_sequences, splits_backward
+from forescale.search.blocks import KnownBlocks, PricedOnce, blocks_of
 from forescale.search.layouts import (
     Candidates,
-    Columns,
     Rows,
     Variant,
     as_degrees,
@@ -41,8 +40,9 @@ from forescale.search.ranks import GivenRanks, Ranks, RelaxedPlacement, RelaxedR
 from forescale.search.stages import StagesOf, stages_of
 from forescale.search.tree import branches_of
 from forescale.spec.layout import Layout, Recompute, TensorKind
+from forescale.spec.model import Model
 from forescale.struct import Struct
-from forescale.time.blocks import BlockCosts, PricedModel
+from forescale.time.blocks import BlockCosts
 from forescale.time.data_parallel import DataTraffic, data_traffic
 from forescale.time.pipeline import (
     Pipeline,
@@ -51,7 +51,6 @@ from forescale.time.pipeline import (
     interleaved,
     pipeline_of,
 )
-from forescale.time.price import PricedBlock, price_blocks
 
 T = TypeVar("T", bound=Hashable)
 SHAPE = ("pp", "vpp", "count", "selection")
@@ -64,65 +63,6 @@ PARAMETER_KEY = ("tp", "ep", "etp", "pp", "vpp")
 """What the parameters of a stage depend on."""
 TRAFFIC_KEY = (*PARAMETER_KEY, "cp", "dp_replicate", "dp_shard")
 """What data-parallel traffic depends on."""
-
-
-class PricedOnce:
-    """The blocks of pairs that share operators, whatever is hidden behind what: each is built, and priced, once."""
-
-    def __init__(
-        self, question: Question, columns: Columns, choices: StructuralOptions, ranks: Ranks, rows: Rows
-    ) -> None:
-        self._question, self._choices, self._ranks = question, choices, ranks
-        self._columns = {name: values[rows] for name, values in columns.items()}
-        self._models: dict[tuple[object, ...], PricedModel] = {}
-
-    @cached_property
-    def where(self) -> Rows:
-        """Which of the distinct blocks each pair has."""
-        keys = self._ranks.keys(self._question.model)
-        return distinct({**self._columns, **keys}, (*OF_BLOCKS, *keys)).where
-
-    @cached_property
-    def _degrees(self) -> Degrees:
-        first = first_rows(self.where)
-        return as_degrees({name: values[first] for name, values in self._columns.items()})
-
-    @cached_property
-    def built(self) -> PerBlock[Block]:
-        """The operators of the distinct blocks."""
-        return blocks_of(self._question, self._degrees, self._choices)
-
-    @cached_property
-    def block_parameters(self) -> PerBlock[BlockParameters]:
-        """Their parameters."""
-        return holdings(self.built)
-
-    @cached_property
-    def _priced(self) -> PerBlock[PricedBlock]:
-        first = first_rows(self.where)
-        return price_blocks(
-            self.built, self._ranks.pricing(self._question, self._degrees, self._choices, first)
-        )
-
-    def model(self, choices: StructuralOptions) -> PricedModel:
-        """Return them with their prices, for all choices that hide alike and cut passes alike."""
-        schedule = choices.schedule
-        cuts = splits_backward(schedule), cuts_sequences(schedule), choices.deferred_head_gradients
-        key = (choices.overlap, *cuts)
-        if key not in self._models:
-            self._models[key] = PricedModel(
-                block_parameters=self.block_parameters, priced=self._priced, choices=choices
-            )
-        return self._models[key]
-
-    def __len__(self) -> int:
-        """Return the number of distinct blocks."""
-        return int(self.where.max()) + 1
-
-    def costs(self, choices: StructuralOptions, policies: Sequence[Recompute]) -> BlockCosts:
-        """Return what they cost under recompute policies, one after the other."""
-        model = self.model(choices)
-        return joined([model.under(policy) for policy in policies], len(self))
 
 
 class Batch(Struct, frozen=True, kw_only=True):
@@ -150,11 +90,19 @@ class Batch(Struct, frozen=True, kw_only=True):
         """Which of the distinct blocks each pair has."""
         return self.blocks.where[self.at]
 
-    def together(self) -> list[list[int]]:
-        """Return which of `policies` occur: those that take all layers at once, as they differ in costs alone."""
+    def together(self, model: Model) -> list[list[int]]:
+        """Return which of `policies` occur: those that take all layers at once, as they differ in costs alone.
+
+        Those that take some are among them where sums over stages have the same order, as stages know which layers.
+        """
         present = np.unique(self.policy).tolist()
-        whole = [item for item in present if self.policies[item].takes_all]
-        return [*([whole] if whole else []), *([item] for item in present if item not in whole)]
+        merged = not model.num_mtp_layers and model.vision is None
+        alike = [
+            item
+            for item in present
+            if (policy := self.policies[item]).takes_all or (merged and policy.unit == 1)
+        ]
+        return [*([alike] if alike else []), *([item] for item in present if item not in alike)]
 
     def block_parameters(self, rows: Rows) -> PerBlock[BlockParameters]:
         """Return the parameters of the blocks of some pairs."""
@@ -188,6 +136,7 @@ def batches(
     *,
     relaxed: RelaxedPlacement | None = None,
     bounded: bool = False,
+    known: KnownBlocks | None = None,
 ) -> Iterator[Batch]:
     """Yield all pairs in batches; a named schedule has one batch per shape of its pipeline.
 
@@ -197,12 +146,14 @@ def batches(
         Where communicators may lie, if that is not for the variants to say.
     bounded
         Whether named schedules are only bounded, all shapes together: nothing is built or simulated.
+    known
+        Blocks of candidates of the same question, which are not priced again.
     """
     if len(row) == 0:
         return
     present, variant = np.unique(variant, return_inverse=True)
     candidates = replace(candidates, variants=tuple(candidates.variants[item] for item in present.tolist()))
-    result = _Batches(question, candidates, relaxed, bounded=bounded)
+    result = _Batches(question, candidates, relaxed, bounded=bounded, known=known)
     stages, schedule = result.stages(variant, row), result.schedules_of(variant, row)
     parallel = as_sequence_parallel(candidates.columns)
     alike = result.alike(variant, schedule)
@@ -218,10 +169,16 @@ class _Batches:
     """Makes batches of pairs that are alike."""
 
     def __init__(
-        self, question: Question, candidates: Candidates, relaxed: RelaxedPlacement | None, *, bounded: bool
+        self,
+        question: Question,
+        candidates: Candidates,
+        relaxed: RelaxedPlacement | None,
+        *,
+        bounded: bool,
+        known: KnownBlocks | None,
     ) -> None:
         self.question, self.model, self.candidates = question, question.model, candidates
-        self.relaxed, self.bounded = relaxed, bounded
+        self.relaxed, self.bounded, self.known = relaxed, bounded, known or KnownBlocks()
         variants = candidates.variants
         self.common = split_layout(candidates.base, domain=candidates.domain)[1]
         self.policies, self.policy = numbered([uncounted(variant.recompute) for variant in variants])
@@ -255,7 +212,7 @@ class _Batches:
             policy=self.policy[variant],
             choices=choices,
             ranks=ranks,
-            blocks=PricedOnce(self.question, columns, shared, ranks, rows),
+            blocks=self.known.priced(self.question, columns, shared, ranks, rows),
             at=np.arange(len(rows)),
             stages=stages,
         )
@@ -387,11 +344,6 @@ class Scores(Struct, frozen=True, kw_only=True):
     peak: Array
 
 
-def blocks_of(question: Question, degrees: Degrees, choices: StructuralOptions) -> PerBlock[Block]:
-    """Return the operator lists for all candidates of `degrees`."""
-    return build_blocks(question.model, ShardingRules.from_workload(question.workload, degrees, choices))
-
-
 def score(
     question: Question,
     candidates: Candidates,
@@ -438,6 +390,7 @@ def score_pairs(
     exposed: Callable[[Batch], Array] | None = None,
     matters: Matters | None = None,
     relaxed: RelaxedPlacement | None = None,
+    known: KnownBlocks | None = None,
     chunk: int = CHUNK,
 ) -> Scores:
     """Return step time and peak memory of (variant, row) pairs, which are legal.
@@ -454,9 +407,12 @@ def score_pairs(
     relaxed
         Places of every row's communicators. With it the scores are bounds of all layouts that differ in the
         placement of their ranks as well, whatever placement the variants have.
+    known
+        As in `batches`.
     """
     scores = Scores(step_time=np.full(len(row), np.inf), peak=np.full(len(row), np.inf))
-    result = batches(question, candidates, variant, row, relaxed=relaxed, bounded=least is not None)
+    bounded = least is not None
+    result = batches(question, candidates, variant, row, relaxed=relaxed, bounded=bounded, known=known)
     for batch in result:
         group = _Group(question, candidates, batch, least)
         for start in range(0, len(batch.rows), chunk):
@@ -551,9 +507,8 @@ class _Group:
             rows = np.flatnonzero(np.isin(batch.policy[part], policies))
             if len(rows) == 0:
                 continue
-            setting = replace(
-                self.setting, choices=replace(self.choices, recompute=batch.policies[policies[0]])
-            )
+            recompute = min((batch.policies[item] for item in policies), key=lambda item: item.takes_all)
+            setting = replace(self.setting, choices=replace(self.choices, recompute=recompute))
             block = batch.block[part[rows]] + np.searchsorted(policies, batch.policy[part[rows]]) * len(
                 batch.blocks
             )
@@ -572,7 +527,7 @@ class _Group:
         batch = self.batch
         return [
             (policies, batch.blocks.costs(batch.choices, [batch.policies[policy] for policy in policies]))
-            for policies in batch.together()
+            for policies in batch.together(self.question.model)
         ]
 
     def _unpriced(self, part: Rows) -> Unpriced:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace as replace_fields
 from functools import partial
 
 import numpy as np
@@ -14,10 +15,11 @@ from forescale.graph.per_block import PerBlock
 from forescale.graph.sharding import StructuralOptions
 from forescale.numeric import Numeric, taking
 from forescale.question import Question
-from forescale.search.evaluate import blocks_of
+from forescale.search.blocks import blocks_of
 from forescale.search.layouts import Columns, Rows, as_degrees, distinct, first_rows
 from forescale.search.ranks import RelaxedPlacement
 from forescale.time.price import PricedBlock, PricedOperator, Seconds, price_blocks
+from forescale.time.stacked import Known
 
 PARTS = ("moe", "expert_comm")
 """Parts of a step that depend on how experts are laid out."""
@@ -52,11 +54,12 @@ def priced_experts(
     cells: Rows,
     columns: Columns,
     choices: StructuralOptions,
+    known: Mapping[object, Known],
 ) -> Iterator[tuple[Rows, PerBlock[PricedBlock]]]:
     """Yield some of the cells, whose columns are given, with the prices of their operators of experts.
 
     Routed experts are priced once for all cells with the same tokens on a rank, shared ones for all with the same tp,
-    cp and micro-batch.
+    cp and micro-batch. `known` has a place for what lists of operators have in common of the same cells, by part.
     """
     keys = placement.keys(cells)
     split = columns["tp"] * columns["cp"]
@@ -70,15 +73,18 @@ def priced_experts(
         {name: columns[name][first] for name in DENSE},
         cells[first],
         lambda operator: is_of_experts(operator) and not is_routed(operator),
+        known["shared"],
     )
     first = first_rows(routed.where)
     for start in range(0, len(first), KEYS_AT_ONCE):
         some = first[start : start + KEYS_AT_ONCE]
         local = {name: values[some] for name, values in by_tokens.items()}
-        experts = price(local, cells[some], lambda operator: is_of_experts(operator) and is_routed(operator))
+        experts = price(
+            local, cells[some], lambda item: is_of_experts(item) and is_routed(item), known[start]
+        )
         rows = np.flatnonzero((routed.where >= start) & (routed.where < start + len(some)))
-        known: dict[int, PricedOperator] = {}
-        parts = (known, routed.where[rows] - start, dense.where[rows])
+        taken: dict[int, PricedOperator] = {}
+        parts = (taken, routed.where[rows] - start, dense.where[rows])
         yield rows, experts.zipped(others, partial(_of_both, *parts))
 
 
@@ -89,13 +95,13 @@ def _priced(
     columns: Columns,
     cells: Rows,
     wanted: Callable[[Operator], bool],
+    known: Known,
 ) -> PerBlock[PricedBlock]:
     """Return blocks with the prices of their wanted operators."""
     degrees = as_degrees(columns)
     blocks = blocks_of(question, degrees, choices)
-    priced = price_blocks(
-        blocks.map(partial(only, wanted)), placement.pricing(question, degrees, choices, cells)
-    )
+    pricing = placement.pricing(question, degrees, choices, cells, known)
+    priced = price_blocks(blocks.map(partial(only, wanted)), replace_fields(pricing, seconds_alone=True))
     return priced.zipped(blocks, lambda item, block: replace(item, block=block))
 
 

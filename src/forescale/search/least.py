@@ -13,6 +13,7 @@ from forescale.memory.parameters import Sharded
 from forescale.memory.states import state_bytes
 from forescale.numeric import Array, Numeric
 from forescale.question import Question
+from forescale.search.blocks import KnownBlocks
 from forescale.search.evaluate import Batch, Matters, Scores, score_pairs
 from forescale.search.host_memory import AtOnce
 from forescale.search.layouts import Columns, Rows, as_degrees, distinct, first_rows
@@ -166,12 +167,13 @@ def cell_bounds(
     placement: RelaxedPlacement | None = None,
     *,
     matters: Matters = everything,
+    known: KnownBlocks | None = None,
     at_once: int = AtOnce().shardings,
 ) -> Scores:
     """Return bounds of step time and peak memory of (variant, cell) pairs.
 
     With a relaxed `placement` they hold for all placements of a variant's ranks. Without one, those that `matters`
-    keeps count the data-parallel traffic that always shows.
+    keeps count the data-parallel traffic that always shows. `known` are blocks as in `batches`.
     """
     selected, where = np.unique(cell, return_inverse=True)
     bounds = score_pairs(
@@ -185,5 +187,6 @@ def cell_bounds(
         else None,
         matters=matters,
         relaxed=None if placement is None else placement.at(selected),
+        known=known,
     )
     return Scores(step_time=bounds.step_time * MARGIN, peak=bounds.peak * MARGIN)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,7 @@ from forescale.spec.model import Model
 from forescale.struct import Struct
 from forescale.time.anywhere import Anywhere
 from forescale.time.price import Pricing
+from forescale.time.stacked import Known
 from forescale.workers import ALONE, Workers
 
 Mask = NDArray[np.bool_]
@@ -84,9 +85,17 @@ class RelaxedPlacement(Struct, frozen=True, kw_only=True):
         }
 
     def pricing(
-        self, question: Question, degrees: Degrees, choices: StructuralOptions, rows: Rows
+        self,
+        question: Question,
+        degrees: Degrees,
+        choices: StructuralOptions,
+        rows: Rows,
+        known: Known | None = None,
     ) -> Pricing:
-        """Return the cost models of some rows, whose degrees are given: messages take the least of all places."""
+        """Return the cost models of some rows, whose degrees are given: messages take the least of all places.
+
+        `known` has what was priced for the same rows already.
+        """
         anywhere = {
             axis: Anywhere(group=group, rows=part.codes[axis][part.where[rows]])
             for part in self.parts
@@ -97,7 +106,7 @@ class RelaxedPlacement(Struct, frozen=True, kw_only=True):
             {**plain.groups, **anywhere},
             lambda axis: anywhere[axis].at(0) if axis in anywhere else plain.groups[axis],
         )
-        return replace(plain, groups=groups, anywhere=anywhere)
+        return replace(plain, groups=groups, anywhere=anywhere, known=known)
 
     def at(self, rows: Rows) -> RelaxedPlacement:
         """Return the places of some rows."""
@@ -196,6 +205,10 @@ class Ranks(Protocol):
         """Return what else the price of a block depends on, a column per pair."""
         ...
 
+    def keys_like(self, other: Any, model: Model) -> Columns | None:  # noqa: ANN401  (of the same class)
+        """Return the same as others of the same class number it; None if they do not know it."""
+        ...
+
     def pricing(
         self, question: Question, degrees: Degrees, choices: StructuralOptions, pairs: Rows
     ) -> Pricing:
@@ -222,6 +235,12 @@ class GivenRanks(Struct, frozen=True, kw_only=True):
             between = np.array([where is None and axes[-1] != "pp" for axes, where in self.orders])
             keys["pp"] = np.where(between[self.which], self.pp, 1)
         return keys
+
+    def keys_like(self, other: GivenRanks, model: Model) -> Columns | None:
+        """Return the keys with the numbers that others give to orders; None if they lack one."""
+        numbers = {order: number for number, order in enumerate(other.orders)}
+        ranks = np.array([numbers.get(order, -1) for order in self.orders], dtype=np.int64)[self.which]
+        return None if ranks.min(initial=0) < 0 else self.keys(model) | {"ranks": ranks}
 
     def pricing(
         self, question: Question, degrees: Degrees, choices: StructuralOptions, pairs: Rows
@@ -288,6 +307,11 @@ class RelaxedRanks(Struct, frozen=True, kw_only=True):
     def keys(self, model: Model) -> Columns:  # noqa: ARG002
         """Return the sets of places."""
         return self.placement.keys(self.rows)
+
+    def keys_like(self, other: RelaxedRanks, model: Model) -> Columns | None:
+        """Return the keys if others have them of the same communicators."""
+        pairs = zip(self.placement.parts, other.placement.parts, strict=True)
+        return self.keys(model) if all(one.codes is two.codes for one, two in pairs) else None
 
     def pricing(
         self, question: Question, degrees: Degrees, choices: StructuralOptions, pairs: Rows

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from forescale.numeric import Array
 from forescale.question import Question
+from forescale.search.blocks import KnownBlocks
 from forescale.search.bounds import MemoryBounds, WorkBounds
 from forescale.search.evaluate import Scores, score_pairs, states_of
 from forescale.search.host_memory import AtOnce
@@ -235,7 +236,7 @@ class Solver:
         refine = (
             coarse.__getitem__
             if goal.by_time and not question.model.is_moe
-            else (lambda subset: self._shared(bounds, subset))
+            else (lambda subset: self._shared(bounds.fine, subset))
         )
         first = FIRST_NODES if goal.by_time else FIRST_SMALLEST
         known, alike = None, None
@@ -246,15 +247,15 @@ class Solver:
         queue = NodeQueue(legal, coarse[legal], refine, known, first, not goal.by_time, alike)
         self.begin(question, goal, queue)
 
-    def _shared(self, bounds: WorkBounds | MemoryBounds, nodes: Rows) -> Array:
+    def _shared(self, fine: Callable[[Rows, Rows], Array], nodes: Rows) -> Array:
         """Return closer bounds of nodes, of many side by side."""
         rows, cells = np.divmod(nodes, len(self.cells))
         parts = in_parts(
             self.cells.whole.columns, cells, self._parts(len(nodes)), min(REFINED_AT_ONCE, self._most.pairs)
         )
         result = np.empty(len(nodes))
-        fine = self._workers.share([partial(bounds.fine, rows[part], cells[part]) for part in parts])
-        for part, values in zip(parts, fine, strict=True):
+        several = self._workers.share([partial(fine, rows[part], cells[part]) for part in parts])
+        for part, values in zip(parts, several, strict=True):
             result[part] = values
         return result
 
@@ -282,6 +283,7 @@ class Solver:
         self._started = time.perf_counter()
         self._memory = self._memory_bounds(question)
         self._queue, self._unplaced, self._placed = queue, OpenNodes(), OpenNodes()
+        self._blocks = KnownBlocks()
 
     def again(self, question: Question, goal: Goal) -> Solver:
         """Return a search of the same layouts by time where memory counts otherwise: its first bounds hold as well."""
@@ -301,6 +303,7 @@ class Solver:
                 return progress
             self._branch(lists)
             self._evaluate()
+            self._blocks = KnownBlocks()
             if self.smallest is None and self._finds_nothing:
                 self._look_for_any(watch)
 
@@ -390,13 +393,9 @@ class Solver:
 
         Few layouts are evaluated first where several `lists` are settled side by side.
         """
-        self._lists, self._workers, self.incumbent, self.counts = (
-            lists,
-            workers,
-            self.incumbent.copy(),
-            Counts(),
-        )
-        self._unplaced, self._placed = OpenNodes(), OpenNodes()
+        self._lists, self._workers = lists, workers
+        self.incumbent, self.counts = self.incumbent.copy(), Counts()
+        self._unplaced, self._placed, self._blocks = OpenNodes(), OpenNodes(), KnownBlocks()
         self._open(self._that_may_fit(nodes))
         self._evaluate()
         return self.incumbent.state(), self.counts
@@ -423,7 +422,7 @@ class Solver:
         concatenate, start, size = first[:0], 0, 2 * DIVE_NODES
         while start < len(first) and len(concatenate) < DIVE_NODES:
             subset = first[start : start + size]
-            least = self._shared(self._memory, subset)
+            least = self._shared(partial(self._memory.fine, blocks=self._blocks), subset)
             concatenate = np.concatenate([concatenate, subset[least <= self.goal.memory_limit]])
             start, size = start + size, 2 * size
         rows: Rows = concatenate[:DIVE_NODES]
@@ -445,7 +444,7 @@ class Solver:
         """Return the nodes whose least memory does not exceed what matters, and count the layouts of the others."""
         if len(nodes) == 0:
             return nodes
-        least = self._shared(self._memory, nodes)
+        least = self._shared(partial(self._memory.fine, blocks=self._blocks), nodes)
         keeps = self.incumbent.keeps(np.zeros(len(nodes)), least)
         dropped = ~keeps
         self.counts.prune(self._sizes[nodes[dropped]], ~self.goal.may_fit(least[dropped]))
@@ -453,21 +452,16 @@ class Solver:
 
     def _bounded(self, variant: Rows, cell: Rows, *, relaxed: bool) -> OpenNodes:
         """Return (variant, cell) pairs with their bounds, of all placements where they are relaxed."""
-        places = self._relaxed if relaxed else None
-        keeps = self.incumbent.keeps
-        bounds = self._scored(
-            lambda part: cell_bounds(
-                self.question,
-                self.cells,
-                variant[part],
-                cell[part],
-                places,
-                matters=keeps,
-                at_once=self._most.shardings,
-            ),
-            self.cells.whole.columns,
-            cell,
+        bounded = partial(
+            cell_bounds,
+            self.question,
+            self.cells,
+            placement=self._relaxed if relaxed else None,
+            matters=self.incumbent.keeps,
+            known=self._blocks,
+            at_once=self._most.shardings,
         )
+        bounds = self._scored(lambda part: bounded(variant[part], cell[part]), self.cells.whole.columns, cell)
         return OpenNodes(variant=variant, cell=cell, step_time=bounds.step_time, peak=bounds.peak)
 
     def _scored(self, score: Callable[[Rows], Scores], columns: Columns, rows: Rows) -> Scores:
@@ -570,7 +564,9 @@ class Solver:
         self.counts.prune(np.ones_like(row)[~keeps], ~self.goal.may_fit(states[~keeps]))
         variant, row = variant[keeps], row[keeps]
         scores = self._scored(
-            lambda part: score_pairs(self.question, layouts, variant[part], row[part]), layouts.columns, row
+            lambda part: score_pairs(self.question, layouts, variant[part], row[part], known=self._blocks),
+            layouts.columns,
+            row,
         )
         self.counts.evaluated += len(row)
         self.incumbent.add(layouts, ordinal, variant, row, scores)

@@ -24,9 +24,14 @@ class Anywhere(Struct, frozen=True, kw_only=True):
     """Which of the distinct rows each candidate has."""
 
     @property
+    def num_places(self) -> int:
+        """Places of each candidate."""
+        return int(np.shape(self.group.size)[0])
+
+    @property
     def groups(self) -> tuple[Group, ...]:
         """The communicators of all candidates at each place."""
-        return tuple(map(self.at, range(np.shape(self.group.size)[0])))
+        return tuple(map(self.at, range(self.num_places)))
 
     def at(self, place: int) -> Group:
         """Return the communicators of all candidates at one place."""

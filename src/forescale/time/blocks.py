@@ -27,7 +27,7 @@ from forescale.memory.liveness import BlockBytes, block_bytes
 from forescale.memory.parameters import BlockParameters, holdings
 from forescale.numeric import Numeric, minimum, summed
 from forescale.schedule import cuts_sequences, splits_backward
-from forescale.spec.layout import LaunchGraphs, Overlap, Recompute
+from forescale.spec.layout import LaunchGraphs, OffloadName, Overlap, Recompute
 from forescale.spec.model import Model
 from forescale.struct import Struct
 from forescale.time.crossing import EXCHANGES, crosses, crossing_of, halves_of, passes_of
@@ -245,6 +245,37 @@ class BlockCosts(Struct, frozen=True, kw_only=True):
     bytes: PerBlock[RecomputeSplit[BlockBytes]]
 
 
+class KeptBytes:
+    """What blocks keep under recompute policies, and their bytes, each worked out once."""
+
+    def __init__(self) -> None:
+        """Know none."""
+        self._kept: dict[tuple[int, Recompute], tuple[Block, Kept]] = {}
+        self._bytes: dict[tuple[object, ...], BlockBytes] = {}
+
+    def keep(self, block: Block, policy: Recompute) -> Kept:
+        """Return what a block keeps under a policy."""
+        key = id(block), policy
+        if key not in self._kept:
+            self._kept[key] = block, keep(block, policy)  # with the block, so that its id stays its own
+        return self._kept[key][1]
+
+    def bytes(
+        self,
+        block: Block,
+        policy: Recompute,
+        *,
+        offloaded: tuple[OffloadName, ...] = (),
+        captured: bool = False,
+        split: bool = False,
+    ) -> BlockBytes:
+        """Return the bytes of a block under a policy, as `block_bytes` does."""
+        kept, key = self.keep(block, policy), (id(block), policy, offloaded, captured, split)
+        if key not in self._bytes:
+            self._bytes[key] = block_bytes(block, kept, offloaded=offloaded, captured=captured, split=split)
+        return self._bytes[key]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PricedModel:
     """A model's blocks under one layout: their parameters, their operators' prices, their costs."""
@@ -252,6 +283,7 @@ class PricedModel:
     block_parameters: PerBlock[BlockParameters]
     priced: PerBlock[PricedBlock]
     choices: StructuralOptions
+    kept_bytes: KeptBytes = field(default_factory=KeptBytes)
     _known: dict[tuple[int, Recompute], Cost] = field(default_factory=dict, init=False, repr=False)
     """What several policies share."""
     _costs: dict[Recompute, BlockCosts] = field(default_factory=dict, init=False, repr=False)
@@ -296,7 +328,7 @@ class PricedModel:
         """
         key, choices = (id(block), policy), self.choices
         if key not in self._known:
-            kept: Kept = keep(block.block, policy)
+            kept = self.kept_bytes.keep(block.block, policy)
             split, defers = splits_backward(choices.schedule), end and choices.deferred_head_gradients > 0
             seconds = block_seconds(
                 block,
@@ -309,9 +341,9 @@ class PricedModel:
             if defers:
                 seconds = replace(seconds, deferred=deferred_seconds(block, seconds, choices))
             offloaded, captured = choices.offload.modules, choices.graphs == "partial"
-            fixed = block_bytes(
+            fixed = self.kept_bytes.bytes(
                 block.block,
-                kept,
+                policy,
                 offloaded=() if end else offloaded,
                 captured=captured and not end,
                 split=split or defers,

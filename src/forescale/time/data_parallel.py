@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from operator import itemgetter
+from typing import Any, TypeAlias
 
+from forescale.arrays import np
 from forescale.cost.mesh import innermost, ranks_per_node
 from forescale.formula import formula, value_of
 from forescale.graph.ops import Collective, CollectiveKind, MeshAxis
@@ -117,26 +119,59 @@ def data_traffic(setting: EvalContext, sharded: Sharded, pricing: Pricing) -> Da
         all_gather=_updated(setting, sharded, pricing, in_groups),
         ties=_ties(setting.model, kept, pricing, gradient),
         statistics=_statistics(setting, sharded, pricing),
-        blocks=kept.map(functools.partial(_block_traffic, setting, sharded, pricing)),
+        blocks=_block_traffic(setting, sharded, pricing),
         tensors=_shared_tensors(setting, sharded),
         buckets=buckets,
     )
 
 
-def _block_traffic(
-    setting: EvalContext, sharded: Sharded, pricing: Pricing, block: BlockParameters
-) -> ShardTraffic:
-    """Price what stage 3 sends of a block; one stream adds up gradients that come (Megatron-LM's FSDP)."""
+def _block_traffic(setting: EvalContext, sharded: Sharded, pricing: Pricing) -> PerBlock[ShardTraffic]:
+    """Price what stage 3 sends of every block; one stream adds up gradients that come (Megatron-LM's FSDP)."""
+    kept = sharded.block_parameters
     if sharded.degrees.keeps_parameters:
-        return NO_TRAFFIC
+        return kept.map(lambda _: NO_TRAFFIC)
     gathers, again = _gathers(setting, pricing)
-    weights, gradients = stage_3_bytes(block, setting.workload.precision)
-    gather = gathers("all_gather", *weights)
-    return ShardTraffic(
-        gather=gather,
-        regather=gather if again is gathers else again("all_gather", *weights),
-        reduce=_both_groups(pricing, "reduce_scatter", *gradients),
-    )
+    sizes = {id(block): stage_3_bytes(block, setting.workload.precision) for block in kept.all()}
+    groups: dict[object, list[int]] = {}
+    for block, pairs in sizes.items():
+        of_experts = tuple(any_true(value_of(experts)) for _, experts in pairs)
+        groups.setdefault(of_experts if _is_stacked(pairs) else block, []).append(block)
+    priced: dict[int, ShardTraffic] = {}
+    for blocks in groups.values():
+        weights, gradients = _stacked([sizes[block] for block in blocks])
+        gather = gathers("all_gather", *weights)
+        regather = gather if again is gathers else again("all_gather", *weights)
+        reduced = _both_groups(pricing, "reduce_scatter", *gradients)
+        for nth, block in enumerate(blocks):
+            take: Callable[[Any], Any] = _whole if len(blocks) == 1 else itemgetter(nth)
+            priced[block] = ShardTraffic(gather=take(gather), regather=take(regather), reduce=take(reduced))
+    return kept.map(lambda block: priced[id(block)])
+
+
+_Sizes: TypeAlias = tuple[tuple[Numeric, Numeric], tuple[Numeric, Numeric]]
+"""Bytes that all replicas hold, and of experts: of weights and of gradients."""
+
+
+def _is_stacked(sizes: _Sizes) -> bool:
+    """Return whether messages of several blocks are priced as one: those of many candidates."""
+    every = [size for pair in sizes for size in pair if not isinstance(size, float)]
+    return bool(every) and all(type(size) is np.ndarray and size.ndim == 1 for size in every)
+
+
+def _stacked(sizes: Sequence[_Sizes]) -> _Sizes:
+    """Return the sizes of blocks as (blocks, candidates), or of one block as they are."""
+    if len(sizes) == 1:
+        return sizes[0]
+    size = max(np.size(number) for pairs in sizes for pair in pairs for number in pair)
+
+    def rows(pair: int, which: int) -> Numeric:
+        return np.stack([np.broadcast_to(pairs[pair][which], size) for pairs in sizes])
+
+    return (rows(0, 0), rows(0, 1)), (rows(1, 0), rows(1, 1))
+
+
+def _whole(seconds: Any) -> Any:  # noqa: ANN401  (seconds of one block)
+    return seconds
 
 
 def stage_3_bytes(

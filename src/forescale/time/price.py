@@ -50,6 +50,7 @@ from forescale.numeric import (
 from forescale.spec.layout import LaunchGraphs
 from forescale.struct import Struct
 from forescale.time.anywhere import Anywhere, Range
+from forescale.time.stacked import Known, alike, priced_together
 
 Seconds: TypeAlias = dict[str, Numeric]
 """Seconds by part."""
@@ -94,7 +95,15 @@ class Pricing:
         default_factory=dict, init=False, repr=False, compare=False
     )
     """Prices by communicator and collective, each worked out when first asked for."""
+    seconds_alone: bool = False
+    """Launches and FLOP do not matter: operators have none."""
+    known: Known | None = field(default=None, repr=False, compare=False)
+    """Seconds of kernels, and of messages of open communicators, that others have priced for the same rows."""
     _seconds: dict[Primitive, Numeric] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _of_arrays: dict[int, tuple[Primitive, Numeric]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """Of those whose extents are arrays, by identity."""
     _origins: dict[Primitive, Provenance] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Of primitives whose extents are numbers: equal ones of a layout are looked at once."""
 
@@ -115,30 +124,44 @@ class Pricing:
         return calls * DETERMINISTIC if self.deterministic else calls
 
     def prepare(self, ops: Iterable[Primitive]) -> None:
-        """Price kernels together that differ in extents only, as a model prices many in the time of a few.
-
-        Where extents are not numbers, an operator stands for many already.
-        """
-        alike: dict[tuple[object, ...], dict[Compute, None]] = {}
+        """Price kernels together that differ in extents only, as a model prices many in the time of a few."""
+        groups: dict[tuple[object, ...], dict[Compute, None]] = {}
+        arrays: dict[int, Primitive] = {}
         known = self.models.known
         for op in ops:
             if isinstance(op, Collective):
+                if not isinstance(op.num_bytes, float):
+                    arrays[id(op)] = op
                 continue
             try:
                 if (seconds := known.get(op)) is None:
-                    alike.setdefault(flags_of(op), {})[op] = None
+                    groups.setdefault(flags_of(op), {})[op] = None
                 else:
                     self._seconds[op] = seconds
-            except TypeError:
-                return
-        for group in map(tuple, alike.values()):
+            except TypeError:  # extents that are arrays, or terms, have no hash
+                arrays[id(op)] = op
+        self._prepare_arrays(arrays.values())
+        for group in map(tuple, groups.values()):
             priced: Any = self.models.compute.seconds(stacked(group))
             new = list(zip(group, spread(priced, len(group)), strict=True))
             known.update(new)
             self._seconds.update(new)
 
+    def _prepare_arrays(self, ops: Iterable[Primitive]) -> None:
+        """Price those of `ops` together whose extents are arrays: kernels, and messages of an axis and kind."""
+        for flags, group in alike(ops).items():
+            model: object = self.models.compute
+            places, known = 1, self.known or Known()
+            if isinstance(op := group[0], Collective):
+                model, place = self.models.collectives, self.anywhere.get(op.axis)
+                places, known = (1, Known()) if place is None else (place.num_places, known)
+            for op, seconds in priced_together(flags, group, self._priced, known, model, places):
+                self._of_arrays[id(op)] = op, seconds
+
     def seconds(self, op: Primitive) -> Numeric:
         """Return the duration of one primitive [s]."""
+        if self._of_arrays and (priced := self._of_arrays.get(id(op))) is not None:
+            return priced[1]
         try:
             known = self._seconds.get(op)
         except TypeError:  # extents that are arrays, or terms, have no hash
@@ -405,7 +428,8 @@ def _restored_compute(operator: Operator, modelled: Numeric, there: Measured, pr
 
 def _priced_operator(operator: Operator, pricing: Pricing) -> PricedOperator:
     """Return the price of an operator; of one layout it is kept where the operator sends no messages."""
-    kept, key = pricing.models.operators, (id(operator), pricing.graphs, pricing.deterministic)
+    kept = pricing.models.operators
+    key = id(operator), pricing.graphs, pricing.deterministic, pricing.seconds_alone
     if key in kept:  # which holds the operator, so that its id stays its own
         return cast("PricedOperator", kept[key])
     priced = _price(operator, pricing)
@@ -425,13 +449,21 @@ def _price(operator: Operator, pricing: Pricing) -> PricedOperator:
     if times is not None:
         passes = [[(item, times * seconds) for item, seconds in done] for done in passes]
     forward, backward_input, backward_weight = map(_split, passes)
-    forward_flops = _often(_flops(operator.forward), times)
-    backward = (*operator.backward_input, *operator.backward_weight)
-    return PricedOperator(
+    priced = PricedOperator(
         operator=operator,
         forward=forward,
         backward_input=backward_input,
         backward_weight=backward_weight,
+        forward_flops=0.0,
+        flops=0.0,
+        primitives=tuple(chain.from_iterable(passes)),
+    )
+    if pricing.seconds_alone:
+        return priced
+    forward_flops = _often(_flops(operator.forward), times)
+    backward = (*operator.backward_input, *operator.backward_weight)
+    return replace(
+        priced,
         forward_flops=forward_flops,
         flops=forward_flops
         + _often(_flops(operator.backward_input), times)
@@ -439,7 +471,6 @@ def _price(operator: Operator, pricing: Pricing) -> PricedOperator:
         forward_kernels=calls_of_steps(pricing.kernels(operator, operator.forward), times),
         backward_kernels=calls_of_steps(pricing.kernels(operator, backward), times),
         weight_kernels=calls_of_steps(pricing.kernels(operator, operator.backward_weight), times),
-        primitives=tuple(chain.from_iterable(passes)),
     )
 
 

@@ -198,7 +198,9 @@ def test_rows_take_the_probabilities_of_an_nvlink_domain_along(cluster, ranks, d
     """A row of 1,024 numbers in bf16, and a probability in fp32 for each of 512 experts, in one of both messages."""
     base = AlphaBeta.from_cluster(load_cluster(cluster, ranks))
     plain, beside = (
-        ExpertExchange(base=base, top_k=22, probabilities=item).exchange(Group(size=float(ranks))).lines[0]
+        ExpertExchange(base=base, top_k=22, probabilities=item)
+        .exchange(base.route(Group(size=float(ranks))))
+        .lines[0]
         for item in (None, (512.0, 2048.0))
     )
     assert beside.fixed == plain.fixed

@@ -13,7 +13,7 @@ from forescale.cost.collectives.algorithms import ALGORITHM_NAMES, ALGORITHMS, A
 from forescale.cost.collectives.calibration import LinkCalibration, NetworkCalibration, calibrate
 from forescale.cost.collectives.route import Route, route
 from forescale.cost.collectives.tuner import BELIEVED, believed_seconds, picked
-from forescale.cost.mesh import Group
+from forescale.cost.mesh import Group, GroupKey
 from forescale.cost.model import Prices, Provenance
 from forescale.errors import UnknownNameError
 from forescale.formula import Term, formula, value_of
@@ -192,7 +192,7 @@ def _named_after_winner(least: Numeric, choices: Mapping[str, Numeric], by: Mapp
 class AlphaBeta(Struct, frozen=True, kw_only=True, eq=False):
     """Alpha-beta over tiers: the fastest of the algorithms and protocols that the library offers.
 
-    Of groups whose sizes are numbers, the lines are worked out once, for all messages of all questions.
+    Of groups that are kept (`GroupKey`), the lines are worked out once, for all messages of all questions.
     """
 
     cluster: Cluster
@@ -216,10 +216,11 @@ class AlphaBeta(Struct, frozen=True, kw_only=True, eq=False):
     def within(self, group: Group) -> Prices:
         """Return the prices of `group`, laid over the tiers once."""
         num_ranks = group.num_ranks
-        if group.is_number and num_ranks > 1.0:
-            return lambda kind: _lines_of_numbers(self, kind, group)
         if not isinstance(num_ranks, Term) and all_true(num_ranks <= 1.0):
             return lambda _: Lines(num_ranks=num_ranks, lines=())
+        if (key := GroupKey.kept(group)) is not None:
+            known = _known_lines if key.is_number else _known_arrays
+            return lambda kind: known(self, kind, key)
         route = self.route(group)
         return lambda kind: self.lines(kind=kind, route=route)
 
@@ -275,13 +276,17 @@ def _of(cluster: Cluster, link_calibrations: tuple[LinkCalibration, ...]) -> Alp
 
 
 @lru_cache(maxsize=4096)
-def _lines_of_numbers(model: AlphaBeta, kind: CollectiveKind, group: Group) -> Lines:
-    return model.lines(kind=kind, route=_route_of_numbers(model, group))
+def _known_lines(model: AlphaBeta, kind: CollectiveKind, key: GroupKey) -> Lines:
+    return model.lines(kind=kind, route=known_route(model, key))
+
+
+_known_arrays = lru_cache(maxsize=64)(_known_lines.__wrapped__)
 
 
 @lru_cache(maxsize=1024)
-def _route_of_numbers(model: AlphaBeta, group: Group) -> Route:
-    return model.route(group)
+def known_route(model: AlphaBeta, key: GroupKey) -> Route:
+    """Return the route of a group that is kept."""
+    return model.route(key.group)
 
 
 PAIRS: Mapping[CollectiveKind, bool] = {"all_to_all": True, "p2p": False}

@@ -9,9 +9,10 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from forescale.cost.collectives.algorithms import Line, fixed_seconds
-from forescale.cost.collectives.alpha_beta import AlphaBeta, Lines
-from forescale.cost.mesh import Group
-from forescale.cost.model import Prices, Provenance
+from forescale.cost.collectives.alpha_beta import AlphaBeta, Lines, known_route
+from forescale.cost.collectives.route import Route
+from forescale.cost.mesh import Group, GroupKey
+from forescale.cost.model import Priced, Prices, Provenance
 from forescale.files import packaged
 from forescale.formula import formula
 from forescale.graph.ops import CollectiveKind
@@ -121,25 +122,21 @@ class ExpertExchange(Struct, frozen=True, kw_only=True):
 
     def within(self, group: Group) -> Prices:
         """Return the prices of `group`."""
-        others, exchange = (
-            self.base.within(group),
-            _exchange_of_numbers if group.is_number else ExpertExchange.exchange,
-        )
+        others, key = self.base.within(group), GroupKey.kept(group)
 
-        def lines(kind: CollectiveKind) -> Any:  # noqa: ANN401 (lines of this model or of its base)
+        def prices(kind: CollectiveKind) -> Priced:
             if kind == "all_to_all":
-                return exchange(self, group)
-            known = cast("Lines", others(kind))
+                return self.exchange(self.base.route(group)) if key is None else _known_exchange(self, key)
             if kind != "all_gather" or self.probabilities is None:
-                return known
-            ways = (*(replace(line, guess=None) for line in known.lines), self.gather(group))
+                return others(kind)
+            known = cast("Lines", others(kind))
+            ways = (*(replace(line, guess=None) for line in known.lines), self.gather(self.base.route(group)))
             return replace(known, lines=ways if known.lines else ())
 
-        return lines
+        return prices
 
-    def gather(self, group: Group) -> Line:
+    def gather(self, route: Route) -> Line:
         """Return the price of the gather of the routing map where every rank writes its part to all others."""
-        route = self.base.route(group)
         beta: Numeric = 0.0
         shares = dict(self.link_shares)
         for leg in route.legs:
@@ -151,9 +148,8 @@ class ExpertExchange(Struct, frozen=True, kw_only=True):
         fixed = fixed_seconds(launch=route.exchange_launch(), passes=1.0, latency=0.0)
         return Line(label="routing_map", fixed=fixed, seconds_per_byte=beta)
 
-    def exchange(self, group: Group) -> Lines:
+    def exchange(self, route: Route) -> Lines:
         """Return the price of dispatch and combine; tiers and the SMs that copy work at the same time."""
-        route = self.base.route(group)
         beta: Numeric = 0.0
         sent: Numeric = 0.0
         shares = dict(self.link_shares)
@@ -191,5 +187,5 @@ class ExpertExchange(Struct, frozen=True, kw_only=True):
 
 
 @lru_cache(maxsize=1024)
-def _exchange_of_numbers(model: ExpertExchange, group: Group) -> Lines:
-    return model.exchange(group)
+def _known_exchange(model: ExpertExchange, key: GroupKey) -> Lines:
+    return model.exchange(known_route(model.base, key))
