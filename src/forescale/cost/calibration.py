@@ -271,6 +271,11 @@ class RunFactors(Struct, frozen=True, kw_only=True):
     """The same of one slice: a torus among several that a data centre's network joins."""
     fit: Fit = field(default_factory=Fit)
 
+    @property
+    def is_single(self) -> bool:
+        """Whether kernels and messages have one set of factors."""
+        return not any(getattr(value, "ndim", 0) for value in self.sustained.values())
+
     def rate(self, key: str) -> Numeric:
         """Return the sustained fraction of `key`, 1 where nothing was fitted."""
         return self.sustained.get(key, 1.0)

@@ -63,7 +63,8 @@ class GroupKey:
     def kept(cls, group: Group) -> GroupKey | None:
         """Return the key of a group that is worth keeping; None of a recorded one, and of one of many candidates."""
         parts = [item for axis in group.axes for item in axis if not isinstance(item, float)]
-        if any(isinstance(item, Term) for item in parts) or 8 * sum(map(np.size, parts)) > KEPT_BYTES:
+        recorded = any(isinstance(item, Term) for item in parts)
+        if recorded or 8 * sum(np.size(item) for item in parts) > KEPT_BYTES:
             return None
         return cls(group)
 

@@ -124,7 +124,12 @@ class Pricing:
         return calls * DETERMINISTIC if self.deterministic else calls
 
     def prepare(self, ops: Iterable[Primitive]) -> None:
-        """Price kernels together that differ in extents only, as a model prices many in the time of a few."""
+        """Price kernels together that differ in extents only, as a model prices many in the time of a few.
+
+        Under several sets of factors at once each has a price of its own for each set.
+        """
+        if not self.models.run.is_single:
+            return
         groups: dict[tuple[object, ...], dict[Compute, None]] = {}
         arrays: dict[int, Primitive] = {}
         known = self.models.known

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from forescale.arrays import np
+from forescale.arrays import is_numpy, np
 from forescale.graph.ops import EXTENTS, Collective, Primitive, flags_of
 from forescale.numeric import Numeric
 
@@ -82,7 +82,7 @@ def _size(extents: tuple[Any, ...]) -> int:
     for extent in extents:
         if isinstance(extent, float):
             continue
-        if type(extent) is not np.ndarray or extent.ndim != 1 or size not in (0, len(extent)):
+        if not is_numpy(extent) or extent.ndim != 1 or size not in (0, len(extent)):
             return 0
         size = len(extent)
     return size
