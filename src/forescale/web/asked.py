@@ -45,7 +45,7 @@ LONGEST_VALUE = 50_000
 MOST_FIELDS = 64
 MOST_LAYERS = 2_000
 """Layers that are projected while somebody waits."""
-MOST_SETS = 64
+MOST_SETS = 96
 OWN = "own"
 """What stands for the model where a config.json is pasted."""
 DERIVED: Path = ("strategy", "dp_shard")

@@ -18,6 +18,8 @@ RECIPE = "recipe.py"
 SAID_AGAIN = ("num_experts", "swiglu", "multi_latent_attention")
 """What of a model degrees and kernels are read by."""
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "uint8"}
+WORD = "moe_router_dtype"
+"""A type that Megatron-Core takes as a word."""
 LISTS = ("moe_layer_freq", "linear_attention_freq", "window_attn_skip_freq", "no_rope_freq")
 
 
@@ -122,6 +124,6 @@ def _lines(settings: dict[str, object]) -> list[str]:
         if key in inverted:
             lines.append(f"{inverted[key]} = {not value}")
         elif key in keys:
-            typed = f"torch.{DTYPES[str(value)]}" if key.endswith("_dtype") else repr(value)
-            lines.append(f"{keys[key]} = {typed}")
+            is_type = key.endswith("_dtype") and key != WORD
+            lines.append(f"{keys[key]} = {f'torch.{DTYPES[str(value)]}' if is_type else repr(value)}")
     return lines

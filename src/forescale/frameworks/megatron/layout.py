@@ -435,6 +435,8 @@ def _kernels(settings: Settings) -> dict[str, Any]:
         "cross_entropy": loss,
         "weighted_activation": any(settings.flag(key) for key in WEIGHTED_ACTIVATIONS),
         "weighted_ungated": settings.flag("use_fused_weighted_squared_relu"),
+        "wide_router": settings.text("moe_router_dtype", "") == "fp32",
+        "fused_router": settings.flag("moe_router_fusion", default=True),
         "gradient_sum": "in_product"
         if settings.flag("gradient_accumulation_fusion", default=True)
         else "after_product",

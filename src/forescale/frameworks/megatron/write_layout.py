@@ -212,6 +212,8 @@ def _experts(layout: Layout) -> Settings:
         "moe_flex_dispatcher_backend": _key_of(FLEXIBLE, layout.dispatcher) if flexible else None,
         "moe_grouped_gemm": layout.kernels.grouped_experts,
         "moe_use_legacy_grouped_gemm": not layout.kernels.narrow_experts,
+        "moe_router_dtype": "fp32" if layout.kernels.wide_router else None,
+        "moe_router_fusion": None if layout.kernels.fused_router else False,
         **_routing(layout.routing),
     }
 

@@ -64,7 +64,7 @@ class Arguments:
         return next((value for value in values if isinstance(value, int) and value > 0), None)
 
     def answer(self, call: Call, owner: object, world: World | None) -> Any:  # noqa: ANN401
-        """Return what a call on a parser makes; MISSING if it is no such call."""
+        """Return what a call on a parser makes; MISSING for any other call."""
         last = call.name.rpartition(".")[2]
         if last == "add_argument" and call.args:
             return self._declare(call)
