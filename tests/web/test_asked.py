@@ -175,7 +175,7 @@ def test_a_search_leaves_the_layout_free():
         ([*SMALL, ("set", "cost.measurements=/etc/passwd")], "is not a key of strategy"),
         ([*SMALL, ("set", "hardware_config=/etc/passwd")], "is not a key of strategy"),
         ([*SMALL, ("set", "model=/etc/passwd")], "is not a key of strategy"),
-        ([*SMALL, ("set", "\n".join(["strategy.tp=1"] * 65))], "65 changes"),
+        ([*SMALL, ("set", "\n".join(["strategy.tp=1"] * 97))], "97 changes"),
         ([*SMALL, ("nodes", "1")], "unknown parameter"),
         ([*SMALL[:2], ("devices", "1000000000"), *SMALL[3:]], "devices"),
         ([*SMALL, ("hbm_gib", "-1")], "hbm_gib .* a number above 0 and up to"),
