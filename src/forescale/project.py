@@ -96,7 +96,7 @@ def estimate(question: Question) -> Estimate:
     _check_preset(question)
     prepared = prepare(question)
     evaluation, memory = _evaluated(prepared), prepared.known.memory
-    step = _interval(prepared.question, evaluation)
+    step = _interval(prepared.question, _time_parts(evaluation), evaluation)
     _check_physics(prepared.question, memory, step.expected, {"HFU": _hfu(prepared.question, evaluation)})
     if question.workload.outer is not None:
         step = _interval_over_sites(question, step)
@@ -335,7 +335,8 @@ def _summarised(prepared: Prepared, evaluation: Evaluation) -> Projection:
     """Return what one evaluated layout says of the step and of the whole run."""
     question = prepared.question
     model, cluster, layout, workload = question.parts
-    interval = _interval(question, evaluation)
+    parts = _time_parts(evaluation)
+    interval = _interval(question, parts, evaluation)
     step = interval.expected
     flops = flops_of(model, layout.routing, workload)
     per_step, per_step_full = (item * workload.global_batch_size for item in (flops.masked, flops.full))
@@ -361,7 +362,7 @@ def _summarised(prepared: Prepared, evaluation: Evaluation) -> Projection:
         model_flops_full_attention_per_step=per_step_full,
         hardware_flops_per_step=hardware,
         params=_parameters(model, workload, evaluation),
-        time_s=_time_parts(evaluation),
+        time_s=parts,
         stage_times=_stage_times(evaluation),
         memory=memory,
         training_days=_ideal_days(workload, step),
@@ -376,9 +377,9 @@ def _time_parts(evaluation: Evaluation) -> dict[str, float]:
     return {part: number_of(evaluation.time_parts.get(part, 0.0)) for part in TIME_PARTS}
 
 
-def _interval(question: Question, evaluation: Evaluation) -> Interval:
-    """Return the step time with its 80 % interval."""
-    spread, step = spread_of(question, _time_parts(evaluation)), number_of(evaluation.step_time)
+def _interval(question: Question, parts: Mapping[str, float], evaluation: Evaluation) -> Interval:
+    """Return the step time, of which the seconds by part are given, with its 80 % interval."""
+    spread, step = spread_of(question, parts), number_of(evaluation.step_time)
     return Interval(low=spread.low(step), expected=step, high=spread.high(step))
 
 

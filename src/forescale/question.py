@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 from typing import Any, Literal, TypeAlias
 
 from msgspec import field
@@ -141,7 +142,7 @@ class Question(ReprMixin, Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def _asked(self) -> tuple[object, ...]:
-        return tuple(getattr(self, name) for name in self.__struct_fields__ if name not in _NOT_COMPARED)
+        return _compared(self)
 
     def __eq__(self, other: object) -> bool:
         """Whether another question asks the same."""
@@ -285,6 +286,11 @@ class Question(ReprMixin, Struct, frozen=True, kw_only=True, eq=False):
         }
         essentials.pop("notes", None)
         return essentials if self.framework is None else {**essentials, "framework": self.framework.label}
+
+
+_compared: Callable[[Question], tuple[object, ...]] = attrgetter(
+    *(name for name in Question.__struct_fields__ if name not in _NOT_COMPARED)
+)
 
 
 def question_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from importlib import import_module
 from typing import cast
 
@@ -68,7 +69,11 @@ def load_preset(name: str) -> Preset:
     """
     if name not in PRESETS:
         raise UnknownNameError("preset", name, preset_names())
-    module, attribute = PRESETS[name]
+    return _loaded(*PRESETS[name])
+
+
+@cache
+def _loaded(module: str, attribute: str) -> Preset:
     return cast("Preset", getattr(import_module(f"{__name__}{module}"), attribute))
 
 

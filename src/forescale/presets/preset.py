@@ -103,8 +103,9 @@ class Preset(Struct, frozen=True, kw_only=True):
         for option in ("tensor_parallel", "fix"):
             if getattr(options, option) and option not in self.__struct_fields__:
                 raise no_effect(option, f"preset {self.name} has no such option")
-        held = {name: value for name, value in asdict(options).items() if name in self.__struct_fields__}
-        preset = replace(self, **held)
+        names = (name for name in options.__struct_fields__ if name in self.__struct_fields__)
+        held = {name: getattr(options, name) for name in names}
+        preset = replace(self, **held) if held else self
         return preset.without(options.without_quirks) if options.without_quirks else preset
 
     def without(self, quirks: Sequence[str]) -> Self:
