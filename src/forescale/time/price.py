@@ -99,11 +99,11 @@ class Pricing:
     """Launches and FLOP do not matter: operators have none."""
     known: Known | None = field(default=None, repr=False, compare=False)
     """Seconds of kernels, and of messages of open communicators, that others have priced for the same rows."""
-    _seconds: dict[Primitive, Numeric] = field(default_factory=dict, init=False, repr=False, compare=False)
     _of_arrays: dict[int, tuple[Primitive, Numeric]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    """Of those whose extents are arrays, by identity."""
+    """Seconds of primitives whose extents are arrays, by identity."""
+    _seconds: dict[Primitive, Numeric] = field(default_factory=dict, init=False, repr=False, compare=False)
     _origins: dict[Primitive, Provenance] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Of primitives whose extents are numbers: equal ones of a layout are looked at once."""
 
@@ -124,19 +124,14 @@ class Pricing:
         return calls * DETERMINISTIC if self.deterministic else calls
 
     def prepare(self, ops: Iterable[Primitive]) -> None:
-        """Price kernels together that differ in extents only, as a model prices many in the time of a few.
-
-        Under several sets of factors at once each has a price of its own for each set.
-        """
-        if not self.models.run.is_single:
+        """Price kernels together that differ in extents only, as a model prices many in the time of a few."""
+        if not self.models.run.is_single:  # each has a price for each set of factors
             return
         groups: dict[tuple[object, ...], dict[Compute, None]] = {}
-        arrays: dict[int, Primitive] = {}
-        known = self.models.known
+        arrays, known = dict[int, Primitive](), self.models.known
         for op in ops:
             if isinstance(op, Collective):
-                if not isinstance(op.num_bytes, float):
-                    arrays[id(op)] = op
+                arrays |= {} if isinstance(op.num_bytes, float) else {id(op): op}
                 continue
             try:
                 if (seconds := known.get(op)) is None:
