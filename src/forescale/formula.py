@@ -391,6 +391,8 @@ def value_of(item: Any) -> Any:
 
 def number_of(item: Any) -> float:
     """Return the plain number of one candidate, the first if there are several: Python's, not numpy's."""
+    if type(item) is float:
+        return item
     plain = value_of(item)
     return float(plain) if isinstance(plain, float) else numbers(plain)[0]
 

@@ -247,6 +247,8 @@ def any_true(values: Any) -> bool:  # noqa: ANN401  (numbers or truth values)
 
 def all_true(values: Any) -> bool:  # noqa: ANN401  (numbers or truth values)
     """Return whether all of them hold, or are not 0."""
+    if values is True:
+        return True
     if type(values) is Column:
         return all(values.values)
     return bool(values) if isinstance(values, (float, int)) else bool(np.all(values))

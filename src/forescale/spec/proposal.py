@@ -55,7 +55,7 @@ class ManyLayouts:
 
 def violated(proposal: Proposal, rules: Sequence[Constraint]) -> list[Constraint]:
     """Return the rules that one layout breaks."""
-    return [rule for rule in rules if rule.applies(proposal) and not _everywhere(rule.holds(proposal))]
+    return [rule for rule in rules if rule.applies(proposal) and not all_true(rule.holds(proposal))]
 
 
 def masks_of(proposal: Proposal, rules: Sequence[Constraint]) -> dict[str, Mask]:
@@ -71,7 +71,3 @@ def refused_by(masks: Mapping[str, Mask], size: int) -> dict[str, int]:
         name: (holds.size - int(np.count_nonzero(holds))) * (size // max(holds.size, 1))
         for name, holds in masks.items()
     }
-
-
-def _everywhere(holds: Values) -> bool:
-    return all_true(holds)
