@@ -16,7 +16,7 @@ from forescale.arrays import is_numpy
 from forescale.cost.select import Costs
 from forescale.errors import UnknownKeyError, extra_missing, given_twice, wrong_type
 from forescale.io.measurements import CostSection
-from forescale.io.named import devices_told
+from forescale.io.named import is_uncounted
 from forescale.io.option_text import text_value
 from forescale.io.plan import spelt_out, with_granularity
 from forescale.io.question import KINDS, build_layout, build_question
@@ -223,10 +223,9 @@ def _read(
 def _require(values: Keywords, *, laid: bool) -> None:
     """Refuse a question that lacks several of its main parts with all of them; of one, its reader says more."""
     work = values["workload"]
-    uncounted = values.get("nodes") is None and not laid and devices_told(dict(values), None) is None
     absent = {
         "cluster": "cluster" not in values,
-        "devices": uncounted,
+        "devices": not laid and is_uncounted(values),
         "global_batch_size": isinstance(work, dict) and "global_batch_size" not in work,
     }
     missing = [name for name, is_absent in absent.items() if is_absent]

@@ -50,10 +50,10 @@ def require(
     MissingError
         With all that is missing.
     """
-    from forescale.io.named import devices_told
+    from forescale.io.named import is_uncounted
 
     missing_facts = {fact.part: fact for fact in facts}
-    uncounted = values.get("nodes") is None and devices_told(dict(values), folder) is None
+    uncounted = is_uncounted(values, folder)
     explicit = values["workload"]
     workload = explicit if isinstance(explicit, dict) else {"seq_len": 1, "global_batch_size": 1}
     absent = {

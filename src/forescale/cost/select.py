@@ -327,13 +327,13 @@ class Costs:
             from forescale.spec.dispatchers import shares_routing
 
             groups = {"num_groups": routed.num_groups, "top_groups": routed.top_groups}
-            beside = shares_routing(dispatcher) and row_bytes > 0.0
+            has_probabilities = shares_routing(dispatcher) and row_bytes > 0.0
             model = ExpertExchange(
                 base=base,
                 top_k=routed.top_k,
                 copy_rate=copy_rate(dispatcher, cluster.device.vendor),
                 link_shares=link_shares(dispatcher, cluster.device.vendor),
-                probabilities=(float(routed.num_experts), row_bytes) if beside else None,
+                probabilities=(float(routed.num_experts), row_bytes) if has_probabilities else None,
                 **groups,
             )
         if self.measurements is None:

@@ -164,6 +164,11 @@ def devices_told(values: Mapping[str, Any], folder: Path | None = None) -> objec
     return cluster.get("num_devices") if isinstance(cluster, Mapping) else None
 
 
+def is_uncounted(values: Mapping[str, Any], folder: Path | None = None) -> bool:
+    """Return whether a question gives neither devices nor nodes, nor a cluster's table or file with their number."""
+    return values.get("nodes") is None and devices_told(values, folder) is None
+
+
 def model_given(value: object, where: str, folder: Path | None = None) -> Model:
     """Return the model that was given as a value, name, file or table; `where` it was written, for messages.
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from forescale.cost.collectives.algorithms import Line, fixed_seconds
 from forescale.cost.collectives.alpha_beta import AlphaBeta, Lines, known_route
-from forescale.cost.collectives.route import Route
+from forescale.cost.collectives.route import Leg, Route
 from forescale.cost.mesh import Group, GroupKey
 from forescale.cost.model import Priced, Prices, Provenance
 from forescale.files import packaged
@@ -20,6 +20,7 @@ from forescale.numeric import Numeric, maximum, minimum
 from forescale.struct import Struct
 
 PROBABILITY_BYTES = 4.0
+"""Bytes of a probability, which is in fp32."""
 _DEEPSEEK = "DeepSeek-AI 2024, DeepSeek-V3 technical report, arXiv:2412.19437"
 
 
@@ -138,11 +139,9 @@ class ExpertExchange(Struct, frozen=True, kw_only=True):
     def gather(self, route: Route) -> Line:
         """Return the price of the gather of the routing map where every rank writes its part to all others."""
         beta: Numeric = 0.0
-        shares = dict(self.link_shares)
         for leg in route.legs:
-            rate = leg.exchange_bandwidth * shares.get(leg.link.name, leg.link.exchange_efficiency)
             share = written_seconds_per_byte(
-                reach=leg.reach, inner=leg.inner, num_ranks=route.num_ranks, bandwidth=rate
+                reach=leg.reach, inner=leg.inner, num_ranks=route.num_ranks, bandwidth=self._rate(leg)
             )
             beta = maximum(beta, share)
         fixed = fixed_seconds(launch=route.exchange_launch(), passes=1.0, latency=0.0)
@@ -152,13 +151,11 @@ class ExpertExchange(Struct, frozen=True, kw_only=True):
         """Return the price of dispatch and combine; tiers and the SMs that copy work at the same time."""
         beta: Numeric = 0.0
         sent: Numeric = 0.0
-        shares = dict(self.link_shares)
         for leg in route.legs:
             blocks = route.num_ranks / leg.inner
             copies = distinct_blocks(num_blocks=blocks, top_k=self.top_k, limit=self._limit(blocks))
-            rate = leg.exchange_bandwidth * shares.get(leg.link.name, leg.link.exchange_efficiency)
             share = spread_seconds_per_byte(
-                copies=copies, fan=leg.reach / leg.inner, top_k=self.top_k, bandwidth=rate
+                copies=copies, fan=leg.reach / leg.inner, top_k=self.top_k, bandwidth=self._rate(leg)
             )
             beta = maximum(beta, share)
             sent = sent + copies * minimum(leg.reach / leg.inner - 1.0, 1.0)
@@ -176,6 +173,11 @@ class ExpertExchange(Struct, frozen=True, kw_only=True):
     def provenance(self, *, kind: CollectiveKind) -> Provenance:
         """Return the sources of the link calibrations."""
         return self.base.provenance(kind=kind)
+
+    def _rate(self, leg: Leg) -> Numeric:
+        """Return the byte/s that the kernel reaches over a tier."""
+        share = dict(self.link_shares).get(leg.link.name, leg.link.exchange_efficiency)
+        return leg.exchange_bandwidth * share
 
     def _limit(self, num_blocks: Numeric) -> Numeric:
         """Return how many of the blocks a token's experts may lie in."""

@@ -397,7 +397,7 @@ def _value(flag: str, kind: str, value: object, where: str) -> object:
 def _program(names: Sequence[str]) -> int | None:
     """Return the place of the Python program among the words of a command; launchers are none.
 
-    A variable that nothing sets is the program where flags follow it and none stands before it.
+    An unset variable is the program if the next word is a flag and the previous one is not.
     """
     for at, word in enumerate(names):
         module = at > 0 and names[at - 1] == "-m" and not word.startswith("torch.distributed")

@@ -15,8 +15,8 @@ PARSERS: Final = ("HfArgumentParser", "TrlParser", "H4ArgumentParser")
 """Parsers whose arguments are the fields of dataclasses."""
 PARSES: Final = ("parse_args_into_dataclasses", "parse_args_and_config", "parse")
 """Methods that return one object for each of these dataclasses."""
-
-
+SHORTEST: Final = 10
+"""Letters of a name that is completed."""
 LENGTHS: Final = ("max_seq_length", "model_max_length", "max_length", "max_seq_len")
 """Arguments that programs have for the tokens of a sequence."""
 
@@ -156,7 +156,3 @@ def _completed(values: Mapping[str, Any], own: Collection[str], names: Collectio
         full = {name for name in names if name.startswith(key)} if len(key) >= SHORTEST else set()
         result[full.pop() if len(full) == 1 and key not in (*own, *names) else key] = value
     return result
-
-
-SHORTEST: Final = 10
-"""Letters of a name that is completed."""
