@@ -29,6 +29,8 @@ _DEEPEST: Final = 24
 _TESTED: Final = 1_000
 """Words of one test."""
 
+COUNTING: Final = ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "NPROC_PER_NODE", "NNODES")
+"""Variables that trainers take devices and processes from."""
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
 _SHELLS = ("bash", "sh", "zsh")
 _STARTERS: Final = (".", "source", *SLURM, *MPI, *_SHELLS)
@@ -61,6 +63,8 @@ class Script:
     """Variables that nothing sets, `1` for `$1`."""
     missing: list[str] = field(default_factory=list)
     """Names of the scripts that it starts and that are not there."""
+    environments: list[dict[str, str]] = field(default_factory=list)
+    """Values of the variables that count devices, for each command."""
 
 
 def _names(name: str, text: str) -> bool:
@@ -112,7 +116,7 @@ def follow(
     known = {
         name: item for name, item in walk.known.items() if name not in (*variables, *_OWN, *walk.scheduled)
     }
-    return Script(walk.commands, known, walk.files, walk.unset, walk.missing)
+    return Script(walk.commands, known, walk.files, walk.unset, walk.missing, walk.environments)
 
 
 _OWN: Mapping[str, str] = {"0": "./script", "BASH_SOURCE": "./script", "PWD": "."}
@@ -133,6 +137,7 @@ class _Walk:
         self.scheduled: dict[str, str] = {}
         """Variables that the scheduler sets."""
         self.commands: list[list[str]] = []
+        self.environments: list[dict[str, str]] = []
         self.functions: dict[str, Commands] = {}
         self.output: list[str] = []
         self.piped = ""
@@ -338,6 +343,7 @@ class _Walk:
         if not inner:
             self._refuse_cut(names)
             self.commands.append([*self.started, *names])
+            self.environments.append({name: " ".join(self.known.get(name, ())) for name in COUNTING})
         found = finds(names[1:], self.piped) if names[0] == "grep" else None
         return names[0] not in _DOUBTED if found is None else found
 
@@ -489,6 +495,8 @@ class _Walk:
             return [piece[2:-1]]
         inside = piece[2:-1] if piece.startswith("${") else piece[1:]
         passed = self.arguments
+        if cut := re.fullmatch(r"[@*]:(\d{1,4})", inside):
+            return passed[max(0, int(cut[1]) - 1) :]
         special = {"@": passed, "*": passed, "#": [str(len(passed))], "?": ["0"]}.get(inside)
         return self._parameter(inside, piece) if special is None else special
 

@@ -22,7 +22,7 @@ from forescale.frameworks.recipes.reader import read_recipe
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.shell import Devices, Launch, Script, Use, devices_of, follow, is_unset, launch_of
 from forescale.frameworks.trainers.accelerated import accelerated, content_of, plain, required_file
-from forescale.frameworks.trainers.facts import without_facts
+from forescale.frameworks.trainers.facts import of_one_process, without_facts
 from forescale.frameworks.trainers.megatron import flags_of, read_megatron
 from forescale.frameworks.trainers.performance import long_options, read_performance
 from forescale.frameworks.trainers.precision import compute_of
@@ -229,7 +229,8 @@ class LaunchReader(Signed):
         values = _closed(values) if form == RECIPE else with_tables(values, shell.files, path)
         table = table_of(shell.files, named, path)
         file = required_file(path, named) if named and table is None else None
-        devices = devices_of(launch, script) or _visible(shell, launch, path)
+        visible = _environment(shell, words)
+        devices = devices_of(launch, script) or _visible(shell, launch, path, visible, form)
         count = options.num_devices or (devices.count if devices else None)
         outer = replace(options, num_devices=count, strict=False)
         recipe = None if file is None else _recipe(path, file, more, values, outer)
@@ -241,7 +242,9 @@ class LaunchReader(Signed):
         program = _own_program(words, at) if form == "trainer" else words[at - 1]
         start = Start(launch=accelerated(launch, path, outer, shell.files), devices=devices, program=program)
         parsed = self.trained(content, form, path, options, start)
-        warnings = (*parsed.warnings, *_split_models(shell.variables))
+        if why := _alone(form, devices, visible):
+            parsed = of_one_process(parsed, path, options.num_devices, why)
+        warnings = (*parsed.warnings, *_split_models(visible))
         return replace(parsed, format=self.name, warnings=warnings, notes=(*several, *parsed.notes))
 
     def trained(
@@ -527,10 +530,27 @@ def _in_folder(words: Sequence[str], files: Sequence[str]) -> list[str]:
     return [f"{folder}/{name}" if folder and "/" not in name else name for name in files]
 
 
-def _split_models(variables: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+def _environment(shell: Script, words: Sequence[str]) -> Mapping[str, str]:
+    """Return the variables that count the devices of a command."""
+    at = next((at for at, command in enumerate(shell.commands) if command is words), None)
+    return {} if at is None else {name: value for name, value in shell.environments[at].items() if value}
+
+
+def _alone(form: str, devices: Devices | None, variables: Mapping[str, str]) -> str:
+    """Return why ms-swift starts one process alone on several visible devices; "" where it does not."""
+    visible = variables.get("CUDA_VISIBLE_DEVICES", "").count(",") + 1
+    if form != "swift" or devices is not None or visible == 1 or "NPROC_PER_NODE" in variables:
+        return ""
+    return (
+        f"NPROC_PER_NODE is not set: one process deals the layers to {visible} visible devices (device_map), "
+        "of which one works at a time"
+    )
+
+
+def _split_models(variables: Mapping[str, str]) -> tuple[str, ...]:
     """Return the warning of processes that see more devices than one each, over which ms-swift splits the model."""
-    visible = " ".join(variables.get("CUDA_VISIBLE_DEVICES", ())).count(",") + 1
-    processes = whole_of(" ".join(variables.get("NPROC_PER_NODE", ()))) or visible
+    visible = variables.get("CUDA_VISIBLE_DEVICES", "").count(",") + 1
+    processes = whole_of(variables.get("NPROC_PER_NODE", "")) or visible
     if visible <= processes:
         return ()
     return (
@@ -539,27 +559,29 @@ def _split_models(variables: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     )
 
 
-def _visible(shell: Script, launch: Launch, path: Path) -> Devices | None:
+def _visible(
+    shell: Script, launch: Launch, path: Path, variables: Mapping[str, str], form: str
+) -> Devices | None:
     """Return the devices of NPROC_PER_NODE and NNODES, or of CUDA_VISIBLE_DEVICES; None where others decide them.
 
     An open number of nodes does, and the `num_processes` of Accelerate's file, which start whatever is visible.
     """
     if "--nnodes" in launch.options and launch.count("--nnodes") is None:
         return None
-    config, variables = launch.options.get("--config-file"), shell.variables
+    config = launch.options.get("--config-file")
     if config and "accelerate" in launch.kinds:
         table = table_of(shell.files, config, path) or content_of(required_file(path, config))
         if table.get("num_processes"):
             return None
 
     def number(name: str) -> int | None:
-        return whole_of(" ".join(variables.get(name, ())))
+        return whole_of(variables.get(name, ""))
 
     per_node, nodes = number("NPROC_PER_NODE"), number("NNODES")
     if per_node:
         parts = [f"NPROC_PER_NODE={per_node}", *([f"NNODES={nodes}"] if nodes else [])]
         return Devices(per_node * (nodes or 1), tuple(parts))
-    visible = " ".join(variables.get("CUDA_VISIBLE_DEVICES", variables.get("ASCEND_RT_VISIBLE_DEVICES", ())))
-    if re.fullmatch(r"\d+(?:,\d+)*", visible):
+    visible = variables.get("CUDA_VISIBLE_DEVICES", variables.get("ASCEND_RT_VISIBLE_DEVICES", ""))
+    if re.fullmatch(r"\d+(?:,\d+)*", visible) and (form != "swift" or "," not in visible):
         return Devices(visible.count(",") + 1, (f"CUDA_VISIBLE_DEVICES={visible}",))
     return None

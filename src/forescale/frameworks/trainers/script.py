@@ -25,7 +25,7 @@ from forescale.frameworks.reading import Options, ParsedFile, packaged
 from forescale.frameworks.shell import Devices, devices_of, launch_of
 from forescale.frameworks.trainers.accelerated import accelerated
 from forescale.frameworks.trainers.arguments import Arguments, Fields
-from forescale.frameworks.trainers.facts import BATCH, without_facts
+from forescale.frameworks.trainers.facts import BATCH, of_one_process, without_facts
 from forescale.frameworks.trainers.readers import LaunchReader, arguments_of, read_mapping
 from forescale.frameworks.trainers.record import is_idle, record_of
 from forescale.frameworks.trainers.release import lay_release
@@ -46,6 +46,23 @@ NAMED: Final = re.compile(r"""\.from_pretrained\(\s*["']([^"']+)["']""")
 
 RECOMPUTES: Final = re.compile(r"^\s*(?:\w+\.)*config\.gradient_checkpointing\s*=\s*True", re.MULTILINE)
 """A model's configuration that turns recomputation on."""
+
+
+OWN: Final = re.compile(r"lora_|load_in_|use_peft|use_dora|quantization_bit|freeze_|use_bnb")
+"""Keys that mean something only to a program that makes adapters or quantised weights of them."""
+FREEZES: Final = re.compile(r"\brequires_grad\s*=\s*False\b|\brequires_grad_\(\s*(?:requires_grad\s*=\s*)?False\b")
+"""Lines that freeze parameters."""
+OTHERS: Final = re.compile(r"(?i)ref|teacher|reward|critic|old_|ema|value_")
+"""Names of models that are not trained."""
+FROZEN: Final = (
+    "it freezes parameters (requires_grad), which is not modelled: all are projected as trained "
+    "(--lora-rank trains adapters alone)"
+)
+
+
+DEALT: Final = ("auto", "balanced", "balanced_low_0", "sequential")
+"""Values of `device_map` that deal the layers of one process to all devices that it sees."""
+ALONE: Final = "device_map deals the layers of one process to its devices, of which one works at a time"
 
 
 class Recorder:
@@ -161,7 +178,8 @@ def read_script(
     ):
         raise ReaderError(path, wording.wrong_format("a script that trains", "it makes no TrainingArguments"))
     content, unread = _content(recorder.calls, recorder.arguments.given)
-    content = _with_arguments(content, recorder.arguments)
+    text = _text_of(recorder)
+    content = _with_arguments(content, recorder.arguments, text)
     unread = {key: text for key, text in unread.items() if key not in recorder.arguments.given}
     if content.get("unsloth") and not options.has_bf16:
         content |= {"bf16": False, "fp16": True}
@@ -172,6 +190,10 @@ def read_script(
         content[MICRO] = USUAL_BATCH
     if RECOMPUTES.search(read_text(path)):
         content.setdefault("gradient_checkpointing", True)
+    dealt = content.pop("device_map", None) in DEALT and not content.get("unsloth")
+    is_narrow = content.get("load_in_4bit") or content.get("load_in_8bit")
+    if content.pop("kbit_checkpointing", False) and is_narrow and not content.get("unsloth"):
+        content["gradient_checkpointing"] = True
     older = lay_release(content, unread, recorder.calls, has_bf16=options.has_bf16)
     devices, program = devices or _devices(content), path.name
     if content.pop("unsloth", False):
@@ -189,8 +211,12 @@ def read_script(
     parsed = read_mapping(
         content, "trainer", path, options, lines={}, launch=launch, devices=devices, program=program
     )
+    if not any(content.get(key) for key in ("use_peft", "lora_r", "adapter")):
+        older += _frozen(text)
     warnings = [*older, *([f"only running the script shows {'; '.join(others)}"] if others else [])]
     parsed = replace(parsed, format=ScriptReader.name, warnings=(*parsed.warnings, *warnings))
+    if dealt and launch is None and (devices is None or devices.count == 1):
+        parsed = of_one_process(parsed, path, options.num_devices, ALONE)
     return without_facts(parsed, facts)
 
 
@@ -198,9 +224,6 @@ def _content(calls: list[Call], given: Mapping[str, Any]) -> tuple[dict[str, Any
     """Return the arguments of calls by the keys of TrainingArguments, and those that only running shows."""
     content, unread, once = dict[str, Any](), dict[str, str](), set[str]()
     for call in calls:
-        fields = call.fields
-        if isinstance(fields, Fields):
-            fields = {name: value for name, value in fields.items() if name in given and is_known(name)}
         for row in FACTS["calls"]:
             names = (call.name, *call.kinds)
             if row["name"] in once or not any(re.fullmatch(row["name"], name) for name in names):
@@ -210,18 +233,16 @@ def _content(calls: list[Call], given: Mapping[str, Any]) -> tuple[dict[str, Any
             content |= row.get("sets", {})
             for name, value in {
                 **dict(zip(row.get("args", ()), call.args, strict=False)),
-                **fields,
+                **_fields_of(call, given),
             }.items():
                 key = row["keys"].get(name, name if "*" in row["keys"] else None)
                 made = isinstance(value, Call) and (value.known or key == "model_name_or_path")
                 if key is None or made or value is None:
                     continue
-                if isinstance(value, Call):
-                    unread[key] = value.name
-                elif isinstance(value, Opaque) and not value.text.startswith("torch."):
-                    unread[key] = value.text
+                if text := _open_text(key, value):
+                    unread[key] = text
                 else:
-                    content[key] = value.text if isinstance(value, Opaque) else value
+                    content[key] = _shown(value)
     if isinstance(named := content.get("model_name_or_path"), str) and named.endswith("-bnb-4bit"):
         content |= {
             "model_name_or_path": re.sub(r"(?:-unsloth)?-bnb-4bit$", "", named),
@@ -234,11 +255,37 @@ def _content(calls: list[Call], given: Mapping[str, Any]) -> tuple[dict[str, Any
     return content, unread
 
 
-def _with_arguments(content: dict[str, Any], arguments: Arguments) -> dict[str, Any]:
+def _fields_of(call: Call, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the fields of a call, with the defaults of a class that the program declares."""
+    fields = call.fields
+    if isinstance(fields, Fields):
+        return {name: value for name, value in fields.items() if name in given and is_known(name)}
+    usual = {name: value for name, value in call.defaults.items() if not isinstance(value, Call | Opaque)}
+    return {**usual, **fields}
+
+
+def _open_text(key: str, value: object) -> str:
+    """Return what a value is that only running shows; "" of one that is known."""
+    if isinstance(value, Call):
+        return value.name
+    if isinstance(value, Opaque):
+        return "" if value.text.startswith("torch.") else value.text
+    return "filled while it runs" if key == "lora_target_modules" and value in ([], (), set()) else ""
+
+
+def _shown(value: Any) -> Any:  # noqa: ANN401
+    """Return a value, with names of torch as texts."""
+    if isinstance(value, dict):
+        return {name: _shown(item) for name, item in value.items() if not isinstance(item, Call)}
+    return value.text if isinstance(value, Opaque) else value
+
+
+def _with_arguments(content: dict[str, Any], arguments: Arguments, text: str) -> dict[str, Any]:
     """Return what calls say with the arguments of a command, and the defaults of the program's own TrainingArguments.
 
     An argument that the program declares itself means what its calls make of it. Adapters are trained if a call
-    makes them, or a switch: ranks that are only declared say nothing.
+    makes them, or a switch: ranks that are only declared say nothing, and nor do arguments of adapters that its `text`
+    does not ask for.
     """
     keys = record_of("trainer").keys
 
@@ -257,11 +304,34 @@ def _with_arguments(content: dict[str, Any], arguments: Arguments) -> dict[str, 
         content["max_length"] = arguments.length
     told = set(map(target, (*content, *given)))
     declared = {
-        key: value for key, value in arguments.declared.items() if is_known(key) and target(key) not in told
+        key: value
+        for key, value in arguments.declared.items()
+        if is_known(key) and target(key) not in told and (not OWN.match(target(key)) or _asks(text, key))
     }
     if not any(value for key, value in {**declared, **content, **given}.items() if target(key) == "use_peft"):
         declared = {k: v for k, v in declared.items() if not target(k).startswith(("lora_", "load_in_"))}
     return {**declared, **content, **given}
+
+
+def _asks(text: str, name: str) -> bool:
+    """Whether a program's text asks for an argument, or hands all of them to a function of TRL's."""
+    return re.search(rf"""[.'"]{name}\b|\bget_(?:peft|quantization)_config\b""", text) is not None
+
+
+def _text_of(recorder: Recorder) -> str:
+    """Return the text of a program and of the modules next to it that it follows."""
+    modules = recorder.world.modules if recorder.world is not None else ()
+    return "\n".join(map(read_text, modules))
+
+
+def _frozen(text: str) -> list[str]:
+    """Return the warning of a program that freezes parameters of the model that it trains."""
+    lines = text.splitlines()
+    for at, line in enumerate(lines):
+        near = " ".join(lines[max(0, at - 2) : at + 1])
+        if FREEZES.search(line.partition("#")[0]) and not OTHERS.search(near):
+            return [FROZEN]
+    return []
 
 
 def is_known(name: str) -> bool:
