@@ -24,7 +24,7 @@ from forescale.struct import Struct
 
 LARGEST: Final = 2**18
 """Characters of a program that is read."""
-MODULES: Final = 6
+MODULES: Final = 12
 """Modules next to a program that are read."""
 COUNTED: Final = (
     *("max_length", "gradient_checkpointing", "use_peft", "optim", "quantization_bit", "bf16", "fp16"),
@@ -107,15 +107,16 @@ def read_program(file: Path | None) -> Program:
 
 
 def _trees(file: Path) -> Iterator[ast.Module]:
-    """Yield the syntax of a program, and of the modules next to it that it takes something from."""
-    if (tree := _tree(file)) is None:
-        return
-    yield tree
-    modules = (node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module)
-    files = [file.parent / f"{name.replace('.', '/')}.py" for name in dict.fromkeys(modules)]
-    for place in [place for place in files if is_file(place)][:MODULES]:
-        if (inner := _tree(place)) is not None:
-            yield inner
+    """Yield the syntax of a program, and of the modules next to it that it and these take something from."""
+    places, at = [file], 0
+    while at < len(places):
+        if (tree := _tree(places[at])) is not None:
+            yield tree
+            names = (node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module)
+            found = [file.parent / f"{name.replace('.', '/')}.py" for name in dict.fromkeys(names)]
+            places += [place for place in found if place not in places and is_file(place)]
+            del places[MODULES + 1 :]
+        at += 1
 
 
 def _tree(file: Path) -> ast.Module | None:

@@ -22,7 +22,7 @@ from forescale.frameworks.recipes.reader import read_recipe
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.shell import Devices, Launch, Script, Use, devices_of, follow, is_unset, launch_of
 from forescale.frameworks.trainers.accelerated import accelerated, content_of, plain, required_file
-from forescale.frameworks.trainers.facts import of_one_process, without_facts
+from forescale.frameworks.trainers.facts import CONFIGURATION, of_one_process, without_facts
 from forescale.frameworks.trainers.megatron import flags_of, read_megatron
 from forescale.frameworks.trainers.performance import long_options, read_performance
 from forescale.frameworks.trainers.precision import compute_of
@@ -240,7 +240,12 @@ class LaunchReader(Signed):
             return replace(recipe, format=self.name, notes=(*_origin(devices, options), *recipe.notes))
         content = {**(table or ({} if file is None else content_of(file))), **values}
         program = _own_program(words, at) if form == "trainer" else words[at - 1]
-        start = Start(launch=accelerated(launch, path, outer, shell.files), devices=devices, program=program)
+        start = Start(
+            launch=accelerated(launch, path, outer, shell.files),
+            devices=devices,
+            program=program,
+            has_engine="deepspeed" in launch.kinds,
+        )
         parsed = self.trained(content, form, path, options, start)
         if why := _alone(form, devices, visible):
             parsed = of_one_process(parsed, path, options.num_devices, why)
@@ -265,6 +270,8 @@ class LaunchReader(Signed):
         parsed = self.programmed(file if own else None, given, options, start.launch, start.devices)
         if parsed is None:
             parsed = _outlined(content, added, form, path, options, start, program)
+            if start.has_engine and own and not facts and parsed.framework == "transformers":
+                facts = [CONFIGURATION._replace(reason=f"deepspeed starts {own}, and no argument names it")]
         return without_facts(parsed, facts) if facts else parsed
 
     def _followed(
@@ -367,7 +374,14 @@ def _outlined(
         warnings.append(
             f"{own} calls {called} under a condition, taken as not met (--lora-rank, --recompute)"
         )
+    told = next(((name, value) for name, value in content.items() if value in PREFERRING), None)
+    if told is not None and own and not {"stage", "rl", "rlhf_type"} & content.keys():
+        warnings.append(f"{told[0]}: {told[1]} is projected as examples of one sequence and no other model")
     return replace(parsed, notes=(*notes, *parsed.notes), warnings=(*parsed.warnings, *warnings))
+
+
+PREFERRING: Final = (*PAIRED, "kto", "ppo", "grpo", "rlhf")
+"""Values of a program's own arguments that name a training of more than one sequence or model."""
 
 
 def _closed(values: Mapping[str, Any]) -> dict[str, Any]:

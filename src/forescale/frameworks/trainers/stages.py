@@ -65,6 +65,11 @@ def lay_stage(settings: Settings, form: str, workload: dict[str, Any]) -> None:
         settings.warnings.append("gkd: the teacher's weights and forward pass are not in the figures")
     if stage == "ppo":
         settings.warnings.append("ppo: the reward and value models are not in the figures")
+    if stage == "grpo" and form == "trainer" and "beta" not in settings:
+        settings.warnings.append(
+            "beta is not given: GRPO has no reference model since TRL 0.18, earlier releases keep a copy of the model "
+            "(--set workload.reference=copy)"
+        )
     if stage not in REFERENCED and not (stage in SAMPLED and _punishes(settings, form)):
         return
     if settings.flag("precompute_ref_log_probs") or settings.flag("reference_free"):

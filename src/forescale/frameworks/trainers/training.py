@@ -187,6 +187,8 @@ def _sharding(run: Training, options: Options, model: Model | None) -> ParsedFil
         fields |= {"dp_replicate": replicas, "dp_shard": max(1, dp // replicas)}
         return replace(run.launch, layout_fields=fields, framework=_record(run.launch.framework))
     named = settings.get("deepspeed_config") or settings.get("deepspeed")
+    if isinstance(named, list):
+        named = str(named[0])
     if named is True:
         named = _staged(run)
     if isinstance(named, str | Mapping) and named:
@@ -320,6 +322,9 @@ def _deepspeed(
         whole.setdefault("sequence_parallel_size", cp)
     if (tp := settings.degree("tensor_parallel_size")) > 1:
         whole.setdefault("tensor_parallel", {"autotp_size": tp})
+    kind = compute_of(settings)
+    if kind in ("bf16", "fp16") and kind not in whole and not any(map(_is_on, map(whole.get, ("bf16", "fp16")))):
+        whole[kind] = {"enabled": True}  # as Accelerate does (set_mixed_precision)
     inner = read_config(whole, place, options, _filled(settings, model))
     types = inner.workload_fields["precision"]
     if types["compute"] == "tf32" and "tf32" in settings and not settings.flag("tf32"):
@@ -332,6 +337,11 @@ def _deepspeed(
         used=tuple(f"deepspeed.{key}" for key in inner.used),
         ignored=tuple(f"deepspeed.{key}" for key in inner.ignored),
     )
+
+
+def _is_on(table: object) -> bool:
+    """Whether a table of DeepSpeed is on, whatever the trainer trains in."""
+    return isinstance(table, Mapping) and table.get("enabled") is True
 
 
 def _by_name(run: Training, name: str) -> tuple[Mapping[str, Any], Path]:
@@ -419,9 +429,10 @@ def _length_of(settings: Settings) -> int | None:
     packed = settings.count("packing_length", least=1) if settings.flag("packing") else None
     length = packed or settings.count("max_length", least=1)
     prompt, sampled = (settings.count(key) for key in ("max_prompt_length", "max_completion_length"))
-    if stage_of(settings) in SAMPLED and sampled:
-        return (prompt or length or 512) + sampled
-    return length
+    if stage_of(settings) not in SAMPLED:
+        return length
+    prompt, sampled = prompt or length or settings.count("usual_prompt"), sampled or settings.count("usual_completion")
+    return prompt + sampled if prompt and sampled else None if sampled else length
 
 
 def _workload(
