@@ -112,7 +112,9 @@ def _trees(file: Path) -> Iterator[ast.Module]:
     while at < len(places):
         if (tree := _tree(places[at])) is not None:
             yield tree
-            names = (node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module)
+            names = (
+                node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module
+            )
             found = [file.parent / f"{name.replace('.', '/')}.py" for name in dict.fromkeys(names)]
             places += [place for place in found if place not in places and is_file(place)]
             del places[MODULES + 1 :]

@@ -50,7 +50,9 @@ RECOMPUTES: Final = re.compile(r"^\s*(?:\w+\.)*config\.gradient_checkpointing\s*
 
 OWN: Final = re.compile(r"lora_|load_in_|use_peft|use_dora|quantization_bit|freeze_|use_bnb")
 """Keys that mean something only to a program that makes adapters or quantised weights of them."""
-FREEZES: Final = re.compile(r"\brequires_grad\s*=\s*False\b|\brequires_grad_\(\s*(?:requires_grad\s*=\s*)?False\b")
+FREEZES: Final = re.compile(
+    r"\brequires_grad\s*=\s*False\b|\brequires_grad_\(\s*(?:requires_grad\s*=\s*)?False\b"
+)
 """Lines that freeze parameters."""
 OTHERS: Final = re.compile(r"(?i)ref|teacher|reward|critic|old_|ema|value_")
 """Names of models that are not trained."""

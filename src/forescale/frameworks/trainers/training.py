@@ -323,7 +323,11 @@ def _deepspeed(
     if (tp := settings.degree("tensor_parallel_size")) > 1:
         whole.setdefault("tensor_parallel", {"autotp_size": tp})
     kind = compute_of(settings)
-    if kind in ("bf16", "fp16") and kind not in whole and not any(map(_is_on, map(whole.get, ("bf16", "fp16")))):
+    if (
+        kind in ("bf16", "fp16")
+        and kind not in whole
+        and not any(map(_is_on, map(whole.get, ("bf16", "fp16"))))
+    ):
         whole[kind] = {"enabled": True}  # as Accelerate does (set_mixed_precision)
     inner = read_config(whole, place, options, _filled(settings, model))
     types = inner.workload_fields["precision"]
@@ -431,7 +435,10 @@ def _length_of(settings: Settings) -> int | None:
     prompt, sampled = (settings.count(key) for key in ("max_prompt_length", "max_completion_length"))
     if stage_of(settings) not in SAMPLED:
         return length
-    prompt, sampled = prompt or length or settings.count("usual_prompt"), sampled or settings.count("usual_completion")
+    prompt, sampled = (
+        prompt or length or settings.count("usual_prompt"),
+        sampled or settings.count("usual_completion"),
+    )
     return prompt + sampled if prompt and sampled else None if sampled else length
 
 

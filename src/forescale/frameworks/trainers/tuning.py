@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from forescale.frameworks.adapters import PLACES, WHOLE, lora_words, parts_of, targets_of
+from forescale.frameworks.settings import Settings
 from forescale.frameworks.trainers.precision import frozen_type
 from forescale.frameworks.trainers.run import Training, assume
 from forescale.spec.model import Model
@@ -59,6 +61,13 @@ def _adapters(run: Training, model: Model | None) -> dict[str, Any]:
             f"{settings.spell('use_dora')} is projected as LoRA: norms of whole weights are not modelled"
         )
     run.warnings.extend(_open_of(run, model, named=bool(names)))
+    if model is not None and (absent := _absent(settings, model.name, last)):
+        left = [name for name, end in zip(names, last, strict=True) if end not in absent]
+        run.warnings.append(
+            f"{', '.join(absent)}: {model.name} has qkv_proj and gate_up_proj, so that PEFT finds no such modules; "
+            f"adapters are projected at {'+'.join(left) or 'none of them'}"
+        )
+        names, last = tuple(left), [end for end in last if end not in absent]
     recurrent = model is None or any(attention.recurrent for attention in model.attentions)
     last = [end if recurrent or end != "out_proj" else "o_proj" for end in last]
     names = tuple(
@@ -85,6 +94,16 @@ def _adapters(run: Training, model: Model | None) -> dict[str, Any]:
         dropout=0.05 if dropout is None else dropout,
         whole=parts_of([name for name in modules if name in WHOLE], settings.refuse),
     )
+
+
+def _absent(settings: Settings, model: str, targets: Sequence[str]) -> tuple[str, ...]:
+    """Return the targets that a model with fused projections does not have; unsloth's copies have them apart."""
+    if re.match(r"phi-[34](?!.*moe)", model) is None or str(settings.raw("model_name_or_path")).startswith(
+        "unsloth/"
+    ):
+        return ()
+    absent = [name for name in targets if name in ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")]
+    return tuple(absent) if len(absent) < len(targets) else ()
 
 
 def _open_of(run: Training, model: Model | None, *, named: bool) -> Iterator[str]:
