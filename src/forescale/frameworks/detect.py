@@ -156,8 +156,8 @@ SCRIPT: Final = Signature(
     name="launch",
     all=(
         r"\A#![^\n]*sh\b",
-        rf"{_COMMAND}\b(?:torchrun|deepspeed|accelerate|srun|mpirun|mpiexec|bash|sbatch)\b",
-        rf"{_COMMAND}\.(?:py|sh|slurm|sbatch)\b",
+        rf"{_COMMAND}\b(?:torchrun|deepspeed|accelerate|srun|mpirun|mpiexec|bash|sbatch|python3?)\b",
+        rf"{_COMMAND}(?:\.(?:py|sh|slurm|sbatch)\b| -m \w)",
     ),
 )
 """A script that launches something, where neither its own text nor that of a script which it starts says what."""

@@ -321,12 +321,28 @@ class LaunchReader(Signed):
 
     def started(
         self,
-        commands: Sequence[Sequence[str]],  # noqa: ARG002  (of readers that follow other programs)
+        commands: Sequence[Sequence[str]],
         path: Path,
-        options: Options,  # noqa: ARG002
+        options: Options,  # noqa: ARG002  (of readers that follow other programs)
     ) -> ParsedFile:
         """Return what a program that is no trainer by its name says."""
-        raise ReaderError(path, wording.wrong_format("a command that trains", "it starts no known trainer"))
+        programs = dict.fromkeys(name for words in commands if (name := _unknown_program(words)))
+        if not programs:
+            raise ReaderError(path, wording.wrong_format("a command that trains", "it starts no known trainer"))
+        starts = f"it starts {wording.listed(list(programs)[:2], 'and')}, which is not a known trainer"
+        fix = "give the file that it reads its settings from, or a model with --seq-len, --global-batch-size and so on"
+        raise ReaderError(path, wording.wrong_format("a command that trains", starts, fix))
+
+
+def _unknown_program(words: Sequence[str]) -> str:
+    """Return the program of a command that has options: a file or a module of Python, or the command itself."""
+    if not any(word.startswith("--") for word in words):
+        return ""
+    for before, word in pairwise(["", *words]):
+        if before == "-m" or word.endswith(".py"):
+            return word
+    first = next((word for word in words if word not in ("exec", "nohup", "env", "time") and "=" not in word), "")
+    return "" if first.startswith("-") else first.rpartition("/")[2]
 
 
 def _runs(shell: Script, *, own: bool = False) -> list[Run]:
