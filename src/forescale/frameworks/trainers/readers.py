@@ -28,8 +28,9 @@ from forescale.frameworks.trainers.performance import long_options, read_perform
 from forescale.frameworks.trainers.precision import compute_of
 from forescale.frameworks.trainers.program import Program, lay_sharding, made_type, read_program, with_changes
 from forescale.frameworks.trainers.record import Record, classified, record_of
+from forescale.frameworks.trainers.release import open_release
 from forescale.frameworks.trainers.run import MICRO, STEPS, Start, Training, neighbour_of
-from forescale.frameworks.trainers.stages import PAIRED, stage_of
+from forescale.frameworks.trainers.stages import PAIRED, SAMPLED, is_paired, stage_of
 from forescale.frameworks.trainers.training import read_training
 from forescale.frameworks.trainers.written import table_of, with_tables
 from forescale.limits import whole_of
@@ -54,7 +55,7 @@ def read_mapping(
     `program` is one of a person's own, whose defaults are not known.
     """
     record = record_of(form)
-    content = _first_form(content)
+    content = _first_form(_unfolded(content))
     flags = flags_of(content)
     others = {key: value for key, value in content.items() if key not in flags}
     if flags:
@@ -74,6 +75,12 @@ def read_mapping(
         program=program,
         over=options.over,
     )
+    if form == "trainer" and not program and not flags:
+        run.warnings.extend(open_release(keys.settings, samples=stage_of(keys.settings) in SAMPLED))
+    if form == "llamafactory" and not {"cutoff_len", "max_length"} & content.keys():
+        run.warnings.append(
+            "cutoff_len is not given: 2,048 tokens, which were 1,024 until LLaMA-Factory 0.9.0 (--seq-len)"
+        )
     for note in _origin(devices, options):
         keys.settings.note(note)
     parsed = read_megatron(run, content, options) if flags else read_training(run, options)
@@ -102,7 +109,7 @@ def _remedies(record: Record, run: Training) -> Mapping[str, Mapping[str, Any]]:
 
     Keys of FSDP give way to those of the file that shards the states: DeepSpeed's configuration, or accelerate's.
     """
-    paired = stage_of(run.settings) in PAIRED
+    paired = is_paired(run.settings)
     micro = {
         key: "{half}" if paired and value == "{value}" else value
         for key, value in record.remedies["micro_batch_size"].items()
@@ -115,6 +122,22 @@ def _remedies(record: Record, run: Training) -> Mapping[str, Mapping[str, Any]]:
         engine = "accelerate-fsdp"
     own = {kind: keys for kind, keys in kept.items() if "fsdp" not in keys}
     return {**packaged("trainers", "engines")[engine], **own}
+
+
+def _unfolded(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return TRL's keys with those of `model_init_kwargs`, which `from_pretrained` takes."""
+    inside = content.get("model_init_kwargs")
+    if not isinstance(inside, Mapping):
+        return content
+    others = {key: value for key, value in content.items() if key != "model_init_kwargs"}
+    return {
+        **{
+            key: value
+            for key, value in inside.items()
+            if key in ("dtype", "torch_dtype", "attn_implementation")
+        },
+        **others,
+    }
 
 
 def _first_form(content: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -328,7 +351,9 @@ class LaunchReader(Signed):
         """Return what a program that is no trainer by its name says."""
         programs = dict.fromkeys(name for words in commands if (name := _unknown_program(words)))
         if not programs:
-            raise ReaderError(path, wording.wrong_format("a command that trains", "it starts no known trainer"))
+            raise ReaderError(
+                path, wording.wrong_format("a command that trains", "it starts no known trainer")
+            )
         starts = f"it starts {wording.listed(list(programs)[:2], 'and')}, which is not a known trainer"
         fix = "give the file that it reads its settings from, or a model with --seq-len, --global-batch-size and so on"
         raise ReaderError(path, wording.wrong_format("a command that trains", starts, fix))
@@ -341,7 +366,9 @@ def _unknown_program(words: Sequence[str]) -> str:
     for before, word in pairwise(["", *words]):
         if before == "-m" or word.endswith(".py"):
             return word
-    first = next((word for word in words if word not in ("exec", "nohup", "env", "time") and "=" not in word), "")
+    first = next(
+        (word for word in words if word not in ("exec", "nohup", "env", "time") and "=" not in word), ""
+    )
     return "" if first.startswith("-") else first.rpartition("/")[2]
 
 

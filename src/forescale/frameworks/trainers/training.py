@@ -34,7 +34,7 @@ from forescale.frameworks.trainers.run import (
     neighbour_of,
     required,
 )
-from forescale.frameworks.trainers.stages import PAIRED, SAMPLED, lay_stage, stage_of
+from forescale.frameworks.trainers.stages import SAMPLED, is_paired, lay_stage, stage_of
 from forescale.frameworks.trainers.tuning import trainable_of
 from forescale.spec.layout import Layout, Offload
 from forescale.spec.model import Model
@@ -53,9 +53,9 @@ def read_training(run: Training, options: Options) -> ParsedFile:
     devices = options.num_devices or launched or _degrees(settings)
     if devices is None:
         run.missing.append(DEVICES)
-    _lay_batch(settings, devices)
+    _lay_batch(run, devices)
     base = _sharding(run, replace(options, num_devices=devices), model)
-    pairs, micro = 2 if stage_of(settings) in PAIRED else 1, settings.size(MICRO, 8)
+    pairs, micro = 2 if is_paired(settings) else 1, settings.size(MICRO, 8)
     batch = micro * settings.size(STEPS, 1) * _dp(base)
     if (options.over.get("images") or {}).get("count") == 0:
         settings.set("image_max_pixels", 0)
@@ -101,8 +101,14 @@ def _lay_sharded(settings: Settings, layout: dict[str, Any], workload: dict[str,
         )
 
 
-def _lay_batch(settings: Settings, devices: int | None) -> None:
-    """Set the accumulation of a program that takes the sequences of a step, of each rank or, as OpenRLHF, of all."""
+def _lay_batch(run: Training, devices: int | None) -> None:
+    """Set the accumulation of a program that takes the sequences of a step, of each rank or, as OpenRLHF, of all.
+
+    ms-swift accumulates at least 16 sequences a step where nothing is given, except those that it samples.
+    """
+    settings = run.settings
+    if run.form == "swift" and STEPS not in settings and stage_of(settings) != "grpo":
+        settings.set(STEPS, max(1, -(-16 // (settings.size(MICRO, 1) * (devices or 1)))))
     if (local := settings.count("batch_size", least=1)) and STEPS not in settings:
         settings.set(STEPS, max(1, local // settings.size(MICRO, 1)))
     if re.search(r"split_batches\W+true", str(settings.get("accelerator_config")).lower()):
