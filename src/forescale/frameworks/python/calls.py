@@ -62,6 +62,10 @@ class Caller:
             [None if word.arg is None else ast.Constant(word.arg) for word in node.keywords],
             [word.value for word in node.keywords],
         )
+        unpacked = (word.value for word in node.keywords if word.arg is None)
+        self.open = next(
+            (text_of(value) for value in unpacked if not isinstance(frame.value(value), dict)), ""
+        )
         self.places = dict.fromkeys(self.words, self.place)
         self.places |= {word.arg: frame.module.place(word.value) for word in node.keywords if word.arg}
 
@@ -69,7 +73,7 @@ class Caller:
         """Return what the call makes."""
         func = self.node.func
         owner = self.frame.value(func.value if isinstance(func, ast.Attribute) else func)
-        question = Call(self.name, self.place, self.args, dict(self.words), dict(self.places))
+        question = Call(self.name, self.place, self.args, dict(self.words), dict(self.places), open=self.open)
         made = self.world.hooks.call(question, owner)
         if made is not MISSING:
             return made

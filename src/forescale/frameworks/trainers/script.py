@@ -213,7 +213,7 @@ def read_script(
     parsed = read_mapping(
         content, "trainer", path, options, lines={}, launch=launch, devices=devices, program=program
     )
-    if not any(content.get(key) for key in ("use_peft", "lora_r", "adapter")):
+    if not any(content.get(key) for key in ("use_peft", "lora_r")):
         older += _frozen(text)
     warnings = [*older, *([f"only running the script shows {'; '.join(others)}"] if others else [])]
     parsed = replace(parsed, format=ScriptReader.name, warnings=(*parsed.warnings, *warnings))
@@ -232,6 +232,8 @@ def _content(calls: list[Call], given: Mapping[str, Any]) -> tuple[dict[str, Any
                 continue
             once |= {row["name"]} if row.get("first") else set()
             unread |= {} if call.known else {call.name: "called under a condition"}
+            if row.get("used") and not _is_taken(call, calls):
+                unread.setdefault(call.name, "made, and taken by nothing that is read")
             content |= row.get("sets", {})
             for name, value in {
                 **dict(zip(row.get("args", ()), call.args, strict=False)),
@@ -245,6 +247,9 @@ def _content(calls: list[Call], given: Mapping[str, Any]) -> tuple[dict[str, Any
                     unread[key] = text
                 else:
                     content[key] = _shown(value)
+            if call.open and "*" in row["keys"]:
+                unread |= {key: f"in {call.open}" for key in OPEN if key not in content}
+                unread["what else it is given"] = f"in {call.open}"
     if isinstance(named := content.get("model_name_or_path"), str) and named.endswith("-bnb-4bit"):
         content |= {
             "model_name_or_path": re.sub(r"(?:-unsloth)?-bnb-4bit$", "", named),
@@ -255,6 +260,20 @@ def _content(calls: list[Call], given: Mapping[str, Any]) -> tuple[dict[str, Any
     if content.pop("full_finetuning", False):
         content |= {"load_in_4bit": False}
     return content, unread
+
+
+def _is_taken(made: Call, calls: Sequence[Call]) -> bool:
+    """Whether another call is given a configuration, or a list or table of it."""
+
+    def holds(value: object) -> bool:
+        if isinstance(value, Call):
+            return value.fields is made.fields
+        inside = (
+            value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+        )
+        return any(map(holds, inside))
+
+    return any(holds(value) for call in calls for value in (*call.args, *call.fields.values()))
 
 
 def _fields_of(call: Call, given: Mapping[str, Any]) -> Mapping[str, Any]:

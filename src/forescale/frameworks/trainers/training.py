@@ -115,6 +115,10 @@ def _lay_batch(run: Training, devices: int | None) -> None:
         split = max(1, settings.size(MICRO, 8) // (devices or 1))
         settings.note(f"split_batches: the {settings.size(MICRO, 8)} sequences are those of all ranks")
         settings.set(MICRO, split)
+    if settings.flag("auto_find_batch_size"):
+        run.warnings.append(
+            "auto_find_batch_size: the batch of a device is halved where memory runs out; it is projected whole"
+        )
     whole = settings.count("train_batch_size", least=1)
     if whole is None:
         return

@@ -33,6 +33,8 @@ def trainable_of(run: Training, model: Model | None) -> dict[str, Any]:
         return _adapters(run, model)
     if kind not in ("full", ""):
         run.warnings.append(f"{settings.spell('adapter')}: {kind} is projected as training of all parameters")
+    if run.form == "axolotl" and (key := next(filter(settings.flag, ("load_in_4bit", "load_in_8bit")), "")):
+        run.warnings.append(f"{settings.spell(key)}: no adapter is named; weights are projected in 16 bits")
     parts = [part for key, names in FREEZES.items() if settings.flag(key) for part in names]
     return {"frozen": tuple(parts)} if parts and model is not None and model.vision is not None else {}
 
@@ -109,6 +111,8 @@ def _absent(settings: Settings, model: str, targets: Sequence[str]) -> tuple[str
 def _open_of(run: Training, model: Model | None, *, named: bool) -> Iterator[str]:
     """Yield the warnings of adapters outside the language model, and of what TrainingArguments leave open."""
     settings = run.settings
+    if run.form == "axolotl" and not named:
+        yield "neither lora_target_modules nor lora_target_linear is given; adapters at all linear layers are assumed"
     if run.form == "trainer" and "use_peft" not in settings and not run.program:
         if not named:
             yield (
