@@ -315,3 +315,15 @@ def test_lines_and_columns(command, said):
 def test_what_is_not_followed_is_one_word(command):
     script = follow(f"X=$({command})\nsay $X", {}, "run.sh", {"c.yaml": "name: a\n"}.get)
     assert script.commands[-1] == ["say", "${X}"]
+
+
+def test_arguments_from_a_place_on_and_devices_of_each_command():
+    script = follow(
+        'N=2\nsay "${@:2}" end\nexport CUDA_VISIBLE_DEVICES=0,1\nsay\nCUDA_VISIBLE_DEVICES=3 say',
+        {},
+        "run.sh",
+        arguments=["a", "b"],
+    )
+    assert script.commands[0] == ["say", "b", "end"]
+    assert [item["CUDA_VISIBLE_DEVICES"] for item in script.environments] == ["", "0,1", "3"]
+    assert follow('say "${@:2}" end', {}, "run.sh").commands == [["say", "end"]]

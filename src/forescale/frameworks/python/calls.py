@@ -15,6 +15,8 @@ COPIES: Final = ("copy.deepcopy", "copy.copy", "deepcopy", "copy")
 PARTIALS: Final = ("partial", "functools.partial")
 CASTS: Final = ("cast", "typing.cast")
 REPLACES: Final = ("replace", "dataclasses.replace")
+UNREAD: Final = ("TrainingArguments", "SFTConfig", "DPOConfig", "GRPOConfig", "RewardConfig")
+"""Classes whose fields are not read, and which come before those of a class that builds on one."""
 STARTS: Final = ("pretrain", "finetune", "print")
 """Functions that start a run: what they do with a configuration is no part of it."""
 
@@ -170,10 +172,11 @@ class Caller:
         return scope
 
     def build(self, kind: Class, question: Call | None = None) -> Call:
-        """Return a configuration of a class, with the defaults of its fields; the `question` that made it has them too."""
+        """Return a configuration of a class, with the defaults of its fields, which its `question` has too."""
         kinds: dict[str, None] = {}
         defaults = self.fields_of(kind, kinds)
-        fields = dict(zip(defaults, self.args, strict=False)) | self.words
+        inherits = any(name.endswith(UNREAD) for name in kinds if name != kind.node.name)
+        fields = ({} if inherits else dict(zip(defaults, self.args, strict=False))) | self.words
         usual = {name: value for name, value in defaults.items() if value is not MISSING}
         places = dict.fromkeys(fields, self.place) | self.places
         made = Call(kind.node.name, self.place, self.args, fields, places, usual, tuple(kinds))

@@ -559,7 +559,7 @@ _PRINTED = re.compile(r"\$\([^(].*\)|`.*`", re.DOTALL)
 """What a command prints, which is not known: the variable that takes it is as one that nothing sets."""
 _FOLDER = re.compile(r"\$\{\w+\}/")
 """A folder that is a variable which nothing sets, before the name of a file."""
-_ALL = re.compile(r'"?\$(?:\{\w+\[[@*]\]\}|[@*])"?')
+_ALL = re.compile(r'"?\$(?:\{\w+\[[@*]\]\}|\{[@*]:\d+\}|[@*])"?')
 """All words of an array, or of the script."""
 
 

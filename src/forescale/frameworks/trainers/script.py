@@ -192,10 +192,7 @@ def read_script(
         content[MICRO] = USUAL_BATCH
     if RECOMPUTES.search(read_text(path)):
         content.setdefault("gradient_checkpointing", True)
-    dealt = content.pop("device_map", None) in DEALT and not content.get("unsloth")
-    is_narrow = content.get("load_in_4bit") or content.get("load_in_8bit")
-    if content.pop("kbit_checkpointing", False) and is_narrow and not content.get("unsloth"):
-        content["gradient_checkpointing"] = True
+    dealt = _lay_prepared(content)
     older = lay_release(content, unread, recorder.calls, has_bf16=options.has_bf16)
     devices, program = devices or _devices(content), path.name
     if content.pop("unsloth", False):
@@ -260,6 +257,16 @@ def _content(calls: list[Call], given: Mapping[str, Any]) -> tuple[dict[str, Any
     if content.pop("full_finetuning", False):
         content |= {"load_in_4bit": False}
     return content, unread
+
+
+def _lay_prepared(content: dict[str, Any]) -> bool:
+    """Recompute a model of few bits that is prepared for training; return whether one process deals its layers."""
+    dealt, prepared = content.pop("device_map", None) in DEALT, content.pop("kbit_checkpointing", False)
+    if content.get("unsloth"):
+        return False
+    if prepared and (content.get("load_in_4bit") or content.get("load_in_8bit")):
+        content["gradient_checkpointing"] = True
+    return dealt
 
 
 def _is_taken(made: Call, calls: Sequence[Call]) -> bool:
