@@ -199,3 +199,34 @@ def test_the_program_that_is_not_read_is_named(read, text, name):
     with raises(ReaderError, "wrong_format a command that trains") as caught:
         read(text, "run.sh")
     assert name in str(caught.value)
+
+
+CALLED = """import fire
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+
+
+def load(name):
+    model = AutoModelForCausalLM.from_pretrained(name)
+    model.gradient_checkpointing_enable()
+    return get_peft_model(model, LoraConfig(r=16, target_modules="all-linear"))
+
+
+def train(name="Qwen/Qwen3-8B", batch: int = 4):
+    Trainer(model=load(name), args=TrainingArguments("out", per_device_train_batch_size=batch, bf16=True)).train()
+
+
+fire.Fire(train)
+"""
+
+
+def test_functions_that_train_are_followed_where_nothing_calls_them(read):
+    parsed = read(CALLED, num_devices=2)
+    assert (parsed.model.name, parsed.layout_fields["micro_batch_size"]) == ("qwen3-8b", 4)
+    assert parsed.layout_fields["recompute"] == {"granularity": "full"}
+    assert parsed.workload_fields["trainable"]["lora_rank"] == 16
+
+
+def test_functions_that_nothing_calls_are_warned_of(read):
+    method = "\n\nclass Other:\n    def adapt(self, model):\n        return get_peft_model(model, LoraConfig(r=64))\n"
+    assert warned(read(CALLED + method, num_devices=2), "they call get_peft_model, LoraConfig")

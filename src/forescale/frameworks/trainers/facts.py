@@ -50,11 +50,15 @@ def without_facts(parsed: ParsedFile, facts: Sequence[MissingFact]) -> ParsedFil
 def of_one_process(parsed: ParsedFile, place: Path, given: int | None, why: str) -> ParsedFile:
     """Return what a file says whose one process deals layers to its devices, of which one works at a time.
 
+    `why` tells how; "" where it does not.
+
     Raises
     ------
     ReaderError
         If it is `given` several devices.
     """
+    if not why:
+        return parsed
     if given is not None and given > 1:
         fix = "--devices 1, or one process for each device (torchrun, accelerate launch)"
         raise ReaderError(place, wording.wrong_format("data parallelism", f"{why}; {fix}"))

@@ -22,6 +22,7 @@ from forescale.frameworks.recipes.reader import read_recipe
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.shell import Devices, Launch, Script, Use, devices_of, follow, is_unset, launch_of
 from forescale.frameworks.trainers.accelerated import accelerated, content_of, plain, required_file
+from forescale.frameworks.trainers.devices import alone, environment_of, split_models, visible_devices
 from forescale.frameworks.trainers.facts import CONFIGURATION, of_one_process, without_facts
 from forescale.frameworks.trainers.megatron import flags_of, read_megatron
 from forescale.frameworks.trainers.performance import long_options, read_performance
@@ -33,7 +34,6 @@ from forescale.frameworks.trainers.run import MICRO, STEPS, Start, Training, nei
 from forescale.frameworks.trainers.stages import PAIRED, SAMPLED, is_paired, stage_of
 from forescale.frameworks.trainers.training import read_training
 from forescale.frameworks.trainers.written import table_of, with_tables
-from forescale.limits import whole_of
 from forescale.positions import key_lines
 from forescale.syntax import parse_mapping, parse_yaml
 from forescale.units import counted
@@ -75,12 +75,7 @@ def read_mapping(
         program=program,
         over=options.over,
     )
-    if form == "trainer" and not program and not flags:
-        run.warnings.extend(open_release(keys.settings, samples=stage_of(keys.settings) in SAMPLED))
-    if form == "llamafactory" and not {"cutoff_len", "max_length"} & content.keys():
-        run.warnings.append(
-            "cutoff_len is not given: 2,048 tokens, which were 1,024 until LLaMA-Factory 0.9.0 (--seq-len)"
-        )
+    run.warnings.extend(_open(run, content, is_own=bool(program or flags)))
     for note in _origin(devices, options):
         keys.settings.note(note)
     parsed = read_megatron(run, content, options) if flags else read_training(run, options)
@@ -95,6 +90,17 @@ def read_mapping(
         unknown=(*parsed.unknown, *keys.unknown),
         remedies={} if flags else _remedies(record, run),
     )
+
+
+def _open(run: Training, content: Mapping[str, Any], *, is_own: bool) -> list[str]:
+    """Return the warnings of defaults that differ between releases."""
+    if run.form == "llamafactory" and not {"cutoff_len", "max_length"} & content.keys():
+        return [
+            "cutoff_len is not given: 2,048 tokens, which were 1,024 until LLaMA-Factory 0.9.0 (--seq-len)"
+        ]
+    if run.form != "trainer" or is_own:
+        return []
+    return open_release(run.settings, samples=stage_of(run.settings) in SAMPLED)
 
 
 def _origin(devices: Devices | None, options: Options) -> tuple[str, ...]:
@@ -238,11 +244,8 @@ class LaunchReader(Signed):
                 return replace(parsed, format=self.name)
         form, at, words = runs[0]
         several = (f"it starts {counted(len(runs), 'training')}; the first is read",)[: len(runs) - 1]
-        if form == BRIDGE:
-            parsed = self.overrides(words, at, path, options)
-            return replace(parsed, notes=(*several, *parsed.notes))
-        if form == PERFORMANCE:
-            return read_performance(arguments_of(long_options(words[at:]))[0], path, options)
+        if form in (BRIDGE, PERFORMANCE):
+            return self._bridged(form, words, at, path, options, several)
         launch = launch_of(words[:at] if form != RECIPE else ["torchrun", *words[at:]])
         values, files = arguments_of(words[at:])
         values |= _stage(form, words[at - 1])
@@ -252,8 +255,8 @@ class LaunchReader(Signed):
         values = _closed(values) if form == RECIPE else with_tables(values, shell.files, path)
         table = table_of(shell.files, named, path)
         file = required_file(path, named) if named and table is None else None
-        visible = _environment(shell, words)
-        devices = devices_of(launch, script) or _visible(shell, launch, path, visible, form)
+        visible = environment_of(shell, words)
+        devices = devices_of(launch, script) or visible_devices(shell, launch, path, visible, form)
         count = options.num_devices or (devices.count if devices else None)
         outer = replace(options, num_devices=count, strict=False)
         recipe = None if file is None else _recipe(path, file, more, values, outer)
@@ -263,17 +266,20 @@ class LaunchReader(Signed):
             return replace(recipe, format=self.name, notes=(*_origin(devices, options), *recipe.notes))
         content = {**(table or ({} if file is None else content_of(file))), **values}
         program = _own_program(words, at) if form == "trainer" else words[at - 1]
-        start = Start(
-            launch=accelerated(launch, path, outer, shell.files),
-            devices=devices,
-            program=program,
-            has_engine="deepspeed" in launch.kinds,
-        )
+        start = _start(launch, accelerated(launch, path, outer, shell.files), devices, program)
         parsed = self.trained(content, form, path, options, start)
-        if why := _alone(form, devices, visible):
-            parsed = of_one_process(parsed, path, options.num_devices, why)
-        warnings = (*parsed.warnings, *_split_models(visible))
+        parsed = of_one_process(parsed, path, options.num_devices, alone(form, devices, visible))
+        warnings = (*parsed.warnings, *split_models(visible))
         return replace(parsed, format=self.name, warnings=warnings, notes=(*several, *parsed.notes))
+
+    def _bridged(
+        self, form: str, words: list[str], at: int, path: Path, options: Options, several: tuple[str, ...]
+    ) -> ParsedFile:
+        """Return what a command of Megatron-Bridge says."""
+        if form == PERFORMANCE:
+            return read_performance(arguments_of(long_options(words[at:]))[0], path, options)
+        parsed = self.overrides(words, at, path, options)
+        return replace(parsed, notes=(*several, *parsed.notes))
 
     def trained(
         self, values: Mapping[str, Any], form: str, path: Path, options: Options, start: Start
@@ -357,6 +363,12 @@ class LaunchReader(Signed):
         starts = f"it starts {wording.listed(list(programs)[:2], 'and')}, which is not a known trainer"
         fix = "give the file that it reads its settings from, or a model with --seq-len, --global-batch-size and so on"
         raise ReaderError(path, wording.wrong_format("a command that trains", starts, fix))
+
+
+def _start(launch: Launch, sharded: ParsedFile | None, devices: Devices | None, program: str) -> Start:
+    """Return what starts a program."""
+    has_engine = "deepspeed" in launch.kinds
+    return Start(launch=sharded, devices=devices, program=program, has_engine=has_engine)
 
 
 def _unknown_program(words: Sequence[str]) -> str:
@@ -585,60 +597,3 @@ def _in_folder(words: Sequence[str], files: Sequence[str]) -> list[str]:
     """Return the names of configurations in the folder that GPT-NeoX's launcher takes for them."""
     folder = next((after for before, after in pairwise(words) if before in ("-d", "--conf_dir")), "")
     return [f"{folder}/{name}" if folder and "/" not in name else name for name in files]
-
-
-def _environment(shell: Script, words: Sequence[str]) -> Mapping[str, str]:
-    """Return the variables that count the devices of a command."""
-    at = next((at for at, command in enumerate(shell.commands) if command is words), None)
-    return {} if at is None else {name: value for name, value in shell.environments[at].items() if value}
-
-
-def _alone(form: str, devices: Devices | None, variables: Mapping[str, str]) -> str:
-    """Return why ms-swift starts one process alone on several visible devices; "" where it does not."""
-    visible = variables.get("CUDA_VISIBLE_DEVICES", "").count(",") + 1
-    if form != "swift" or devices is not None or visible == 1 or "NPROC_PER_NODE" in variables:
-        return ""
-    return (
-        f"NPROC_PER_NODE is not set: one process deals the layers to {visible} visible devices (device_map), "
-        "of which one works at a time"
-    )
-
-
-def _split_models(variables: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the warning of processes that see more devices than one each, over which ms-swift splits the model."""
-    visible = variables.get("CUDA_VISIBLE_DEVICES", "").count(",") + 1
-    processes = whole_of(variables.get("NPROC_PER_NODE", "")) or visible
-    if visible <= processes:
-        return ()
-    return (
-        f"NPROC_PER_NODE={processes} on {visible} visible devices: each process splits the model over its devices "
-        "(device_map), which is not modelled",
-    )
-
-
-def _visible(
-    shell: Script, launch: Launch, path: Path, variables: Mapping[str, str], form: str
-) -> Devices | None:
-    """Return the devices of NPROC_PER_NODE and NNODES, or of CUDA_VISIBLE_DEVICES; None where others decide them.
-
-    An open number of nodes does, and the `num_processes` of Accelerate's file, which start whatever is visible.
-    """
-    if "--nnodes" in launch.options and launch.count("--nnodes") is None:
-        return None
-    config = launch.options.get("--config-file")
-    if config and "accelerate" in launch.kinds:
-        table = table_of(shell.files, config, path) or content_of(required_file(path, config))
-        if table.get("num_processes"):
-            return None
-
-    def number(name: str) -> int | None:
-        return whole_of(variables.get(name, ""))
-
-    per_node, nodes = number("NPROC_PER_NODE"), number("NNODES")
-    if per_node:
-        parts = [f"NPROC_PER_NODE={per_node}", *([f"NNODES={nodes}"] if nodes else [])]
-        return Devices(per_node * (nodes or 1), tuple(parts))
-    visible = variables.get("CUDA_VISIBLE_DEVICES", variables.get("ASCEND_RT_VISIBLE_DEVICES", ""))
-    if re.fullmatch(r"\d+(?:,\d+)*", visible) and (form != "swift" or "," not in visible):
-        return Devices(visible.count(",") + 1, (f"CUDA_VISIBLE_DEVICES={visible}",))
-    return None

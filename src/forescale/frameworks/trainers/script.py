@@ -5,6 +5,7 @@ The script is followed as syntax (`frameworks/python`) and never run. `calls.jso
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -18,7 +19,7 @@ from forescale.errors import ReaderError
 from forescale.files import read_text
 from forescale.frameworks.detect import Signed, detect
 from forescale.frameworks.megatron.model import MICRO_BATCH
-from forescale.frameworks.python.module import World
+from forescale.frameworks.python.module import Module, World, source_of
 from forescale.frameworks.python.run import Frame
 from forescale.frameworks.python.values import MISSING, Call, Opaque, Stopped
 from forescale.frameworks.reading import Options, ParsedFile, packaged
@@ -48,6 +49,11 @@ RECOMPUTES: Final = re.compile(r"^\s*(?:\w+\.)*config\.gradient_checkpointing\s*
 """A model's configuration that turns recomputation on."""
 
 
+COUNTS: Final = re.compile(
+    r"(?:^|\.)(?:Lora|BitsAndBytes)Config$|get_peft_model$|gradient_checkpointing_enable$|kbit_training$|"
+    + MAKES.pattern
+)
+"""Calls that a projection follows from."""
 OWN: Final = re.compile(r"lora_|load_in_|use_peft|use_dora|quantization_bit|freeze_|use_bnb")
 """Keys that mean something only to a program that makes adapters or quantised weights of them."""
 FREEZES: Final = re.compile(
@@ -77,6 +83,8 @@ class Recorder:
         self.answers = {**FACTS["answers"], **dict.fromkeys(FACTS["bf16"], has_bf16)}
         self.world: World | None = None
         self.calls: list[Call] = []
+        self.missed: list[str] = []
+        """Calls that count, in functions that nothing calls."""
         self.arguments = Arguments(given or {}, packaged("deepspeed", "trainer")["keys"])
 
     def call(self, call: Call, owner: object) -> Any:  # noqa: ANN401
@@ -94,14 +102,46 @@ class Recorder:
 
 
 def follow_script(path: Path, recorder: Recorder, options: Options) -> Frame:
-    """Follow a script, so that `recorder` has its calls; what it raises on its data ends one statement alone."""
+    """Follow a script, so that `recorder` has its calls; what it raises on its data ends one statement alone.
+
+    Where nothing that is followed trains, as with `fire.Fire(train)`, functions that train are called as they are.
+    """
     recorder.world = World(recorder, Frame, options.folders)
     module = recorder.world.module(path)
     frame = Frame(module, {"__name__": "__main__"})
     for line in module.tree.body:
         with suppress(Stopped):
             frame.body([line])
+    if not any(_makes(name) for call in recorder.calls for name in (call.name, *call.kinds)):
+        for node in list(module.functions.values()):
+            if any(map(_makes, _called(node))):
+                with suppress(Stopped):
+                    frame.value(ast.copy_location(ast.Call(ast.Name(node.name, ast.Load()), [], []), node))
+    recorder.missed = _missed(module, recorder.calls)
     return frame
+
+
+def _makes(name: str) -> bool:
+    return MAKES.search(name) is not None or name.rpartition(".")[2] in ("Trainer", "SFTTrainer")
+
+
+def _called(node: ast.AST) -> list[str]:
+    """Return the dotted names that lines call."""
+    return [source_of(inner.func) for inner in ast.walk(node) if isinstance(inner, ast.Call)]
+
+
+def _missed(module: Module, calls: Sequence[Call]) -> list[str]:
+    """Return calls that count in functions and methods that nothing which is followed calls."""
+    lines = {
+        int(call.place.rpartition(" ")[2]) for call in calls if call.place.startswith(f"{module.path}, ")
+    }
+    missed = list[str]()
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.FunctionDef) and lines.isdisjoint(
+            range(node.lineno, (node.end_lineno or 0) + 1)
+        ):
+            missed += [name.rpartition(".")[2] for name in _called(node) if COUNTS.search(name)]
+    return list(dict.fromkeys(missed))
 
 
 class ScriptReader(Signed):
@@ -179,19 +219,8 @@ def read_script(
         MAKES.search(name) for call in recorder.calls for name in (call.name, *call.kinds)
     ):
         raise ReaderError(path, wording.wrong_format("a script that trains", "it makes no TrainingArguments"))
-    content, unread = _content(recorder.calls, recorder.arguments.given)
     text = _text_of(recorder)
-    content = _with_arguments(content, recorder.arguments, text)
-    unread = {key: text for key, text in unread.items() if key not in recorder.arguments.given}
-    if content.get("unsloth") and not options.has_bf16:
-        content |= {"bf16": False, "fp16": True}
-    if MICRO not in content and MICRO not in unread and any("Parser" in call.name for call in recorder.calls):
-        if not given:
-            fix = "it takes its arguments from the command line; give the command or script that starts it"
-            raise ReaderError(path, wording.wrong_format("a script with its settings", fix))
-        content[MICRO] = USUAL_BATCH
-    if RECOMPUTES.search(read_text(path)):
-        content.setdefault("gradient_checkpointing", True)
+    content, unread = _settings(path, recorder, options, text)
     dealt = _lay_prepared(content)
     older = lay_release(content, unread, recorder.calls, has_bf16=options.has_bf16)
     devices, program = devices or _devices(content), path.name
@@ -210,13 +239,41 @@ def read_script(
     parsed = read_mapping(
         content, "trainer", path, options, lines={}, launch=launch, devices=devices, program=program
     )
-    if not any(content.get(key) for key in ("use_peft", "lora_r")):
-        older += _frozen(text)
+    older += _frozen(text) if not any(content.get(key) for key in ("use_peft", "lora_r")) else []
+    if recorder.missed:
+        older.append(f"functions that nothing calls are not read: they call {', '.join(recorder.missed)}")
     warnings = [*older, *([f"only running the script shows {'; '.join(others)}"] if others else [])]
     parsed = replace(parsed, format=ScriptReader.name, warnings=(*parsed.warnings, *warnings))
-    if dealt and launch is None and (devices is None or devices.count == 1):
-        parsed = of_one_process(parsed, path, options.num_devices, ALONE)
+    is_alone = dealt and launch is None and (devices is None or devices.count == 1)
+    parsed = of_one_process(parsed, path, options.num_devices, ALONE if is_alone else "")
     return without_facts(parsed, facts)
+
+
+def _settings(
+    path: Path, recorder: Recorder, options: Options, text: str
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return what calls and arguments set, by the keys of TrainingArguments, and what only running shows.
+
+    Raises
+    ------
+    ReaderError
+        If the script takes its settings from a command that is not there.
+    """
+    given = recorder.arguments.given
+    content, unread = _content(recorder.calls, given)
+    content = _with_arguments(content, recorder.arguments, text)
+    unread = {key: shown for key, shown in unread.items() if key not in given}
+    if content.get("unsloth") and not options.has_bf16:
+        content |= {"bf16": False, "fp16": True}
+    if MICRO not in content and MICRO not in unread and any("Parser" in call.name for call in recorder.calls):
+        if not given:
+            fix = "it takes its arguments from the command line; give the command or script that starts it"
+            raise ReaderError(path, wording.wrong_format("a script with its settings", fix))
+        content[MICRO] = USUAL_BATCH
+    if RECOMPUTES.search(read_text(path)):
+        content.setdefault("gradient_checkpointing", True)
+    unread.pop("device_map", None)
+    return content, unread
 
 
 def _content(calls: list[Call], given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:

@@ -59,17 +59,10 @@ def _adapters(run: Training, model: Model | None) -> dict[str, Any]:
     if other:
         run.warnings.append(f"adapters at {', '.join(other)} are not modelled")
     if settings.flag("use_dora"):
-        run.warnings.append(
-            f"{settings.spell('use_dora')} is projected as LoRA: norms of whole weights are not modelled"
-        )
+        text = "is projected as LoRA: norms of whole weights are not modelled"
+        run.warnings.append(f"{settings.spell('use_dora')} {text}")
     run.warnings.extend(_open_of(run, model, named=bool(names)))
-    if model is not None and (absent := _absent(settings, model.name, last)):
-        left = [name for name, end in zip(names, last, strict=True) if end not in absent]
-        run.warnings.append(
-            f"{', '.join(absent)}: {model.name} has qkv_proj and gate_up_proj, so that PEFT finds no such modules; "
-            f"adapters are projected at {'+'.join(left) or 'none of them'}"
-        )
-        names, last = tuple(left), [end for end in last if end not in absent]
+    names, last = _present(run, model, names, last)
     recurrent = model is None or any(attention.recurrent for attention in model.attentions)
     last = [end if recurrent or end != "out_proj" else "o_proj" for end in last]
     names = tuple(
@@ -80,13 +73,7 @@ def _adapters(run: Training, model: Model | None) -> dict[str, Any]:
         for name, end in zip(names, last, strict=True)
         if end in PLACES and not set(FUSED.get(end, ())) & set(last)  # type: ignore[call-overload]
     ]
-    usual = (
-        ("all-linear",)
-        if names
-        else ("q_proj", "v_proj")
-        if run.form in ("trainer", "trl")
-        else ("all-linear",)
-    )
+    usual = ("q_proj", "v_proj") if not names and run.form in ("trainer", "trl") else ("all-linear",)
     targets = targets_of(known or usual, settings.refuse)
     assume(run, "lora_r", "lora_rank", "LoRA of rank 16 (--lora-rank)")
     assume(run, "lora_target_modules", "lora_targets", f"adapters at {'+'.join(targets)} (--lora-targets)")
@@ -96,6 +83,21 @@ def _adapters(run: Training, model: Model | None) -> dict[str, Any]:
         dropout=0.05 if dropout is None else dropout,
         whole=parts_of([name for name in modules if name in WHOLE], settings.refuse),
     )
+
+
+def _present(
+    run: Training, model: Model | None, names: tuple[str, ...], last: list[str]
+) -> tuple[tuple[str, ...], list[str]]:
+    """Return the targets, and their last parts, that a model has; the others are warned of."""
+    absent = _absent(run.settings, model.name, last) if model is not None else ()
+    if model is None or not absent:
+        return names, last
+    left = [(name, end) for name, end in zip(names, last, strict=True) if end not in absent]
+    run.warnings.append(
+        f"{', '.join(absent)}: {model.name} has qkv_proj and gate_up_proj, so that PEFT finds no such modules; "
+        f"adapters are projected at {'+'.join(name for name, _ in left)}"
+    )
+    return tuple(name for name, _ in left), [end for _, end in left]
 
 
 def _absent(settings: Settings, model: str, targets: Sequence[str]) -> tuple[str, ...]:
