@@ -230,3 +230,32 @@ def test_functions_that_train_are_followed_where_nothing_calls_them(read):
 def test_functions_that_nothing_calls_are_warned_of(read):
     method = "\n\nclass Other:\n    def adapt(self, model):\n        return get_peft_model(model, LoraConfig(r=64))\n"
     assert warned(read(CALLED + method, num_devices=2), "they call get_peft_model, LoraConfig")
+
+
+TUNED = """def main():
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+    from trl import DPOConfig, DPOTrainer
+
+    bits = BitsAndBytesConfig(load_in_4bit=True)
+    base = AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-8B", quantization_config=bits)
+    model = PeftModel.from_pretrained(base, "adapters", is_trainable=TRAINS)
+    args = DPOConfig("out", per_device_train_batch_size=2, bf16=True, gradient_checkpointing=True, max_length=64)
+    DPOTrainer(model=model, args=args).train()
+
+
+main()
+"""
+
+
+def test_adapters_that_are_loaded_are_trained_on(read):
+    parsed = read(TUNED.replace("TRAINS", "True"), num_devices=2, over={})
+    assert parsed.workload_fields["trainable"]["lora_rank"] == 16
+    assert parsed.workload_fields["precision"]["frozen"] == "nf4"
+    assert warned(parsed, "LoRA of rank 16 (--lora-rank)")
+
+
+def test_weights_of_few_bits_without_adapters_are_warned_of(read):
+    parsed = read(TUNED.replace("TRAINS", "False"), num_devices=2, over={})
+    assert "trainable" not in parsed.workload_fields
+    assert warned(parsed, "load_in_4bit: no adapter is named")

@@ -295,7 +295,7 @@ def _content(calls: list[Call], given: Mapping[str, Any]) -> tuple[dict[str, Any
             }.items():
                 key = row["keys"].get(name, name if "*" in row["keys"] else None)
                 made = isinstance(value, Call) and (value.known or key == "model_name_or_path")
-                if key is None or made or value is None:
+                if key is None or made or value is None or (name == "is_trainable" and value is False):
                     continue
                 if text := _open_text(key, value):
                     unread[key] = text

@@ -33,7 +33,12 @@ def trainable_of(run: Training, model: Model | None) -> dict[str, Any]:
         return _adapters(run, model)
     if kind not in ("full", ""):
         run.warnings.append(f"{settings.spell('adapter')}: {kind} is projected as training of all parameters")
-    if run.form == "axolotl" and (key := next(filter(settings.flag, ("load_in_4bit", "load_in_8bit")), "")):
+    bits = (
+        "load_in_4bit",
+        "load_in_8bit",
+        *(["quantization_bit"] if settings.count("quantization_bit") else []),
+    )
+    if key := next((key for key in bits if key == "quantization_bit" or settings.flag(key)), ""):
         run.warnings.append(f"{settings.spell(key)}: no adapter is named; weights are projected in 16 bits")
     parts = [part for key, names in FREEZES.items() if settings.flag(key) for part in names]
     return {"frozen": tuple(parts)} if parts and model is not None and model.vision is not None else {}
