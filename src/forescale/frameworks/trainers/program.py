@@ -107,18 +107,20 @@ def read_program(file: Path | None) -> Program:
 
 
 def _trees(file: Path) -> Iterator[ast.Module]:
-    """Yield the syntax of a program, and of the modules next to it that it and these take something from."""
-    places, at = [file], 0
-    while at < len(places):
-        if (tree := _tree(places[at])) is not None:
-            yield tree
-            names = (
-                node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module
-            )
-            found = [file.parent / f"{name.replace('.', '/')}.py" for name in dict.fromkeys(names)]
-            places += [place for place in found if place not in places and is_file(place)]
-            del places[MODULES + 1 :]
-        at += 1
+    """Yield the syntax of a program, and of the modules next to it."""
+    yield from (tree for place in modules_of(file) if (tree := _tree(place)) is not None)
+
+
+def modules_of(file: Path) -> list[Path]:
+    """Return a program, and the modules next to it that it and these take something from."""
+    places = [file]
+    for place in places:
+        nodes = ast.walk(tree) if (tree := _tree(place)) is not None else ()
+        names = (node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module)
+        found = [file.parent / f"{name.replace('.', '/')}.py" for name in dict.fromkeys(names)]
+        places += [new for new in found if new not in places and is_file(new)]
+        del places[MODULES + 1 :]
+    return places
 
 
 def _tree(file: Path) -> ast.Module | None:

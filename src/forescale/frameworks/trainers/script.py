@@ -27,6 +27,7 @@ from forescale.frameworks.shell import Devices, devices_of, launch_of
 from forescale.frameworks.trainers.accelerated import accelerated
 from forescale.frameworks.trainers.arguments import Arguments, Fields
 from forescale.frameworks.trainers.facts import BATCH, of_one_process, without_facts
+from forescale.frameworks.trainers.program import modules_of
 from forescale.frameworks.trainers.readers import LaunchReader, arguments_of, read_mapping
 from forescale.frameworks.trainers.record import is_idle, record_of
 from forescale.frameworks.trainers.release import lay_release
@@ -220,7 +221,7 @@ def read_script(
     ):
         raise ReaderError(path, wording.wrong_format("a script that trains", "it makes no TrainingArguments"))
     text = _text_of(recorder)
-    content, unread = _settings(path, recorder, options, text)
+    content, unread = _settings(path, recorder, options)
     dealt = _lay_prepared(content)
     older = lay_release(content, unread, recorder.calls, has_bf16=options.has_bf16)
     devices, program = devices or _devices(content), path.name
@@ -249,9 +250,7 @@ def read_script(
     return without_facts(parsed, facts)
 
 
-def _settings(
-    path: Path, recorder: Recorder, options: Options, text: str
-) -> tuple[dict[str, Any], dict[str, str]]:
+def _settings(path: Path, recorder: Recorder, options: Options) -> tuple[dict[str, Any], dict[str, str]]:
     """Return what calls and arguments set, by the keys of TrainingArguments, and what only running shows.
 
     Raises
@@ -261,6 +260,7 @@ def _settings(
     """
     given = recorder.arguments.given
     content, unread = _content(recorder.calls, given)
+    text = "\n".join(map(read_text, modules_of(path)))
     content = _with_arguments(content, recorder.arguments, text)
     unread = {key: shown for key, shown in unread.items() if key not in given}
     if content.get("unsloth") and not options.has_bf16:
