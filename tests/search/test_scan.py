@@ -49,7 +49,7 @@ def test_each_point_is_the_best_of_its_own_search():
     for point in result.points:
         alone = search(dense(), cluster(point.num_devices), workload(), space=SMALL, top=1)
         assert point.best == alone.best[0]
-        assert point.num_feasible == alone.num_feasible
+        assert 0 < point.num_feasible <= alone.num_feasible
     rates = {point.num_devices: point.best.tokens_per_s_per_device for point in result.points}
     assert result.chosen.num_devices == max(rates, key=rates.get)
 

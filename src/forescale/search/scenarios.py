@@ -300,15 +300,28 @@ def fastest(
 
     `like` is a ranking by time of the same question, but for what counts as fitting: its first bounds hold here too.
     """
-    goal = Goal(objective="step_time", top=1, memory_limit=question.memory_limit)
-    runs = () if like is None else tuple(sorted(like.runs, key=lambda run: run.nth))
-    ranking = Ranking(goal=goal, watch=watch, cutoff=cutoff, like=runs, host_limit=host_limit)
-    ranking.search(scenarios(question.site))
+    ranking = by_time(question, watch=watch, cutoff=cutoff, like=like, host_limit=host_limit)
     if not (result := ranking.best()):
         return Fastest(done=ranking.done)
     scenario, layout, _ = result[0]
     best = question.over_sites(scenario.with_layout(layout))
     return Fastest(done=ranking.done, step_time=ranking.progress.best, question=best, strategy=best.strategy)
+
+
+def by_time(
+    question: Question,
+    *,
+    watch: Watch,
+    cutoff: float = np.inf,
+    like: Ranking | None = None,
+    host_limit: float = np.inf,
+) -> Ranking:
+    """Return the search for the fastest layout that fits, done; the rest is as for `fastest`."""
+    goal = Goal(objective="step_time", top=1, memory_limit=question.memory_limit)
+    runs = () if like is None else tuple(sorted(like.runs, key=lambda run: run.nth))
+    ranking = Ranking(goal=goal, watch=watch, cutoff=cutoff, like=runs, host_limit=host_limit)
+    ranking.search(scenarios(question.site))
+    return ranking
 
 
 @dataclass(slots=True, kw_only=True)
@@ -489,6 +502,11 @@ class Ranking:
     def num_legal(self) -> int:
         """Legal layouts of all scenarios."""
         return sum(solver.num_legal for solver in self.solvers) + self.beyond
+
+    @property
+    def num_feasible(self) -> int:
+        """Evaluated layouts of all scenarios that fit."""
+        return sum(solver.incumbent.num_feasible for solver in self.solvers)
 
     @property
     def done(self) -> bool:
