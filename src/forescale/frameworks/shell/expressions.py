@@ -107,5 +107,23 @@ def holds(names: Sequence[str]) -> bool:
     return False
 
 
+def is_certain(names: Sequence[str]) -> bool:
+    """Whether the result of a test is known: it has no file, command or variable that is not."""
+    for joint in ("||", "-o", "&&", "-a"):
+        if joint in names:
+            at = names.index(joint)
+            return is_certain(names[:at]) and is_certain(names[at + 1 :])
+    if any("$" in word or "`" in word for word in names):
+        return False
+    match names:
+        case ["!", *rest]:
+            return is_certain(rest)
+        case [("-z" | "-n"), _] | [_]:
+            return True
+        case [_, compare, _]:
+            return compare in ("=", "==", "!=", *_COMPARE)
+    return False
+
+
 def _integer(text: str) -> float:
     return float(text) if re.fullmatch(r"-?\d{1,18}", text) else 0.0

@@ -272,6 +272,7 @@ class LaunchReader(Signed):
             return self.started(shell.commands, path, options), runs
         except ReaderError:
             if not (runs := runs or _runs(shell, own=True)):
+                shell.refuse_stopped(path)
                 _refuse_choices(shell, path, text)
                 raise
         return None, runs
