@@ -163,12 +163,22 @@ SCRIPT: Final = Signature(
 """A script that launches something, where neither its own text nor that of a script which it starts says what."""
 
 
+LOOP: Final = Signature(
+    name="script",
+    all=(r"^(?:from|import) (?:torch|lightning|pytorch_lightning)\b", r"\.backward\(", r"\.step\("),
+    none=(r"\A#![^\n]*sh\b",),
+)
+"""A Python program that trains with a loop of its own."""
+
+
 def detect_script(text: str) -> Detection | None:
-    """Return what a shell script is taken for that is in no format; None of another text."""
+    """Return what a script of the shell or of Python is taken for that is in no format; None of another text."""
     content = Content(text)
-    markers = SCRIPT.matched(content)
-    shown = tuple((content.shown(marker), line) for marker, line in markers)
-    return Detection(signature=SCRIPT, markers=shown) if markers else None
+    for signature in (SCRIPT, LOOP):
+        if markers := signature.matched(content):
+            shown = tuple((content.shown(marker), line) for marker, line in markers)
+            return Detection(signature=signature, markers=shown)
+    return None
 
 
 class Signed:

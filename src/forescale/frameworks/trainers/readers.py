@@ -23,6 +23,7 @@ from forescale.frameworks.settings import Settings
 from forescale.frameworks.shell import Devices, Launch, Script, Use, devices_of, follow, is_unset, launch_of
 from forescale.frameworks.trainers.accelerated import accelerated, content_of, plain, required_file
 from forescale.frameworks.trainers.facts import without_facts
+from forescale.frameworks.trainers.loop import loops
 from forescale.frameworks.trainers.megatron import flags_of, read_megatron
 from forescale.frameworks.trainers.performance import long_options, read_performance
 from forescale.frameworks.trainers.precision import compute_of
@@ -271,7 +272,7 @@ class LaunchReader(Signed):
         try:
             return self.started(shell.commands, path, options), runs
         except ReaderError:
-            if not (runs := runs or _runs(shell, own=True)):
+            if not (runs := runs or _runs(shell, own=True) or loops(shell.commands, path.parent)):
                 shell.refuse_stopped(path)
                 _refuse_choices(shell, path, text)
                 raise
