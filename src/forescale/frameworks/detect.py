@@ -152,11 +152,11 @@ def detect(text: str, name: str | None = None) -> Detection | None:
 
 
 _COMMAND: Final = r"^(?![ \t]*#)[^\n]*?"
+SHEBANG: Final = r"\A#![^\n]*sh\b"
 SCRIPT: Final = Signature(
     name="launch",
     all=(
-        r"\A#![^\n]*sh\b",
-        rf"{_COMMAND}\b(?:torchrun|deepspeed|accelerate|srun|mpirun|mpiexec|bash|sbatch)\b",
+        rf"{_COMMAND}\b(?:torchrun|deepspeed|accelerate|srun|mpirun|mpiexec|jsrun|python3?|bash|sbatch|\S+\.py[ \t])",
         rf"{_COMMAND}\.(?:py|sh|slurm|sbatch)\b",
     ),
 )
@@ -166,15 +166,19 @@ SCRIPT: Final = Signature(
 LOOP: Final = Signature(
     name="script",
     all=(r"^(?:from|import) (?:torch|lightning|pytorch_lightning)\b", r"\.backward\(", r"\.step\("),
-    none=(r"\A#![^\n]*sh\b",),
 )
 """A Python program that trains with a loop of its own."""
 
 
-def detect_script(text: str) -> Detection | None:
+SHELL: Final = (".sh", ".bash", ".slurm", ".sbatch")
+"""Endings of the names of scripts of the shell."""
+
+
+def detect_script(text: str, suffix: str = "") -> Detection | None:
     """Return what a script of the shell or of Python is taken for that is in no format; None of another text."""
     content = Content(text)
-    for signature in (SCRIPT, LOOP):
+    of_shell = suffix in SHELL or re.match(SHEBANG, text) is not None
+    for signature in (SCRIPT,) if of_shell else (LOOP,):
         if markers := signature.matched(content):
             shown = tuple((content.shown(marker), line) for marker, line in markers)
             return Detection(signature=signature, markers=shown)

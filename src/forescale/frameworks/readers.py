@@ -217,7 +217,7 @@ def reader_of(text: str, where: object) -> Reader:
     ReaderError
         If it is in none, or in one that is not read.
     """
-    detection = detect(text) or _started(text, where) or detect_script(text)
+    detection = detect(text) or _started(text, where) or detect_script(text, getattr(where, "suffix", ""))
     if detection is None:
         _refuse_unknown(text, where)
     for reader in READERS:

@@ -46,6 +46,10 @@ SAID = [
     ("A=3; (( A == 3 )) && say yes; ((A==2)) && say no", ["yes"]),
     ("(say a; (say b))", ["a", "b"]),
     ("A=(x y z); say ${#A[@]} ${A[1]}", ["3", "y"]),
+    ("A=--x=a=b; say ${A#*=} ${A##*=} ${A%=*} ${A%%=*} ${A#no}", ["a=b", "b", "--x=a", "--x", "--x=a=b"]),
+    ("A=8B; B=BF16; say ${A%B} ${B,,} ${A/8/70} ${B:2} ${B:0:2} ${A//[0-9]/x} ${B^}", ["8", "bf16", "70B", "16", "BF", "xB", "BF16"]),
+    ("A=3; N=A; say ${!N} ${A:-5} ${#A}", ["3", "3", "1"]),
+    ("A=(a.x b.x); say ${A[@]%.x}; B=x-y; C=-; say ${B%$C*} ${B/x/}", ["a", "b", "x", "-y"]),
     ("A=2; if [ $A -gt 1 ]; then say a; exit 1; fi; say b", ["a"]),
     ("f() { [ $1 = 1 ] && return 1; say no; }; f 1 || say yes; (exit 3); say $(exit 4) end; f 2", ["yes", "end", "no"]),
     ("case a in a) say a; exit;; esac; say b", ["a"]),
@@ -324,6 +328,7 @@ def test_what_is_not_followed_is_one_word(command):
 DOUBTED = (
     "if [ ! -f data.bin ]; then exit 1; fi; say on",
     "[ -z $NOT_SET ] && exit 1; say on",
+    "IMAGE=; if [ -z \"$IMAGE\" ] || [ $IMAGE == '' ]; then exit 1; fi; [ -z $IMAGE ] && exit 1; say on",
     "if [ $# -lt 2 ]; then exit 1; fi; say on",
     "if [[ $HOSTNAME == a* ]]; then say on; else exit 1; fi; say on",
     "case $MODE in a) say on;; *) exit 1;; esac; say on",

@@ -14,7 +14,7 @@ from typing import Final
 
 from forescale.errors import ReaderError, SpecError, too_deep, too_large
 from forescale.frameworks.budget import Budget
-from forescale.frameworks.shell.expressions import holds, integer_of, is_certain, is_unset
+from forescale.frameworks.shell.expressions import changed, holds, integer_of, is_certain, is_unset
 from forescale.frameworks.shell.launch import MPI, SLURM, header_words, slurm_variables
 from forescale.frameworks.shell.output import finds, printed
 from forescale.frameworks.shell.script import Script, Stop, Use
@@ -252,7 +252,7 @@ class _Walk:
 
     def _case(self, parts: tuple[str, list[tuple[list[str], Commands]]]) -> bool:
         subject = " ".join(self.fields(parts[0]))
-        doubted = "$" in subject
+        doubted = not subject or "$" in subject
         if is_unset(subject):
             self._use(subject).choices += [
                 item for patterns, _ in parts[1] for item in patterns if item != "*"
@@ -528,6 +528,10 @@ class _Walk:
         """Return the words of a variable, or of what stands for it where it is not set."""
         if counted := re.fullmatch(r"#(\w+)\[[@*]\]", inside):
             return [str(len(self.known[counted[1]]))] if counted[1] in self.known else [piece]
+        if (sized := re.fullmatch(r"#(\w+)", inside)) and sized[1] in self.known:
+            return [str(len("".join(self.known[sized[1]][:1])))]
+        if (pointed := re.fullmatch(r"!(\w+)", inside)) and (target := self.known.get(pointed[1])):
+            return self._parameter("".join(target), piece)
         name = re.match(r"[A-Za-z_]\w*|\d+", inside)
         if name is None:
             return [piece]
@@ -545,7 +549,10 @@ class _Walk:
             return result
         if form:
             return [] if missing else [" ".join(self.fields(form[2]))]
-        return ["${" + name[0] + "}"] if value is None else list(value)
+        if value is None or not rest:
+            return ["${" + name[0] + "}"] if value is None else list(value)
+        words = [changed(word, "".join(self.fields(rest, split=False))) for word in value]
+        return [piece] if None in words else [str(word) for word in words]
 
     def _default(self, raw: str, value: list[str] | None) -> list[str]:
         if self.depth >= _DEEPEST:

@@ -252,6 +252,7 @@ class LaunchReader(Signed):
         form = "llamafactory" if form == "trainer" and values.keys() >= {"stage", "finetuning_type"} else form
         own = Path(start.program).name if form == "trainer" else ""
         _refuse_megatron(path, own, values)
+        _refuse_sampling(path, own, values)
         file = _beside(path, start.program)
         program = read_program(file if own else None)
         added = program.content(values, record_of(form))
@@ -339,6 +340,18 @@ def _refuse_megatron(path: Path, own: str, values: Mapping[str, Any]) -> None:
     if MEGATRON.fullmatch(own) and {"num_layers", "hidden_size"} & values.keys():
         fix = "they stand in the file that it names; give them as a table of flags (--num-layers: 12)"
         raise ReaderError(path, wording.wrong_format("a command with Megatron-LM's flags", fix))
+
+
+def _refuse_sampling(path: Path, own: str, values: Mapping[str, Any]) -> None:
+    """Refuse a program with an actor and a critic, whose steps train and sample in turn."""
+    if own and any(key.startswith(ACTORS) for key in values):
+        fix = "give MODEL and the layout of its training step alone"
+        what = f"reinforcement learning with {own}, whose steps train and sample in turn,"
+        raise ReaderError(path, wording.not_expressed(what, "", fix))
+
+
+ACTORS: Final = ("actor_model", "critic_model", "actor_zero", "critic_zero")
+"""Beginnings of arguments of programs with several models that learn from what they sample."""
 
 
 def _outlined(
