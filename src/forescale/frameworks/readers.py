@@ -251,7 +251,9 @@ def _started(text: str, where: object) -> Detection | None:
 
 
 _STARTS: Final = re.compile(
-    r"^\s*(?:(?:bash|sh|source|sbatch|srun)\s|\.{1,2}[\s/])[^\n]*\.(?:sh|slurm|sbatch)\b", re.M
+    r"^\s*(?:(?:bash|sh|source|sbatch|srun)\s|\.{1,2}[\s/])[^\n]*\.(?:sh|slurm|sbatch)\b"
+    r"|^\s*(?:bash|sh|sbatch|srun)\s+[\"']?\$\{?\w",
+    re.M,
 )
 
 

@@ -345,6 +345,14 @@ def test_exit_under_a_condition_that_is_not_known_is_not_followed(text):
     assert not follow(text, {}, "run.sh").stopped
 
 
+def test_wrapper_that_decides_how_to_start_its_arguments_is_passed_over():
+    wrapper = "APP=$@\ncase $LOCAL_RANK in 0) numactl $APP;; esac\n"
+    script = follow("bash bind.sh 0 python pretrain_gpt.py --bf16", {}, "run.sh", {"bind.sh": wrapper}.get)
+    assert script.commands[-1][-3:] == ["python", "pretrain_gpt.py", "--bf16"]
+    direct = follow("bash bind.sh python pretrain_gpt.py", {}, "run.sh", {"bind.sh": 'exec "$@"\n'}.get)
+    assert [command[-2:] for command in direct.commands] == [["python", "pretrain_gpt.py"]]
+
+
 def test_script_that_ends_itself_names_its_exit():
     text = (
         'TP=2; if [ $TP -gt 1 ]; then echo "TP needs EP"; exit 3; fi; python pretrain_gpt.py --num-layers 2'

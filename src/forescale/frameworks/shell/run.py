@@ -17,8 +17,17 @@ from forescale.frameworks.budget import Budget
 from forescale.frameworks.shell.expressions import changed, holds, integer_of, is_certain, is_unset
 from forescale.frameworks.shell.launch import MPI, SLURM, header_words, slurm_variables
 from forescale.frameworks.shell.output import finds, printed
-from forescale.frameworks.shell.script import Script, Stop, Use
-from forescale.frameworks.shell.syntax import ASSIGNS, Commands, Token, escaped, parsed, past, split_words
+from forescale.frameworks.shell.script import Script, Stop, Use, refuse_cut
+from forescale.frameworks.shell.syntax import (
+    ASSIGNS,
+    Commands,
+    Token,
+    escaped,
+    has_program,
+    parsed,
+    past,
+    split_words,
+)
 
 LONGEST: Final = 2**20
 """Characters of a script, and of one word of it with its variables put in."""
@@ -336,14 +345,18 @@ class _Walk:
             return True
         inner = [(body, names, ()) for body in bodies] + self._inner(names)
         for text, started, arguments in inner:
-            outside = self.arguments
+            outside, before = self.arguments, len(self.commands)
             if arguments:
                 self.pass_on(arguments)
             sourced = names[0] in (".", "source", "eval")
             self.until_stop("return" if sourced else "exit", partial(self.read, text, started))
             self.pass_on(outside)
+            if has_program(arguments) and not any(map(has_program, self.commands[before:])):
+                self.commands.append(
+                    [*self.started, *names]
+                )  # a wrapper that decides how its arguments start
         if not inner:
-            self._refuse_cut(names)
+            refuse_cut(names, self.commands[-1] if self.commands else [])
             self.commands.append([*self.started, *names])
         found = finds(names[1:], self.piped) if names[0] == "grep" else None
         self.sure = names[0] in ("true", "false", ":")
@@ -389,17 +402,6 @@ class _Walk:
         for name, value in zip(variables, fields, strict=False):
             self._set(name, value)
         return True
-
-    def _refuse_cut(self, names: Sequence[str]) -> None:
-        """Refuse options that start a command: a comment, or a blank after a backslash, ends the one before it."""
-        before = self.commands[-1] if self.commands else []
-        options = [word for word in before if word.startswith("--")]
-        if names[0].startswith("--") and options and not before[0].startswith("-"):
-            fix = "move the comment, or remove the blank after the backslash, that ends the command before it"
-            text = (
-                f"{names[0]} and the options after it do not reach the command that has {options[-1]}; {fix}"
-            )
-            raise SpecError(text, code="wrong_format", key=names[0], fix=fix)
 
     def _inner(self, names: list[str]) -> list[tuple[str, list[str], Sequence[str]]]:
         """Return the scripts inside a command, the words that start them, and their arguments."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from forescale.errors import ReaderError
+from forescale.errors import ReaderError, SpecError
 from forescale.wording import wrong_format
 
 
@@ -50,3 +51,12 @@ class Script:
 
 class Stop(Exception):  # noqa: N818  (no error)
     """An `exit`, or a `return`, that is reached for certain."""
+
+
+def refuse_cut(names: Sequence[str], before: Sequence[str]) -> None:
+    """Refuse options that start a command: a comment, or a blank after a backslash, ends the one before it."""
+    options = [word for word in before if word.startswith("--")]
+    if names[0].startswith("--") and options and not before[0].startswith("-"):
+        fix = "move the comment, or remove the blank after the backslash, that ends the command before it"
+        text = f"{names[0]} and the options after it do not reach the command that has {options[-1]}; {fix}"
+        raise SpecError(text, code="wrong_format", key=names[0], fix=fix)

@@ -347,3 +347,8 @@ def split_words(text: str) -> list[str]:
 def escaped(text: str) -> str:
     """Return a text as it stands between double quotes."""
     return text.replace('"', '\\"')
+
+
+def has_program(names: Sequence[str]) -> bool:
+    """Whether words have a Python program."""
+    return any(word.endswith(".py") for word in names)

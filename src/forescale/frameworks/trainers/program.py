@@ -63,6 +63,8 @@ class Program(Struct, frozen=True):
     """Dotted names of everything it calls."""
     engine: str = ""
     """A library that lays it out, and that is not read."""
+    freezes: bool = False
+    """Whether it freezes parameters itself."""
     constants: Mapping[str, Any] = field(default_factory=dict)
     """What a training loop of its own sets, by the keys of TrainingArguments."""
 
@@ -115,7 +117,9 @@ def read_program(file: Path | None) -> Program:
     imported = (name.partition(".")[0] for node in nodes for name in _imported(node))
     engine = next((name for name in imported if name in ENGINES), "")
     own = loop_constants(trees) if is_loop(file) else {}
-    return Program(defaults, calls, doubtful, adapters, frozenset(named), engine, own)
+    return Program(
+        defaults, calls, doubtful, adapters, frozenset(named), engine, any(map(_freezes, nodes)), own
+    )
 
 
 def _trees(file: Path) -> Iterator[ast.Module]:
@@ -188,6 +192,16 @@ def _enables(node: ast.AST) -> bool:
     if not isinstance(node, ast.Assign) or _literal(node.value) is not True:
         return False
     return any(_dotted(target).endswith("config.gradient_checkpointing") for target in node.targets)
+
+
+def _freezes(node: ast.AST) -> bool:
+    """Whether a statement sets `requires_grad = False`, or calls `requires_grad_(False)`."""
+    if isinstance(node, ast.Assign):
+        return _literal(node.value) is False and any(
+            _dotted(target).endswith(".requires_grad") for target in node.targets
+        )
+    called = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    return called and node.func.attr == "requires_grad_" and [*map(_literal, node.args)] == [False]
 
 
 def _defaults(node: ast.AST) -> Iterator[tuple[str, Any]]:

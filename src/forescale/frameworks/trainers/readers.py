@@ -264,6 +264,9 @@ class LaunchReader(Signed):
         parsed = self.programmed(file if own else None, given, options, start.launch, start.devices)
         if parsed is None:
             parsed = _outlined(content, added, form, path, options, start, program)
+        if program.freezes and not {"trainable", "lora_rank"} & {*parsed.workload_fields, *options.over}:
+            text = f"{own} freezes parameters itself, which are projected as trained (--freeze, --lora-rank)"
+            parsed = replace(parsed, warnings=(*parsed.warnings, text))
         return without_facts(parsed, facts) if facts else parsed
 
     def _followed(
