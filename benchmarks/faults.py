@@ -573,6 +573,7 @@ def record(
             place = Path(folder) / label
             place.mkdir(parents=True, exist_ok=True)
             events = in_sequence(steps) if every_step else composed(steps)
+            events = [{key: value for key, value in item.items() if key != "at"} for item in events]
             (place / f"rank{run.rank}.json").write_text(json.dumps({"traceEvents": events}))
 
 
@@ -591,9 +592,9 @@ def recorded(runs: dict[str, Run]) -> dict[str, list[list[Event]]]:
                     with torch.profiler.record_function(f"{STEP}{label}#{number}"):
                         run.step()
             switches.read()
-    spans = [
-        event_of(item) for item in profiler.profiler.kineto_results.events() if "barrier" not in item.name()
-    ]
+    items = [item for item in profiler.profiler.kineto_results.events() if "barrier" not in item.name()]
+    base = min(item.start_ns() for item in items)
+    spans = [event_of(item, base) for item in items]
     steps = [item for item in spans if item["name"].startswith(STEP)]
     shift = min(step["ts"] - begun[step["name"]] for step in steps)
     if not any(run.competes for run in runs.values()):
@@ -676,14 +677,19 @@ STEP = "step of "
 SHAPED = ("aten::mm", "aten::bmm", "aten::addmm", "aten::_grouped_mm", "aten::_scaled_dot", "gloo:")
 
 
-def event_of(item: Any) -> Event:
-    """Return an event as a chrome trace has it."""
+def event_of(item: Any, base: int) -> Event:
+    """Return an event as a chrome trace has it, and its nanoseconds `at` since a moment.
+
+    Microseconds since 1970 are no more exact than 0.25 µs as floats: operators would no longer nest as they did.
+    """
     name = item.name()
     host = not name.startswith(("gloo:", STEP, "Optimizer.step", "enumerate(DataLoader)"))
     args = {"Input Dims": item.shapes(), "Input type": item.dtypes()} if name.startswith(SHAPED) else {}
+    start = item.start_ns() - base
     return {
         "ph": "X", "cat": "cpu_op" if host else "user_annotation", "name": name, "pid": 0,
-        "tid": item.start_thread_id(), "ts": item.start_ns() / 1e3, "dur": item.duration_ns() / 1e3, "args": args,
+        "tid": item.start_thread_id(), "ts": start / 1e3, "dur": item.duration_ns() / 1e3, "args": args,
+        "at": (start, start + item.duration_ns()),
     }  # fmt: skip
 
 
@@ -715,7 +721,7 @@ def composed(steps: Sequence[list[Event]]) -> list[Event]:
 
 
 def _nested(events: list[Event]) -> list[Event]:
-    return sorted(events, key=lambda item: (item["ts"], -item["dur"]))
+    return sorted(events, key=lambda item: (item["at"][0], -item["at"][1]))
 
 
 def _signature(item: tuple[float, float, list[Event], list[Event]]) -> tuple[Any, ...]:
@@ -726,11 +732,11 @@ def _signature(item: tuple[float, float, list[Event], list[Event]]) -> tuple[Any
 def _boundaries(own: Sequence[Event]) -> list[tuple[int, bool]]:
     """Return the beginnings (True) and ends of nested events in order, by place."""
     result: list[tuple[int, bool]] = []
-    stack: list[tuple[float, int]] = []
+    stack: list[tuple[int, int]] = []
     for place, event in enumerate(own):
-        while stack and stack[-1][0] <= event["ts"]:
+        begin, end = event["at"]
+        while stack and stack[-1][0] <= begin:
             result.append((stack.pop()[1], False))
-        end = event["ts"] + event["dur"]
         result.append((place, True))
         stack.append((min(end, stack[-1][0]) if stack else end, place))
     return [*result, *((place, False) for _, place in reversed(stack))]
