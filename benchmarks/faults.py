@@ -36,6 +36,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -789,25 +790,28 @@ def _span(name: str, cat: str, tid: int, start: float, length: float) -> Event:
 
 
 def artifact_of(question: Question, folder: Path) -> BenchArtifact:
-    """Return the bench artifact of clean steps: the step and the operators of the slower rank."""
+    """Return the bench artifact of clean steps: operators of the slower rank, and what steps and ranks scatter."""
     summaries = [summarise(folder / f"rank{rank}.json") for rank in range(2)]
     slower = max(summaries, key=lambda item: item.computing_s)
     return BenchArtifact(
         config=json.loads(json.dumps(question_values(question))),
         conditions=Conditions(device="cpu-core", num_devices=2, backend="gloo", threads=1),
         steps=(StepTiming(num_microbatches=MICRO_BATCHES, seconds=slower.step_s),),
-        profile=tuple(rows_of(slower, transfers(summaries))),
+        profile=tuple(rows_of(slower, summaries)),
     )
 
 
-def rows_of(summary: TraceSummary, seconds: dict[str, float]) -> Iterator[ProfiledOperator]:
+def rows_of(summary: TraceSummary, ranks: Sequence[TraceSummary]) -> Iterator[ProfiledOperator]:
     """Yield the operators of a rank, and messages with the seconds that they take without waiting."""
-    for row in profile_rows(summary):
-        if row.part not in seconds:
+    sent = transfers(ranks)
+    for row in profile_rows(summary, [rank.samples for rank in ranks]):
+        if row.part not in sent:
             yield row
-    for part, value in seconds.items():
+    for part, samples in sent.items():
         calls = sum(row.calls for row in summary.kernels if row.part == part)
-        yield ProfiledOperator(name=f"gloo:{part}", part=part, calls=calls, seconds=value)
+        yield ProfiledOperator(
+            name=f"gloo:{part}", part=part, calls=calls, seconds=fmean(samples), samples=samples
+        )
     for (part, size), calls in summary.shapes.messages.items():
         yield ProfiledOperator(name="message", part=part, calls=calls, seconds=0.0, num_bytes=size)
 
