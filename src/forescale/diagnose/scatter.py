@@ -26,9 +26,10 @@ def usual(samples: Samples) -> float:
 def excess(measured: Samples, expected: Samples) -> float:
     """Return by how much the lower quartile of what was measured is above what the expected steps reach by scatter.
 
-    Where there are too few steps to say so, it is how far it is above all expected ones.
+    Where there are too few steps to say so, they are expected to reach as far again as the slowest is above the usual.
     """
-    limit = sorted(expected)[_limit(len(expected), len(measured)) - 1]
+    ordered, place = sorted(expected), _limit(len(expected), len(measured))
+    limit = ordered[place - 1] if place else 2.0 * ordered[-1] - ordered[_place(len(expected)) - 1]
     return sorted(measured)[_place(len(measured)) - 1] - limit
 
 
@@ -38,13 +39,13 @@ def _place(number: int) -> int:
 
 @cache
 def _limit(expected: int, measured: int) -> int:
-    """Return the place of the expected step above which the quartile of measured ones is by chance in few cases."""
+    """Return the place of the expected step that the measured quartile passes by chance in few cases; 0: none."""
     total = comb(expected + measured, measured)
-    for place in range(1, expected):
+    for place in range(1, expected + 1):
         chance = sum(
             comb(place - 1 + below, below) * comb(expected - place + measured - below, measured - below)
             for below in range(_place(measured))
         )
         if chance <= ERROR * total:
             return place
-    return expected
+    return 0

@@ -16,7 +16,7 @@ from typing import Any
 from forescale.diagnose.scatter import Samples, excess, usual
 from forescale.diagnose.work import Work, total
 from forescale.files import packaged
-from forescale.profiles import TraceSummary, part_of
+from forescale.profiles import RANK_PARTS, TraceSummary, part_of
 from forescale.struct import Struct
 
 SHOWN = 0.03
@@ -128,9 +128,16 @@ class Comparison:
         expected = list(map(usual, self.expected.ranks.get("rank_step", ()))) or [self.step_s]
         return fmean(usual(_samples(trace, "step", trace.step_s)) for trace in self.traces) - max(expected)
 
-    def known(self, name: str) -> Samples:
-        """Return the expected seconds of messages, pauses or gaps, in each step that was recorded."""
-        return self.expected.samples.get(name, (self.waiting_s.get(name, 0.0),))
+    def waits(self, name: str, over: Callable[[Iterable[float]], float]) -> tuple[Samples, Samples]:
+        """Return the seconds of pauses or gaps in each step, over ranks: measured and expected."""
+        measured = [
+            _samples(
+                trace, name, trace.pauses_s if name == "pauses" else max(0.0, trace.idle_s - trace.pauses_s)
+            )
+            for trace in self.traces
+        ]
+        expected = self.expected.ranks.get(RANK_PARTS[name]) or [(self.waiting_s[name],)]
+        return _over_ranks(measured, over), _over_ranks(expected, over)
 
     @cached_property
     def repeats(self) -> float:
@@ -255,6 +262,12 @@ def _samples(trace: TraceSummary, name: str, mean: float) -> Samples:
     return trace.samples.get(name) or (mean,)
 
 
+def _over_ranks(ranks: Sequence[Samples], over: Callable[[Iterable[float]], float]) -> Samples:
+    """Return one figure of all ranks in each step; of the usual steps where not all ranks have as many."""
+    even = len({len(times) for times in ranks}) == 1
+    return tuple(map(over, zip(*ranks, strict=True))) if even else (over(map(usual, ranks)),)
+
+
 def _lag(ranks: Sequence[Samples]) -> tuple[int, Samples, float]:
     """Return the slowest rank, its times over those of the others in each step, and the usual time of these."""
     usually = list(map(usual, ranks))
@@ -304,16 +317,13 @@ def _waiting(case: Comparison) -> Iterator[Sign]:
     """Compare waiting for data, pauses of the host, and gaps between launches."""
     data = max(min(trace.data_s, trace.idle_s) for trace in case.traces)
     yield _sign("data_loading", data, f"{data:.4g} s in the data loader")
-    pauses = [
-        tuple(time - min(trace.data_s, time) for time in _samples(trace, "pauses", trace.pauses_s))
-        for trace in case.traces
-    ]
-    count = max(trace.pauses for trace in case.traces)
-    yield _waits("host_gaps", "pauses", max(pauses, key=usual), case.known("pauses"), count)
-    gaps = (_samples(trace, "gaps", max(0.0, trace.idle_s - trace.pauses_s)) for trace in case.traces)
-    should = tuple(time * max(1.0, case.repeats) for time in case.known("gaps"))
+    pauses, should = case.waits("pauses", max)
+    pauses = tuple(time - min(data, time) for time in pauses)
+    yield _waits("host_gaps", "pauses", pauses, should, max(trace.pauses for trace in case.traces))
     launches = median(trace.launches for trace in case.traces)
-    yield _waits("host_bound", "gaps", min(gaps, key=usual), should, launches)
+    more = max(1.0, launches / case.expected.launches) if case.expected.launches else 1.0
+    gaps, should = case.waits("gaps", min)
+    yield _waits("host_bound", "gaps", gaps, tuple(time * more for time in should), launches)
 
 
 def _waits(name: str, kind: str, waits: Samples, expected: Samples, count: float) -> Sign:
@@ -350,7 +360,9 @@ def _messages(case: Comparison) -> Iterator[Sign]:
             name, ratio = "slow_links", took / max(should, 1e-12)
         else:
             continue
-        beyond = name != "slow_links" or excess(case.measured.samples[part], case.known(part)) > 0.0
+        beyond = (
+            name != "slow_links" or excess(case.measured.samples[part], case.expected.samples[part]) > 0.0
+        )
         yield _sign(name, took - should, evidence, beyond=beyond, ratio=ratio, part=part.replace("_", "-"))
 
 

@@ -36,9 +36,11 @@ class Work(Struct, frozen=True, kw_only=True):
     waiting_s: Mapping[str, float] = {}
     """In which nothing ran: pauses, and gaps between launches."""
     samples: Mapping[str, Samples] = {}
-    """Seconds in each recorded step: of operators, pauses and gaps, messages by collective."""
+    """Seconds in each recorded step: of operators, and of messages by collective."""
     ranks: Mapping[str, Sequence[Samples]] = {}
-    """Seconds in each recorded step of every rank: of the step, of computing."""
+    """Seconds in each recorded step of every rank, by `RANK_PARTS`."""
+    launches: float = 0.0
+    """Kernels, or operators of the host; 0 is not known."""
 
     @property
     def computing_s(self) -> float:
@@ -63,6 +65,7 @@ def work_of_rows(rows: Iterable[ProfiledOperator], scale: float = 1.0) -> Work:
     flops: dict[str, float] = {}
     attention: dict[str, float] = {}
     waiting: dict[str, float] = {}
+    launches = 0.0
     samples: dict[str, Samples] = {}
     ranks: dict[str, tuple[Samples, ...]] = {}
     for row in rows:
@@ -71,7 +74,8 @@ def work_of_rows(rows: Iterable[ProfiledOperator], scale: float = 1.0) -> Work:
         if row.part in RANK_PARTS.values():
             ranks[row.part] = (*ranks.get(row.part, ()), times)
         elif row.part == "waiting":
-            waiting[row.name], samples[row.name] = usual(times), times
+            waiting[row.name] = usual(times)
+            launches = max(launches, row.calls * scale if row.name == "gaps" else 0.0)
         elif row.part == "attention_calls":
             attention[row.name] = row.calls * scale
         elif row.dtype:
@@ -92,6 +96,7 @@ def work_of_rows(rows: Iterable[ProfiledOperator], scale: float = 1.0) -> Work:
         waiting_s=waiting,
         samples=samples,
         ranks=ranks,
+        launches=launches,
     )
 
 

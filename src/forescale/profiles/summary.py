@@ -24,7 +24,7 @@ from forescale.struct import Struct, attributes
 MICRO = 1e-6
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 """Categories of work of a device."""
-STEP, DATA = "ProfilerStep#", "DataLoader"
+PROFILED_STEP, DATA = "ProfilerStep#", "DataLoader"
 UPDATE = "Optimizer.step"
 TOP = 20
 """Kernels that are listed."""
@@ -32,7 +32,7 @@ PAUSE_S = 1e-3
 """Length of a gap without work from which on it is a pause, and not the time of a launch."""
 MOST_MESSAGES = 10_000
 """Messages of a kind whose times are kept."""
-RANK_PARTS = {"step": "rank_step", "computing": "rank_computing"}
+RANK_PARTS = {name: f"rank_{name}" for name in ("step", "computing", "pauses", "gaps")}
 """Parts of the rows that say what steps and ranks scatter."""
 Intervals = NDArray[np.float64]
 
@@ -77,7 +77,7 @@ class TraceSummary(Struct, frozen=True, kw_only=True):
     step_error_s: float = 0.0
     """Standard error of the mean step, by the scatter between the marked steps; 0 of a single one."""
     samples: Mapping[str, tuple[float, ...]] = {}
-    """Seconds in each marked step: of the step, of computing, of pauses and of shorter gaps (`SAMPLED`)."""
+    """Seconds in each marked step: of the step, of computing, of pauses and of shorter gaps (`RANK_PARTS`)."""
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures of a step, without those of each."""
@@ -127,7 +127,7 @@ def _waiting(name: str, calls: float, seconds: float, summary: TraceSummary) -> 
 
 
 def _rank_rows(ranks: Sequence[Mapping[str, tuple[float, ...]]]) -> Iterator[ProfiledOperator]:
-    """Yield how long each rank computes, and how long it takes for a step: what ranks and steps scatter."""
+    """Yield how long each rank takes for a step, computes and waits: what ranks and steps scatter."""
     for rank, samples in enumerate(ranks):
         for name, part in RANK_PARTS.items():
             if times := samples.get(name):
@@ -177,7 +177,7 @@ class _Collected:
         elif event.cat == "gpu_user_annotation" and event.name.startswith(UPDATE):
             self.updates[True].append((start, end))
         elif event.cat == "user_annotation":
-            if event.name.startswith(STEP):
+            if event.name.startswith(PROFILED_STEP):
                 self.steps.append((start, end))
             elif event.name.startswith(UPDATE):
                 self.updates[False].append((start, end))
