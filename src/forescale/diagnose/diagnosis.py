@@ -33,6 +33,8 @@ DECIDED_BY_FLOPS = ("fp32_products", "bf16_products", "expert_imbalance")
 """Causes that the shapes of matrix products in a profile show, or rule out."""
 MOST = 8
 """Causes that are named."""
+UNLIKE, FEW = 2.0, 20
+"""Ratio of the longest marked step to the shortest, and kernels of a step, at which a trace says little."""
 Project: TypeAlias = Callable[[Question], Projection]
 
 
@@ -189,6 +191,15 @@ def _remarks(measured: Measured, projection: Projection) -> Iterator[str]:
         yield f"the step number fell back {measured.log.restarts} times: the run was restarted"
     if any(not trace.on_device for trace in measured.traces):
         yield "a trace has operators of the host alone: no kernel of a device was recorded"
+    for trace in measured.traces:
+        times = trace.samples.get("step", (trace.step_s,))
+        if max(times) > UNLIKE * min(times):
+            yield (
+                f"{trace.path}: the marked steps take {min(times):.4g} to {max(times):.4g} s and are not alike: "
+                "record steps after the warm-up"
+            )
+        if trace.launches < FEW:
+            yield f"{trace.path}: a step has {trace.launches} kernels, too few to tell causes apart"
     if any(trace.truncated for trace in measured.traces):
         yield "a trace ends before its last event; what comes before is counted"
 

@@ -204,8 +204,13 @@ def _micro_batches(case: Comparison) -> Iterator[Sign]:
     if max(ratio, 1.0 / ratio) > MORE:
         smaller = case.measured.total_flops > 0.0 and abs(case.extra_flops - 1.0) < 0.5 * abs(ratio - 1.0)
         evidence = f"most operators run {ratio:.2f} × as often, FLOP of products {case.extra_flops:.2f} ×"
-        name = "small_micro_batches" if smaller else "more_micro_batches"
-        yield _sign(name, case.work_s(ratio), evidence, ratio=ratio)
+        name, seconds = "small_micro_batches", case.work_s(ratio)
+        if not smaller:  # waiting between kernels is repeated with them
+            name, seconds = (
+                "more_micro_batches",
+                max(seconds, min(case.longer_s, (ratio - 1.0) * case.step_s)),
+            )
+        yield _sign(name, seconds, evidence, ratio=ratio)
 
 
 def _sequences(case: Comparison) -> Iterator[Sign]:

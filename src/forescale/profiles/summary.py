@@ -235,12 +235,8 @@ def _summary(
         if _communicates(part, kinds.values())
     }
     working = union(list(calls.values()))
-    busy = length(working)
-    edges = np.r_[span[0], np.clip(working.ravel(), *span), span[1]].reshape(-1, 2)
-    gaps = edges[:, 1] - edges[:, 0]
-    pauses = gaps[gaps >= PAUSE_S]
-    starts = np.sort(marked[:, 0])
-    waits = {"pauses": edges[gaps >= PAUSE_S], "gaps": edges[gaps < PAUSE_S]}
+    busy, starts = length(working), np.sort(marked[:, 0])
+    waits = _waits(working, span)
     samples = {name: _by_step(times, starts) for name, times in ({"computing": computing} | waits).items()}
     return TraceSummary(
         path=str(path),
@@ -256,14 +252,21 @@ def _summary(
         data_s=sum(b - a for a, b in collected.data) / steps,
         launches=round(sum(counts.values()) / steps),
         kernels=_kernels(calls, counts, starts, on_device=on_device),
-        pauses=round(len(pauses) / steps),
-        pauses_s=float(pauses.sum()) / steps,
+        pauses=round(len(waits["pauses"]) / steps),
+        pauses_s=length(waits["pauses"]) / steps,
         shapes=collected.shapes.per_step(steps),
         updates=len(collected.updates[False]) / steps,
         messages_s={part: _lengths(groups[part]) for part in exposed},
         truncated=collected.truncated,
         samples={"step": tuple(lengths.tolist()), **samples} if collected.steps else {},
     )
+
+
+def _waits(working: Intervals, span: tuple[float, float]) -> dict[str, Intervals]:
+    """Return the times in which nothing runs: pauses, and shorter gaps."""
+    edges = np.r_[span[0], np.clip(working.ravel(), *span), span[1]].reshape(-1, 2)
+    long = edges[:, 1] - edges[:, 0] >= PAUSE_S
+    return {"pauses": edges[long], "gaps": edges[~long]}
 
 
 def _kernels(
