@@ -34,7 +34,7 @@ from forescale.bench.kernels import (
     timed_message,
 )
 from forescale.bench.reduce import Reduced, reduce
-from forescale.bench.repeat import MOST, Budget, repeated
+from forescale.bench.repeat import MOST, Budget, agreed, repeated
 from forescale.bench.suite import (
     Message,
     kernels_among,
@@ -426,9 +426,10 @@ def _time_blocks(
     spool.begin("step")
     laps = repeated(partial(timed_step, training, watch), budget.until(SHARES["steps"]), warmed=True)
     training.check(training.step())
-    spool.put("steps", [{"num_microbatches": training.num_microbatches, **laps.pop(STEP)}])
+    step = laps.pop(STEP)
+    spool.put("steps", [{"num_microbatches": training.num_microbatches, **step}])
     spool.put("blocks", _block_rows(laps))
-    spool.put("profile", _profile(training, watch, budget.until(SHARES["steps"])))
+    spool.put("profile", _profile(training, watch, budget.until(SHARES["steps"]).left / step["seconds"]))
     if not training.splits_gradients:
         return
     if budget.is_spent():
@@ -440,17 +441,16 @@ def _time_blocks(
     spool.put("blocks", _block_rows(repeated(sample, budget.until(SHARES["steps"] + SHARES["apart"]))))
 
 
-def _profile(training: Training, watch: Watch, budget: Budget) -> list[dict[str, Any]]:
+def _profile(training: Training, watch: Watch, most: float) -> list[dict[str, Any]]:
     """Return the operators of a step, as torch.profiler records them, and how much steps and ranks scatter."""
+    steps = agreed(max(1, min(PROFILED, int(most))))
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json"
         with torch.profiler.profile(record_shapes=True) as profiler:
-            for number in range(PROFILED):
+            for number in range(steps):
                 with torch.profiler.record_function(f"{PROFILED_STEP}{number}"):
                     training.step()
                     watch.wait()
-                if budget.is_spent():
-                    break
         profiler.export_chrome_trace(str(file))
         summary = summarise(file)
     samples: list[Any] = [None] * dist.get_world_size()
