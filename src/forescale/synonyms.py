@@ -32,7 +32,7 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("fsdp zero_stage zero_optimization use_distributed_optimizer sharding", ("zero",)),
     (
         "sequence_length seq_length seqlen max_seq_len max_seq_length max_sequence_length max_position_embeddings "
-        "context_length context context_window block",
+        "context_length context context_window block max_length model_max_length maxlen cutoff_len max_tokens",
         ("seq_len",),
     ),
     ("gbs batch train_batch global_batch", ("global_batch_size",)),
@@ -54,7 +54,8 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("gpu_clock_mhz gpu_clock clock clock_mhz", ("device_clock_mhz",)),
     ("gpu gpu_arch hardware machine accelerator system", ("cluster", "device")),
     (
-        "train_tokens total_tokens training_tokens num_tokens token_budget samples train_samples epochs dataset_size",
+        "train_tokens total_tokens training_tokens num_tokens token_budget dataset_tokens samples num_samples "
+        "train_samples max_samples examples num_examples epochs num_epochs num_train_epochs max_epochs dataset_size",
         ("tokens",),
     ),
     ("target_time target_step_time step_time", ("target_step_time", "max_step_time", "deadline", "limits")),
@@ -62,6 +63,7 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("max_step_time min_mfu max_cost", ("limits",)),
     ("network interconnect fabric nic", ("cluster",)),
     ("mtbf failure_rate mtbf_hours", ("failures",)),
+    ("checkpoint_interval checkpoint_every save_interval save_steps checkpoint_frequency", ("interval",)),
     ("energy_price electricity_price power_price price_per_kwh", ("prices",)),
     (
         "hourly_price gpu_hour_price price_per_hour price_per_gpu_hour cost_per_hour",
@@ -118,6 +120,7 @@ _VALUES: tuple[tuple[str, str], ...] = (
     ("float8", "fp8"),
     ("adam adamw_torch adamw_torch_fused fused_adam adamw_fused distributed_adam", "adamw"),
     ("true on yes", "full"),
+    ("false off no", "none"),
 )
 """Values as frameworks and papers write them, and ours: of all that a word may mean, a field takes one at most."""
 _WITH_VALUES: tuple[tuple[str, str], ...] = (
@@ -129,9 +132,10 @@ _WITH_VALUES: tuple[tuple[str, str], ...] = (
     ("fp16 float16 half", "--precision fp16"),
     ("fp8 float8", "--precision fp8"),
     ("fp32", "--precision fp32"),
+    ("tf32", "--precision tf32"),
+    ("recompute_activations", "--recompute selective"),
     (
-        "activation_checkpointing activation_recompute gradient_checkpointing checkpointing remat "
-        "recompute_activations recomputation",
+        "activation_checkpointing activation_recompute gradient_checkpointing checkpointing remat recomputation",
         "--recompute full",
     ),
     ("adapter peft lora use_peft", "--lora-rank 16"),
@@ -142,9 +146,19 @@ _WITH_VALUES: tuple[tuple[str, str], ...] = (
     ("muon", "--optimizer muon"),
     ("max_seq_len max_seq_length max_sequence_length max_context longest", "--solve seq_len"),
     ("max_batch max_batch_size max_micro_batch", "--solve micro_batch_size"),
+    ("dpo ipo", "--set workload.reference=copy"),
     ("8bit_adam adam8bit adamw8bit adamw_8bit", "--optimizer adamw --moment-dtype fp8"),
 )
 """Switches of others, and the options with values that say the same."""
+_LEFT_OUT: tuple[tuple[str, str, str], ...] = (
+    ("run", "energy_price electricity_price power_price price_per_kwh", "the answer has the MWh of the run"),
+    (
+        "compare",
+        "deadline target_days max_days max_time within",
+        "the answer has the days of the run for --tokens",
+    ),
+)
+"""Commands, options of others and what the answer has in their place."""
 _MEANT = {word: fields for parts, fields in _WORDS for word in parts.split()}
 _CONVERTED: tuple[tuple[str, str], ...] = (
     (
@@ -152,13 +166,21 @@ _CONVERTED: tuple[tuple[str, str], ...] = (
         "num_micro_batches microbatches",
         "batch = micro-batch × accumulation × data-parallel ranks",
     ),
-    ("samples train_samples epochs dataset_size", "tokens = epochs × samples × tokens of a sample"),
-    ("mtbf failure_rate mtbf_hours", "failures of a node and day"),
+    (
+        "samples num_samples train_samples max_samples examples num_examples dataset_size epochs num_epochs "
+        "num_train_epochs max_epochs",
+        "tokens = epochs × samples × tokens of a sample",
+    ),
+    (
+        "mtbf failure_rate mtbf_hours",
+        "failures of a node and day: 24 h / (nodes × time between failures of the job)",
+    ),
     ("energy_price electricity_price power_price price_per_kwh", "a file of prices"),
     ("sharding zero_optimization", "a stage of ZeRO, 0 to 3"),
     ("network interconnect fabric nic", "a cluster has its network; --set cluster.tiers.… changes it"),
     ("quantization quantize quantized bnb_4bit quantization_bit", "such as nf4 or int8"),
-    ("recompute_granularity duration finetune finetuning finetuning_type", ""),
+    ("dpo ipo", "a pair is two sequences of the batch"),
+    ("duration finetune finetuning finetuning_type", ""),
 )
 """Words for our fields that count or name something else than these do, and what ours take."""
 
@@ -193,6 +215,12 @@ def with_value(name: str) -> str | None:
     return next((text for parts, text in _WITH_VALUES if plain in parts.split()), None)
 
 
+def left_out(name: str, command: str) -> str | None:
+    """Return what an answer of a command has in place of an option of others; None where it has nothing."""
+    plain = name.strip("-_").replace("-", "_").lower()
+    return next((text for path, parts, text in _LEFT_OUT if path == command and plain in parts.split()), None)
+
+
 def meant(name: str, known: Collection[str]) -> str | None:
     """Return which of the `known` fields others call `name`, with dashes or underscores; None if it is none."""
     plain = name.strip("-_").replace("-", "_").lower()
@@ -202,6 +230,12 @@ def meant(name: str, known: Collection[str]) -> str | None:
 
 def converted(name: str) -> str | None:
     """Return how a value of an option of others becomes one of ours, empty if unsaid; None if it is the same."""
+    how = remark(name)
+    switch = with_value(name)
+    return "" if how is None and switch is not None and "--solve" not in switch else how
+
+
+def remark(name: str) -> str | None:
+    """Return what to say of a value of an option of others that counts or names something else; None for nothing."""
     plain = name.strip("-_").replace("-", "_").lower()
-    how = next((text for parts, text in _CONVERTED if plain in parts.split()), None)
-    return "" if how is None and with_value(plain) is not None else how
+    return next((text for parts, text in _CONVERTED if plain in parts.split()), None)
