@@ -150,6 +150,19 @@ _WITH_VALUES: tuple[tuple[str, str], ...] = (
     ("8bit_adam adam8bit adamw8bit adamw_8bit", "--optimizer adamw --moment-dtype fp8"),
 )
 """Switches of others, and the options with values that say the same."""
+_DEVICE: tuple[tuple[str, str], ...] = (
+    ("memory vram hbm memory_bytes memory_size gpu_memory", "hbm_bytes"),
+    ("bandwidth memory_bandwidth hbm_bw", "hbm_bandwidth"),
+    ("power tdp", "power_w"),
+    ("flops peak_flops tflops", "bf16"),
+    ("gpus_per_node devices_per_node node_size gpus", "devices_per_node"),
+    ("nvlink nvlink_bandwidth intra_node_bandwidth xgmi scale_up scale_up_bandwidth", "nvlink"),
+    ("pcie pcie_bandwidth", "pcie"),
+    ("infiniband ib infiniband_bandwidth", "infiniband"),
+    ("nic network network_bandwidth inter_node_bandwidth roce rdma scale_out scale_out_bandwidth", "roce"),
+    ("ethernet ethernet_bandwidth", "ethernet"),
+)
+"""Fields of a device and its node as people call them; a rate without a type is that of 16 bits."""
 _LEFT_OUT: tuple[tuple[str, str, str], ...] = (
     ("run", "energy_price electricity_price power_price price_per_kwh", "the answer has the MWh of the run"),
     (
@@ -213,6 +226,12 @@ def with_value(name: str) -> str | None:
     """Return the options that say what a switch of others does, such as --zero 3 for fsdp; None if it is none."""
     plain = name.strip("-_").replace("-", "_").lower()
     return next((text for parts, text in _WITH_VALUES if plain in parts.split()), None)
+
+
+def device_field(name: str) -> str | None:
+    """Return the field of a device, or the link of its node, that people call so; None if it is none."""
+    plain = name.replace("-", "_").lower()
+    return next((field for parts, field in _DEVICE if plain in parts.split()), None)
 
 
 def left_out(name: str, command: str) -> str | None:

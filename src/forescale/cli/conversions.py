@@ -11,6 +11,9 @@ SAMPLES = frozenset(
     ("samples", "num_samples", "train_samples", "max_samples", "examples", "num_examples", "dataset_size")
 )
 EPOCHS = frozenset(("epochs", "num_epochs", "num_train_epochs", "max_epochs"))
+LINKS = frozenset(
+    ("bandwidth", "link", "link_bandwidth", "wan", "wan_bandwidth", "site_bandwidth", "interconnect")
+)
 NODE = 8
 """Devices of a node, where a question gives only devices."""
 _COUNT = re.compile(r"(\d+(?:[._]\d+)*)([kKmMbBtT]?)", re.ASCII)
@@ -84,3 +87,9 @@ def tier_bandwidth(text: str, values: Mapping[str, str]) -> str | None:
         return None
     shown = ",".join(f"{float(rate[1]) / 8:g}GB/s" for rate in rates if rate is not None)
     return f"cluster.tiers.{tier}.bandwidth={shown}"
+
+
+def wide_area_link(name: str, text: str) -> str | None:
+    """Return two sites and the rate of the link between them, such as --bandwidth 800Gbps; None if it is none."""
+    rate = _RATE.fullmatch(text)
+    return None if rate is None or _plain(name) not in LINKS else f"2,{rate[1]}Gbit/s,30ms"

@@ -23,6 +23,10 @@ COMPARED = ("--cluster", "--devices", "--sites")
 """Options of which `compare` takes several values as they are."""
 ASKING = ("project", "search", "run", "check", "fit", "memory layout", "compare")
 """Commands that an error may name instead of the one that was typed."""
+INTERVAL = "--interval"
+"""Of checkpoints."""
+AUTOMATIC = ("auto", "best", "optimal")
+"""Values that leave it open."""
 SHORT = 4
 """Characters of a name up to which others are not taken to have it in theirs."""
 REMARKS = {"--global-batch-size": " (sequences of a step over all devices)"}
@@ -182,7 +186,7 @@ def _corrected(path: str, words: Sequence[str]) -> Correction:
         if advice.words is None:
             open_names.add(name)
         elif advice.is_same:
-            read[name] = " ".join(advice.words)
+            read[name] = " ".join(advice.words) or "the default"
         example += advice.words or ()
         has_value = advice.has_value or (advice.words is None and value[:1] != "-")
         if has_value and not assigned:
@@ -206,12 +210,15 @@ def _converted(
     path: str, values: Mapping[str, str], names: Collection[str]
 ) -> dict[str, tuple[tuple[str, str], bool]]:
     """Return our options for those of other units, and whether they say exactly the same."""
-    from forescale.cli.conversions import failure_rate, tier_bandwidth, trained_tokens
+    from forescale.cli.conversions import failure_rate, tier_bandwidth, trained_tokens, wide_area_link
 
     options, result = options_of(path), dict[str, tuple[tuple[str, str], bool]]()
     if "--tokens" in options and (counted := trained_tokens(values)) and counted[0] & {*names}:
         result |= dict.fromkeys(counted[0] & {*names}, (("--tokens", f"{counted[1]}"), True))
     for name in names:
+        if path == "sites" and (link := wide_area_link(name, values[name])) is not None:
+            result[name] = (("--sites", link), False)
+            continue
         fields = {"failures", "cluster"} if "--failures" in options else {"cluster"}
         if (field := meant(name, fields)) == "failures" and (rate := failure_rate(values[name], values)):
             result[name] = (("--failures", rate), False)
@@ -272,9 +279,9 @@ def advised(name: str, path: str, value: str) -> Advice:
     options = options_of(path)
     said = with_value(name) if value[:1] == "-" else None
     if said and (homes := [other for other in (path, *table()["commands"]) if _takes(other, said)]):
-        here, how = homes[0] == path, remark(name) or ""
+        here, remarked = homes[0] == path, remark(name) or ""
         return Advice(
-            f"write {'' if here else f'forescale {homes[0]} '}{said}{how and f'; {how}'}",
+            f"write {'' if here else f'forescale {homes[0]} '}{said}{remarked and f'; {remarked}'}",
             (*said.split(),) if here else None,
             is_same=here and remark(name) is None,
         )
@@ -292,7 +299,9 @@ def advised(name: str, path: str, value: str) -> Advice:
     if "," in value and "--vary" in options and len(like) == 1 and like[0] not in COMPARED:
         varied = f"{like[0][2:]}={value}"
         return Advice(f"write --vary {varied}", ("--vary", varied), True, True)
-    how = converted(word) if like else None
+    how = None if not like or _letters(like[0]) == _letters(name) else converted(word)
+    if like == [INTERVAL] and value in AUTOMATIC:
+        return Advice(f"{INTERVAL} is the best one by default", (), True, True)
     sure = len(like) == 1 and how is None and (flags_of(path)[like[0]] > 0) == (value[:1] != "-")
     message = [f"did you mean {' or '.join(like)}?{f' {how}' if how else ''}"] if like else []
     message += _homes(name, like)
@@ -329,5 +338,11 @@ def _like(name: str, options: Sequence[str]) -> list[str]:
 
 def _called(name: str, options: Sequence[str]) -> str | None:
     """Return which of the options others call so; None if it is none."""
+    spelt = [option for option in options if _letters(option) == _letters(name)]
     field = meant(name, {option.strip("-").replace("-", "_") for option in options})
-    return None if field is None else f"--{field.replace('_', '-')}"
+    return spelt[0] if spelt else None if field is None else f"--{field.replace('_', '-')}"
+
+
+def _letters(option: str) -> str:
+    """Return what an option is compared by: dashes and a plural make no difference."""
+    return option.strip("-").replace("-", "").replace("_", "").lower().removesuffix("s")

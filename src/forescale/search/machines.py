@@ -51,6 +51,17 @@ class Machine(Struct, frozen=True, kw_only=True):
         used = {"num_devices": one.cluster.num_devices, "step_time": step, "tokens": tokens}
         return float(cost_per_token(price_per_device_hour=price, **used)) * 1e6
 
+    @property
+    def days(self) -> float | None:
+        """Of the whole run without failures; None where its tokens are not given."""
+        return None if self.projection is None else self.projection.training_days
+
+    @property
+    def cost(self) -> float | None:
+        """Of the whole run, in the currency of the price; None where its tokens or the price are not known."""
+        one, price = self.projection, self.price_per_device_hour
+        return None if one is None or price is None else one.run_cost(price)
+
     def row(self) -> dict[str, Any]:
         """Return the figures that machines are compared by."""
         one = self.projection
@@ -66,6 +77,8 @@ class Machine(Struct, frozen=True, kw_only=True):
             "chosen",
             "tokens_per_s",
             "cost_per_million_tokens",
+            "days",
+            "cost",
             "problem",
         )
         return {**figures, **known}
@@ -75,6 +88,8 @@ class Machines(Result, Struct, frozen=True, kw_only=True):
     """Several machines, in the order in which they were named."""
 
     machines: tuple[Machine, ...]
+    priced: bool = False
+    """Whether the prices were given, not those of the catalogue."""
 
     @property
     def fastest(self) -> Machine | None:
