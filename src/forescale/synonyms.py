@@ -47,7 +47,8 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("micro_batch_size",),
     ),
     (
-        "devices gpus num_gpus n_gpus ngpus num_devices world gpu_count chips num_chips accelerators",
+        "devices gpus num_gpus n_gpus ngpus num_devices world gpu_count chips num_chips accelerators nproc_per_node "
+        "gpus_per_node num_gpus_per_node ntasks_per_node devices_per_node",
         ("devices", "num_devices"),
     ),
     ("num_nodes nnodes n_nodes hosts", ("nodes",)),
@@ -62,7 +63,7 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("max_time max_days days within duration", ("target_days", "deadline")),
     ("max_step_time min_mfu max_cost", ("limits",)),
     ("network interconnect fabric nic", ("cluster",)),
-    ("mtbf failure_rate mtbf_hours", ("failures",)),
+    ("mtbf mtbf_hours mttf failure_rate", ("failures",)),
     ("checkpoint_interval checkpoint_every save_interval save_steps checkpoint_frequency", ("interval",)),
     ("energy_price electricity_price power_price price_per_kwh", ("prices",)),
     (
@@ -86,6 +87,8 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("stack software backend", ("framework",)),
     ("for to emit target format", ("to", "for", "format")),
+    ("op ops operation operations collective_op", ("collectives",)),
+    ("message_size message_sizes bytes", ("sizes",)),
     ("out out_file outfile save", ("output",)),
 )
 _COMMANDS: tuple[tuple[str, str], ...] = (
@@ -185,10 +188,14 @@ _CONVERTED: tuple[tuple[str, str], ...] = (
         "tokens = epochs × samples × tokens of a sample",
     ),
     (
-        "mtbf failure_rate mtbf_hours",
+        "mtbf mtbf_hours mttf",
         "failures of a node and day: 24 h / (nodes × time between failures of the job)",
     ),
     ("energy_price electricity_price power_price price_per_kwh", "a file of prices"),
+    (
+        "nproc_per_node gpus_per_node num_gpus_per_node ntasks_per_node devices_per_node",
+        "devices = nodes × devices of a node",
+    ),
     ("sharding zero_optimization", "a stage of ZeRO, 0 to 3"),
     ("network interconnect fabric nic", "a cluster has its network; --set cluster.tiers.… changes it"),
     ("quantization quantize quantized bnb_4bit quantization_bit", "such as nf4 or int8"),

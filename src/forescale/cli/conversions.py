@@ -14,6 +14,9 @@ EPOCHS = frozenset(("epochs", "num_epochs", "num_train_epochs", "max_epochs"))
 LINKS = frozenset(
     ("bandwidth", "link", "link_bandwidth", "wan", "wan_bandwidth", "site_bandwidth", "interconnect")
 )
+PER_NODE = frozenset(
+    ("nproc_per_node", "gpus_per_node", "num_gpus_per_node", "ntasks_per_node", "devices_per_node")
+)
 NODE = 8
 """Devices of a node, where a question gives only devices."""
 _COUNT = re.compile(r"(\d+(?:[._]\d+)*)([kKmMbBtT]?)", re.ASCII)
@@ -93,3 +96,11 @@ def wide_area_link(name: str, text: str) -> str | None:
     """Return two sites and the rate of the link between them, such as --bandwidth 800Gbps; None if it is none."""
     rate = _RATE.fullmatch(text)
     return None if rate is None or _plain(name) not in LINKS else f"2,{rate[1]}Gbit/s,30ms"
+
+
+def all_devices(name: str, text: str, values: Mapping[str, str]) -> tuple[str, ...] | None:
+    """Return the devices of nodes of so many, nothing where the nodes are given; None if the option is another one."""
+    if _plain(name) not in PER_NODE or not text.isdecimal():
+        return None
+    nodes = next((True for key in values if _plain(key) == "nodes" or meant(key, {"nodes"})), False)
+    return () if nodes else ("--devices", text)

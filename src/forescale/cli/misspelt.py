@@ -103,7 +103,7 @@ def translated(arguments: Sequence[str]) -> tuple[list[str], str] | None:
     first, *others = correction.read.items()
     rest = [f"{name} as {text}{REMARKS.get(text, '')}" for name, text in others]
     read = ", ".join([f"{first[0]} is read as {first[1]}{REMARKS.get(first[1], '')}", *rest])
-    return [*correction.words], "\n".join(wrap(f"note (options): {read}", WIDTH))
+    return [*correction.words], "\n".join(wrap(f"note (options): {read}", WIDTH, break_on_hyphens=False))
 
 
 def misspelt(arguments: Sequence[str]) -> str | None:
@@ -112,7 +112,10 @@ def misspelt(arguments: Sequence[str]) -> str | None:
     None as well where that cannot be said from names alone: without a command, or with short options in one word.
     """
     if arguments and arguments[0][:1] != "-" and arguments[0] not in COMMANDS:
-        return f"{no_command(arguments[0])} (see forescale --help)"
+        local, said = command_called(arguments[0]), no_command(arguments[0])
+        if local is None or len(arguments) == 1:
+            return f"{said} (see forescale --help)"
+        return f"{said}. For example: {shlex.join(('forescale', local, *arguments[1:]))}"
     path, words = _command_of(arguments)
     if path is None or any(word in HELP for word in arguments):
         return None
@@ -176,7 +179,8 @@ def _corrected(path: str, words: Sequence[str]) -> Correction:
             example += [word, *left]
             break
         values[name] = value = value if assigned else (left or ["-"])[0]
-        if name[:2] != "--" or (name in flags and not _is_several(name, path, value)):
+        is_known = name in flags and not _is_several(name, path, value) and not _of_value(name, value, flags)
+        if name[:2] != "--" or is_known:
             taken = 0 if assigned else flags.get(name, 0)
             example += [word, *left[:taken]]
             del left[:taken]
@@ -197,8 +201,8 @@ def _corrected(path: str, words: Sequence[str]) -> Correction:
     for name, (said, is_same) in replacing.items():
         open_names.discard(name)
         if is_same:
-            read[name] = " ".join(said)
-    for option, text in dict(said for said, _ in replacing.values()).items():
+            read[name] = " ".join(said) or "the devices of each node"
+    for option, text in {said[0]: said[1] for said, _ in replacing.values() if said}.items():
         if option in example[:-1] and option == "--tokens":  # of one epoch
             place = example.index(option)
             del example[place : place + 2]
@@ -208,16 +212,25 @@ def _corrected(path: str, words: Sequence[str]) -> Correction:
 
 def _converted(
     path: str, values: Mapping[str, str], names: Collection[str]
-) -> dict[str, tuple[tuple[str, str], bool]]:
+) -> dict[str, tuple[tuple[str, ...], bool]]:
     """Return our options for those of other units, and whether they say exactly the same."""
-    from forescale.cli.conversions import failure_rate, tier_bandwidth, trained_tokens, wide_area_link
+    from forescale.cli.conversions import (
+        all_devices,
+        failure_rate,
+        tier_bandwidth,
+        trained_tokens,
+        wide_area_link,
+    )
 
-    options, result = options_of(path), dict[str, tuple[tuple[str, str], bool]]()
+    options, result = options_of(path), dict[str, tuple[tuple[str, ...], bool]]()
     if "--tokens" in options and (counted := trained_tokens(values)) and counted[0] & {*names}:
         result |= dict.fromkeys(counted[0] & {*names}, (("--tokens", f"{counted[1]}"), True))
     for name in names:
         if path == "sites" and (link := wide_area_link(name, values[name])) is not None:
             result[name] = (("--sites", link), False)
+            continue
+        if "--devices" in options and (devices := all_devices(name, values[name], values)) is not None:
+            result[name] = (devices, True)
             continue
         fields = {"failures", "cluster"} if "--failures" in options else {"cluster"}
         if (field := meant(name, fields)) == "failures" and (rate := failure_rate(values[name], values)):
@@ -226,6 +239,13 @@ def _converted(
             several = "--vary" in options and "," in tier
             result[name] = (("--vary" if several else "--set", tier), False)
     return result
+
+
+def _of_value(name: str, value: str, options: Collection[str]) -> tuple[str, ...]:
+    """Return the options that say what a value of others does, such as adamw_8bit; nothing for values of ours."""
+    written = tuple((with_value(value) or "").split())
+    is_other = written[:1] == (name,) and written[1] != value and {*written[::2]} <= {*options}
+    return written if is_other else ()
 
 
 def _is_several(name: str, path: str, value: str) -> bool:
@@ -285,6 +305,8 @@ def advised(name: str, path: str, value: str) -> Advice:
             (*said.split(),) if here else None,
             is_same=here and remark(name) is None,
         )
+    if written := _of_value(_called(name, options) or name, value, options):
+        return Advice(f"write {' '.join(written)}", written, True, True)
     arguments = {key for key, row in rows_of(table()["commands"].get(path, {})) if "on" not in row}
     if name.strip("-") in arguments:
         word = name.strip("-").upper()

@@ -94,8 +94,16 @@ class Machines(Result, Struct, frozen=True, kw_only=True):
     @property
     def fastest(self) -> Machine | None:
         """The machine with the most tokens per second; None where no layout fits on any."""
-        able = [machine for machine in self.machines if machine.tokens_per_s is not None]
-        return max(able, key=lambda machine: machine.tokens_per_s or 0.0, default=None)
+        return max(self.fitting, key=lambda machine: machine.tokens_per_s or 0.0, default=None)
+
+    @property
+    def fitting(self) -> tuple[Machine, ...]:
+        """The machines whose layout fits."""
+        return tuple(
+            machine
+            for machine in self.machines
+            if machine.projection is not None and machine.projection.memory.verdict != "OOM"
+        )
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per machine."""

@@ -100,7 +100,7 @@ def machines_view(result: Machines) -> View:
     best = result.fastest
     if best is not None:
         contents.append(line(("fastest", "bold"), f": {_place(best)}, {best.tokens_per_s:,.0f} tokens/s"))
-    priced = {item.cost_per_million_tokens: item for item in result.machines if item.cost_per_million_tokens}
+    priced = {item.cost_per_million_tokens: item for item in result.fitting if item.cost_per_million_tokens}
     if priced:
         cost, cheapest = min(priced.items())
         text = (
