@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 
+EXAMPLES: Mapping[str, str | int] = MappingProxyType(
+    {"model": "llama-3.1-8b", "cluster": "h100-sxm", "devices": 8, "seq_len": 4096, "global_batch_size": 64}
+)
+"""Values of the main parts of a question that an error suggests where nothing better is known."""
 _ENDS = re.compile(r"(_(size|degree|dim|num))+$")
 """What names of degrees end in without a difference."""
 _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (

@@ -73,8 +73,8 @@ def compare_command(
         "Several values of an option, such as zero=2,3, or of what --set takes. Repeatable.",
         "NAME=A,B",
     ),
-    price: str | None = option("Of a device for one hour, of each cluster, such as 2,4.", "A,B"),
-    jobs: int | None = option("Processes for several machines, else one per core.", check=Bounded(JOBS)),
+    price: str | None = option("Of a device and hour on each cluster, such as 2,4.", "A,B"),
+    jobs: int | None = option("Processes; one per core by default.", check=Bounded(JOBS)),
     cost: CostOptions,
     output: PageOptions,
 ) -> None:

@@ -16,6 +16,7 @@ from forescale.cli.output import PageOptions, command_line
 from forescale.cli.reproduce import TYPED
 from forescale.errors import ReaderError, missing, wrong_format
 from forescale.files import is_file, place_of
+from forescale.synonyms import EXAMPLES
 
 LINES = 1_000
 """Of a file in the place of a model that are looked at for those of a log."""
@@ -75,7 +76,7 @@ def _refuse_log(request: Priced) -> None:
     words = list(TYPED.get())
     if str(request.model) in words:
         words.remove(str(request.model))
-    model = [] if {"--model", "--plan", "--config"} & {*words} else ["llama-3.1-8b"]
+    model = [] if {"--model", "--plan", "--config"} & {*words} else [str(EXAMPLES["model"])]
     example = command_line((words[0], *model, *words[1:], "--measured", str(request.model)))
     raise ReaderError(
         path, wrong_format(f"a model: it is a log of {log.title}", "", f"for example: {example}")

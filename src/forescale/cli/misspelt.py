@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from forescale.cli.front import COMMANDS
-from forescale.synonyms import command_called, converted, left_out, meant, remark, with_value
+from forescale.synonyms import EXAMPLES, command_called, converted, left_out, meant, remark, with_value
 
 NAMED = 3
 """Options or commands that an error names."""
@@ -265,7 +265,8 @@ def _lacking(words: Sequence[str], flags: Mapping[str, int]) -> list[str]:
     if from_file or "--" in words or "--global-batch-size" in given or "--global-batch-size" not in flags:
         return []
     counted = given & {"--devices", "--nodes"} or "--devices" not in flags
-    return [*([] if counted else ["--devices", "8"]), "--global-batch-size", "64"]
+    lacking = [*([] if counted else ["devices"]), "global_batch_size"]
+    return [word for name in lacking for word in (f"--{name.replace('_', '-')}", str(EXAMPLES[name]))]
 
 
 def no_command(name: str) -> str:
