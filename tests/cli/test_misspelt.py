@@ -225,3 +225,36 @@ def test_values_in_other_units_are_an_example(words: str, example: str | None) -
     text = misspelt(words.split())
     assert text is not None
     assert text.partition("For example: forescale ")[2] == (example or "")
+
+
+@pytest.mark.parametrize(
+    ("words", "read"),
+    [
+        ("project m --nproc-per-node 8", "project m --devices 8"),
+        ("project m --nnodes 4 --nproc-per-node 8", "project m --nodes 4"),
+        ("project m --fsdp full_shard", "project m --zero 3"),
+        ("fit m --optim adamw_8bit", "fit m --optimizer adamw --moment-dtype fp8"),
+        ("fit m --optimizer adamw_8bit", "fit m --optimizer adamw --moment-dtype fp8"),
+        ("run m --failure-rate 0.01", "run m --failures 0.01"),
+        ("run m --checkpoint-interval auto", "run m"),
+        (
+            "network --gpu h100 --op all_reduce --size 1GB",
+            "network --cluster h100 --collectives all_reduce --sizes 1GB",
+        ),
+        ("pipeline compare --stages 8 --micro-batches 32", "pipeline compare --pp 8 --microbatches 32"),
+    ],
+)
+def test_values_and_plurals_of_other_tools_are_read_as_ours(words: str, read: str) -> None:
+    result = translated(words.split())
+    assert result is not None
+    assert result[0] == read.split()
+
+
+def test_a_link_between_sites_and_another_command_are_examples() -> None:
+    text = misspelt(["sites", "m", "--nodes", "8", "--bandwidth", "800Gbps"])
+    assert text is not None
+    assert text.endswith("forescale sites m --nodes 8 --sites 2,800Gbit/s,30ms --global-batch-size 64")
+    text = misspelt(["list", "gpus"])
+    assert (
+        text == "No such command 'list'; forescale catalogue does that. For example: forescale catalogue gpus"
+    )
