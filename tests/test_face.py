@@ -543,3 +543,11 @@ def test_a_layout_and_a_workload_print_on_one_line():
     assert (
         str(fs.Workload(seq_len=8192, global_batch_size=64)) == "Workload(seq_len=8192, global_batch_size=64)"
     )
+
+
+@pytest.mark.parametrize("name", ["project", "memory", "explain", "search", "fit", "check", "run", "export"])
+def test_the_example_of_help_runs(name: str) -> None:
+    lines = (inspect.getdoc(getattr(fs, name)) or "").splitlines()
+    [example] = [line.removeprefix(">>> ") for line in lines if line.startswith(">>> ")]
+    assert example.startswith(f"fs.{name}(")
+    assert eval(example, {"fs": fs}) is not None
