@@ -31,7 +31,7 @@ def test_actor_and_critic_are_not_read_as_one_model(start):  # noqa: F811
     with raises(ReaderError, "not_expressed"):
         start(
             PROGRAM,
-            "deepspeed src/train.py --actor_model_name_or_path a --per_device_train_batch_size 1 --deepspeed",
+            "deepspeed src/train.py --actor_model_name_or_path a --critic_zero_stage 3 --per_device_train_batch_size 1 --deepspeed",
         )
 
 

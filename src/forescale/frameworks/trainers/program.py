@@ -200,8 +200,10 @@ def _freezes(node: ast.AST) -> bool:
         return _literal(node.value) is False and any(
             _dotted(target).endswith(".requires_grad") for target in node.targets
         )
-    called = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-    return called and node.func.attr == "requires_grad_" and [*map(_literal, node.args)] == [False]
+    match node:
+        case ast.Call(func=ast.Attribute(attr="requires_grad_"), args=[argument]):
+            return _literal(argument) is False
+    return False
 
 
 def _defaults(node: ast.AST) -> Iterator[tuple[str, Any]]:
