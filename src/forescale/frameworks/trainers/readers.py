@@ -268,6 +268,11 @@ class LaunchReader(Signed):
         if program.freezes and not {"trainable", "lora_rank"} & {*parsed.workload_fields, *options.over}:
             text = f"{own} freezes parameters itself, which are projected as trained (--freeze, --lora-rank)"
             parsed = replace(parsed, warnings=(*parsed.warnings, text))
+        if own and (told := [key for key in parsed.unknown if TELLING.fullmatch(str(values.get(key, "")))]):
+            text = "; ".join(f"{key} {values[key]}" for key in told)
+            parsed = replace(
+                parsed, warnings=(*parsed.warnings, f"{text}: not known, may change memory or time")
+            )
         return without_facts(parsed, facts) if facts else parsed
 
     def _followed(
@@ -354,6 +359,10 @@ def _refuse_sampling(path: Path, own: str, values: Mapping[str, Any]) -> None:
         raise ReaderError(path, wording.not_expressed(what, "", fix))
 
 
+TELLING: Final = re.compile(
+    r"(?:bf16|fp16|fp8|fp32|bfloat16|float16|mixed|\S*(?:checkpoint|offload|lora|recompute|int8|int4|nf4)\w*)(?<!s)"
+)
+"""Values of arguments that tell of types, recomputation, offloading or adapters, other than folders."""
 ACTORS: Final = ("actor_", "critic_")
 """Beginnings of the arguments of programs that learn from what they sample."""
 
