@@ -37,6 +37,7 @@ from forescale.frameworks.trainers.readers import (
 )
 from forescale.frameworks.trainers.script import ScriptLaunchReader, ScriptReader
 from forescale.limits import whole_of
+from forescale.logs import format_of
 from forescale.positions import says_lines
 from forescale.syntax import parse_mapping, parse_yaml
 
@@ -279,6 +280,11 @@ def _refuse_unknown(text: str, where: object) -> NoReturn:
             raise ReaderError(
                 where, wording.unknown_format((), f"its line {line} has {word[1]!r}: did you mean {near[0]}?")
             )
+    if (log := format_of(text.splitlines()[:LINES])) is not None:
+        fix = f"give the model, and the log with --measured: forescale diagnose MODEL … --measured {where}"
+        raise ReaderError(
+            where, wording.wrong_format(f"a configuration: it is a log of {log.title}", "", fix)
+        )
     titles = "; ".join(reader.title for reader in READERS)
     raise ReaderError(where, wording.unknown_format(titles))
 
