@@ -218,7 +218,7 @@ def reader_of(text: str, where: object) -> Reader:
     ReaderError
         If it is in none, or in one that is not read.
     """
-    detection = detect(text) or _started(text, where) or detect_script(text)
+    detection = detect(text) or _started(text, where) or detect_script(text, getattr(where, "suffix", ""))
     if detection is None:
         _refuse_unknown(text, where)
     for reader in READERS:
@@ -252,7 +252,9 @@ def _started(text: str, where: object) -> Detection | None:
 
 
 _STARTS: Final = re.compile(
-    r"^\s*(?:(?:bash|sh|source|sbatch|srun)\s|\.{1,2}[\s/])[^\n]*\.(?:sh|slurm|sbatch)\b", re.M
+    r"^\s*(?:(?:bash|sh|source|sbatch|srun)\s|\.{1,2}[\s/])[^\n]*\.(?:sh|slurm|sbatch)\b"
+    r"|^\s*(?:bash|sh|sbatch|srun)\s+[\"']?\$\{?\w",
+    re.M,
 )
 
 

@@ -46,6 +46,14 @@ SAID = [
     ("A=3; (( A == 3 )) && say yes; ((A==2)) && say no", ["yes"]),
     ("(say a; (say b))", ["a", "b"]),
     ("A=(x y z); say ${#A[@]} ${A[1]}", ["3", "y"]),
+    ("A=--x=a=b; say ${A#*=} ${A##*=} ${A%=*} ${A%%=*} ${A#no}", ["a=b", "b", "--x=a", "--x", "--x=a=b"]),
+    ("A=8B; B=BF16; say ${A%B} ${B,,} ${A/8/70} ${B:2} ${B:0:2} ${A//[0-9]/x} ${B^}", ["8", "bf16", "70B", "16", "BF", "xB", "BF16"]),
+    ("A=3; N=A; say ${!N} ${A:-5} ${#A}", ["3", "3", "1"]),
+    ("A=(a.x b.x); say ${A[@]%.x}; B=x-y; C=-; say ${B%$C*} ${B/x/}", ["a", "b", "x", "-y"]),
+    ("A=2; if [ $A -gt 1 ]; then say a; exit 1; fi; say b", ["a"]),
+    ("f() { [ $1 = 1 ] && return 1; say no; }; f 1 || say yes; (exit 3); say $(exit 4) end; f 2", ["yes", "end", "no"]),
+    ("case a in a) say a; exit;; esac; say b", ["a"]),
+    ("[ a = b ] || { say a; exit 2; }; say b", ["a"]),
     ("A=1; B=2; C=3; unset A; unset -v B; say ${A:-none} ${B:-none} $C", ["none", "none", "3"]),
 ]  # fmt: skip
 
@@ -315,3 +323,43 @@ def test_lines_and_columns(command, said):
 def test_what_is_not_followed_is_one_word(command):
     script = follow(f"X=$({command})\nsay $X", {}, "run.sh", {"c.yaml": "name: a\n"}.get)
     assert script.commands[-1] == ["say", "${X}"]
+
+
+DOUBTED = (
+    "if [ ! -f data.bin ]; then exit 1; fi; say on",
+    "[ -z $NOT_SET ] && exit 1; say on",
+    "IMAGE=; if [ -z \"$IMAGE\" ] || [ $IMAGE == '' ]; then exit 1; fi; [ -z $IMAGE ] && exit 1; say on",
+    "if [ $# -lt 2 ]; then exit 1; fi; say on",
+    "if [[ $HOSTNAME == a* ]]; then say on; else exit 1; fi; say on",
+    "case $MODE in a) say on;; *) exit 1;; esac; say on",
+    "python check.py || exit 1; say on",
+    "if ! command -v uv; then exit 1; fi; say on",
+    "while read -r line; do exit 1; done < list; say on",
+    "f() { say on; return; }; [ -d out ] || f; say on",
+)
+
+
+@pytest.mark.parametrize("text", DOUBTED)
+def test_exit_under_a_condition_that_is_not_known_is_not_followed(text):
+    assert words(text)[-1:] == ["on"]
+    assert not follow(text, {}, "run.sh").stopped
+
+
+def test_wrapper_that_decides_how_to_start_its_arguments_is_passed_over():
+    wrapper = "APP=$@\ncase $LOCAL_RANK in 0) numactl $APP;; esac\n"
+    script = follow("bash bind.sh 0 python pretrain_gpt.py --bf16", {}, "run.sh", {"bind.sh": wrapper}.get)
+    assert script.commands[-1][-3:] == ["python", "pretrain_gpt.py", "--bf16"]
+    direct = follow("bash bind.sh python pretrain_gpt.py", {}, "run.sh", {"bind.sh": 'exec "$@"\n'}.get)
+    assert [command[-2:] for command in direct.commands] == [["python", "pretrain_gpt.py"]]
+
+
+def test_script_that_ends_itself_names_its_exit():
+    text = (
+        'TP=2; if [ $TP -gt 1 ]; then echo "TP needs EP"; exit 3; fi; python pretrain_gpt.py --num-layers 2'
+    )
+    script = follow(text, {}, "run.sh")
+    assert script.stopped == "exit 3 after: TP needs EP"
+    assert script.commands == []
+    with raises(ReaderError, "wrong_format a script that trains"):
+        script.refuse_stopped("run.sh")
+    assert follow(text, {"TP": "1"}, "run.sh").stopped == ""

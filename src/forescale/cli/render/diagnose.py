@@ -54,6 +54,8 @@ def _contents(result: Diagnosis) -> Iterator[Content]:
         yield line(
             "no known cause explains the difference; a profiler trace of a step tells more: --measured trace.json"
         )
+    for item in result.inside_scatter:
+        yield line(f"no cause: {item.text} ({item.seconds:+.4g} s); recorded steps and ranks scatter as much")
     for convention in result.conventions:
         note = "" if convention.usual else ", not the usual count (causal attention, dense peak)"
         yield line(f"the printed rate agrees with: {convention.text}{note}")

@@ -52,6 +52,8 @@ OVER = {
 """Words of a plan that stand for a setting of their own."""
 SIZES = (*OVER.values(), "num_layers", "hidden_size", "num_attention_heads")
 """Keys that a projection needs or goes by."""
+SHAPES = ("num_layers", "hidden_size", "num_attention_heads", "num_experts", "hybrid_layer_pattern")
+"""Keys of the shape of a model."""
 _SECTIONS = ("language_model", "model_parallel")
 """Tables of --yaml-cfg; its other keys stand beside them."""
 _NESTED = re.compile(rf"^(?:{'|'.join(_SECTIONS)}):", re.MULTILINE)
@@ -201,8 +203,11 @@ def read_settings(
     _refuse_incomplete(settings, options, known=model is not None, based=based)
     try:
         with errors_of(settings.where):
-            whole = describes_model(settings) and (based or not lacking_sizes(settings))
-            other = None if whole else options.model
+            lacking = lacking_sizes(settings)
+            other = options.model if lacking or not describes_model(settings) else None
+            if based and other is not None and (sizes := [key for key in SHAPES if settings.get(key)]):
+                named = ", ".join(map(settings.spell, sizes))
+                settings.warnings.append(f"{named} of the file give way to --model, as it lacks {lacking[0]}")
             if other is not None and not settings.count("num_experts"):
                 experts = max(getattr(kind.ffn, "num_experts", 0) for kind in other.layer_kinds)
                 settings.set("num_experts", experts or None)

@@ -9,15 +9,25 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from forescale.errors import ReaderError, SpecError, too_deep, too_large
 from forescale.frameworks.budget import Budget
-from forescale.frameworks.shell.expressions import holds, integer_of, is_unset
+from forescale.frameworks.shell.expressions import changed, holds, integer_of, is_certain, is_unset
 from forescale.frameworks.shell.launch import MPI, SLURM, header_words, slurm_variables
 from forescale.frameworks.shell.output import finds, printed
-from forescale.frameworks.shell.syntax import ASSIGNS, Commands, Token, parsed, past
+from forescale.frameworks.shell.script import Script, Stop, Use, refuse_cut
+from forescale.frameworks.shell.syntax import (
+    ASSIGNS,
+    Commands,
+    Token,
+    escaped,
+    has_program,
+    parsed,
+    past,
+    split_words,
+)
 
 LONGEST: Final = 2**20
 """Characters of a script, and of one word of it with its variables put in."""
@@ -35,32 +45,6 @@ _STARTERS: Final = (".", "source", *SLURM, *MPI, *_SHELLS)
 """Commands that start a script among their words."""
 _DOUBTED = ("false", "command", "which", "grep")
 """Commands that may well fail where the script is read."""
-
-
-@dataclass(slots=True)
-class Use:
-    """What a script does with a variable that nothing sets."""
-
-    names: list[str] = field(default_factory=list)
-    """Variables that take its value."""
-    choices: list[str] = field(default_factory=list)
-    """Values that it is compared with."""
-
-
-@dataclass(slots=True)
-class Script:
-    """What a script does, as far as it can be known."""
-
-    commands: list[list[str]] = field(default_factory=list)
-    """Words of each command in the order in which they run."""
-    variables: dict[str, list[str]] = field(default_factory=dict)
-    """Words of each variable that it sets, in the order in which they were first set."""
-    files: dict[str, str] = field(default_factory=dict)
-    """Text of each file that it writes."""
-    unset: dict[str, Use] = field(default_factory=dict)
-    """Variables that nothing sets, `1` for `$1`."""
-    missing: list[str] = field(default_factory=list)
-    """Names of the scripts that it starts and that are not there."""
 
 
 def _names(name: str, text: str) -> bool:
@@ -103,7 +87,8 @@ def follow(
     walk = _Walk(variables, read_neighbour)
     try:
         walk.pass_on(arguments)
-        walk.read(text)
+        walk.has_arguments = arguments is not None
+        walk.until_stop("exit", lambda: walk.read(text))
         walk.read_written()
     except SpecError as error:
         raise ReaderError(where, error) from error
@@ -112,7 +97,7 @@ def follow(
     known = {
         name: item for name, item in walk.known.items() if name not in (*variables, *_OWN, *walk.scheduled)
     }
-    return Script(walk.commands, known, walk.files, walk.unset, walk.missing)
+    return Script(walk.commands, known, walk.files, walk.unset, walk.missing, walk.stopped)
 
 
 _OWN: Mapping[str, str] = {"0": "./script", "BASH_SOURCE": "./script", "PWD": "."}
@@ -141,7 +126,10 @@ class _Walk:
         self.read_files: set[str] = set()
         self.unset: dict[str, Use] = {}
         self.missing: list[str] = []
-        self.depth = 0
+        self.depth = self.doubts = 0
+        self.sure, self.has_arguments, self.guessed = True, True, False
+        """Whether the last status, and the arguments, are known; whether the last words have arguments that are not."""
+        self.stopped = ""
         self.commands_left, self.text_left = Budget(_MOST, "commands"), Budget(_TEXT, "characters")
 
     def inner(self) -> _Walk:
@@ -151,7 +139,32 @@ class _Walk:
         walk.known, walk.functions, walk.depth = dict(self.known), self.functions, self.depth + 1
         walk.commands_left, walk.text_left = self.commands_left, self.text_left
         walk.arguments, walk.files, walk.unset = self.arguments, self.files, self.unset
+        walk.has_arguments = self.has_arguments
         return walk
+
+    def until_stop(self, kind: str, runs: Callable[[], bool], *, doubted: bool = False) -> bool:
+        """Run what an `exit` (or a `return`) ends; under a condition that is `doubted` none is followed."""
+        outside = self.doubts, self.depth, self.started
+        self.doubts += doubted
+        try:
+            return runs()
+        except Stop as stop:
+            if kind not in (stop.args[0], "exit"):
+                raise
+            return bool(stop.args[1] == 0)
+        finally:
+            self.doubts, self.depth, self.started = outside
+
+    def _stop(self, names: Sequence[str]) -> bool:
+        """End a script or a function, unless a condition that is not known decides it."""
+        if self.doubts:
+            return True
+        status = names[1] if names[1:] else "0"
+        failed = status.isdigit() and int(status) != 0
+        if names[0] == "exit" and failed and not self.stopped:
+            printed = next((text for text in reversed(self.output) if text.strip()), "")
+            self.stopped = " ".join(("exit", status, *(["after:", printed.strip()[:120]] if printed else [])))
+        raise Stop(names[0], int(failed))
 
     def pass_on(self, arguments: Sequence[str] | None) -> None:
         """Set `$1`, `$2` and so on; None leaves them unset."""
@@ -199,18 +212,26 @@ class _Walk:
             before = len(self.output)
             if (joined == "&&" and not worked) or (joined == "||" and worked):
                 continue
-            worked = getattr(self, f"_{kind}")(parts)
+            doubted = joined in ("&&", "||") and not self.sure
+            self.sure = True
+            worked = self.until_stop("", partial(getattr(self, f"_{kind}"), parts), doubted=doubted)
+            self.sure = self.sure and not doubted
         return worked
 
     def _group(self, body: Commands) -> bool:
         return self.run(body)
+
+    def _subshell(self, body: Commands) -> bool:
+        return self.until_stop("exit", partial(self.run, body))
 
     def _while(self, parts: tuple[Commands, Commands]) -> bool:
         """Run a loop over the arguments of the script, and one round of a loop that counts or reads lines."""
         question, body = parts
         if not _ARGUMENT.search(str(question)):
             reads = re.search(r"\bread\b", str(question)) is not None
-            return self.run(body) if reads or ("((" in str(question) and self.run(question)) else True
+            if not reads and not ("((" in str(question) and self.run(question)):
+                return True
+            return self.until_stop("", partial(self.run, body), doubted=True)
         left = None
         while self.arguments and self.arguments != left and self.run(question):
             left = self.arguments
@@ -222,9 +243,12 @@ class _Walk:
         return True
 
     def _if(self, branches: list[tuple[Commands, Commands]]) -> bool:
+        doubted = False
         for question, body in branches:
-            if not question or self.run(question):
-                return self.run(body)
+            taken = not question or self.run(question)
+            doubted = doubted or (bool(question) and not self.sure)
+            if taken:
+                return self.until_stop("", partial(self.run, body), doubted=doubted)
         return True
 
     def _for(self, parts: tuple[str, list[str], Commands]) -> bool:
@@ -237,6 +261,7 @@ class _Walk:
 
     def _case(self, parts: tuple[str, list[tuple[list[str], Commands]]]) -> bool:
         subject = " ".join(self.fields(parts[0]))
+        doubted = not subject or "$" in subject
         if is_unset(subject):
             self._use(subject).choices += [
                 item for patterns, _ in parts[1] for item in patterns if item != "*"
@@ -244,7 +269,7 @@ class _Walk:
         for patterns, body in parts[1]:
             self.text_left.spend(len(subject) * len(patterns))
             if any(fnmatch.fnmatchcase(subject, " ".join(self.fields(pattern))) for pattern in patterns):
-                return self.run(body)
+                return self.until_stop("", partial(self.run, body), doubted=doubted)
         return True
 
     def _simple(self, parts: list[Token]) -> bool:
@@ -257,6 +282,7 @@ class _Walk:
             start = next(
                 (at for at, token in enumerate(parts) if at and not token.text.startswith("-")), len(parts)
             )
+        self.guessed = False
         while start < len(parts) and self._assigned(parts[start]):
             start += 1
         overrides = [
@@ -267,9 +293,7 @@ class _Walk:
         ]
         if not overrides or parts[0].text in _DECLARES:
             return True
-        bodies = [
-            "".join(self.fields(f'"{_escaped(token.text)}"')) for token in parts if token.kind == "text"
-        ]
+        bodies = ["".join(self.fields(f'"{escaped(token.text)}"')) for token in parts if token.kind == "text"]
         if overrides[0] == "read" and bodies and "-d" not in overrides:
             return self._read(overrides, bodies[0])
         text = printed(overrides, "".join(bodies) or self.piped, self.text_of)
@@ -303,21 +327,12 @@ class _Walk:
                 self._use(left).choices.append(right)
 
     def _called(self, names: list[str], bodies: list[str]) -> bool:
-        if names[0].startswith("(("):
-            return self._sum(names[0][2:-2]) not in (0, f"$({names[0]})")
-        if names[0] in ("[", "[[", "test", "!"):
-            if len(names) > _TESTED:
-                raise too_large("a test", f"{len(names):,} words", _TESTED)
-            self._note_choices(names)
-            return holds([word for word in names if word not in ("[", "]", "[[", "]]", "test")])
+        if names[0] in ("exit", "return") and len(names) <= len(("exit", "status")):
+            return self._stop(names)
+        if names[0].startswith("((") or names[0] in ("[", "[[", "test", "!"):
+            return self._test(names)
         if names[0] in self.functions and self.depth < _DEEPEST:
-            self.depth += 1
-            outside = self.arguments
-            self.pass_on(names[1:])
-            worked = self.run(self.functions[names[0]])
-            self.pass_on(outside)
-            self.depth -= 1
-            return worked
+            return self._function(names)
         if names[0] == "shift" and self.arguments:
             self.pass_on(self.arguments[int(names[1]) if names[1:] and names[1].isdigit() else 1 :])
             return True
@@ -330,16 +345,45 @@ class _Walk:
             return True
         inner = [(body, names, ()) for body in bodies] + self._inner(names)
         for text, started, arguments in inner:
-            outside = self.arguments
+            outside, before = self.arguments, len(self.commands)
             if arguments:
                 self.pass_on(arguments)
-            self.read(text, started)
+            sourced = names[0] in (".", "source", "eval")
+            self.until_stop("return" if sourced else "exit", partial(self.read, text, started))
             self.pass_on(outside)
+            if has_program(arguments) and not any(map(has_program, self.commands[before:])):
+                self.commands.append(
+                    [*self.started, *names]
+                )  # a wrapper that decides how its arguments start
         if not inner:
-            self._refuse_cut(names)
+            refuse_cut(names, self.commands[-1] if self.commands else [])
             self.commands.append([*self.started, *names])
         found = finds(names[1:], self.piped) if names[0] == "grep" else None
+        self.sure = names[0] in ("true", "false", ":")
         return names[0] not in _DOUBTED if found is None else found
+
+    def _test(self, names: Sequence[str]) -> bool:
+        if names[0].startswith("(("):
+            value = self._sum(names[0][2:-2])
+            self.sure = isinstance(value, int) and not self.guessed and "$#" not in names[0]
+            return value not in (0, f"$({names[0]})")
+        if len(names) > _TESTED:
+            raise too_large("a test", f"{len(names):,} words", _TESTED)
+        self._note_choices(names)
+        tested = [word for word in names if word not in ("[", "]", "[[", "]]", "test")]
+        self.sure = len(tested) < len(names) and not self.guessed and is_certain(tested)
+        return holds(tested)
+
+    def _function(self, names: Sequence[str]) -> bool:
+        self.depth += 1
+        outside, has_arguments = self.arguments, self.has_arguments
+        self.has_arguments = True
+        self.pass_on(names[1:])
+        worked = self.until_stop("return", partial(self.run, self.functions[names[0]]))
+        self.pass_on(outside)
+        self.has_arguments = has_arguments
+        self.depth -= 1
+        return worked
 
     def _read(self, names: Sequence[str], text: str) -> bool:
         """Set variables to the fields of a line between characters of IFS; the last one takes the rest."""
@@ -358,17 +402,6 @@ class _Walk:
         for name, value in zip(variables, fields, strict=False):
             self._set(name, value)
         return True
-
-    def _refuse_cut(self, names: Sequence[str]) -> None:
-        """Refuse options that start a command: a comment, or a blank after a backslash, ends the one before it."""
-        before = self.commands[-1] if self.commands else []
-        options = [word for word in before if word.startswith("--")]
-        if names[0].startswith("--") and options and not before[0].startswith("-"):
-            fix = "move the comment, or remove the blank after the backslash, that ends the command before it"
-            text = (
-                f"{names[0]} and the options after it do not reach the command that has {options[-1]}; {fix}"
-            )
-            raise SpecError(text, code="wrong_format", key=names[0], fix=fix)
 
     def _inner(self, names: list[str]) -> list[tuple[str, list[str], Sequence[str]]]:
         """Return the scripts inside a command, the words that start them, and their arguments."""
@@ -430,7 +463,7 @@ class _Walk:
             several = self._piece(piece)
             if not quoted and raw[at] in "$`" and split:
                 text = " ".join(several)
-                several = _split(text)
+                several = split_words(text)
                 if text[:1].isspace() and word is not None:
                     names.append("".join(word))
                     word = None
@@ -489,6 +522,7 @@ class _Walk:
             return [piece[2:-1]]
         inside = piece[2:-1] if piece.startswith("${") else piece[1:]
         passed = self.arguments
+        self.guessed = self.guessed or (inside in "@*#" and not self.has_arguments)
         special = {"@": passed, "*": passed, "#": [str(len(passed))], "?": ["0"]}.get(inside)
         return self._parameter(inside, piece) if special is None else special
 
@@ -496,6 +530,10 @@ class _Walk:
         """Return the words of a variable, or of what stands for it where it is not set."""
         if counted := re.fullmatch(r"#(\w+)\[[@*]\]", inside):
             return [str(len(self.known[counted[1]]))] if counted[1] in self.known else [piece]
+        if (sized := re.fullmatch(r"#(\w+)", inside)) and sized[1] in self.known:
+            return [str(len("".join(self.known[sized[1]][:1])))]
+        if (pointed := re.fullmatch(r"!(\w+)", inside)) and (target := self.known.get(pointed[1])):
+            return self._parameter("".join(target), piece)
         name = re.match(r"[A-Za-z_]\w*|\d+", inside)
         if name is None:
             return [piece]
@@ -513,7 +551,10 @@ class _Walk:
             return result
         if form:
             return [] if missing else [" ".join(self.fields(form[2]))]
-        return ["${" + name[0] + "}"] if value is None else list(value)
+        if value is None or not rest:
+            return ["${" + name[0] + "}"] if value is None else list(value)
+        words = [changed(word, "".join(self.fields(rest, split=False))) for word in value]
+        return [piece] if None in words else [str(word) for word in words]
 
     def _default(self, raw: str, value: list[str] | None) -> list[str]:
         if self.depth >= _DEEPEST:
@@ -528,7 +569,7 @@ class _Walk:
         if self.depth >= _DEEPEST or text.lstrip().startswith("<"):
             return [piece]
         inner = self.inner()
-        inner.run(parsed(text))
+        inner.until_stop("exit", lambda: inner.run(parsed(text)))
         if inner.commands:
             return [piece]
         return " ".join(inner.output).split()
@@ -553,22 +594,3 @@ _FOLDER = re.compile(r"\$\{\w+\}/")
 """A folder that is a variable which nothing sets, before the name of a file."""
 _ALL = re.compile(r'"?\$(?:\{\w+\[[@*]\]\}|[@*])"?')
 """All words of an array, or of the script."""
-
-
-def _split(text: str) -> list[str]:
-    """Return the words of a text; what a command prints that is not known stays one."""
-    if "$(" not in text and "`" not in text:
-        return text.split()
-    words, at = [""], 0
-    try:
-        while at < len(text):
-            after = past(text, at) if text[at] in "$`" else at + 1
-            words = [*words, ""] if text[at].isspace() else [*words[:-1], words[-1] + text[at:after]]
-            at = after
-    except SpecError:  # a part of such a command
-        return text.split()
-    return [word for word in words if word]
-
-
-def _escaped(text: str) -> str:
-    return text.replace('"', '\\"')

@@ -10,7 +10,7 @@ from forescale.errors import SpecError
 from forescale.struct import Struct
 
 Node: TypeAlias = tuple[str, object]
-"""A command (`simple`, `if`, `for`, `case`, `while`, `def`, `group`) and its parts."""
+"""A command (`simple`, `if`, `for`, `case`, `while`, `def`, `group`, `subshell`) and its parts."""
 Commands: TypeAlias = list[tuple[str, Node]]
 """Commands, each with what joins it to the one before it: `;`, `&&`, `||` or `|`."""
 
@@ -237,8 +237,8 @@ class _Parser:
             "case": self._case,
             "while": self._while,
             "until": self._while,
-            "{": lambda: self._group("}"),
-            "(": lambda: self._group(")"),
+            "{": lambda: self._group("}", "group"),
+            "(": lambda: self._group(")", "subshell"),
             "function": self._function,
         }
         if token.kind == "array" or token.text not in compound:
@@ -246,10 +246,10 @@ class _Parser:
         self.at += 1
         return compound[token.text]()
 
-    def _group(self, end: str) -> Node:
+    def _group(self, end: str, kind: str) -> Node:
         body = self.commands((end,))
         self._next()
-        return "group", body
+        return kind, body
 
     def _function(self) -> Node:
         name = self._next()
@@ -327,3 +327,28 @@ class _Parser:
             if token.text == "]]":
                 inside = False
         return "simple", parts
+
+
+def split_words(text: str) -> list[str]:
+    """Return the words of a text; what a command prints that is not known stays one."""
+    if "$(" not in text and "`" not in text:
+        return text.split()
+    words, at = [""], 0
+    try:
+        while at < len(text):
+            after = past(text, at) if text[at] in "$`" else at + 1
+            words = [*words, ""] if text[at].isspace() else [*words[:-1], words[-1] + text[at:after]]
+            at = after
+    except SpecError:  # a part of such a command
+        return text.split()
+    return [word for word in words if word]
+
+
+def escaped(text: str) -> str:
+    """Return a text as it stands between double quotes."""
+    return text.replace('"', '\\"')
+
+
+def has_program(names: Sequence[str]) -> bool:
+    """Whether words have a Python program."""
+    return any(word.endswith(".py") for word in names)

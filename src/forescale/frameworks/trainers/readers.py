@@ -23,6 +23,7 @@ from forescale.frameworks.settings import Settings
 from forescale.frameworks.shell import Devices, Launch, Script, Use, devices_of, follow, is_unset, launch_of
 from forescale.frameworks.trainers.accelerated import accelerated, content_of, plain, required_file
 from forescale.frameworks.trainers.facts import without_facts
+from forescale.frameworks.trainers.loop import loops
 from forescale.frameworks.trainers.megatron import flags_of, read_megatron
 from forescale.frameworks.trainers.performance import long_options, read_performance
 from forescale.frameworks.trainers.precision import compute_of
@@ -251,6 +252,7 @@ class LaunchReader(Signed):
         form = "llamafactory" if form == "trainer" and values.keys() >= {"stage", "finetuning_type"} else form
         own = Path(start.program).name if form == "trainer" else ""
         _refuse_megatron(path, own, values)
+        _refuse_sampling(path, own, values)
         file = _beside(path, start.program)
         program = read_program(file if own else None)
         added = program.content(values, record_of(form))
@@ -262,6 +264,9 @@ class LaunchReader(Signed):
         parsed = self.programmed(file if own else None, given, options, start.launch, start.devices)
         if parsed is None:
             parsed = _outlined(content, added, form, path, options, start, program)
+        if program.freezes and not {"trainable", "lora_rank"} & {*parsed.workload_fields, *options.over}:
+            text = f"{own} freezes parameters itself, which are projected as trained (--freeze, --lora-rank)"
+            parsed = replace(parsed, warnings=(*parsed.warnings, text))
         return without_facts(parsed, facts) if facts else parsed
 
     def _followed(
@@ -271,7 +276,8 @@ class LaunchReader(Signed):
         try:
             return self.started(shell.commands, path, options), runs
         except ReaderError:
-            if not (runs := runs or _runs(shell, own=True)):
+            if not (runs := runs or _runs(shell, own=True) or loops(shell.commands, path.parent)):
+                shell.refuse_stopped(path)
                 _refuse_choices(shell, path, text)
                 raise
         return None, runs
@@ -337,6 +343,18 @@ def _refuse_megatron(path: Path, own: str, values: Mapping[str, Any]) -> None:
     if MEGATRON.fullmatch(own) and {"num_layers", "hidden_size"} & values.keys():
         fix = "they stand in the file that it names; give them as a table of flags (--num-layers: 12)"
         raise ReaderError(path, wording.wrong_format("a command with Megatron-LM's flags", fix))
+
+
+def _refuse_sampling(path: Path, own: str, values: Mapping[str, Any]) -> None:
+    """Refuse a program with an actor and a critic, whose steps train and sample in turn."""
+    if own and any(key.startswith(ACTORS) for key in values):
+        fix = "give MODEL and the layout of its training step alone"
+        what = f"reinforcement learning with {own}, whose steps train and sample in turn,"
+        raise ReaderError(path, wording.not_expressed(what, "", fix))
+
+
+ACTORS: Final = ("actor_model", "critic_model", "actor_zero", "critic_zero")
+"""Beginnings of arguments of programs with several models that learn from what they sample."""
 
 
 def _outlined(
