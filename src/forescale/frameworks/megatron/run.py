@@ -301,6 +301,7 @@ def read_precision(settings: Settings) -> Precision:
         gradients=_gradients(settings, base),
         master=_master(settings, base),
         activations=base,
+        frozen="nf4" if settings.flag("qlora") and settings.count("lora_r", 0) else None,
         **_moments(settings),
     )
 
