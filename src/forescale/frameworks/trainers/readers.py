@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeAlias
 
@@ -21,7 +20,8 @@ from forescale.frameworks.reading import Options, ParsedFile, flat, packaged
 from forescale.frameworks.recipes.reader import read_recipe
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.shell import Devices, Launch, Script, Use, devices_of, follow, is_unset, launch_of
-from forescale.frameworks.trainers.accelerated import accelerated, content_of, plain, required_file
+from forescale.frameworks.trainers.accelerated import accelerated, content_of, required_file
+from forescale.frameworks.trainers.commands import arguments_of, in_folder, unknown_program
 from forescale.frameworks.trainers.devices import alone, environment_of, split_models, visible_devices
 from forescale.frameworks.trainers.facts import CONFIGURATION, of_one_process, without_facts
 from forescale.frameworks.trainers.loop import loops
@@ -250,7 +250,7 @@ class LaunchReader(Signed):
         launch = launch_of(words[:at] if form != RECIPE else ["torchrun", *words[at:]])
         values, files = arguments_of(words[at:])
         values |= _stage(form, words[at - 1])
-        named, *more = _in_folder(words[at:], files) or [""]
+        named, *more = in_folder(words[at:], files) or [""]
         given = {**values, "config": named, "config_file": launch.options.get("--config-file")}
         _refuse_open(path, text, shell.unset, given, form)
         values = _closed(values) if form == RECIPE else with_tables(values, shell.files, path)
@@ -371,7 +371,7 @@ class LaunchReader(Signed):
         options: Options,  # noqa: ARG002  (of readers that follow other programs)
     ) -> ParsedFile:
         """Return what a program that is no trainer by its name says."""
-        programs = dict.fromkeys(name for words in commands if (name := _unknown_program(words)))
+        programs = dict.fromkeys(name for words in commands if (name := unknown_program(words)))
         if not programs:
             raise ReaderError(
                 path, wording.wrong_format("a command that trains", "it starts no known trainer")
@@ -385,19 +385,6 @@ def _start(launch: Launch, sharded: ParsedFile | None, devices: Devices | None, 
     """Return what starts a program."""
     has_engine = "deepspeed" in launch.kinds
     return Start(launch=sharded, devices=devices, program=program, has_engine=has_engine)
-
-
-def _unknown_program(words: Sequence[str]) -> str:
-    """Return the program of a command that has options: a file or a module of Python, or the command itself."""
-    if not any(word.startswith("--") for word in words):
-        return ""
-    for before, word in pairwise(["", *words]):
-        if before == "-m" or word.endswith(".py"):
-            return word
-    first = next(
-        (word for word in words if word not in ("exec", "nohup", "env", "time") and "=" not in word), ""
-    )
-    return "" if first.startswith("-") else first.rpartition("/")[2]
 
 
 def _runs(shell: Script, *, own: bool = False) -> list[Run]:
@@ -597,35 +584,3 @@ def _refuse_open(
     deciding |= packaged("recipes", "common")["deciding"] if form == RECIPE else {}
     if facts := open_facts(Settings(values, str(path)), unset, text, deciding):
         raise MissingError.of(path, facts)
-
-
-def arguments_of(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return the arguments of a program, and the names of the configurations that it is given."""
-    values: dict[str, Any] = {}
-    files: list[str] = []
-    name = ""
-    for word in words:
-        flag, equals, value = word.lstrip("+").partition("=")
-        if flag.startswith("--"):
-            name = flag[2:].replace("-", "_")
-            values[name] = plain(value) if equals else True
-        elif name and values[name] is True and not word.startswith("++"):
-            values[name] = plain(word)
-        elif (not name and is_unset(word)) or (
-            word.endswith((".yaml", ".yml")) or (not name and word.endswith(".json"))
-        ):
-            files.append(word)
-        elif equals and re.fullmatch(r"[A-Za-z_][\w.]*", flag):
-            values[flag] = plain(value)
-        elif name:
-            old = values[name]
-            values[name] = [*(old if isinstance(old, list) else [old]), plain(word)]
-    named = [values.pop(key, None) for key in ("config", "config_file")]
-    files += [file for file in named if isinstance(file, str)]
-    return values, files
-
-
-def _in_folder(words: Sequence[str], files: Sequence[str]) -> list[str]:
-    """Return the names of configurations in the folder that GPT-NeoX's launcher takes for them."""
-    folder = next((after for before, after in pairwise(words) if before in ("-d", "--conf_dir")), "")
-    return [f"{folder}/{name}" if folder and "/" not in name else name for name in files]

@@ -26,10 +26,11 @@ from forescale.frameworks.reading import Options, ParsedFile, packaged
 from forescale.frameworks.shell import Devices, devices_of, launch_of
 from forescale.frameworks.trainers.accelerated import accelerated
 from forescale.frameworks.trainers.arguments import Arguments, Fields
+from forescale.frameworks.trainers.commands import arguments_of
 from forescale.frameworks.trainers.facts import BATCH, of_one_process, without_facts
 from forescale.frameworks.trainers.loop import is_loop
 from forescale.frameworks.trainers.program import modules_of
-from forescale.frameworks.trainers.readers import LaunchReader, arguments_of, read_mapping
+from forescale.frameworks.trainers.readers import LaunchReader, read_mapping
 from forescale.frameworks.trainers.record import is_idle, record_of
 from forescale.frameworks.trainers.release import lay_release
 from forescale.frameworks.trainers.run import MICRO, STEPS, Start, neighbour_of
@@ -150,7 +151,7 @@ class ScriptReader(Signed):
     """Python scripts that train with unsloth, TRL, Transformers or Lightning."""
 
     name: Final = "script"
-    title: Final = "Python script that trains with unsloth, TRL, Transformers or Lightning"
+    title: Final = "Python script or Jupyter notebook that trains with unsloth, TRL, Transformers or Lightning"
     classifies: ClassVar[bool] = True
 
     def read(self, path: Path, options: Options) -> ParsedFile:
