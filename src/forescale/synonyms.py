@@ -19,7 +19,8 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("expert_parallel expert_model_parallel expert_parallelism moe_parallel num_ep", ("ep",)),
     ("expert_tensor_parallel expert_tensor_model_parallel", ("etp",)),
     (
-        "pipeline_parallel pipeline_model_parallel pipeline_parallelism pipeline_stages stages num_stages num_pp",
+        "pipeline_parallel pipeline_model_parallel pipeline_parallelism pipeline_stages stages num_stages num_pp "
+        "pipe_parallel pipe",
         ("pp",),
     ),
     (
@@ -34,7 +35,11 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("dp data_parallel data_parallel_shard data_parallelism", ("dp_shard",)),
     ("ddp data_parallel_replicate", ("dp_replicate",)),
-    ("fsdp zero_stage zero_optimization use_distributed_optimizer sharding", ("zero",)),
+    (
+        "fsdp zero_stage zero_optimization use_distributed_optimizer sharding strategy distributed_strategy "
+        "sharding_strategy parallel_strategy",
+        ("zero",),
+    ),
     (
         "sequence_length seq_length seqlen max_seq_len max_seq_length max_sequence_length max_position_embeddings "
         "context_length context context_window block max_length model_max_length maxlen cutoff_len max_tokens",
@@ -49,7 +54,7 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "gas gradient_accumulation gradient_accumulation_steps grad_accum accumulation_steps num_microbatches "
         "num_micro_batches microbatches",
-        ("micro_batch_size",),
+        ("microbatches", "micro_batch_size"),
     ),
     (
         "devices gpus num_gpus n_gpus ngpus num_devices world gpu_count chips num_chips accelerators nproc_per_node "
@@ -155,7 +160,10 @@ _WITH_VALUES: tuple[tuple[str, str], ...] = (
     ("max_seq_len max_seq_length max_sequence_length max_context longest", "--solve seq_len"),
     ("max_batch max_batch_size max_micro_batch", "--solve micro_batch_size"),
     ("dpo ipo", "--set workload.reference=copy"),
-    ("8bit_adam adam8bit adamw8bit adamw_8bit", "--optimizer adamw --moment-dtype fp8"),
+    (
+        "8bit_adam adam8bit adamw8bit adamw_8bit paged_adamw_8bit adamw_bnb_8bit paged_adam_8bit",
+        "--optimizer adamw --moment-dtype fp8",
+    ),
 )
 """Switches of others, and the options with values that say the same."""
 _DEVICE: tuple[tuple[str, str], ...] = (
@@ -172,6 +180,7 @@ _DEVICE: tuple[tuple[str, str], ...] = (
 )
 """Fields of a device and its node as people call them; a rate without a type is that of 16 bits."""
 _LEFT_OUT: tuple[tuple[str, str, str], ...] = (
+    ("", "grpo ppo rlhf reinforce", "the training step is projected, without sampling"),
     ("run", "energy_price electricity_price power_price price_per_kwh", "the answer has the MWh of the run"),
     (
         "compare",
@@ -179,7 +188,7 @@ _LEFT_OUT: tuple[tuple[str, str, str], ...] = (
         "the answer has the days of the run for --tokens",
     ),
 )
-"""Commands, options of others and what the answer has in their place."""
+"""Commands (empty: all), options of others and what the answer has in their place."""
 _MEANT = {word: fields for parts, fields in _WORDS for word in parts.split()}
 _CONVERTED: tuple[tuple[str, str], ...] = (
     (
@@ -249,13 +258,16 @@ def device_field(name: str) -> str | None:
 def left_out(name: str, command: str) -> str | None:
     """Return what an answer of a command has in place of an option of others; None where it has nothing."""
     plain = name.strip("-_").replace("-", "_").lower()
-    return next((text for path, parts, text in _LEFT_OUT if path == command and plain in parts.split()), None)
+    return next(
+        (text for path, parts, text in _LEFT_OUT if path in ("", command) and plain in parts.split()), None
+    )
 
 
 def meant(name: str, known: Collection[str]) -> str | None:
     """Return which of the `known` fields others call `name`, with dashes or underscores; None if it is none."""
     plain = name.strip("-_").replace("-", "_").lower()
-    fields = _MEANT.get(plain) or _MEANT.get(_ENDS.sub("", plain), ())
+    short = _ENDS.sub("", plain)
+    fields = _MEANT.get(plain) or _MEANT.get(short, (short,))
     return next((field for field in fields if field in known), None)
 
 

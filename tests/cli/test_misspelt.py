@@ -258,3 +258,36 @@ def test_a_link_between_sites_and_another_command_are_examples() -> None:
     assert (
         text == "No such command 'list'; forescale catalogue does that. For example: forescale catalogue gpus"
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "read"),
+    [
+        ("project m --ep-size 8 --pipe-parallel-size 4", "project m --ep 8 --pp 4"),
+        ("compare m --strategy ddp,fsdp", "compare m --vary zero=0,3"),
+        ("pipeline draw gpipe --num-microbatches 8", "pipeline draw gpipe --microbatches 8"),
+    ],
+)
+def test_degrees_strategies_and_microbatches(words: str, read: str) -> None:
+    result = translated(words.split())
+    assert result is not None
+    assert result[0] == read.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "set_by"),
+    [
+        (
+            "project m --cluster h100 --nodes 2 --nvlink-bandwidth 225GB/s",
+            "cluster.tiers.nvlink.bandwidth=225GB/s",
+        ),
+        (
+            "project m --cluster h100 --nodes 2 --network-bandwidth x0.5",
+            "cluster.tiers.infiniband.bandwidth=x0.5",
+        ),
+    ],
+)
+def test_the_tier_that_an_option_names(words: str, set_by: str) -> None:
+    text = misspelt(words.split())
+    assert text is not None
+    assert f" --set {set_by} " in text.partition("For example: ")[2]

@@ -56,7 +56,7 @@ def test_vpp_is_what_the_schedule_fixes_or_two():
 
 def test_compare_takes_names_and_aliases():
     rows = as_json("compare", "1f1b", "zero-bubble", "--pp", "4", "-m", "8")["schedules"]
-    assert {row["name"] for row in rows} == {"1f1b", "zb-h1"}
+    assert {row["schedule"] for row in rows} == {"1f1b", "zb-h1"}
 
 
 def test_communication_delays_the_step():

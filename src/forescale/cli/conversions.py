@@ -23,6 +23,7 @@ _COUNT = re.compile(r"(\d+(?:[._]\d+)*)([kKmMbBtT]?)", re.ASCII)
 _SCALES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d)?", re.ASCII)
 _HOURS = {"s": 1 / 3600, "min": 1 / 60, "m": 1 / 60, "h": 1.0, "d": 24.0}
+_FACTOR = re.compile(r"x\d+(?:\.\d+)?|\d+(?:\.\d+)? ?[GT]B/s", re.ASCII)
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:G|Gb|Gbps|Gbit|Gb/s|Gbit/s|GbE)", re.ASCII)
 
 
@@ -75,21 +76,31 @@ def failure_rate(text: str, values: Mapping[str, str]) -> str | None:
     return f"{24.0 / (float(time[1]) * _HOURS[time[2] or 'h']) / nodes:.3g}"
 
 
-def tier_bandwidth(text: str, values: Mapping[str, str]) -> str | None:
-    """Return a network's rates, such as 100G,400G, as values of the outermost tier of a cluster; None where open."""
+def tier_bandwidth(option: str, text: str, values: Mapping[str, str]) -> str | None:
+    """Return a network's rates, such as 100G,400G, as values of a tier of a cluster; None where that is open.
+
+    The tier is the one that the option names, such as --nvlink-bandwidth, else the outermost.
+    """
     from forescale.catalogue.clusters import cluster_record
     from forescale.errors import SpecError
 
-    rates = [_RATE.fullmatch(item.strip()) for item in text.split(",")]
     name = next((value for key, value in values.items() if _plain(key) in ("cluster", "gpu")), None)
-    if name is None or not all(rates):
+    if name is None or not (rates := [_rate(item.strip()) for item in text.split(",")]) or None in rates:
         return None
     try:
-        tier = cluster_record(name)["tiers"][-1]["name"]
+        tiers = [str(tier["name"]) for tier in cluster_record(name)["tiers"]]
     except SpecError:
         return None
-    shown = ",".join(f"{float(rate[1]) / 8:g}GB/s" for rate in rates if rate is not None)
-    return f"cluster.tiers.{tier}.bandwidth={shown}"
+    tier = next((tier for tier in tiers if _plain(option).startswith(tier)), tiers[-1])
+    return f"cluster.tiers.{tier}.bandwidth={','.join(map(str, rates))}"
+
+
+def _rate(text: str) -> str | None:
+    """Return a rate in bytes, or a factor such as x0.5; None if it is none."""
+    if _FACTOR.fullmatch(text):
+        return text.replace(" ", "")
+    bits = _RATE.fullmatch(text)
+    return None if bits is None else f"{float(bits[1]) / 8:g}GB/s"
 
 
 def wide_area_link(name: str, text: str) -> str | None:

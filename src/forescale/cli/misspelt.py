@@ -25,6 +25,8 @@ ASKING = ("project", "search", "run", "check", "fit", "memory layout", "compare"
 """Commands that an error may name instead of the one that was typed."""
 INTERVAL = "--interval"
 """Of checkpoints."""
+MICROBATCHES = "--microbatches"
+"""Of pipeline schedules, which count them instead of their size."""
 AUTOMATIC = ("auto", "best", "optimal")
 """Values that leave it open."""
 SHORT = 4
@@ -235,7 +237,9 @@ def _converted(
         fields = {"failures", "cluster"} if "--failures" in options else {"cluster"}
         if (field := meant(name, fields)) == "failures" and (rate := failure_rate(values[name], values)):
             result[name] = (("--failures", rate), False)
-        elif field == "cluster" and converted(name) and (tier := tier_bandwidth(values[name], values)):
+        elif (field == "cluster" or name.endswith(("bandwidth", "-bw"))) and (
+            tier := tier_bandwidth(name, values[name], values)
+        ):
             several = "--vary" in options and "," in tier
             result[name] = (("--vary" if several else "--set", tier), False)
     return result
@@ -320,9 +324,11 @@ def advised(name: str, path: str, value: str) -> Advice:
         return Advice(f"a search holds it with --fix {dimension}=VALUE", local, True, local is not None)
     like = _like(name, options)
     if "," in value and "--vary" in options and len(like) == 1 and like[0] not in COMPARED:
-        varied = f"{like[0][2:]}={value}"
+        each = [(_of_value(like[0], item, options) or (like[0], item))[1] for item in value.split(",")]
+        varied = f"{like[0][2:]}={','.join(each)}"
         return Advice(f"write --vary {varied}", ("--vary", varied), True, True)
-    how = None if not like or _letters(like[0]) == _letters(name) else converted(word)
+    is_ours = not like or _letters(like[0]) == _letters(name) or like == [MICROBATCHES]
+    how = None if is_ours else converted(word)
     if like == [INTERVAL] and value in AUTOMATIC:
         return Advice(f"{INTERVAL} is the best one by default", (), True, True)
     sure = len(like) == 1 and how is None and (flags_of(path)[like[0]] > 0) == (value[:1] != "-")
