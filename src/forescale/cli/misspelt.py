@@ -139,13 +139,13 @@ def _example(path: str, words: Sequence[str], correction: Correction) -> str | N
     """Return a command line that says the same, with this or another command; None where there is none."""
     if correction.words is not None:
         flags = flags_of(path)
-        return shlex.join(["forescale", *correction.words, *_lacking(correction.words, flags)])
+        return shlex.join(["forescale", *correction.words, *lacking(correction.words, flags)])
     if any("," in word for word in words):  # several machines or values, which few commands take
         return None
     for other in _others(correction.unknown):
         there = _corrected(other, words)
         if other != path and there.words is not None:
-            return shlex.join(["forescale", *there.words, *_lacking(there.words, flags_of(other))])
+            return shlex.join(["forescale", *there.words, *lacking(there.words, flags_of(other))])
     return None
 
 
@@ -260,7 +260,7 @@ def _is_several(name: str, path: str, value: str) -> bool:
     return row["kind"] in ("whole", "number", "length") or isinstance(row["kind"], list)
 
 
-def _lacking(words: Sequence[str], flags: Mapping[str, int]) -> list[str]:
+def lacking(words: Sequence[str], flags: Mapping[str, int]) -> list[str]:
     """Return what a question of a model by name needs and words do not give: no file says it."""
     given = {word.partition("=")[0] for word in words}
     from_file = given & {"--plan", "--config", "--preset"} or any(
