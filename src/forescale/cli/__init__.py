@@ -10,7 +10,7 @@ import sys
 
 from forescale.cli.codes import INTERRUPTED
 
-COLLECTED = (100_000, 50, 50)
+COLLECTED = (400_000, 50, 50)
 """When Python looks for garbage: seldom, as what a command loads is none, and it ends soon."""
 
 

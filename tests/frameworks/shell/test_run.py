@@ -48,6 +48,11 @@ SAID = [
     ("A=(x y z); say ${#A[@]} ${A[1]}", ["3", "y"]),
     ("A=--x=a=b; say ${A#*=} ${A##*=} ${A%=*} ${A%%=*} ${A#no}", ["a=b", "b", "--x=a", "--x", "--x=a=b"]),
     ("A=8B; B=BF16; say ${A%B} ${B,,} ${A/8/70} ${B:2} ${B:0:2} ${A//[0-9]/x} ${B^}", ["8", "bf16", "70B", "16", "BF", "xB", "BF16"]),
+    ("A=2; (A=3); f() { local A=4 B=5; A=6; }; f; say $A ${B-no}", ["2", "no"]),
+    ("A=2; ((A++)); let A+=1; ((A *= 2)); let B=A-1; (( C = A > 7 ? 1 : 2 )); say $A $B $C", ["8", "7", "1"]),
+    ("f() { say $(( $1 * 4 )) $(( $(echo $2) + 1 )); }; f 3 5; printf -v D %d 9; say $D", ["12", "6", "9"]),
+    ("A=0; while [ $A -lt 3 ]; do A=$((A+1)); done; until [ $A -ge 5 ]; do A=$((A+1)); done; say $A", ["5"]),
+    ("for x in 1 2 3 4; do [ $x = 2 ] && continue; [ $x = 4 ] && break; say $x; done", ["1", "3"]),
     ("A=3; N=A; say ${!N} ${A:-5} ${#A}", ["3", "3", "1"]),
     ("A=(a.x b.x); say ${A[@]%.x}; B=x-y; C=-; say ${B%$C*} ${B/x/}", ["a", "b", "x", "-y"]),
     ("A=2; if [ $A -gt 1 ]; then say a; exit 1; fi; say b", ["a"]),
@@ -343,6 +348,26 @@ DOUBTED = (
 def test_exit_under_a_condition_that_is_not_known_is_not_followed(text):
     assert words(text)[-1:] == ["on"]
     assert not follow(text, {}, "run.sh").stopped
+
+
+COUNTED = (
+    "A=0; while read -r line; do A=$((A+1)); done < hosts; say $A",
+    "A=0; while (( A < 3 )); do A=$((A+1)); done; say $A",
+    "A=1; for ((i=0; i<3; i++)); do A=$((A*2)); done; say $A",
+    "A=8; while [ $FREE -lt 3 ]; do A=$((A/2)); done; say $A",
+    "A=; while read -r line; do A+=x; done < hosts; say $A",
+    "A=1; (( A += NOT_SET )); say $A",
+)
+
+
+@pytest.mark.parametrize("text", COUNTED)
+def test_what_each_round_of_an_unknown_loop_changes_is_not_known(text):
+    assert words(text) == ["${A}"]
+
+
+def test_arguments_in_a_sum_are_not_their_numbers():
+    assert words("say $(( $1 * 8 ))") == ["$(( $1 * 8 ))"]
+    assert words("N=4; say $(( $N * 8 ))") == ["32"]
 
 
 def test_wrapper_that_decides_how_to_start_its_arguments_is_passed_over():

@@ -31,7 +31,7 @@ def test_actor_and_critic_are_not_read_as_one_model(start):  # noqa: F811
     with raises(ReaderError, "not_expressed"):
         start(
             PROGRAM,
-            "deepspeed src/train.py --actor_model_name_or_path a --per_device_train_batch_size 1 --deepspeed",
+            "deepspeed src/train.py --actor_model_name_or_path a --critic_zero_stage 3 --per_device_train_batch_size 1 --deepspeed",
         )
 
 
@@ -44,3 +44,18 @@ def test_script_without_a_first_line_is_a_script_by_its_name(tmp_path, first):
     options = Options(model_of=load_model, model=load_model("llama-3.1-8b"), strict=False)
     parsed = read_file(script, options)
     assert (parsed.num_devices, parsed.layout_fields["micro_batch_size"]) == (4, 2)
+
+
+def test_value_that_shards_is_asked_about(start):  # noqa: F811
+    command = COMMAND + "--per_device_train_batch_size 1 --max_length 64 --mode"
+    asked = [fact.what for fact in start("import torch\n", f"{command} fsdp").missing]
+    assert "how its states are sharded" in asked
+    assert not start("import torch\n", f"{command} ddp").missing
+
+
+def test_value_that_tells_of_memory_is_warned_of(start):  # noqa: F811
+    command = COMMAND + "--per_device_train_batch_size 1 --max_length 64 --activation"
+    assert any(
+        "activation checkpoint" in text for text in start("import torch\n", f"{command} checkpoint").warnings
+    )
+    assert not any("activation" in text for text in start("import torch\n", f"{command} gelu").warnings)

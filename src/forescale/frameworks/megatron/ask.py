@@ -26,7 +26,7 @@ _REPLICAS: Final = re.compile(r"^DP$|^DP_|_DP$|DATA_?PARALLEL", re.IGNORECASE)
 """Names of variables that are the data parallel degree."""
 _IDLE: Final = re.compile(r"convert|eval|test|infer|generat|process", re.IGNORECASE)
 """Choices of a script that start no training."""
-PLAIN: Final = ("bf16", "none")
+PLAIN: Final[tuple[str, ...]] = ("bf16", "none")
 """Choices of an example: the usual type, and no recomputation, which contradicts no other option."""
 CHOICES: Final = 6
 """Values of a variable that an error names."""

@@ -203,11 +203,7 @@ def read_settings(
     _refuse_incomplete(settings, options, known=model is not None, based=based)
     try:
         with errors_of(settings.where):
-            lacking = lacking_sizes(settings)
-            other = options.model if lacking or not describes_model(settings) else None
-            if based and other is not None and (sizes := [key for key in SHAPES if settings.get(key)]):
-                named = ", ".join(map(settings.spell, sizes))
-                settings.warnings.append(f"{named} of the file give way to --model, as it lacks {lacking[0]}")
+            other = _given_model(settings, options, based=based)
             if other is not None and not settings.count("num_experts"):
                 experts = max(getattr(kind.ffn, "num_experts", 0) for kind in other.layer_kinds)
                 settings.set("num_experts", experts or None)
@@ -241,6 +237,17 @@ def read_settings(
         num_devices=num_devices,
         **settings.accounted(unknown),
     )
+
+
+def _given_model(settings: Settings, options: Options, *, based: bool) -> Model | None:
+    """Return --model where settings describe none, or not all of one; what they say of it gives way."""
+    lacking = lacking_sizes(settings)
+    if options.model is None or (describes_model(settings) and not lacking):
+        return None
+    if based and (sizes := [key for key in SHAPES if settings.get(key)]):
+        named = ", ".join(map(settings.spell, sizes))
+        settings.warnings.append(f"{named} of the file give way to --model, as it lacks {lacking[0]}")
+    return options.model
 
 
 OLD: Final = (DEEPSPEED, "megatron-lm-2022")

@@ -14,28 +14,26 @@ from typing import Final
 
 from forescale.errors import ReaderError, SpecError, too_deep, too_large
 from forescale.frameworks.budget import Budget
-from forescale.frameworks.shell.expressions import changed, holds, integer_of, is_certain, is_unset
+from forescale.frameworks.shell.expand import DEEPEST, LONGEST, Expansions
+from forescale.frameworks.shell.expressions import holds, is_certain, is_unset
 from forescale.frameworks.shell.launch import MPI, SLURM, header_words, slurm_variables
 from forescale.frameworks.shell.output import finds, printed
 from forescale.frameworks.shell.script import Script, Stop, Use, refuse_cut
 from forescale.frameworks.shell.syntax import (
     ASSIGNS,
+    TESTED,
     Commands,
     Token,
     escaped,
+    grown,
     has_program,
     parsed,
-    past,
-    split_words,
 )
 
-LONGEST: Final = 2**20
-"""Characters of a script, and of one word of it with its variables put in."""
 _MOST: Final = 20_000
 """Commands that are followed, those inside substitutions included."""
 _TEXT: Final = 2**23
 """Characters and words that are expanded, compared or copied in all."""
-_DEEPEST: Final = 24
 _TESTED: Final = 1_000
 """Words of one test."""
 
@@ -43,6 +41,10 @@ _DECLARES = ("export", "declare", "local", "readonly", "typeset")
 _SHELLS = ("bash", "sh", "zsh")
 _STARTERS: Final = (".", "source", *SLURM, *MPI, *_SHELLS)
 """Commands that start a script among their words."""
+_HIDES = ("local", "declare", "typeset")
+"""Commands that hide a variable in a function."""
+_ROUNDS: Final = 1_000
+"""Rounds of a loop."""
 _DOUBTED = ("false", "command", "which", "grep")
 """Commands that may well fail where the script is read."""
 
@@ -108,29 +110,30 @@ _SCRIPTS: Final = (".sh", ".slurm", ".sbatch", ".bash")
 """Endings of the names of scripts."""
 
 
-class _Walk:
+class _Walk(Expansions):
     """Runs commands over the variables that are known; `run` says whether the last succeeded."""
 
     def __init__(self, variables: Mapping[str, str], read_neighbour: Callable[[str], str | None]) -> None:
-        self.given, self.read_neighbour = variables, read_neighbour
-        self.known: dict[str, list[str]] = {name: [value] for name, value in _OWN.items()}
+        super().__init__(variables, Budget(_TEXT, "characters"))
+        self.read_neighbour = read_neighbour
+        self.known |= {name: [value] for name, value in _OWN.items()}
         self.started: list[str] = []
         self.scheduled: dict[str, str] = {}
         """Variables that the scheduler sets."""
         self.commands: list[list[str]] = []
         self.functions: dict[str, Commands] = {}
-        self.output: list[str] = []
+        self.locals: list[dict[str, list[str] | None]] = []
+        """Variables that each function hides, with what they are outside."""
         self.piped = ""
-        self.arguments: list[str] = []
         self.files: dict[str, str] = {}
         self.read_files: set[str] = set()
         self.unset: dict[str, Use] = {}
         self.missing: list[str] = []
-        self.depth = self.doubts = 0
-        self.sure, self.has_arguments, self.guessed = True, True, False
-        """Whether the last status, and the arguments, are known; whether the last words have arguments that are not."""
+        self.doubts = 0
+        self.sure = True
+        """Whether the last status is known."""
         self.stopped = ""
-        self.commands_left, self.text_left = Budget(_MOST, "commands"), Budget(_TEXT, "characters")
+        self.commands_left = Budget(_MOST, "commands")
 
     def inner(self) -> _Walk:
         """Return the walk of a substitution: it has its own variables and output, and spends the same budgets."""
@@ -186,7 +189,7 @@ class _Walk:
 
     def read(self, text: str, started: Sequence[str] = ()) -> bool:
         """Run a script that the words `started` started."""
-        if self.depth >= _DEEPEST:
+        if self.depth >= DEEPEST:
             return True
         outside = self.started
         explicit = header_words(text)
@@ -222,21 +225,59 @@ class _Walk:
         return self.run(body)
 
     def _subshell(self, body: Commands) -> bool:
-        return self.until_stop("exit", partial(self.run, body))
+        self.text_left.spend(len(self.known))
+        outside = dict(self.known)
+        worked = self.until_stop("exit", partial(self.run, body))
+        self.known = outside
+        return worked
 
-    def _while(self, parts: tuple[Commands, Commands]) -> bool:
-        """Run a loop over the arguments of the script, and one round of a loop that counts or reads lines."""
+    def printed_by(self, text: str) -> list[str] | None:
+        """Return the words that a command prints; None if it runs what is not followed."""
+        inner = self.inner()
+        inner.until_stop("exit", lambda: inner.run(parsed(text)))
+        return None if inner.commands else " ".join(inner.output).split()
+
+    def _while(self, parts: tuple[Commands, Commands], *, until: bool = False) -> bool:
+        """Run a loop over the arguments, or while a known test holds; of one that counts or reads lines a round."""
         question, body = parts
-        if not _ARGUMENT.search(str(question)):
-            reads = re.search(r"\bread\b", str(question)) is not None
-            if not reads and not ("((" in str(question) and self.run(question)):
+        asked = str(question)
+        if _ARGUMENT.search(asked):
+            left = None
+            while self.arguments and self.arguments != left and self.run(question):
+                left = self.arguments
+                self.run(body)
+            return True
+        rounds = 0
+        while TESTED.search(asked) and rounds < _ROUNDS:
+            goes = self.run(question) != until
+            if not self.sure:
+                break
+            if not goes or not self._round(body):
                 return True
-            return self.until_stop("", partial(self.run, body), doubted=True)
-        left = None
-        while self.arguments and self.arguments != left and self.run(question):
-            left = self.arguments
-            self.run(body)
+            rounds += 1
+        if re.search(r"\bread\b", asked) or ("((" in asked and self.run(question) != until):
+            self.until_stop("", partial(self._round, body), doubted=True)
+        self._forget(body)
         return True
+
+    def _until(self, parts: tuple[Commands, Commands]) -> bool:
+        return self._while(parts, until=True)
+
+    def _round(self, body: Commands) -> bool:
+        """Run one round of a loop; return whether another follows."""
+        try:
+            self.until_stop("", partial(self.run, body))
+        except Stop as stop:
+            if stop.args[0] not in ("break", "continue"):
+                raise
+            return bool(stop.args[0] == "continue")
+        return True
+
+    def _forget(self, body: Commands) -> None:
+        """Take the values of variables that each round of a loop changes: how many rounds there are is not known."""
+        for name in grown(body):
+            if name not in self.given:
+                self.known.pop(name, None)
 
     def _def(self, parts: tuple[str, Commands]) -> bool:
         self.functions[parts[0]] = parts[1]
@@ -253,10 +294,15 @@ class _Walk:
 
     def _for(self, parts: tuple[str, list[str], Commands]) -> bool:
         name, overrides, body = parts
+        if not name.isidentifier():  # for ((…))
+            self.until_stop("", partial(self._round, body), doubted=True)
+            self._forget(body)
+            return True
         for word in [item for raw in overrides for item in self.fields(raw)]:
             self.commands_left.spend()
             self._set(name, [word])
-            self.run(body)
+            if not self._round(body):
+                break
         return True
 
     def _case(self, parts: tuple[str, list[tuple[list[str], Commands]]]) -> bool:
@@ -278,6 +324,9 @@ class _Walk:
         parts = [token for token in parts if token.kind != "file"]
         if not parts:
             return True
+        if self.locals and parts[0].text in _HIDES:
+            for name in filter(None, (ASSIGNS.match(token.text) for token in parts[1:])):
+                self.locals[-1].setdefault(name[1], self.known.get(name[1]))
         if parts[0].text in _DECLARES:
             start = next(
                 (at for at, token in enumerate(parts) if at and not token.text.startswith("-")), len(parts)
@@ -327,21 +376,19 @@ class _Walk:
                 self._use(left).choices.append(right)
 
     def _called(self, names: list[str], bodies: list[str]) -> bool:
-        if names[0] in ("exit", "return") and len(names) <= len(("exit", "status")):
+        if names[0] in ("exit", "return", "break", "continue") and len(names) <= len(("exit", "status")):
             return self._stop(names)
         if names[0].startswith("((") or names[0] in ("[", "[[", "test", "!"):
             return self._test(names)
-        if names[0] in self.functions and self.depth < _DEEPEST:
+        if names[0] in self.functions and self.depth < DEEPEST:
             return self._function(names)
         if names[0] == "shift" and self.arguments:
             self.pass_on(self.arguments[int(names[1]) if names[1:] and names[1].isdigit() else 1 :])
             return True
+        if names[0] in ("let", "unset") or names[:2] == ["printf", "-v"]:
+            return self._sets(names)
         if names[0] == "expr":
             self.output.append(str(self._sum(" ".join(names[1:]))))
-            return True
-        if names[0] == "unset":
-            for name in names[1:]:
-                self.known.pop(name, None)
             return True
         inner = [(body, names, ()) for body in bodies] + self._inner(names)
         for text, started, arguments in inner:
@@ -362,9 +409,19 @@ class _Walk:
         self.sure = names[0] in ("true", "false", ":")
         return names[0] not in _DOUBTED if found is None else found
 
+    def _sets(self, names: Sequence[str]) -> bool:
+        """Run `let`, `unset` or `printf -v`."""
+        if names[0] == "let":
+            return all(self.assigned_sum(word) not in (0, f"$(({word}))") for word in names[1:])
+        if names[0] == "printf" and names[4:]:
+            self._set(names[2], [*names[4:5]])
+        for name in names[1:] if names[0] == "unset" else ():
+            self.known.pop(name, None)
+        return True
+
     def _test(self, names: Sequence[str]) -> bool:
         if names[0].startswith("(("):
-            value = self._sum(names[0][2:-2])
+            value = self.assigned_sum(names[0][2:-2])
             self.sure = isinstance(value, int) and not self.guessed and "$#" not in names[0]
             return value not in (0, f"$({names[0]})")
         if len(names) > _TESTED:
@@ -378,9 +435,14 @@ class _Walk:
         self.depth += 1
         outside, has_arguments = self.arguments, self.has_arguments
         self.has_arguments = True
+        self.locals.append({})
         self.pass_on(names[1:])
         worked = self.until_stop("return", partial(self.run, self.functions[names[0]]))
         self.pass_on(outside)
+        for name, value in self.locals.pop().items():
+            self.known |= {} if value is None else {name: value}
+            if value is None:
+                self.known.pop(name, None)
         self.has_arguments = has_arguments
         self.depth -= 1
         return worked
@@ -443,154 +505,8 @@ class _Walk:
         self._set(name[1], [*self.known.get(name[1], []), *parts] if name[2] else parts)
         return True
 
-    def _set(self, name: str, names: list[str]) -> None:
-        size = sum(map(len, names))
-        if size > LONGEST:
-            raise too_large("the text of its variables", "", f"{LONGEST / 2**20:g} MiB")
-        self.text_left.spend(len(names) + size)
-        if name not in self.given:
-            self.known[name] = names
-
-    def fields(self, raw: str, *, split: bool = True) -> list[str]:
-        """Return the words that a raw word stands for."""
-        self.text_left.spend(len(raw))
-        names: list[str] = []
-        word: list[str] | None = None  # the parts of the word that is being put together
-        at = 0
-        while at < len(raw):
-            after = past(raw, at)
-            piece, quoted = raw[at:after], raw[at] in "'\"\\" or raw.startswith("$'", at)
-            several = self._piece(piece)
-            if not quoted and raw[at] in "$`" and split:
-                text = " ".join(several)
-                several = split_words(text)
-                if text[:1].isspace() and word is not None:
-                    names.append("".join(word))
-                    word = None
-            self.text_left.spend(len(several) + sum(map(len, several)))
-            if word is None and quoted and not several and not _ALL.fullmatch(piece):
-                word = []
-            for place, part in enumerate(several):
-                if word is None or place:
-                    names += [] if word is None else ["".join(word)]
-                    word = []
-                word.append(part)
-            at = after
-        return names if word is None else [*names, "".join(word)]
-
-    def _piece(self, piece: str) -> list[str]:
-        """Return the words of one piece of a raw word."""
-        match piece[0]:
-            case "\\":
-                return [piece[1:].strip("\n")]
-            case "'":
-                return [piece[1:-1]]
-            case '"':
-                return self._quoted(piece[1:-1])
-            case "`":
-                return self._output(piece[1:-1], piece)
-            case "$" if len(piece) > 1 or piece == "$":
-                return self._value(piece)
-        return [piece]
-
-    def _quoted(self, text: str) -> list[str]:
-        if _ALL.fullmatch(f'"{text}"'):
-            return self._value(text)
-        result, at = [], 0
-        while at < len(text):
-            if text[at] == "\\" and text[at + 1 : at + 2] in ('"', "\\", "$", "`", "\n"):
-                result.append(text[at + 1].strip("\n"))
-                at += 2
-            elif text[at] in "$`":
-                after = past(text, at)
-                result.append(" ".join(self._piece(text[at:after])))
-                at = after
-            else:
-                result.append(text[at])
-                at += 1
-        return ["".join(result)]
-
-    def _value(self, piece: str) -> list[str]:
-        """Return the words of an expansion: $NAME, ${…}, $(…), $((…)), $[…]."""
-        if piece.startswith("$(("):
-            return [str(self._sum(piece[3:-2]))]
-        if piece.startswith("$["):
-            return [str(self._sum(piece[2:-1]))]
-        if piece.startswith("$("):
-            return self._output(piece[2:-1], piece)
-        if piece.startswith("$'"):
-            return [piece[2:-1]]
-        inside = piece[2:-1] if piece.startswith("${") else piece[1:]
-        passed = self.arguments
-        self.guessed = self.guessed or (inside in "@*#" and not self.has_arguments)
-        special = {"@": passed, "*": passed, "#": [str(len(passed))], "?": ["0"]}.get(inside)
-        return self._parameter(inside, piece) if special is None else special
-
-    def _parameter(self, inside: str, piece: str) -> list[str]:
-        """Return the words of a variable, or of what stands for it where it is not set."""
-        if counted := re.fullmatch(r"#(\w+)\[[@*]\]", inside):
-            return [str(len(self.known[counted[1]]))] if counted[1] in self.known else [piece]
-        if (sized := re.fullmatch(r"#(\w+)", inside)) and sized[1] in self.known:
-            return [str(len("".join(self.known[sized[1]][:1])))]
-        if (pointed := re.fullmatch(r"!(\w+)", inside)) and (target := self.known.get(pointed[1])):
-            return self._parameter("".join(target), piece)
-        name = re.match(r"[A-Za-z_]\w*|\d+", inside)
-        if name is None:
-            return [piece]
-        at = re.match(r"\[(\d{1,6})\]", inside[name.end() :])
-        rest = re.sub(r"^\[[^\]]*\]", "", inside[name.end() :])
-        value = self.known.get(name[0])
-        if at and value is not None:
-            value = value[int(at[1]) : int(at[1]) + 1]
-        missing = value is None or (rest[:1] == ":" and not "".join(value))
-        form = re.match(r":?([-=+])(.*)$", rest, re.DOTALL)
-        if form and form[1] in "-=":
-            result = self._default(form[2], value) if missing else list(value or [])
-            if form[1] == "=" and missing:
-                self._set(name[0], result)
-            return result
-        if form:
-            return [] if missing else [" ".join(self.fields(form[2]))]
-        if value is None or not rest:
-            return ["${" + name[0] + "}"] if value is None else list(value)
-        words = [changed(word, "".join(self.fields(rest, split=False))) for word in value]
-        return [piece] if None in words else [str(word) for word in words]
-
-    def _default(self, raw: str, value: list[str] | None) -> list[str]:
-        if self.depth >= _DEEPEST:
-            return list(value or [])
-        self.depth += 1
-        result = self.fields(raw, split=False)
-        self.depth -= 1
-        return result
-
-    def _output(self, text: str, piece: str) -> list[str]:
-        """Return what a command prints where that can be known; the text itself where it cannot."""
-        if self.depth >= _DEEPEST or text.lstrip().startswith("<"):
-            return [piece]
-        inner = self.inner()
-        inner.until_stop("exit", lambda: inner.run(parsed(text)))
-        if inner.commands:
-            return [piece]
-        return " ".join(inner.output).split()
-
-    def _sum(self, text: str) -> int | str:
-        """Return the value of arithmetic; the text itself where it is none."""
-        named = re.sub(r"\$\{?(\w+)\}?|\b([A-Za-z_]\w*)", lambda m: self._number(m[1] or m[2]), text)
-        try:
-            return integer_of(named)
-        except (ValueError, SyntaxError, ZeroDivisionError, OverflowError, RecursionError, MemoryError):
-            return f"$(({text}))"
-
-    def _number(self, name: str) -> str:
-        if name.isdigit():
-            return name
-        return "".join(self.known.get(name, ["unset"])) or "0"
-
 
 _PRINTED = re.compile(r"\$\([^(].*\)|`.*`", re.DOTALL)
 """What a command prints, which is not known: the variable that takes it is as one that nothing sets."""
 _FOLDER = re.compile(r"\$\{\w+\}/")
 """A folder that is a variable which nothing sets, before the name of a file."""
-_ALL = re.compile(r'"?\$(?:\{\w+\[[@*]\]\}|[@*])"?')
-"""All words of an array, or of the script."""

@@ -236,7 +236,7 @@ class _Parser:
             "for": self._for,
             "case": self._case,
             "while": self._while,
-            "until": self._while,
+            "until": self._until_loop,
             "{": lambda: self._group("}", "group"),
             "(": lambda: self._group(")", "subshell"),
             "function": self._function,
@@ -276,7 +276,7 @@ class _Parser:
                 return "if", branches
 
     def _for(self) -> Node:
-        name, parts = self._next(), []
+        name, parts = self._next(), list[str]()
         while (token := self._peek()) is not None and token.text != "do":
             if token.kind == "word" and token.text != "in":
                 parts.append(token.text)
@@ -292,6 +292,9 @@ class _Parser:
         body = self.commands(("done",))
         self._next()
         return "while", (question, body)
+
+    def _until_loop(self) -> Node:
+        return "until", self._while()[1]
 
     def _case(self) -> Node:
         subject, arms = self._next(), []
@@ -352,3 +355,31 @@ def escaped(text: str) -> str:
 def has_program(names: Sequence[str]) -> bool:
     """Whether words have a Python program."""
     return any(word.endswith(".py") for word in names)
+
+
+TESTED: Final = re.compile(r"text='(?:\[{1,2}|test)'")
+"""A test in the text of parsed commands."""
+_CHANGES: Final = re.compile(r"\b([A-Za-z_]\w*)(?:\+\+|--|\s*[-+*/%]=)|(?:\+\+|--)([A-Za-z_]\w*)")
+
+
+def grown(commands: Commands) -> set[str]:
+    """Return the variables whose value commands make of the one before: NAME=$((NAME + 1)), NAME+=…, ((NAME++))."""
+    names = set[str]()
+    for token in _tokens_of(commands):
+        assigned = ASSIGNS.match(token.text)
+        if assigned is None:
+            names |= {name for pair in _CHANGES.findall(token.text) for name in pair if name}
+            continue
+        rest = " ".join((token.text[assigned.end() :], *token.words))
+        if assigned[2] or re.search(rf"\b{assigned[1]}\b", rest):
+            names.add(assigned[1])
+    return names
+
+
+def _tokens_of(part: object) -> Iterable[Token]:
+    """Yield the tokens of parsed commands."""
+    if isinstance(part, Token):
+        yield part
+    elif isinstance(part, list | tuple):
+        for item in part:
+            yield from _tokens_of(item)

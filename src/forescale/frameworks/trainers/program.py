@@ -42,6 +42,10 @@ FSDP: Final = (
     *("FullyShardedDataParallel", "FSDP", "fully_shard"),
     *("FSDPStrategy", "ModelParallelStrategy", "DeepSpeedStrategy"),
 )
+SHARDS: Final = re.compile(
+    r"^\S*(?:shard|fsdp)|^[\w-]+ (?:fsdp|zero-?[1-3]?|hsdp|full_shard)\d?$", re.IGNORECASE
+)
+"""An argument, by its name or value, that shards states."""
 UTILITIES: Final = "utils/ds_utils.py"
 STAGES: Final = {0: "no_shard", 2: "shard_grad_op", 3: "full_shard"}
 """Words of `fsdp` by stage."""
@@ -110,7 +114,9 @@ def read_program(file: Path | None) -> Program:
         else:
             doubtful[min(DECIDED.intersection(sets))] = _dotted(call.func).rpartition(".")[2]
             adapters |= {key: value for key, value in sets.items() if key in ADAPTERS}
-    named = (_dotted(node.func) for node in nodes if isinstance(node, ast.Call))
+    named = {_dotted(node.func) for node in nodes if isinstance(node, ast.Call)}
+    if is_loop(file):  # a wrapper that another call takes
+        named |= {alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names}
     if any(_enables(node) for node in nodes):
         calls["gradient_checkpointing"] = True
     defaults = {name: value for node in nodes for name, value in _defaults(node)}
@@ -200,8 +206,10 @@ def _freezes(node: ast.AST) -> bool:
         return _literal(node.value) is False and any(
             _dotted(target).endswith(".requires_grad") for target in node.targets
         )
-    called = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-    return called and node.func.attr == "requires_grad_" and [*map(_literal, node.args)] == [False]
+    match node:
+        case ast.Call(func=ast.Attribute(attr="requires_grad_"), args=[argument]):
+            return _literal(argument) is False
+    return False
 
 
 def _defaults(node: ast.AST) -> Iterator[tuple[str, Any]]:
@@ -283,9 +291,9 @@ def lay_sharding(
     """Set what a program that shards its states itself does under --zero; return what its command leaves open."""
     if not name or launched or any(values.get(key) for key in ("deepspeed", "deepspeed_config", "fsdp")):
         return []
-    words = (key for key, value in values.items() if str(value).lower() not in OFF)
+    words = (f"{key} {value}" for key, value in values.items() if str(value).lower() not in OFF)
     shards = any(called.rpartition(".")[2] in FSDP for called in program.names)
-    if not program.engine and not shards and not any(re.search("shard|fsdp", key) for key in words):
+    if not program.engine and not shards and not any(map(SHARDS.search, words)):
         makes = {"deepspeed.initialize", "deepspeed.init_distributed"} & program.names
         return [CONFIGURATION._replace(reason=f"{name} makes it")] if makes else []
     values["fsdp"] = STAGES.get(over.get("zero", 3), "full_shard")

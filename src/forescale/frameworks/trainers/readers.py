@@ -252,7 +252,8 @@ class LaunchReader(Signed):
         form = "llamafactory" if form == "trainer" and values.keys() >= {"stage", "finetuning_type"} else form
         own = Path(start.program).name if form == "trainer" else ""
         _refuse_megatron(path, own, values)
-        _refuse_sampling(path, own, values)
+        if "dpo" not in f"{path.name}{start.program}".lower():
+            _refuse_sampling(path, own, values)
         file = _beside(path, start.program)
         program = read_program(file if own else None)
         added = program.content(values, record_of(form))
@@ -267,6 +268,11 @@ class LaunchReader(Signed):
         if program.freezes and not {"trainable", "lora_rank"} & {*parsed.workload_fields, *options.over}:
             text = f"{own} freezes parameters itself, which are projected as trained (--freeze, --lora-rank)"
             parsed = replace(parsed, warnings=(*parsed.warnings, text))
+        if own and (told := [key for key in parsed.unknown if TELLING.fullmatch(str(values.get(key, "")))]):
+            text = "; ".join(f"{key} {values[key]}" for key in told)
+            parsed = replace(
+                parsed, warnings=(*parsed.warnings, f"{text}: not known, may change memory or time")
+            )
         return without_facts(parsed, facts) if facts else parsed
 
     def _followed(
@@ -347,14 +353,18 @@ def _refuse_megatron(path: Path, own: str, values: Mapping[str, Any]) -> None:
 
 def _refuse_sampling(path: Path, own: str, values: Mapping[str, Any]) -> None:
     """Refuse a program with an actor and a critic, whose steps train and sample in turn."""
-    if own and any(key.startswith(ACTORS) for key in values):
+    if own and all(any(key.startswith(name) for key in values) for name in ACTORS):
         fix = "give MODEL and the layout of its training step alone"
         what = f"reinforcement learning with {own}, whose steps train and sample in turn,"
         raise ReaderError(path, wording.not_expressed(what, "", fix))
 
 
-ACTORS: Final = ("actor_model", "critic_model", "actor_zero", "critic_zero")
-"""Beginnings of arguments of programs with several models that learn from what they sample."""
+TELLING: Final = re.compile(
+    r"(?:bf16|fp16|fp8|fp32|bfloat16|float16|mixed|\S*(?:checkpoint|offload|lora|recompute|int8|int4|nf4)\w*)(?<!s)"
+)
+"""Values of arguments that tell of types, recomputation, offloading or adapters, other than folders."""
+ACTORS: Final = ("actor_", "critic_")
+"""Beginnings of the arguments of programs that learn from what they sample."""
 
 
 def _outlined(
