@@ -291,3 +291,13 @@ def test_the_tier_that_an_option_names(words: str, set_by: str) -> None:
     text = misspelt(words.split())
     assert text is not None
     assert f" --set {set_by} " in text.partition("For example: ")[2]
+
+
+def test_an_option_that_is_only_alike_is_not_in_an_example() -> None:
+    for words in ("project m --nodes 2 --modes-size 8", "project m --nodes 2 --fabric-bandwidth 3"):
+        text = misspelt(words.split())
+        assert text is not None
+        assert "For example" not in text
+    text = misspelt(["project", "m", "--nodes", "2", "--global-batchsize", "8"])
+    assert text is not None
+    assert text.endswith("For example: forescale project m --nodes 2 --global-batch-size 8")

@@ -29,6 +29,8 @@ MICROBATCHES = "--microbatches"
 """Of pipeline schedules, which count them instead of their size."""
 AUTOMATIC = ("auto", "best", "optimal")
 """Values that leave it open."""
+SLIP = 0.85
+"""Similarity of a misspelt option and the one that an example has instead."""
 SHORT = 4
 """Characters of a name up to which others are not taken to have it in theirs."""
 REMARKS = {"--global-batch-size": " (sequences of a step over all devices)"}
@@ -332,6 +334,7 @@ def advised(name: str, path: str, value: str) -> Advice:
     if like == [INTERVAL] and value in AUTOMATIC:
         return Advice(f"{INTERVAL} is the best one by default", (), True, True)
     sure = len(like) == 1 and how is None and (flags_of(path)[like[0]] > 0) == (value[:1] != "-")
+    sure = sure and (_called(name, options) is not None or _is_slip(name, like[0]))
     message = [f"did you mean {' or '.join(like)}?{f' {how}' if how else ''}"] if like else []
     message += _homes(name, like)
     is_same = sure and _called(name, options) is not None
@@ -363,6 +366,13 @@ def _like(name: str, options: Sequence[str]) -> list[str]:
         return [same]
     kept = [option for option in options if name.strip("-") in option] if len(name) > SHORT else []
     return kept[:NAMED] or get_close_matches(name, options, n=NAMED, cutoff=0.75)
+
+
+def _is_slip(name: str, option: str) -> bool:
+    """Return whether a name hardly differs from an option, or is a part of it, so that an example may have it."""
+    from difflib import SequenceMatcher
+
+    return name.strip("-") in option or SequenceMatcher(None, name, option).ratio() >= SLIP
 
 
 def _called(name: str, options: Sequence[str]) -> str | None:
