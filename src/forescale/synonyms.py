@@ -42,7 +42,7 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     (
         "sequence_length seq_length seqlen max_seq_len max_seq_length max_sequence_length max_position_embeddings "
-        "context_length context context_window block max_length model_max_length maxlen cutoff_len max_tokens",
+        "context_length context context_window block max_length model_max_length maxlen cutoff_len",
         ("seq_len",),
     ),
     ("gbs batch train_batch global_batch", ("global_batch_size",)),
@@ -74,6 +74,7 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("max_step_time min_mfu max_cost", ("limits",)),
     ("network interconnect fabric nic", ("cluster",)),
     ("mtbf mtbf_hours mttf failure_rate", ("failures",)),
+    ("spare_nodes num_spares hot_spares spare", ("spares",)),
     ("checkpoint_interval checkpoint_every save_interval save_steps checkpoint_frequency", ("interval",)),
     ("energy_price electricity_price power_price price_per_kwh", ("prices",)),
     (
@@ -85,7 +86,8 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("precision", "compute"),
     ),
     (
-        "activation_checkpointing activation_recompute gradient_checkpointing checkpointing remat "
+        "activation_checkpointing activation_recompute gradient_checkpointing "
+        "grad_checkpointing grad_checkpoint checkpointing remat "
         "recompute_activations recompute_granularity recomputation",
         ("recompute", "granularity"),
     ),
@@ -148,7 +150,8 @@ _WITH_VALUES: tuple[tuple[str, str], ...] = (
     ("tf32", "--precision tf32"),
     ("recompute_activations", "--recompute selective"),
     (
-        "activation_checkpointing activation_recompute gradient_checkpointing checkpointing remat recomputation",
+        "activation_checkpointing activation_recompute gradient_checkpointing "
+        "grad_checkpointing grad_checkpoint checkpointing remat recomputation",
         "--recompute full",
     ),
     ("adapter peft lora use_peft", "--lora-rank 16"),
@@ -189,6 +192,12 @@ _LEFT_OUT: tuple[tuple[str, str, str], ...] = (
     ),
 )
 """Commands (empty: all), options of others and what the answer has in their place."""
+_WITHOUT_EFFECT = (
+    "lr learning_rate min_lr weight_decay warmup warmup_steps warmup_ratio lr_scheduler lr_scheduler_type "
+    "lr_warmup_iters adam_beta1 adam_beta2 beta1 beta2 lora_alpha output_dir logging_steps log_interval run_name "
+    "report_to wandb_project"
+)
+"""Options of others that change neither time nor memory."""
 _MEANT = {word: fields for parts, fields in _WORDS for word in parts.split()}
 _CONVERTED: tuple[tuple[str, str], ...] = (
     (
@@ -253,6 +262,11 @@ def device_field(name: str) -> str | None:
     """Return the field of a device, or the link of its node, that people call so; None if it is none."""
     plain = name.replace("-", "_").lower()
     return next((field for parts, field in _DEVICE if plain in parts.split()), None)
+
+
+def is_without_effect(name: str) -> bool:
+    """Return whether an option of others changes neither time nor memory."""
+    return name.strip("-_").replace("-", "_").lower() in _WITHOUT_EFFECT.split()
 
 
 def left_out(name: str, command: str) -> str | None:

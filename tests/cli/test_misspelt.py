@@ -193,6 +193,7 @@ def test_names_of_other_tools_are_read_as_ours(words: str, read: str) -> None:
         "run m --gpus 8 --epochs 3",  # of how many samples
         "run m --gpus 8 --mtbf 3h",  # of the job or of a node
         "memory m --dpo",  # of pairs or sequences
+        "run m --nodes 2 --save-interval 500",  # steps, not seconds
         "project m --gpus 8 --help",
     ],
 )
@@ -291,3 +292,26 @@ def test_the_tier_that_an_option_names(words: str, set_by: str) -> None:
     text = misspelt(words.split())
     assert text is not None
     assert f" --set {set_by} " in text.partition("For example: ")[2]
+
+
+def test_an_option_that_is_only_alike_is_not_in_an_example() -> None:
+    for words in ("project m --nodes 2 --modes-size 8", "project m --nodes 2 --fabric-bandwidth 3"):
+        text = misspelt(words.split())
+        assert text is not None
+        assert "For example" not in text
+    text = misspelt(["project", "m", "--nodes", "2", "--global-batchsize", "8"])
+    assert text is not None
+    assert text.endswith("For example: forescale project m --nodes 2 --global-batch-size 8")
+
+
+def test_options_without_effect_are_left_out() -> None:
+    result = translated(
+        ["fit", "m", "--gpus", "2", "--lora-alpha", "32", "--grad-checkpointing", "--lr=1e-4"]
+    )
+    assert result is not None
+    assert result[0] == ["fit", "m", "--devices", "2", "--recompute", "full"]
+    assert "--lora-alpha, --lr: no effect on time and memory" in " ".join(result[1].split())
+    assert translated(["run", "m", "--nodes", "2", "--spare-nodes", "4"]) == (
+        ["run", "m", "--nodes", "2", "--spares", "4"],
+        "note (options): --spare-nodes is read as --spares",
+    )

@@ -11,6 +11,7 @@ from forescale.cli.console import show
 from forescale.cli.declare import option
 from forescale.cli.formats import answer_of
 from forescale.cli.inputs import answered, read_question, refuse_presets
+from forescale.cli.misspelt import flags_of, lacking
 from forescale.cli.options import Priced, output_option
 from forescale.cli.output import PageOptions, command_line
 from forescale.cli.reproduce import TYPED
@@ -77,7 +78,8 @@ def _refuse_log(request: Priced) -> None:
     if str(request.model) in words:
         words.remove(str(request.model))
     model = [] if {"--model", "--plan", "--config"} & {*words} else [str(EXAMPLES["model"])]
-    example = command_line((words[0], *model, *words[1:], "--measured", str(request.model)))
+    asked = (words[0], *model, *words[1:], "--measured", str(request.model))
+    example = command_line((*asked, *lacking(asked[:-1], flags_of(words[0]))))
     raise ReaderError(
         path, wrong_format(f"a model: it is a log of {log.title}", "", f"for example: {example}")
     )

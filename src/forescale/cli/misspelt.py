@@ -13,7 +13,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from forescale.cli.front import COMMANDS
-from forescale.synonyms import EXAMPLES, command_called, converted, left_out, meant, remark, with_value
+from forescale.synonyms import (
+    EXAMPLES,
+    command_called,
+    converted,
+    is_without_effect,
+    left_out,
+    meant,
+    remark,
+    with_value,
+)
 
 NAMED = 3
 """Options or commands that an error names."""
@@ -29,6 +38,8 @@ MICROBATCHES = "--microbatches"
 """Of pipeline schedules, which count them instead of their size."""
 AUTOMATIC = ("auto", "best", "optimal")
 """Values that leave it open."""
+SLIP = 0.85
+"""Similarity of a misspelt option and the one that an example has instead."""
 SHORT = 4
 """Characters of a name up to which others are not taken to have it in theirs."""
 REMARKS = {"--global-batch-size": " (sequences of a step over all devices)"}
@@ -102,9 +113,13 @@ def translated(arguments: Sequence[str]) -> tuple[list[str], str] | None:
     correction = _corrected(path, words)
     if not correction.unknown or not correction.is_same or correction.words is None:
         return None
-    first, *others = correction.read.items()
-    rest = [f"{name} as {text}{REMARKS.get(text, '')}" for name, text in others]
-    read = ", ".join([f"{first[0]} is read as {first[1]}{REMARKS.get(first[1], '')}", *rest])
+    parts = [f"{name} as {text}{REMARKS.get(text, '')}" for name, text in correction.read.items() if text]
+    if parts:
+        parts[0] = parts[0].replace(" as ", " is read as ", 1)
+    idle = [name for name, text in correction.read.items() if not text]
+    if idle:
+        parts.append(f"{', '.join(idle)}: no effect on time and memory")
+    read = ", ".join(parts)
     return [*correction.words], "\n".join(wrap(f"note (options): {read}", WIDTH, break_on_hyphens=False))
 
 
@@ -139,13 +154,13 @@ def _example(path: str, words: Sequence[str], correction: Correction) -> str | N
     """Return a command line that says the same, with this or another command; None where there is none."""
     if correction.words is not None:
         flags = flags_of(path)
-        return shlex.join(["forescale", *correction.words, *_lacking(correction.words, flags)])
+        return shlex.join(["forescale", *correction.words, *lacking(correction.words, flags)])
     if any("," in word for word in words):  # several machines or values, which few commands take
         return None
     for other in _others(correction.unknown):
         there = _corrected(other, words)
         if other != path and there.words is not None:
-            return shlex.join(["forescale", *there.words, *_lacking(there.words, flags_of(other))])
+            return shlex.join(["forescale", *there.words, *lacking(there.words, flags_of(other))])
     return None
 
 
@@ -192,7 +207,8 @@ def _corrected(path: str, words: Sequence[str]) -> Correction:
         if advice.words is None:
             open_names.add(name)
         elif advice.is_same:
-            read[name] = " ".join(advice.words) or "the default"
+            default = "" if is_without_effect(name) else "the default"
+            read[name] = " ".join(advice.words) or default
         example += advice.words or ()
         has_value = advice.has_value or (advice.words is None and value[:1] != "-")
         if has_value and not assigned:
@@ -260,7 +276,7 @@ def _is_several(name: str, path: str, value: str) -> bool:
     return row["kind"] in ("whole", "number", "length") or isinstance(row["kind"], list)
 
 
-def _lacking(words: Sequence[str], flags: Mapping[str, int]) -> list[str]:
+def lacking(words: Sequence[str], flags: Mapping[str, int]) -> list[str]:
     """Return what a question of a model by name needs and words do not give: no file says it."""
     given = {word.partition("=")[0] for word in words}
     from_file = given & {"--plan", "--config", "--preset"} or any(
@@ -299,8 +315,9 @@ def advised(name: str, path: str, value: str) -> Advice:
 
     Where an option follows instead of a `value`, it may stand for an option with one.
     """
-    if (reason := left_out(name, path)) is not None:
-        return Advice(f"leave it out: {reason}", (), has_value=value[:1] != "-")
+    is_idle = is_without_effect(name)
+    if (reason := "it changes neither time nor memory" if is_idle else left_out(name, path)) is not None:
+        return Advice(f"leave it out: {reason}", (), has_value=value[:1] != "-", is_same=is_idle)
     options = options_of(path)
     said = with_value(name) if value[:1] == "-" else None
     if said and (homes := [other for other in (path, *table()["commands"]) if _takes(other, said)]):
@@ -331,7 +348,10 @@ def advised(name: str, path: str, value: str) -> Advice:
     how = None if is_ours else converted(word)
     if like == [INTERVAL] and value in AUTOMATIC:
         return Advice(f"{INTERVAL} is the best one by default", (), True, True)
+    if like == [INTERVAL] and value.isdecimal():
+        how = "a time, such as 30min, not steps"
     sure = len(like) == 1 and how is None and (flags_of(path)[like[0]] > 0) == (value[:1] != "-")
+    sure = sure and (_called(name, options) is not None or _is_slip(name, like[0]))
     message = [f"did you mean {' or '.join(like)}?{f' {how}' if how else ''}"] if like else []
     message += _homes(name, like)
     is_same = sure and _called(name, options) is not None
@@ -363,6 +383,13 @@ def _like(name: str, options: Sequence[str]) -> list[str]:
         return [same]
     kept = [option for option in options if name.strip("-") in option] if len(name) > SHORT else []
     return kept[:NAMED] or get_close_matches(name, options, n=NAMED, cutoff=0.75)
+
+
+def _is_slip(name: str, option: str) -> bool:
+    """Return whether a name hardly differs from an option, or is a part of it, so that an example may have it."""
+    from difflib import SequenceMatcher
+
+    return name.strip("-") in option or SequenceMatcher(None, name, option).ratio() >= SLIP
 
 
 def _called(name: str, options: Sequence[str]) -> str | None:
