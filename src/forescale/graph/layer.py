@@ -28,6 +28,10 @@ from forescale.numeric import Numeric, ceil
 from forescale.spec.model import DenseFfn, Layer, Model, MoeFfn
 
 VOCABULARY_WEIGHT = "head.logits.weight"
+COPYING_GRAPHS = ("partial", "router")
+"""Graphs of parts of a layer, each of which reads and writes buffers of its own."""
+PROBABILITY_BYTES = 4.0
+"""Bytes of the probability of one token and expert."""
 
 
 @formula(unit="1", source="Megatron-LM: vocabulary padded to a multiple of make_vocab_size_divisible_by × tp")
@@ -74,7 +78,33 @@ def _layer(b: Builder, model: Model, layer: Layer) -> Block:
 
             moe_ffn(b, model, ffn, source=source, result=result)
         _join(b, model, "ffn", stream, result, post_norm=post_norms)
+    if sharding.choices.graphs in COPYING_GRAPHS:
+        _graph_copies(b, model, layer)
     return b.block(block_name(layer), "input")
+
+
+def _graph_copies(b: Builder, model: Model, layer: Layer) -> None:
+    """Append the copies into the fixed buffers of a layer's graph: its input, and the gradients of its results.
+
+    A graph that ends before the experts returns what is sent to them, its probabilities, the shared experts' result
+    and the residual (Transformer Engine, graph.py: Graphed; Megatron-LM, transformer_layer.py).
+    """
+    local, h, b.part = b.sharding.tokens("residual"), float(model.hidden_size), "norm"
+    stream = local * h * b.sharding.element_bytes
+    gradients, kernels = stream, 1.0
+    if isinstance(ffn := layer.ffn, MoeFfn):
+        sent = local * float(ffn.latent_size or h) * b.sharding.element_bytes
+        gradients, kernels = stream + sent + local * ffn.num_experts * PROBABILITY_BYTES, 3.0
+        if ffn.shared_ffn_hidden_size:
+            gradients, kernels = gradients + stream, kernels + 1.0
+    elif b.sharding.choices.graphs == "router":
+        return
+    b.operator(
+        "graph.copies",
+        forward=(Elementwise(bytes_moved=2.0 * stream, called=False),),
+        backward_input=(Elementwise(bytes_moved=2.0 * gradients, kernels=kernels, called=False),),
+        reads=("input",),
+    )
 
 
 def _several_linears(layer: Layer) -> bool:
