@@ -71,7 +71,10 @@ PLAIN_ROUTER = ("nemotron_3",)
 """Models whose recipes leave the router unfused (moe_router_fusion) unless they set it, up to v0.6; the scripts of the
 others fuse it."""
 WIDE: Mapping[tuple[str, str], Mapping[str, Any]] = {
-    ("nemotron_3_super", "nvfp4"): {"wide_modules": ["attention", "latent", "mtp"], "last_wide_layers": 14},
+    ("nemotron_3_super", "nvfp4"): {
+        "high_precision_modules": ["attention", "latent", "mtp"],
+        "num_layers_at_end_in_bf16": 14,
+    },
 }
 """What stays in bf16: te_quant.cfg of Nemotron-3-Super and nemotron_3_super_bf16_with_nvfp4_mixed (mixed_precision.py),
 which recipes in NVFP4 set."""

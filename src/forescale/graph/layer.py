@@ -43,7 +43,7 @@ def padded_vocab(*, vocab_size: Numeric, multiple: Numeric, tp: Numeric) -> Nume
 def layer_block(model: Model, layer: Layer, sharding: ShardingRules) -> Block:
     """Return one decoder layer: norm, attention, add; norm, feed-forward, add."""
     b = Builder(sharding=sharding)
-    with b.widened(wide=layer.wide):
+    with b.widened(wide=layer.high_precision):
         return _layer(b, model, layer)
 
 
@@ -55,7 +55,9 @@ def _layer(b: Builder, model: Model, layer: Layer) -> Block:
     post_norms = layer.num_norms > num_inner
     if layer.attention is not None:
         source = stream
-        with b.widened(wide="attention" in sharding.precision.wide_modules and not layer.attention.recurrent):
+        with b.widened(
+            wide="attention" in sharding.precision.high_precision_modules and not layer.attention.recurrent
+        ):
             if layer.num_norms:
                 narrow = not _several_linears(layer)
                 source = _norm(b, model, "attention.norm", stream, "attention.input", narrow=narrow)
@@ -118,7 +120,7 @@ def block_name(layer: Layer) -> str:
     if layer.traced:
         return layer.traced
     name = "no-attention" if layer.attention is None else layer.attention.block_name
-    name = f"wide {name}" if layer.wide else name
+    name = f"16-bit {name}" if layer.high_precision else name
     return f"{name}+{'moe' if isinstance(layer.ffn, MoeFfn) else 'dense' if layer.ffn else 'no-ffn'}"
 
 
@@ -314,8 +316,8 @@ def mtp_block(
     `known` and `head` are the model's layers and its head, where they are built already.
     """
     kind = model.mtp_layer or model.layers[-1]
-    wide = "mtp" in sharding.precision.wide_modules
-    kind = replace(kind, wide=wide)
+    wide = "mtp" in sharding.precision.high_precision_modules
+    kind = replace(kind, high_precision=wide)
     inner = known.get(kind) or layer_block(model, kind, sharding)
     b = Builder(sharding=sharding)
     if wide:
