@@ -30,6 +30,9 @@ MODELS: Mapping[str, str] = {
     "deepseek_v3": "deepseek-v3", "gpt_oss_120b": "gpt-oss-120b", "kimi_k2": "kimi-k2", "llama3_8b": "llama-3-8b",
     "llama3_70b": "llama-3-70b", "llama31_405b": "llama-3.1-405b", "nemotronh_56b": "nemotron-h-56b",
     "nemotron_3_nano": "nemotron-3-nano-30b-a3b", "nemotron_3_super": "nemotron-3-super-120b-a12b",
+    "gpt_oss_20b": "gpt-oss-20b", "nemotron_3_ultra": "nemotron-3-ultra-550b-a55b",
+    "nemotron_3_5_lightning": "nemotron-3.5-lightning-30b-a3b", "qwen35_vl_35b_a3b": "qwen3.5-35b-a3b",
+    "qwen35_vl_122b_a10b": "qwen3.5-122b-a10b", "qwen35_vl_397b_a17b": "qwen3.5-397b-a17b",
     "qwen3_30b_a3b": "qwen3-30b-a3b", "qwen3_235b_a22b": "qwen3-235b-a22b", "qwen3_next_80b_a3b": "qwen3-next-80b-a3b",
 }  # fmt: skip
 """Models of the recipes by the start of a recipe's name."""
@@ -67,6 +70,8 @@ SPECIAL = ("large_scale", "_dev", "fsdp")
 """Parts of the names of special recipes, which come first: of equals the last one is taken."""
 KERNELS = {"fused_grouped_mlp": "cutedsl_fused_grouped_mlp", "narrow_attention": "fp8_dot_product_attention"}
 ROUTER_FUSION = "moe_router_fusion"
+SQUARED_RELU = ("nemotron_3",)
+"""Models whose base recipe sets use_fused_weighted_squared_relu."""
 PLAIN_ROUTER = ("nemotron_3",)
 """Models whose recipes leave the router unfused (moe_router_fusion) unless they set it, up to v0.6; the scripts of the
 others fuse it."""
@@ -75,9 +80,10 @@ WIDE: Mapping[tuple[str, str], Mapping[str, Any]] = {
         "high_precision_modules": ["attention", "latent", "mtp"],
         "num_layers_at_end_in_bf16": 14,
     },
+    ("gpt_oss_20b", "nvfp4"): {"num_layers_at_end_in_bf16": 4},
 }
 """What stays in bf16: te_quant.cfg of Nemotron-3-Super and nemotron_3_super_bf16_with_nvfp4_mixed (mixed_precision.py),
-which recipes in NVFP4 set."""
+and the last layers of GPT-OSS 20B (gpt_oss/common.py), which recipes in NVFP4 set."""
 RUN_SCRIPT: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("deepseek_v3", "h100"): {
         "moe_flex_dispatcher_backend": "deepep",
@@ -371,6 +377,8 @@ def _layout(values: Mapping[str, Any], moe: bool, model: str) -> dict[str, Any]:
     kernels = {name: True for name, key in KERNELS.items() if values.get(key)}
     if moe and layout["dispatcher"] != "all_to_all":
         kernels["wide_router"] = True
+    if model.startswith(SQUARED_RELU):
+        kernels["weighted_ungated"] = True
     if model.startswith(PLAIN_ROUTER) and not values.get(ROUTER_FUSION):
         kernels["fused_router"] = False
     if kernels:
