@@ -39,7 +39,7 @@ MODELS: Mapping[str, str] = {
 TYPES = {"bf16": ("bf16", ""), "fp8_cs": ("fp8", "current"), "fp8_mx": ("mxfp8", ""), "nvfp4": ("nvfp4", ""),
          "fp8_sc": ("fp8", "blockwise"), "fp8_ss": ("fp8", "blockwise"), "fp8_ds": ("fp8", "delayed")}  # fmt: skip
 NAME = re.compile(
-    r"(?P<model>\w+?)_(?:pretrain_)?(?:config_)?(?:\d+gpu_)?(?P<device>gb300|gb200|b300|b200|h100|vr200|r100)"
+    r"(?P<model>\w+?)_(?:pretrain_)?(?:config_)?(?:(?P<devices>\d+)gpu_)?(?P<device>gb300|gb200|b300|b200|h100|vr200|r100)"
     r"(?:_(?P<types>bf16|fp8_?cs|fp8_?mx|nvfp4|fp8_?sc|fp8_?ss|fp8_?ds))?(?:_(?:base_)?config)?(?P<variant>_\w+)?"
 )
 ARCHITECTURES = {"h100": "hopper", "b200": "blackwell", "gb200": "blackwell", "b300": "blackwell-ultra",
@@ -334,7 +334,7 @@ def recipe(name: str, values: Mapping[str, Any]) -> dict[str, Any] | None:
         "device": match["device"],
         "architecture": ARCHITECTURES[match["device"]],
         "compute": TYPES[types][0],
-        "degrees": _degrees(values),
+        "degrees": _degrees(values, int(match["devices"] or 0)),
         "layout": _layout(values, described.is_moe, match["model"]),
     }
     if match["model"].startswith(BF16_STATES) and not values.get("use_megatron_fsdp"):
@@ -344,9 +344,10 @@ def recipe(name: str, values: Mapping[str, Any]) -> dict[str, Any] | None:
     return entry
 
 
-def _degrees(values: Mapping[str, Any]) -> dict[str, int]:
+def _degrees(values: Mapping[str, Any], named: int) -> dict[str, int]:
+    """Return the degrees; `named` are the devices of the recipe's name."""
     degrees = {name: values.get(key) or 1 for name, key in DEGREES.items()}
-    match = values.get("num_gpus")
+    match = values.get("num_gpus") or named
     return {
         **degrees,
         "zero": 3 if values.get("use_megatron_fsdp") else 1,
