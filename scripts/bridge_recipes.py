@@ -273,7 +273,7 @@ def _fields(cfg: Any) -> dict[str, Any]:  # noqa: ANN401 (a stand-in)
         **{name: model.get(name) for name in DEGREES.values()},
         "micro_batch_size": train.get("micro_batch_size"),
         "cuda_graph_impl": model.get("cuda_graph_impl"),
-        "cuda_graph_scope": model.get("cuda_graph_scope") or [],
+        "cuda_graph_scope": model.get("cuda_graph_scope") or model.get("cuda_graph_modules") or [],
         "recompute_modules": None if full else model.get("recompute_modules"),
         "recompute_num_layers": model.get("recompute_num_layers") if full else None,
         "cpu_offloading_num_layers": model.get("cpu_offloading_num_layers")
@@ -380,7 +380,8 @@ def _layout(values: Mapping[str, Any], moe: bool, model: str) -> dict[str, Any]:
         kernels["wide_router"] = True
     if model.startswith(SQUARED_RELU):
         kernels["weighted_ungated"] = True
-    if model.startswith(PLAIN_ROUTER) and not values.get(ROUTER_FUSION):
+    plain = model.startswith(PLAIN_ROUTER) and not values.get(ROUTER_FUSION)
+    if plain or (moe and values.get(ROUTER_FUSION) is False):
         kernels["fused_router"] = False
     if kernels:
         layout["kernels"] = kernels
