@@ -334,7 +334,9 @@ def recipe(name: str, values: Mapping[str, Any]) -> dict[str, Any] | None:
         "device": match["device"],
         "architecture": ARCHITECTURES[match["device"]],
         "compute": TYPES[types][0],
-        "degrees": _degrees(values, int(match["devices"] or 0)),
+        "degrees": _degrees(
+            values, 0 if any(word in name for word in SPECIAL) else int(match["devices"] or 0)
+        ),
         "layout": _layout(values, described.is_moe, match["model"]),
     }
     if match["model"].startswith(BF16_STATES) and not values.get("use_megatron_fsdp"):
