@@ -36,6 +36,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -573,6 +574,7 @@ def record(
             place = Path(folder) / label
             place.mkdir(parents=True, exist_ok=True)
             events = in_sequence(steps) if every_step else composed(steps)
+            events = [{key: value for key, value in item.items() if key != "at"} for item in events]
             (place / f"rank{run.rank}.json").write_text(json.dumps({"traceEvents": events}))
 
 
@@ -591,9 +593,9 @@ def recorded(runs: dict[str, Run]) -> dict[str, list[list[Event]]]:
                     with torch.profiler.record_function(f"{STEP}{label}#{number}"):
                         run.step()
             switches.read()
-    spans = [
-        event_of(item) for item in profiler.profiler.kineto_results.events() if "barrier" not in item.name()
-    ]
+    items = [item for item in profiler.profiler.kineto_results.events() if "barrier" not in item.name()]
+    base = min(item.start_ns() for item in items)
+    spans = [event_of(item, base) for item in items]
     steps = [item for item in spans if item["name"].startswith(STEP)]
     shift = min(step["ts"] - begun[step["name"]] for step in steps)
     if not any(run.competes for run in runs.values()):
@@ -676,14 +678,19 @@ STEP = "step of "
 SHAPED = ("aten::mm", "aten::bmm", "aten::addmm", "aten::_grouped_mm", "aten::_scaled_dot", "gloo:")
 
 
-def event_of(item: Any) -> Event:
-    """Return an event as a chrome trace has it."""
+def event_of(item: Any, base: int) -> Event:
+    """Return an event as a chrome trace has it, and its nanoseconds `at` since a moment.
+
+    Microseconds since 1970 are no more exact than 0.25 µs as floats: operators would no longer nest as they did.
+    """
     name = item.name()
     host = not name.startswith(("gloo:", STEP, "Optimizer.step", "enumerate(DataLoader)"))
     args = {"Input Dims": item.shapes(), "Input type": item.dtypes()} if name.startswith(SHAPED) else {}
+    start = item.start_ns() - base
     return {
         "ph": "X", "cat": "cpu_op" if host else "user_annotation", "name": name, "pid": 0,
-        "tid": item.start_thread_id(), "ts": item.start_ns() / 1e3, "dur": item.duration_ns() / 1e3, "args": args,
+        "tid": item.start_thread_id(), "ts": start / 1e3, "dur": item.duration_ns() / 1e3, "args": args,
+        "at": (start, start + item.duration_ns()),
     }  # fmt: skip
 
 
@@ -715,7 +722,7 @@ def composed(steps: Sequence[list[Event]]) -> list[Event]:
 
 
 def _nested(events: list[Event]) -> list[Event]:
-    return sorted(events, key=lambda item: (item["ts"], -item["dur"]))
+    return sorted(events, key=lambda item: (item["at"][0], -item["at"][1]))
 
 
 def _signature(item: tuple[float, float, list[Event], list[Event]]) -> tuple[Any, ...]:
@@ -726,11 +733,11 @@ def _signature(item: tuple[float, float, list[Event], list[Event]]) -> tuple[Any
 def _boundaries(own: Sequence[Event]) -> list[tuple[int, bool]]:
     """Return the beginnings (True) and ends of nested events in order, by place."""
     result: list[tuple[int, bool]] = []
-    stack: list[tuple[float, int]] = []
+    stack: list[tuple[int, int]] = []
     for place, event in enumerate(own):
-        while stack and stack[-1][0] <= event["ts"]:
+        begin, end = event["at"]
+        while stack and stack[-1][0] <= begin:
             result.append((stack.pop()[1], False))
-        end = event["ts"] + event["dur"]
         result.append((place, True))
         stack.append((min(end, stack[-1][0]) if stack else end, place))
     return [*result, *((place, False) for _, place in reversed(stack))]
@@ -783,25 +790,28 @@ def _span(name: str, cat: str, tid: int, start: float, length: float) -> Event:
 
 
 def artifact_of(question: Question, folder: Path) -> BenchArtifact:
-    """Return the bench artifact of clean steps: the step and the operators of the slower rank."""
+    """Return the bench artifact of clean steps: operators of the slower rank, and what steps and ranks scatter."""
     summaries = [summarise(folder / f"rank{rank}.json") for rank in range(2)]
     slower = max(summaries, key=lambda item: item.computing_s)
     return BenchArtifact(
         config=json.loads(json.dumps(question_values(question))),
         conditions=Conditions(device="cpu-core", num_devices=2, backend="gloo", threads=1),
         steps=(StepTiming(num_microbatches=MICRO_BATCHES, seconds=slower.step_s),),
-        profile=tuple(rows_of(slower, transfers(summaries))),
+        profile=tuple(rows_of(slower, summaries)),
     )
 
 
-def rows_of(summary: TraceSummary, seconds: dict[str, float]) -> Iterator[ProfiledOperator]:
+def rows_of(summary: TraceSummary, ranks: Sequence[TraceSummary]) -> Iterator[ProfiledOperator]:
     """Yield the operators of a rank, and messages with the seconds that they take without waiting."""
-    for row in profile_rows(summary):
-        if row.part not in seconds:
+    sent = transfers(ranks)
+    for row in profile_rows(summary, [rank.samples for rank in ranks]):
+        if row.part not in sent:
             yield row
-    for part, value in seconds.items():
+    for part, samples in sent.items():
         calls = sum(row.calls for row in summary.kernels if row.part == part)
-        yield ProfiledOperator(name=f"gloo:{part}", part=part, calls=calls, seconds=value)
+        yield ProfiledOperator(
+            name=f"gloo:{part}", part=part, calls=calls, seconds=fmean(samples), samples=samples
+        )
     for (part, size), calls in summary.shapes.messages.items():
         yield ProfiledOperator(name="message", part=part, calls=calls, seconds=0.0, num_bytes=size)
 

@@ -29,6 +29,8 @@ Change = Callable[[Event], float]
 """Returns the microseconds by which a kernel, and all that comes after it, ends later."""
 SIZES = (0.15, 0.4, 1.5)
 LEAST = 0.05
+BEFORE_1_12 = {"Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset", "Operator": "cpu_op"}
+"""Categories in traces of torch before 1.12."""
 
 
 def kernels_of(events: Sequence[Event]) -> list[Event]:
@@ -135,6 +137,10 @@ def read(path: Path) -> list[Event]:
     with opened(path, "rt", encoding="utf-8") as file:
         document = json.load(file)
     events: list[Event] = document["traceEvents"] if isinstance(document, dict) else document
+    for item in events:
+        if item.get("cat") in BEFORE_1_12:
+            steps = item["cat"] == "Operator" and item["name"].startswith("ProfilerStep")
+            item["cat"] = "user_annotation" if steps else BEFORE_1_12[item["cat"]]
     return events
 
 

@@ -154,6 +154,8 @@ def _text(documented: object) -> str:
         below = value[place + 1] if place + 1 < len(value) else ""
         if set(line) == {"-"}:
             continue
+        if line.startswith(">>> "):
+            line = f"{' ' * 6}{line[4:]}"  # noqa: PLW2901  (a block of code; which loses two spaces)
         lines.append(f"**{line}**\n" if below and set(below) == {"-"} else line)
     return "\n".join(_listed(lines))
 

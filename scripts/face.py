@@ -262,6 +262,20 @@ def _words(name: str) -> str:
     )
 
 
+CALL = '"llama-3.1-8b", "h100", devices=8, seq_len=8192, global_batch_size=64'
+EXAMPLES = {
+    "project": f"fs.project({CALL}, zero=3).memory.verdict",
+    "memory": f"fs.memory({CALL}, zero=3).to_frame()",
+    "explain": f'fs.explain({CALL}, zero=3, quantity="memory.activations")',
+    "search": f"fs.search({CALL}).best[0].step_time_s",
+    "fit": f"fs.fit({CALL}, zero=1).first",
+    "check": f"fs.check({CALL}, zero=3)",
+    "run": f'fs.run({CALL}, zero=3, tokens="100B", price=2.5).days',
+    "export": f'fs.export({CALL}, zero=3, to="torchtitan").texts',
+}
+"""Calls that docstrings show; tests/test_face.py runs them."""
+
+
 def _declared() -> tuple[Declared, ...]:
     return (*declared(Layout), *declared(Workload))
 
@@ -278,6 +292,8 @@ def _docstring(name: str, function: Callable[..., Any], *, space: bool) -> Itera
         before += f"\n\nThe parameters are those of `ask`{MORE if space else ''}."
     if raised:
         before += f"\n\nRaises\n------\n{raised}"
+    if name in EXAMPLES:
+        before += f"\n\nExamples\n--------\n>>> {EXAMPLES[name]}"
     first, *others = before.splitlines()
     yield f'    """{first}'
     yield from (f"    {line}".rstrip() for line in others)

@@ -34,11 +34,21 @@ def run(code: str) -> str:
 
 def test_all_unknown_keywords_are_one_error() -> None:
     unknown = {"gpu": "h100-sxm", "num_gpus": 8, "batch_size": 64}
-    fix = "did you mean cluster for gpu, devices for num_gpus, global_batch_size for batch_size?"
+    fix = "write cluster='h100-sxm', devices=8, global_batch_size=64"
     with raises(UnknownKeyError, "unknown_key gpu, num_gpus, batch_size", fix=fix):
         fs.project("llama-3.1-8b", **unknown)  # type: ignore[call-overload]
     with raises(UnknownKeyError, "unknown_key stages, foo", fix="did you mean pp for stages?"):
         fs.pipeline("1f1b", stages=4, foo=1)  # type: ignore[call-arg]
+    for keyword, written in (
+        ("qlora", "lora_rank=16, frozen_dtype='nf4'"),
+        ("fsdp", "zero=3"),
+        ("gradient_checkpointing", "recompute='full'"),
+    ):
+        with raises(UnknownKeyError, f"unknown_key {keyword}", fix=f"write {written}"):
+            fs.project("llama-3.1-8b", "h100", **{keyword: True})  # type: ignore[call-overload]
+    fix = "did you mean tokens for epochs, tokens for samples?"  # which are counted otherwise
+    with raises(UnknownKeyError, "unknown_key epochs, samples", fix=fix):
+        fs.run("llama-3.1-8b", "h100", epochs=3, samples=1000)  # type: ignore[call-arg]
     with raises(UnknownKeyError, "unknown_key clusters", fix=""):
         fs.compare("llama-3.1-8b", clusters=())  # type: ignore[call-arg]
     with raises(UnknownKeyError, "unknown_key max_step_time", fix="did you mean limits?"):
@@ -533,3 +543,11 @@ def test_a_layout_and_a_workload_print_on_one_line():
     assert (
         str(fs.Workload(seq_len=8192, global_batch_size=64)) == "Workload(seq_len=8192, global_batch_size=64)"
     )
+
+
+@pytest.mark.parametrize("name", ["project", "memory", "explain", "search", "fit", "check", "run", "export"])
+def test_the_example_of_help_runs(name: str) -> None:
+    lines = (inspect.getdoc(getattr(fs, name)) or "").splitlines()
+    [example] = [line.removeprefix(">>> ") for line in lines if line.startswith(">>> ")]
+    assert example.startswith(f"fs.{name}(")
+    assert eval(example, {"fs": fs}) is not None

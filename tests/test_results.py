@@ -120,3 +120,22 @@ def test_a_frame_without_a_library_names_the_extra(found, monkeypatch):
     monkeypatch.setattr(results, "find_spec", lambda _: None)
     with raises(SpecError, "extra_missing a data frame"):
         found["projection"].to_frame()
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted", "local"),
+    [
+        ("search", "to_dataframe", "to_frame()"),
+        ("search", "layouts", "best"),
+        ("projection", "peak_memory", "memory.peak_bytes"),
+        ("projection", "throughput", "tokens_per_s_per_device"),
+        ("comparison", "to_pandas", "to_frame()"),
+    ],
+)
+def test_attributes_of_other_libraries_name_ours(found, name, wanted, local):
+    with pytest.raises(AttributeError) as raised:
+        getattr(found[name], wanted)
+    assert str(raised.value).endswith(f"has no attribute {wanted!r}; did you mean {local}?")
+    with pytest.raises(AttributeError) as raised:
+        _ = found[name].zzz
+    assert str(raised.value).endswith("has no attribute 'zzz'")

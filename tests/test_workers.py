@@ -16,7 +16,7 @@ from tests.errors import raises
 
 import forescale.workers
 from forescale.errors import ForescaleError, out_of_range
-from forescale.workers import Workers, in_order
+from forescale.workers import Workers, in_order, in_rounds
 
 
 def squared(number: int) -> tuple[int, int]:
@@ -57,6 +57,21 @@ def waiting(number: int, meeting) -> tuple[int, int]:
     """Return only when every process has a part: none may take two."""
     meeting.wait()
     return numbered(number)
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_a_round_knows_what_earlier_rounds_yielded_and_nothing_else(jobs):
+    seen = []
+    given = {}
+
+    def ready(item):
+        given[item] = tuple(seen)
+        return item
+
+    for item, result in in_rounds(squared, range(1, 6), ready, size=2, jobs=jobs):
+        assert result[0] == item * item
+        seen.append(item)
+    assert given == {1: (), 2: (), 3: (1, 2), 4: (1, 2), 5: (1, 2, 3, 4)}
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 4])

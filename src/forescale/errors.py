@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from forescale.synonyms import meant
+from forescale.synonyms import EXAMPLES, meant
 from forescale.violation import ForescaleError, Location, SpecError
 from forescale.wording import *  # noqa: F403  (all codes)
 from forescale.wording import ambiguous, did_you_mean, listed, unknown_key, unknown_name
@@ -57,12 +57,14 @@ class UnknownKeyError(SpecError):
 
     @classmethod
     def of(
-        cls, keys: Sequence[str], where: str, known: Iterable[str], homes: Mapping[str, str]
+        cls, keys: Sequence[str], where: str, known: Iterable[str], homes: Mapping[str, str], fix: str = ""
     ) -> UnknownKeyError:
         """Return the error of one key or several; `homes` are the tables that have them, where those are others."""
         allowed = tuple(known)
         error = cls(keys[0], where, allowed, homes.get(keys[0], ""))
-        if len(keys) > 1:
+        if fix:
+            SpecError.__init__(error, unknown_key(keys if len(keys) > 1 else keys[0], where, allowed, fix))
+        elif len(keys) > 1:
             likes = [f"{listed(like)} for {key}" for key in keys if (like := nearest(key, allowed))]
             violation = unknown_key(keys, where, allowed, did_you_mean([", ".join(likes)] if likes else ()))
             SpecError.__init__(error, violation)
@@ -71,7 +73,8 @@ class UnknownKeyError(SpecError):
 
 def batch_for(devices: object) -> int:
     """Return a global batch as an example, of at least 64 sequences and as many for each of the devices."""
-    return -(-64 // devices) * devices if isinstance(devices, int) and devices else 64
+    usual = int(EXAMPLES["global_batch_size"])
+    return -(-usual // devices) * devices if isinstance(devices, int) and devices else usual
 
 
 class MissingFact(NamedTuple):

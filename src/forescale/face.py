@@ -923,6 +923,10 @@ def project(
     ------
     SpecError
         If the layout is illegal; the message names every violated constraint.
+
+    Examples
+    --------
+    >>> fs.project("llama-3.1-8b", "h100", devices=8, seq_len=8192, global_batch_size=64, zero=3).memory.verdict
     """
     return api.project(question_of_layout(locals(), to_fit=True), detail=detail)
 
@@ -1032,6 +1036,10 @@ def memory(
     """Return the memory of every rank over one step of one layout, with the peak explained.
 
     The parameters are those of `ask`.
+
+    Examples
+    --------
+    >>> fs.memory("llama-3.1-8b", "h100", devices=8, seq_len=8192, global_batch_size=64, zero=3).to_frame()
     """
     return api.memory(question_of_layout(locals(), to_fit=True))
 
@@ -1155,6 +1163,10 @@ def explain(
     ------
     UnknownNameError
         If there is no such quantity; the message names the nearest ones.
+
+    Examples
+    --------
+    >>> fs.explain("llama-3.1-8b", "h100", devices=8, seq_len=8192, global_batch_size=64, zero=3, quantity="memory.activations")
     """
     return api.explain(question_of_layout(locals(), to_fit=True), quantity=quantity, stage=stage)
 
@@ -1295,6 +1307,10 @@ def search(
         If no layout is legal, or none fits.
     SpecError
         If the search takes more memory than `max_host_memory`.
+
+    Examples
+    --------
+    >>> fs.search("llama-3.1-8b", "h100", devices=8, seq_len=8192, global_batch_size=64).best[0].step_time_s
     """
     return api.search(question_of_space(locals()), top=top, all_variants=all_variants, relax=relax, surest=surest, time_limit=time_limit, watch=watch, checkpoint=checkpoint, jobs=jobs, max_host_memory=max_host_memory)
 
@@ -1420,6 +1436,10 @@ def export(
         If there is no such framework.
     SpecError
         If Forescale writes no files for it, or it does not support the layout; the message names the limit.
+
+    Examples
+    --------
+    >>> fs.export("llama-3.1-8b", "h100", devices=8, seq_len=8192, global_batch_size=64, zero=3, to="torchtitan").texts
     """
     return api.export(question_of_layout(locals(), framework=to, to_fit=True), to=to, slurm=slurm)
 
@@ -1657,6 +1677,10 @@ def fit(
     ------
     UnknownNameError
         If `keep` names no setting that would be changed.
+
+    Examples
+    --------
+    >>> fs.fit("llama-3.1-8b", "h100", devices=8, seq_len=8192, global_batch_size=64, zero=1).first
     """
     return api.fit(question_of_layout(locals()), keep=keep, pairs=pairs)
 
@@ -1780,6 +1804,10 @@ def check(
     ------
     SpecError
         If the question is invalid, or a limit needs a value that it does not have.
+
+    Examples
+    --------
+    >>> fs.check("llama-3.1-8b", "h100", devices=8, seq_len=8192, global_batch_size=64, zero=3)
     """
     return api.check(question_of_layout(locals(), to_fit=True), limits=limits, strict=strict)
 
@@ -2160,5 +2188,9 @@ def run(
     ------
     SpecError
         If a phase is invalid or has no number of tokens.
+
+    Examples
+    --------
+    >>> fs.run("llama-3.1-8b", "h100", devices=8, seq_len=8192, global_batch_size=64, zero=3, tokens="100B", price=2.5).days
     """
     return api.run(locals(), phases=phases, price=price, pue=pue, carbon=carbon, prices=prices, seed=seed)

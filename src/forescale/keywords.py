@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from functools import cache, wraps
 from pathlib import Path
@@ -30,6 +30,7 @@ from forescale.spec.framework import searched as framework_space
 from forescale.spec.framework import with_recipes
 from forescale.spec.option import Declared, options
 from forescale.spec.space import NAMES, Space
+from forescale.synonyms import EXAMPLES, converted, meant, with_value
 
 F = TypeVar("F", bound=Callable[..., object])
 Keywords: TypeAlias = Mapping[str, Any]
@@ -46,8 +47,6 @@ PARTS = {"space": Space, "costs": Costs}
 KEYWORDS = (*PLAN, *RUN, *LAYOUT, *COST, *PARTS)
 """Keywords that every function of a question has."""
 WHERE = "the question"
-EXAMPLES = {"cluster": "h100-sxm", "devices": 8, "global_batch_size": 64}
-"""Values that an error about missing parts shows."""
 WORDS = {"precision": "compute", "recompute": "granularity", "images": "count"}
 """The field of a table that one word or number stands for."""
 SEVERAL = (list, tuple, range, set, frozenset)
@@ -154,11 +153,25 @@ def traced_module(model: Any, *values: Any, **options: Any) -> Model:  # noqa: A
     return trace(model, *values, **options)
 
 
-def refuse_unknown(names: Iterable[str], where: str, known: Sequence[str]) -> None:
-    """Raise an error that names all of `names` that are not `known`, if there are any."""
-    if unknown := [name for name in names if name not in known]:
+def refuse_unknown(keywords: Keywords, where: str, known: Sequence[str]) -> None:
+    """Raise an error that names all keywords that are not `known`, if there are any, and those that say the same."""
+    if unknown := [name for name in keywords if name not in known]:
         homes = {name: home for name in unknown if (home := home_of(name, KINDS))}
-        raise UnknownKeyError.of(unknown, where, known, homes)
+        same_as = [keyword_for(name, keywords[name], known) for name in unknown]
+        fix = f"write {', '.join(same_as)}" if all(same_as) else ""
+        raise UnknownKeyError.of(unknown, where, known, homes, fix)
+
+
+def keyword_for(name: str, value: object, known: Sequence[str]) -> str:
+    """Return the `known` keywords that say what a keyword of other libraries does, as code; empty if none does."""
+    words = (with_value(name) or "").split() if value is True else []
+    said = {
+        flag.strip("-").replace("-", "_"): text for flag, text in zip(words[::2], words[1::2], strict=True)
+    }
+    if said and said.keys() <= {*known}:
+        return ", ".join(f"{key}={int(text) if text.isdecimal() else text!r}" for key, text in said.items())
+    field = None if converted(name) is not None else meant(name, known)
+    return "" if field in (None, "limits") else f"{field}={value!r}"  # limits are a table
 
 
 def names_checked(function: F) -> F:

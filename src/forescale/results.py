@@ -32,6 +32,36 @@ MAIN_COLUMNS = frozenset(
 """Columns that a table keeps where it has too many."""
 
 
+CALLED = {
+    "to_frame()": (
+        "to_dataframe",
+        "to_pandas",
+        "to_df",
+        "to_polars",
+        "as_dataframe",
+        "dataframe",
+        "df",
+        "frame",
+    ),
+    "to_dict()": ("asdict", "as_dict", "dict", "model_dump"),
+    "plot()": ("show", "draw", "figure", "chart", "charts"),
+    "memory.peak_bytes": (
+        "peak_memory",
+        "peak_memory_bytes",
+        "max_memory",
+        "peak_bytes",
+        "memory_bytes",
+        "peak",
+    ),
+    "memory.verdict": ("fits", "verdict", "fit"),
+    "step_time_s": ("step_time", "step_seconds", "time", "seconds", "time_per_step"),
+    "tokens_per_s_per_device": ("tokens_per_second", "throughput", "tokens_per_s", "tps"),
+    "best": ("layouts", "results", "top"),
+    "rows()": ("to_list", "tolist", "records", "to_records"),
+}
+"""Methods of a result, and what other libraries call them."""
+
+
 class Plot:
     """The pictures of a result: a notebook draws them, and `save` writes them to files."""
 
@@ -134,6 +164,20 @@ class Result(ReprMixin):
             If neither is installed.
         """
         return frame_of(self.rows())
+
+    def __getattr__(self, name: str) -> object:
+        """Raise an error that names what other libraries' names of attributes are here."""
+        local = next(
+            (
+                called
+                for called, others in CALLED.items()
+                if name in others and hasattr(type(self), called.partition(".")[0].removesuffix("()"))
+            ),
+            None,
+        )
+        hint = "" if local is None else f"; did you mean {local}?"
+        msg = f"{type(self).__name__!r} object has no attribute {name!r}{hint}"
+        raise AttributeError(msg, name=name, obj=self)
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
         """Return what a notebook may show, by kind."""

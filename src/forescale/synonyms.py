@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 
+EXAMPLES: Mapping[str, str | int] = MappingProxyType(
+    {"model": "llama-3.1-8b", "cluster": "h100-sxm", "devices": 8, "seq_len": 4096, "global_batch_size": 64}
+)
+"""Values of the main parts of a question that an error suggests where nothing better is known."""
 _ENDS = re.compile(r"(_(size|degree|dim|num))+$")
 """What names of degrees end in without a difference."""
 _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -14,7 +19,8 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("expert_parallel expert_model_parallel expert_parallelism moe_parallel num_ep", ("ep",)),
     ("expert_tensor_parallel expert_tensor_model_parallel", ("etp",)),
     (
-        "pipeline_parallel pipeline_model_parallel pipeline_parallelism pipeline_stages stages num_stages num_pp",
+        "pipeline_parallel pipeline_model_parallel pipeline_parallelism pipeline_stages stages num_stages num_pp "
+        "pipe_parallel pipe",
         ("pp",),
     ),
     (
@@ -29,10 +35,14 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("dp data_parallel data_parallel_shard data_parallelism", ("dp_shard",)),
     ("ddp data_parallel_replicate", ("dp_replicate",)),
-    ("fsdp zero_stage zero_optimization use_distributed_optimizer sharding", ("zero",)),
+    (
+        "fsdp zero_stage zero_optimization use_distributed_optimizer sharding strategy distributed_strategy "
+        "sharding_strategy parallel_strategy",
+        ("zero",),
+    ),
     (
         "sequence_length seq_length seqlen max_seq_len max_seq_length max_sequence_length max_position_embeddings "
-        "context_length context context_window block",
+        "context_length context context_window block max_length model_max_length maxlen cutoff_len max_tokens",
         ("seq_len",),
     ),
     ("gbs batch train_batch global_batch", ("global_batch_size",)),
@@ -44,24 +54,27 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "gas gradient_accumulation gradient_accumulation_steps grad_accum accumulation_steps num_microbatches "
         "num_micro_batches microbatches",
-        ("micro_batch_size",),
+        ("microbatches", "micro_batch_size"),
     ),
     (
-        "devices gpus num_gpus n_gpus ngpus num_devices world gpu_count chips num_chips accelerators",
+        "devices gpus num_gpus n_gpus ngpus num_devices world gpu_count chips num_chips accelerators nproc_per_node "
+        "gpus_per_node num_gpus_per_node ntasks_per_node devices_per_node",
         ("devices", "num_devices"),
     ),
     ("num_nodes nnodes n_nodes hosts", ("nodes",)),
     ("gpu_clock_mhz gpu_clock clock clock_mhz", ("device_clock_mhz",)),
     ("gpu gpu_arch hardware machine accelerator system", ("cluster", "device")),
     (
-        "train_tokens total_tokens training_tokens num_tokens token_budget samples train_samples epochs dataset_size",
+        "train_tokens total_tokens training_tokens num_tokens token_budget dataset_tokens samples num_samples "
+        "train_samples max_samples examples num_examples epochs num_epochs num_train_epochs max_epochs dataset_size",
         ("tokens",),
     ),
     ("target_time target_step_time step_time", ("target_step_time", "max_step_time", "deadline", "limits")),
     ("max_time max_days days within duration", ("target_days", "deadline")),
     ("max_step_time min_mfu max_cost", ("limits",)),
     ("network interconnect fabric nic", ("cluster",)),
-    ("mtbf failure_rate mtbf_hours", ("failures",)),
+    ("mtbf mtbf_hours mttf failure_rate", ("failures",)),
+    ("checkpoint_interval checkpoint_every save_interval save_steps checkpoint_frequency", ("interval",)),
     ("energy_price electricity_price power_price price_per_kwh", ("prices",)),
     (
         "hourly_price gpu_hour_price price_per_hour price_per_gpu_hour cost_per_hour",
@@ -87,6 +100,8 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("stack software backend", ("framework",)),
     ("for to emit target format", ("to", "for", "format")),
+    ("op ops operation operations collective_op", ("collectives",)),
+    ("message_size message_sizes bytes", ("sizes",)),
     ("out out_file outfile save", ("output",)),
 )
 _COMMANDS: tuple[tuple[str, str], ...] = (
@@ -121,6 +136,7 @@ _VALUES: tuple[tuple[str, str], ...] = (
     ("float8", "fp8"),
     ("adam adamw_torch adamw_torch_fused fused_adam adamw_fused distributed_adam", "adamw"),
     ("true on yes", "full"),
+    ("false off no", "none"),
 )
 """Values as frameworks and papers write them, and ours: of all that a word may mean, a field takes one at most."""
 _WITH_VALUES: tuple[tuple[str, str], ...] = (
@@ -132,9 +148,10 @@ _WITH_VALUES: tuple[tuple[str, str], ...] = (
     ("fp16 float16 half", "--precision fp16"),
     ("fp8 float8", "--precision fp8"),
     ("fp32", "--precision fp32"),
+    ("tf32", "--precision tf32"),
+    ("recompute_activations", "--recompute selective"),
     (
-        "activation_checkpointing activation_recompute gradient_checkpointing checkpointing remat "
-        "recompute_activations recomputation",
+        "activation_checkpointing activation_recompute gradient_checkpointing checkpointing remat recomputation",
         "--recompute full",
     ),
     ("adapter peft lora use_peft", "--lora-rank 16"),
@@ -145,9 +162,36 @@ _WITH_VALUES: tuple[tuple[str, str], ...] = (
     ("muon", "--optimizer muon"),
     ("max_seq_len max_seq_length max_sequence_length max_context longest", "--solve seq_len"),
     ("max_batch max_batch_size max_micro_batch", "--solve micro_batch_size"),
-    ("8bit_adam adam8bit adamw8bit adamw_8bit", "--optimizer adamw --moment-dtype fp8"),
+    ("dpo ipo", "--set workload.reference=copy"),
+    (
+        "8bit_adam adam8bit adamw8bit adamw_8bit paged_adamw_8bit adamw_bnb_8bit paged_adam_8bit",
+        "--optimizer adamw --moment-dtype fp8",
+    ),
 )
 """Switches of others, and the options with values that say the same."""
+_DEVICE: tuple[tuple[str, str], ...] = (
+    ("memory vram hbm memory_bytes memory_size gpu_memory", "hbm_bytes"),
+    ("bandwidth memory_bandwidth hbm_bw", "hbm_bandwidth"),
+    ("power tdp", "power_w"),
+    ("flops peak_flops tflops", "bf16"),
+    ("gpus_per_node devices_per_node node_size gpus", "devices_per_node"),
+    ("nvlink nvlink_bandwidth intra_node_bandwidth xgmi scale_up scale_up_bandwidth", "nvlink"),
+    ("pcie pcie_bandwidth", "pcie"),
+    ("infiniband ib infiniband_bandwidth", "infiniband"),
+    ("nic network network_bandwidth inter_node_bandwidth roce rdma scale_out scale_out_bandwidth", "roce"),
+    ("ethernet ethernet_bandwidth", "ethernet"),
+)
+"""Fields of a device and its node as people call them; a rate without a type is that of 16 bits."""
+_LEFT_OUT: tuple[tuple[str, str, str], ...] = (
+    ("", "grpo ppo rlhf reinforce", "the training step is projected, without sampling"),
+    ("run", "energy_price electricity_price power_price price_per_kwh", "the answer has the MWh of the run"),
+    (
+        "compare",
+        "deadline target_days max_days max_time within",
+        "the answer has the days of the run for --tokens",
+    ),
+)
+"""Commands (empty: all), options of others and what the answer has in their place."""
 _MEANT = {word: fields for parts, fields in _WORDS for word in parts.split()}
 _CONVERTED: tuple[tuple[str, str], ...] = (
     (
@@ -155,13 +199,25 @@ _CONVERTED: tuple[tuple[str, str], ...] = (
         "num_micro_batches microbatches",
         "batch = micro-batch × accumulation × data-parallel ranks",
     ),
-    ("samples train_samples epochs dataset_size", "tokens = epochs × samples × tokens of a sample"),
-    ("mtbf failure_rate mtbf_hours", "failures of a node and day"),
+    (
+        "samples num_samples train_samples max_samples examples num_examples dataset_size epochs num_epochs "
+        "num_train_epochs max_epochs",
+        "tokens = epochs × samples × tokens of a sample",
+    ),
+    (
+        "mtbf mtbf_hours mttf",
+        "failures of a node and day: 24 h / (nodes × time between failures of the job)",
+    ),
     ("energy_price electricity_price power_price price_per_kwh", "a file of prices"),
+    (
+        "nproc_per_node gpus_per_node num_gpus_per_node ntasks_per_node devices_per_node",
+        "devices = nodes × devices of a node",
+    ),
     ("sharding zero_optimization", "a stage of ZeRO, 0 to 3"),
     ("network interconnect fabric nic", "a cluster has its network; --set cluster.tiers.… changes it"),
     ("quantization quantize quantized bnb_4bit quantization_bit", "such as nf4 or int8"),
-    ("recompute_granularity duration finetune finetuning finetuning_type", ""),
+    ("dpo ipo", "a pair is two sequences of the batch"),
+    ("duration finetune finetuning finetuning_type", ""),
 )
 """Words for our fields that count or name something else than these do, and what ours take."""
 
@@ -196,15 +252,36 @@ def with_value(name: str) -> str | None:
     return next((text for parts, text in _WITH_VALUES if plain in parts.split()), None)
 
 
+def device_field(name: str) -> str | None:
+    """Return the field of a device, or the link of its node, that people call so; None if it is none."""
+    plain = name.replace("-", "_").lower()
+    return next((field for parts, field in _DEVICE if plain in parts.split()), None)
+
+
+def left_out(name: str, command: str) -> str | None:
+    """Return what an answer of a command has in place of an option of others; None where it has nothing."""
+    plain = name.strip("-_").replace("-", "_").lower()
+    return next(
+        (text for path, parts, text in _LEFT_OUT if path in ("", command) and plain in parts.split()), None
+    )
+
+
 def meant(name: str, known: Collection[str]) -> str | None:
     """Return which of the `known` fields others call `name`, with dashes or underscores; None if it is none."""
     plain = name.strip("-_").replace("-", "_").lower()
-    fields = _MEANT.get(plain) or _MEANT.get(_ENDS.sub("", plain), ())
+    short = _ENDS.sub("", plain)
+    fields = _MEANT.get(plain) or _MEANT.get(short, (short,))
     return next((field for field in fields if field in known), None)
 
 
 def converted(name: str) -> str | None:
     """Return how a value of an option of others becomes one of ours, empty if unsaid; None if it is the same."""
+    how = remark(name)
+    switch = with_value(name)
+    return "" if how is None and switch is not None and "--solve" not in switch else how
+
+
+def remark(name: str) -> str | None:
+    """Return what to say of a value of an option of others that counts or names something else; None for nothing."""
     plain = name.strip("-_").replace("-", "_").lower()
-    how = next((text for parts, text in _CONVERTED if plain in parts.split()), None)
-    return "" if how is None and with_value(plain) is not None else how
+    return next((text for parts, text in _CONVERTED if plain in parts.split()), None)

@@ -13,17 +13,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import Pipe, active_children, get_context, parent_process
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for
 from threading import Thread
-from typing import NamedTuple, Self, TypeVar, cast
+from typing import Any, NamedTuple, Self, TypeVar, cast
 
 from forescale.errors import ForescaleError
 
 T = TypeVar("T")
 R = TypeVar("R")
+S = TypeVar("S")
 PATIENCE_S = 1.0
 """Seconds that this process works by itself before it starts others, which take half a second to start."""
 
@@ -102,30 +103,65 @@ def in_order(
         Says, by what was yielded before, whether an item is still of interest. With several processes an item may be
         yielded that no longer is.
     """
-    left, started = deque(items), time.monotonic()
-    count = min(jobs or available_cores(), len(left))
-    while left and (count <= 1 or len(left) == 1 or time.monotonic() - started < PATIENCE_S):
-        if wanted(item := left.popleft()):
-            yield item, function(item)
-    if left:
-        with pool(min(count, len(left))) as executor:
-            yield from _dealt(function, left, executor, count + 1, wanted)
+    yield from in_rounds(function, items, _same, jobs=jobs, wanted=wanted)
+
+
+def in_rounds(
+    function: Callable[[S], R],
+    items: Iterable[T],
+    ready: Callable[[T], S],
+    *,
+    size: int | None = None,
+    jobs: int | None = 1,
+    wanted: Callable[[T], bool] = lambda _: True,
+) -> Iterator[tuple[T, R]]:
+    """Yield every item with its result, in their order, `size` items in a round.
+
+    `ready` makes of an item what `function` takes, when a round begins: from what earlier rounds yielded, however many
+    processes there are. The rest is as for `in_order`.
+    """
+    every, started = [*items], time.monotonic()
+    count, size = min(jobs or available_cores(), len(every)), size or len(every) or 1
+    executor = None
+    with ExitStack() as stack:
+        for start in range(0, len(every), size):
+            left = deque((item, ready(item)) for item in every[start : start + size])
+            later = len(every) - start - len(left)
+            while left and executor is None:
+                behind = later + len(left)
+                if count > 1 and behind > 1 and time.monotonic() - started >= PATIENCE_S:
+                    executor = stack.enter_context(pool(min(count, behind)))
+                    break
+                item, given = left.popleft()
+                if wanted(item):
+                    yield item, function(given)
+            if executor is not None:
+                yield from _dealt(function, left, executor, count + 1, wanted)
+
+
+def _same(item: Any) -> Any:  # noqa: ANN401 (of any type)
+    return item
 
 
 def _dealt(
-    function: Callable[[T], R], left: deque[T], executor: Executor, most: int, wanted: Callable[[T], bool]
+    function: Callable[[S], R],
+    left: deque[tuple[T, S]],
+    executor: Executor,
+    most: int,
+    wanted: Callable[[T], bool],
 ) -> Iterator[tuple[T, R]]:
     """Yield results of processes, of which at most `most` are asked for at any time."""
-    busy: deque[tuple[T, Future[tuple[R] | None]]] = deque()
+    busy: deque[tuple[T, S, Future[tuple[R] | None]]] = deque()
     while left or busy:
         with undisturbed():
             while left and len(busy) < most:
-                if wanted(item := left.popleft()):
-                    busy.append((item, executor.submit(_attempted, function, item)))
+                item, given = left.popleft()
+                if wanted(item):
+                    busy.append((item, given, executor.submit(_attempted, function, given)))
         if busy:
-            item, future = busy.popleft()
+            item, given, future = busy.popleft()
             result = future.result()
-            yield item, function(item) if result is None else result[0]
+            yield item, function(given) if result is None else result[0]
 
 
 def _attempted(function: Callable[[T], R], item: T) -> tuple[R] | None:

@@ -213,6 +213,14 @@ def test_chunks_that_need_another_micro_batch_are_tried_with_it():
     assert {"vpp 2", "micro_batch_size 2"} in [{item.text for item in pair} for pair in pairs]
 
 
+def test_adapters_with_weights_of_16_bits_are_tried_with_4():
+    asked = {"devices": 1, "seq_len": 4096, "global_batch_size": 16, "framework": "transformers"}
+    result = fit(ask("qwen3-14b", "rtx-4090", lora_rank=8, **asked))
+    assert result.first is None
+    workload = result.adapters.question.workload
+    assert (workload.trainable.lora_rank, workload.precision.frozen) == (8, "nf4_double")
+
+
 @pytest.mark.parametrize(("model", "frozen"), [("qwen3-8b", None), ("qwen3-14b", "nf4_double")])
 def test_where_no_layout_trains_all_weights_adapters_are_tried(model, frozen):
     question = ask(model, "rtx-4090", devices=1, seq_len=4096, global_batch_size=16, framework="transformers")

@@ -47,6 +47,7 @@ from forescale.io.bench import SCHEMA, GivenUp, build_bench, read_bench, write_b
 from forescale.io.question import build_question
 from forescale.io.question_values import question_values
 from forescale.memory.timeline import block_loads, total_bytes
+from forescale.profiles import RANK_PARTS
 from forescale.project import project
 from forescale.runtime import RunError, launch
 from forescale.spec import Precision
@@ -87,6 +88,9 @@ def test_one_device_measures_every_part_of_a_cut_plan(tmp_path):
     assert {row.repeats for row in (*result.blocks, *result.kernels, *result.steps)} == {3}
     assert (result.conditions.left_out, result.conditions.failed) == ((), "")
     assert result.conditions.threads == 1
+    ranks = {row.part: row.samples for row in result.profile if row.part.startswith("rank_")}
+    assert set(ranks) == set(RANK_PARTS.values())
+    assert min(ranks["rank_step"]) > min(ranks["rank_computing"]) > 0.0
     assert (explicit[0].what, explicit[0].started) == ("start-up", False)
     write_bench(result, tmp_path / "bench.json")
     assert read_bench(tmp_path / "bench.json") == result  # fmt: skip
@@ -211,6 +215,8 @@ def test_two_devices_measure_shards_and_their_messages():
     assert {row.num_ranks for row in result.collectives} == {2}
     assert "all_reduce" in {row.kind for row in result.collectives}
     assert "GroupedGemmTiming" in {type(row).__name__ for row in result.kernels}
+    assert [row.name for row in result.profile if row.part == "rank_computing"] == ["0", "1"]
+    assert "broadcast" not in {row.part for row in result.profile}
 
 
 def _exchanged(_rank, requested, path):

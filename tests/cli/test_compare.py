@@ -274,3 +274,26 @@ def test_two_profiles_are_recognised_by_their_content(forescale, tmp_path):
     assert "B is slower" in forescale("compare", a, b).out
     other.write_text("{}")
     assert "wrong_format a profiler trace" in forescale("compare", a, other).refused
+
+
+def test_prices_of_each_machine_and_the_days_of_a_run(forescale):
+    asked = ("compare", "llama-3.2-1b", "--cluster", "h100,b200", "--devices", "8", "--seq-len", "1024")
+    asked += ("--global-batch-size", "64", "--tp", "1", "--tokens", "1B", "--price")
+    rows = json.loads(forescale(*asked, "2,4", "--json").out)["machines"]
+    for row, price in zip(rows, (2.0, 4.0), strict=True):
+        assert row["days"] == pytest.approx(1e9 / row["tokens_per_s"] / 86_400, rel=1e-3)
+        assert row["cost"] == pytest.approx(row["days"] * 24 * 8 * price)
+    same = json.loads(forescale(*asked, "2", "--json").out)["machines"]
+    assert [row["cost"] / row["days"] for row in same] == pytest.approx([384.0, 384.0])
+    assert "(list prices)" not in forescale(*asked, "2,4").out
+    assert "wrong_type --price" in forescale(*asked, "2,3,4").refused
+    assert "no_effect --price" in forescale("compare", "a.json", "b.json", "--price", "2").refused
+
+
+def test_the_fastest_machine_is_one_that_fits(forescale):
+    asked = ("compare", "qwen2.5-32b", "--cluster", "h100", "--devices", "8", "--seq-len", "4096")
+    out = forescale(*asked, "--global-batch-size", "64", "--vary", "tp=1,8").out
+    tp_1, tp_8 = (next(line for line in out.splitlines() if line.startswith(f"tp {tp} ")) for tp in (1, 8))
+    assert "OOM" in tp_1 and "FITS" in tp_8
+    fastest = next(line for line in out.splitlines() if line.startswith("fastest: "))
+    assert fastest.startswith("fastest: 8 × h100-sxm with tp 8")

@@ -124,3 +124,14 @@ def test_both_steps_on_one_time_axis(forescale, tmp_path):
         (1, "step"),
     ]
     assert sum(item["dur"] for item in slices if item["pid"] == 0) == pytest.approx(12e6)
+
+
+def test_a_log_in_the_place_of_the_model_is_a_measurement(forescale, tmp_path):
+    log = tmp_path / "train.log"
+    log.write_text(
+        "{'train_runtime': 84.2, 'train_samples_per_second': 7.6, 'train_steps_per_second': 0.1}\n"
+    )
+    ran = forescale("diagnose", str(log), "--model", "m", "--cluster", "h100")
+    assert ran.refused.startswith("wrong_format")
+    assert f"forescale diagnose --model m --cluster h100 --measured {log}" in ran.refused
+    assert "wrong_format" in forescale("project", str(log), "--cluster", "h100", "--devices", "8").refused

@@ -98,3 +98,19 @@ def test_arithmetic_is_named_by_its_operands(forescale, quantity):
     assert not {"product", "quotient", "sum", "difference", "first", "second", "×", "+"} & names
     assert any(" × " in name for name in names)
     assert "(quotient)" not in out and "(sum)" not in out
+
+
+def test_the_end_of_a_name_is_enough_where_one_quantity_has_it(forescale):
+    asked = (
+        "llama-3.2-1b",
+        "--cluster",
+        "h100",
+        "--devices",
+        "1",
+        "--seq-len",
+        "1024",
+        "--global-batch-size",
+        "8",
+    )
+    for text in ("activations", "Activations", "memory.activations"):
+        assert forescale("explain", *asked, text).out.startswith("memory.activations = ")

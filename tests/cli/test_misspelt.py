@@ -11,7 +11,7 @@ import pytest
 from scripts.flags import TABLE, written
 
 from forescale.cli.memory import DEFAULT
-from forescale.cli.misspelt import USUAL, flags_of, misspelt
+from forescale.cli.misspelt import USUAL, flags_of, misspelt, translated
 from forescale.cli.words import values_of
 from forescale.synonyms import _WITH_VALUES
 
@@ -125,9 +125,9 @@ def test_several_unknown_options_are_one_error() -> None:
         "tokens of a sample) (see forescale compare --help)"
     )
     text = misspelt(("fit", "m", "--max-seq-len"))
-    assert (
-        text
-        == "No such option: --max-seq-len; write forescale check --solve seq_len (see forescale fit --help)"
+    assert text == (
+        "No such option: --max-seq-len; write forescale check --solve seq_len. For example: "
+        "forescale check m --solve seq_len --devices 8 --global-batch-size 64"
     )
 
 
@@ -156,3 +156,138 @@ def test_options_of_a_group_that_takes_its_usual_command() -> None:
     assert text is not None and text.startswith("No such option: --gpu; did you mean --cluster? ")
     assert "forescale memory layout m --cluster b200" in text
     assert misspelt(("memory", "70", "--gpu", "b200")) is None  # of `memory states`
+
+
+@pytest.mark.parametrize(
+    ("words", "read"),
+    [
+        (
+            "project m --gpu b200 --gpus 8 --batch-size 64",
+            "project m --cluster b200 --devices 8 --global-batch-size 64",
+        ),
+        ("fit m --qlora --max_seq_length=2k", "fit m --lora-rank 16 --frozen-dtype nf4 --seq-len=2k"),
+        ("project m --recompute-activations", "project m --recompute selective"),
+        ("project m --recompute-granularity full", "project m --recompute full"),
+        ("search m --zero-stage 2", "search m --fix zero=2"),
+        ("compare m --zero 2,3 --devices 8,16", "compare m --vary zero=2,3 --devices 8,16"),
+        ("memory m --gpu b200", "memory layout m --cluster b200"),
+        ("run m --epochs 3 --num-examples 50k --max-length 1000", "run m --seq-len 1000 --tokens 150000000"),
+        ("run m --tokens 15B --epochs 2", "run m --tokens 30000000000"),
+        ("run m --checkpoint-interval 30min", "run m --interval 30min"),
+    ],
+)
+def test_names_of_other_tools_are_read_as_ours(words: str, read: str) -> None:
+    result = translated(words.split())
+    assert result is not None
+    assert result[0] == read.split()
+    assert result[1].startswith("note (options): --")
+    assert max(map(len, result[1].splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "project m --devices 8",  # nothing to read otherwise
+        "project m --gpu --gpus 8",  # without its value
+        "project m --gpus 8 --tpp 4",  # misspelt
+        "run m --gpus 8 --epochs 3",  # of how many samples
+        "run m --gpus 8 --mtbf 3h",  # of the job or of a node
+        "memory m --dpo",  # of pairs or sequences
+        "project m --gpus 8 --help",
+    ],
+)
+def test_what_is_open_is_not_read_otherwise(words: str) -> None:
+    assert translated(words.split()) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "example"),
+    [
+        (
+            "run m --mtbf 3h --devices 16384",
+            "run m --devices 16384 --failures 0.00391 --global-batch-size 64",
+        ),
+        ("run m --mtbf 2d --nodes 4", "run m --nodes 4 --failures 0.125 --global-batch-size 64"),
+        (
+            "compare m --cluster h100 --network 100G,400G",
+            "compare m --cluster h100 --vary cluster.tiers.infiniband.bandwidth=12.5GB/s,50GB/s "
+            "--devices 8 --global-batch-size 64",
+        ),
+        (
+            "project m --cluster h100 --network 200Gbps --nodes 2",
+            "project m --cluster h100 --nodes 2 --set cluster.tiers.infiniband.bandwidth=25GB/s --global-batch-size 64",
+        ),
+        ("run m --nodes 2 --electricity-price 0.1", "run m --nodes 2 --global-batch-size 64"),
+        ("project m --nodes 2 --zzz", None),
+    ],
+)
+def test_values_in_other_units_are_an_example(words: str, example: str | None) -> None:
+    text = misspelt(words.split())
+    assert text is not None
+    assert text.partition("For example: forescale ")[2] == (example or "")
+
+
+@pytest.mark.parametrize(
+    ("words", "read"),
+    [
+        ("project m --nproc-per-node 8", "project m --devices 8"),
+        ("project m --nnodes 4 --nproc-per-node 8", "project m --nodes 4"),
+        ("project m --fsdp full_shard", "project m --zero 3"),
+        ("fit m --optim adamw_8bit", "fit m --optimizer adamw --moment-dtype fp8"),
+        ("fit m --optimizer adamw_8bit", "fit m --optimizer adamw --moment-dtype fp8"),
+        ("run m --failure-rate 0.01", "run m --failures 0.01"),
+        ("run m --checkpoint-interval auto", "run m"),
+        (
+            "network --gpu h100 --op all_reduce --size 1GB",
+            "network --cluster h100 --collectives all_reduce --sizes 1GB",
+        ),
+        ("pipeline compare --stages 8 --micro-batches 32", "pipeline compare --pp 8 --microbatches 32"),
+    ],
+)
+def test_values_and_plurals_of_other_tools_are_read_as_ours(words: str, read: str) -> None:
+    result = translated(words.split())
+    assert result is not None
+    assert result[0] == read.split()
+
+
+def test_a_link_between_sites_and_another_command_are_examples() -> None:
+    text = misspelt(["sites", "m", "--nodes", "8", "--bandwidth", "800Gbps"])
+    assert text is not None
+    assert text.endswith("forescale sites m --nodes 8 --sites 2,800Gbit/s,30ms --global-batch-size 64")
+    text = misspelt(["list", "gpus"])
+    assert (
+        text == "No such command 'list'; forescale catalogue does that. For example: forescale catalogue gpus"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "read"),
+    [
+        ("project m --ep-size 8 --pipe-parallel-size 4", "project m --ep 8 --pp 4"),
+        ("compare m --strategy ddp,fsdp", "compare m --vary zero=0,3"),
+        ("pipeline draw gpipe --num-microbatches 8", "pipeline draw gpipe --microbatches 8"),
+    ],
+)
+def test_degrees_strategies_and_microbatches(words: str, read: str) -> None:
+    result = translated(words.split())
+    assert result is not None
+    assert result[0] == read.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "set_by"),
+    [
+        (
+            "project m --cluster h100 --nodes 2 --nvlink-bandwidth 225GB/s",
+            "cluster.tiers.nvlink.bandwidth=225GB/s",
+        ),
+        (
+            "project m --cluster h100 --nodes 2 --network-bandwidth x0.5",
+            "cluster.tiers.infiniband.bandwidth=x0.5",
+        ),
+    ],
+)
+def test_the_tier_that_an_option_names(words: str, set_by: str) -> None:
+    text = misspelt(words.split())
+    assert text is not None
+    assert f" --set {set_by} " in text.partition("For example: ")[2]

@@ -47,10 +47,16 @@ def test_simulate_zbv_as_documented():
     assert (result["schedule"], result["num_stages"], result["num_microbatches"]) == ("zbv", 16, 32)
 
 
-def test_vpp_may_be_left_out_where_it_is_fixed():
+def test_vpp_is_what_the_schedule_fixes_or_two():
     assert as_json("simulate", "-s", "zbv", "--pp", "4", "-m", "8")["vpp"] == 2
-    with raises(ForescaleError, "missing vpp"):
-        run("simulate", "-s", "interleaved", "--pp", "4", "-m", "8")
+    assert as_json("simulate", "-s", "interleaved", "--pp", "4", "-m", "8")["vpp"] == 2
+    assert as_json("simulate", "-s", "interleaved", "--pp", "4", "-m", "8", "--vpp", "4")["vpp"] == 4
+    assert as_json("simulate", "-s", "1f1b", "--pp", "4", "-m", "8")["vpp"] == 1
+
+
+def test_compare_takes_names_and_aliases():
+    rows = as_json("compare", "1f1b", "zero-bubble", "--pp", "4", "-m", "8")["schedules"]
+    assert {row["schedule"] for row in rows} == {"1f1b", "zb-h1"}
 
 
 def test_communication_delays_the_step():

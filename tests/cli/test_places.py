@@ -40,7 +40,7 @@ def test_a_full_disk_is_a_sentence_and_leaves_nothing_half_written(
     if name == "layouts.parquet":
         pytest.importorskip("pyarrow")
     monkeypatch.setattr("forescale.atomic_write.os.fsync", refused)
-    monkeypatch.setattr(import_module("forescale.search.scenarios"), "SAVED_EVERY_S", 0.0)
+    monkeypatch.setattr(import_module("forescale.search.checkpoint"), "SAVED_EVERY_S", 0.0)
     ran = forescale(*arguments, tmp_path / name)
     assert ran.code == 2
     assert ran.err.startswith(f"error: cannot write {tmp_path / name.split('.')[0]}")

@@ -158,11 +158,64 @@ def test_profile_rows_keep_what_is_known():
     assert replace(one, shapes=Shapes()).shapes.flops == {}
 
 
+STEPS = (0.9, 0.95, 1.0, 1.0, 1.0, 1.05, 1.1, 1.2)
+"""How eight steps of the same work scatter."""
+
+
+def scattered(*traces: TraceSummary, expected=STEPS, measured=STEPS, **more: object) -> list:
+    """Return the signs of traces of which every time scatters over steps; so do two ranks of the expected work."""
+    known = [steps(trace(), expected), steps(trace(), expected)]
+    work = work_of_rows(profile_rows(known[0], [one.samples for one in known]))
+    ranks = [steps(one, measured) for one in traces]
+    return signs_of(Comparison(work, measured_work(ranks), ranks, step_s=STEP_S, tokens=(2, 128), **more))
+
+
+def steps(one: TraceSummary, factors=STEPS) -> TraceSummary:
+    kernels = tuple(
+        replace(row, samples=tuple(row.seconds * factor for factor in factors)) for row in one.kernels
+    )
+    figures = {
+        "step": one.step_s, "computing": one.computing_s, "pauses": one.pauses_s, "gaps": one.idle_s - one.pauses_s,
+    }  # fmt: skip
+    samples = {name: tuple(seconds * factor for factor in factors) for name, seconds in figures.items()}
+    messages = tuple(seconds * factor for factor in factors for seconds in one.messages_s["all_reduce"])
+    return replace(
+        one, steps=len(factors), kernels=kernels, samples=samples, messages_s={"all_reduce": messages}
+    )
+
+
 def test_scatter_between_steps_is_no_cause():
     waits = {"idle_s": 0.026, "pauses_s": 0.02, "pauses": 3}
-    assert [sign.name for sign in signs(trace(**waits, step_error_s=0.005))] == ["host_gaps"]
-    assert signs(trace(**waits, step_error_s=0.01)) == []
-    recomputed = trace(
-        RECOMPUTED, shapes={"attention": {"forward": 16.0, "backward": 8.0}}, step_error_s=0.01
-    )
-    assert [sign.name for sign in signs(recomputed)] == ["recompute"]
+    assert [sign.name for sign in scattered(trace(**waits)) if sign.beyond] == ["host_gaps"]
+    assert signs(trace(**waits))[0].beyond
+    disturbed = (0.0, 0.0, 0.0, 1.0, 1.0, 2.0, 3.0, 4.0)
+    (longer,) = scattered(trace(**waits), expected=(1.0,) * 8, measured=(1.0, 1.1) * 2 + (1.2, 1.5) * 2)
+    assert (longer.name, longer.beyond) == ("host_gaps", True)
+    rare = replace(steps(trace(**waits)), samples={"pauses": tuple(0.02 * one for one in disturbed)})
+    work = work_of_rows(profile_rows(rare, [rare.samples]))
+    case = Comparison(work, measured_work([rare]), [steps(trace(**waits))], step_s=STEP_S, tokens=(2, 128))
+    assert not any(sign.beyond for sign in signs_of(case) if sign.name == "host_gaps")
+
+
+def test_ranks_that_are_expected_to_differ_are_not_slow():
+    slow = trace(changed(1, 1.2), path="rank1.json")
+    (sign,) = scattered(trace(), slow)
+    assert (sign.name, sign.beyond) == ("slow_rank", True)
+    assert sign.seconds == pytest.approx(0.2 * 0.95 * trace().computing_s)
+    known = [steps(trace()), steps(trace(changed(1, 1.25)))]
+    work = work_of_rows(profile_rows(known[0], [one.samples for one in known]))
+    ranks = [steps(trace(messages=(0.03,))), steps(replace(slow, step_s=STEP_S + 0.02))]
+    case = Comparison(work, measured_work(ranks), ranks, step_s=STEP_S, tokens=(2, 128))
+    assert not any(sign.name == "slow_rank" for sign in signs_of(case))
+
+
+def test_a_rank_with_one_slow_kernel_is_not_slow():
+    one = changed(1, 1.9, "aten::mul") | {"aten::mm": (60, 0.041), "aten::add": (40, 0.0051)}
+    found = scattered(trace(), trace(one, path="rank1.json"))
+    assert [(sign.name, sign.beyond) for sign in found] == [("slow_rank", False)]
+
+
+def test_more_launches_have_more_gaps():
+    statistics = trace(changed(item=(600, 0.004)), launches=900, idle_s=0.018)
+    assert [sign.name for sign in signs(statistics)] == ["statistics"]
+    assert [sign.name for sign in signs(trace(idle_s=0.018))] == ["host_bound"]

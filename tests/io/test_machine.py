@@ -196,3 +196,16 @@ def test_tiers_over_a_base_change_by_name_and_by_factor(tmp_path):
 def test_changes_of_tiers_that_the_base_has_not(tmp_path, text, match):
     with pytest.raises((ReaderError, SpecError), match=match):
         read_cluster_file(written(tmp_path, "lab.toml", f'base = "h100-sxm"\n{text}'), 16)
+
+
+def test_a_node_in_everyday_words(tmp_path):
+    text = 'flops = "1 PFLOP/s"\nmemory = "192 GB"\nbandwidth = "6 TB/s"\n'
+    node = 'gpus_per_node = 4\nnvlink = "600 GB/s"\nnic = "400 Gb/s"\n'
+    cluster = read_cluster_file(written(tmp_path, "chip.toml", text + node), 8)
+    assert (cluster.name, cluster.devices_per_node, cluster.device.name) == ("chip", 4, "chip")
+    assert [(tier.name, tier.size, tier.bandwidth) for tier in cluster.tiers] == [
+        ("nvlink", 4, 600e9),
+        ("roce", 0, 50e9),
+    ]
+    alone = read_cluster_file(written(tmp_path, "own.toml", text + 'infiniband = "50 GB/s"\n'), 16)
+    assert [(tier.name, tier.size) for tier in alone.tiers] == [("pcie", 8), ("infiniband", 0)]

@@ -12,9 +12,9 @@ from tests.small import cluster, dense, workload
 from forescale.errors import SpecError
 from forescale.question import Question
 from forescale.search import search
+from forescale.search.checkpoint import Checkpoint
 from forescale.search.incumbent import Goal
 from forescale.search.relax import memory_limits
-from forescale.search.scenarios import Checkpoint
 from forescale.search.solve import Solver
 from forescale.search.tree import enumerate_cells
 from forescale.spec.space import Space

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from tests.errors import raises
 from tests.small import cluster, dense, moe, workload
@@ -12,7 +13,7 @@ from forescale.errors import InfeasibleError, SpecError
 from forescale.projection.result import cost_per_token
 from forescale.question import Question
 from forescale.search import Target, Terms, fewest_devices, scan_batches, scan_devices, search
-from forescale.search.scan import device_ladder, least_step, with_between
+from forescale.search.scan import device_ladder, least_step, reached, with_between
 from forescale.spec import DenseFfn, FullAttention, Layer, Layout
 from forescale.spec.layout import Routing
 from forescale.spec.space import Space
@@ -49,9 +50,26 @@ def test_each_point_is_the_best_of_its_own_search():
     for point in result.points:
         alone = search(dense(), cluster(point.num_devices), workload(), space=SMALL, top=1)
         assert point.best == alone.best[0]
-        assert point.num_feasible == alone.num_feasible
+        assert 0 < point.num_feasible <= alone.num_feasible
     rates = {point.num_devices: point.best.tokens_per_s_per_device for point in result.points}
     assert result.chosen.num_devices == max(rates, key=rates.get)
+
+
+@pytest.mark.parametrize(
+    ("varied", "smaller", "larger"), [("num_devices", 8, 16), ("global_batch_size", 16, 48)]
+)
+def test_the_best_layout_of_a_smaller_value_bounds_the_step_of_a_larger_one(varied, smaller, larger):
+    def best(value):
+        devices = cluster(value if varied == "num_devices" else 8)
+        work = workload(global_batch_size=64 if varied == "num_devices" else value)
+        one = search(small(moe(), devices, work), top=1).best[0]
+        return one.step_time_s, replace(small(moe(), devices, work), strategy=one.strategy)
+
+    step, _ = best(larger)
+    bound = reached(varied, larger, {smaller: best(smaller)[1]})
+    assert step <= bound < 2.0 * step
+    assert reached(varied, smaller, {larger: best(larger)[1]}) == np.inf
+    assert reached("num_devices", 3 * smaller + 1, {smaller: best(smaller)[1]}) == np.inf
 
 
 def test_the_fewest_devices_meet_the_target_and_fewer_do_not():

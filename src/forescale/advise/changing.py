@@ -22,7 +22,7 @@ from forescale.results import Result
 from forescale.search.evaluate import score_layouts
 from forescale.search.rank import pareto_front
 from forescale.spec.layout import Layout
-from forescale.spec.workload import Trainable
+from forescale.spec.workload import Trainable, Workload
 from forescale.struct import Struct, attributes, jsonable
 from forescale.units import GIB, format_bytes, format_seconds
 from forescale.view.bars import Bar, BarChart
@@ -233,7 +233,8 @@ def fit(
         num_tried=len(tried),
         shorter=None if verdict == "FITS" else _shorter(question),
     )
-    if result.fits or not question.workload.trainable.is_all:
+    workload = question.workload
+    if result.fits or not (workload.trainable.is_all or _is_unquantized_lora(workload)):
         return result
     again = partial(fit, keep=keep, pairs=pairs, accepts=accepts, text_of=text_of)
     return replace(result, adapters=_with_adapters(question, again))
@@ -253,12 +254,17 @@ def _shorter(question: Question) -> int | None:
     return None
 
 
+def _is_unquantized_lora(workload: Workload) -> bool:
+    return workload.trainable.lora_rank is not None and workload.precision.frozen is None
+
+
 def _with_adapters(question: Question, again: Callable[[Question], Fit]) -> Fit | None:
     """Return what makes a question fit with LoRA, else with QLoRA; None where neither does."""
-    workload = question.workload
-    for frozen in (None, "nf4_double"):
+    workload, has_adapters = question.workload, not question.workload.trainable.is_all
+    trainable = workload.trainable if has_adapters else Trainable(lora_rank=USUAL_RANK)
+    for frozen in ("nf4_double",) if has_adapters else (None, "nf4_double"):
         types = replace(workload.precision, frozen=frozen)
-        trained = replace(workload, trainable=Trainable(lora_rank=USUAL_RANK), precision=types)
+        trained = replace(workload, trainable=trainable, precision=types)
         try:
             result = again(replace(question, workload=trained))
         except SpecError:  # not with this model or framework

@@ -34,7 +34,7 @@ from forescale.bench.kernels import (
     timed_message,
 )
 from forescale.bench.reduce import Reduced, reduce
-from forescale.bench.repeat import MOST, Budget, repeated
+from forescale.bench.repeat import MOST, Budget, agreed, repeated
 from forescale.bench.suite import (
     Message,
     kernels_among,
@@ -51,18 +51,20 @@ from forescale.graph.ops import Compute
 from forescale.inputs import recorded_question
 from forescale.io.bench import BenchArtifact, Conditions, build_bench, usable_rows
 from forescale.io.question_values import question_values
-from forescale.profiles import profile_rows, summarise
+from forescale.profiles import PROFILED_STEP, profile_rows, summarise
 from forescale.project import project
 from forescale.projection.result import Projection
 from forescale.question import Question
 from forescale.runtime import launch
 from forescale.runtime.job import backend_for
 from forescale.spec.layout import Allocator
-from forescale.struct import Struct
+from forescale.struct import Struct, attributes
 from forescale.units import counted
 
 SHARES = {"steps": 0.45, "apart": 0.15, "kernels": 0.3, "collectives": 0.1}
 """Parts of the time that is to be spent."""
+PROFILED = 8
+"""Steps that are recorded: enough to tell a slower one from scatter (`diagnose.scatter`)."""
 SUITE_SHARE = 0.7
 """Of a device's suite for kernels; the rest is for messages."""
 POLL_S = 0.2
@@ -424,9 +426,10 @@ def _time_blocks(
     spool.begin("step")
     laps = repeated(partial(timed_step, training, watch), budget.until(SHARES["steps"]), warmed=True)
     training.check(training.step())
-    spool.put("steps", [{"num_microbatches": training.num_microbatches, **laps.pop(STEP)}])
+    step = laps.pop(STEP)
+    spool.put("steps", [{"num_microbatches": training.num_microbatches, **step}])
     spool.put("blocks", _block_rows(laps))
-    spool.put("profile", _profile(training, watch))
+    spool.put("profile", _profile(training, watch, budget.until(SHARES["steps"]).left / step["seconds"]))
     if not training.splits_gradients:
         return
     if budget.is_spent():
@@ -438,16 +441,21 @@ def _time_blocks(
     spool.put("blocks", _block_rows(repeated(sample, budget.until(SHARES["steps"] + SHARES["apart"]))))
 
 
-def _profile(training: Training, watch: Watch) -> list[dict[str, Any]]:
-    """Return the operators of a step, as torch.profiler records them."""
+def _profile(training: Training, watch: Watch, most: float) -> list[dict[str, Any]]:
+    """Return the operators of a step, as torch.profiler records them, and how much steps and ranks scatter."""
+    steps = agreed(max(1, min(PROFILED, int(most))))
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json"
         with torch.profiler.profile(record_shapes=True) as profiler:
-            training.step()
-            watch.wait()
+            for number in range(steps):
+                with torch.profiler.record_function(f"{PROFILED_STEP}{number}"):
+                    training.step()
+                    watch.wait()
         profiler.export_chrome_trace(str(file))
-        rows = profile_rows(summarise(file))
-    return [{name: getattr(row, name) for name in row.__struct_fields__} for row in rows]
+        summary = summarise(file)
+    samples: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(samples, summary.samples)
+    return [attributes(row, *row.__struct_fields__) for row in profile_rows(summary, samples)]
 
 
 def _time_kernels(

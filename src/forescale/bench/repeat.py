@@ -10,6 +10,7 @@ import numpy as np
 import torch.distributed as dist
 
 Part = TypeVar("Part", bound=Hashable)
+Answer = TypeVar("Answer", bool, int)
 Sample: TypeAlias = Callable[[], Mapping[Part, float]]
 """Runs once and returns the seconds of each of its parts."""
 WARM_UP = 2
@@ -91,7 +92,7 @@ def _steady(taken: list[Mapping[Part, float]]) -> bool:
     return bool(((high - low) / np.sqrt(len(taken)) <= STEADY * middle.max()).all())
 
 
-def agreed(answer: bool) -> bool:
+def agreed(answer: Answer) -> Answer:
     """Return what the first rank says."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return answer

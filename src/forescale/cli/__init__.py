@@ -10,7 +10,7 @@ import sys
 
 from forescale.cli.codes import INTERRUPTED
 
-COLLECTED = (100_000, 50, 50)
+COLLECTED = (400_000, 50, 50)
 """When Python looks for garbage: seldom, as what a command loads is none, and it ends soon."""
 
 
@@ -43,11 +43,14 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _ran(arguments: list[str] | None, *, local: bool) -> int:
     """Return the exit code of a command; an option that it does not have is refused before the command is loaded."""
-    from forescale.cli.console import readied, refused
-    from forescale.cli.misspelt import misspelt
+    from forescale.cli.console import readied, refused, say
+    from forescale.cli.misspelt import misspelt, translated
 
     readied()
-    if arguments is None and (text := misspelt(sys.argv[1:])) is not None:
+    if arguments is None and (words := translated(sys.argv[1:])) is not None:
+        arguments, note = words
+        say(note, error=True)
+    elif arguments is None and (text := misspelt(sys.argv[1:])) is not None:
         return refused(text)
     from forescale.cli.app import run
 

@@ -53,10 +53,18 @@ def _run(names: Sequence[str]) -> int:
 
 
 def _refuse(error: ForescaleError) -> int:
-    code = refused(str(error))
+    code = refused(_with_option(error))
     if isinstance(error, InfeasibleError) and error.rows:
         from forescale.cli.formats.text import to_text
         from forescale.cli.render.search import infeasible_view
 
         sys.stderr.write(to_text(infeasible_view(error.rows, error.remedies), error=True))
     return code
+
+
+def _with_option(error: ForescaleError) -> str:
+    """Return the text of an error, in which a value out of its range has the name of the option that gave it."""
+    text, flag = str(error), f"--{error.key.replace('_', '-')}"
+    is_typed = any(word.partition("=")[0] == flag for word in TYPED.get())
+    is_of_option = error.code == "out_of_range" and is_typed and text.startswith(f"{error.key} ")
+    return f"{flag}{text.removeprefix(error.key)}" if is_of_option else text

@@ -73,7 +73,8 @@ def compare_command(
         "Several values of an option, such as zero=2,3, or of what --set takes. Repeatable.",
         "NAME=A,B",
     ),
-    jobs: int | None = option("Processes for several machines, else one per core.", check=Bounded(JOBS)),
+    price: str | None = option("Of a device and hour on each cluster, such as 2,4.", "A,B"),
+    jobs: int | None = option("Processes; one per core by default.", check=Bounded(JOBS)),
     cost: CostOptions,
     output: PageOptions,
 ) -> None:
@@ -83,11 +84,12 @@ def compare_command(
     if request.model is None and request.plan.plan is None and request.plan.config is None:
         raise missing("A", "give two plans or projections, or a MODEL with --cluster A,B")
     if b is None:
-        _compare_machines(request, _variants(vary or ()), cost, output, jobs)
+        _compare_machines(request, _variants(vary or ()), cost, output, price, jobs)
         return
     _refuse_machines(request)
-    if vary:
-        raise no_effect("--vary", "plans A and B say everything", "leave B out to compare values")
+    for flag, value in (("--vary", vary), ("--price", price)):
+        if value:
+            raise no_effect(flag, "plans A and B say everything", "leave B out to compare values")
     a, budget = request.model or "", amount("--equal-budget", equal_budget)
     if any(map(_is_profile, (a, b))):
         _compare_profiles(Path(a), Path(b), output)
@@ -133,7 +135,12 @@ def _refuse_machines(request: OnMachines) -> None:
 
 
 def _compare_machines(
-    request: OnMachines, variants: Sequence[Variant], cost: CostOptions, output: PageOptions, jobs: int | None
+    request: OnMachines,
+    variants: Sequence[Variant],
+    cost: CostOptions,
+    output: PageOptions,
+    price: str | None,
+    jobs: int | None,
 ) -> None:
     from forescale.cli.render.compare import machines_view
     from forescale.search.machines import on_machines
@@ -152,10 +159,27 @@ def _compare_machines(
             "or plans A and B",
         )
     questions = [_on_machine(one, cost) for _, one in asked]
-    prices = {item.cluster.name: hourly_price(item.cluster) for item in questions}
+    clusters = {item.cluster.name: item.cluster for item in questions}
+    given_prices = _prices(price, list(clusters))
+    prices = {name: hourly_price(item, given_prices.get(name)) for name, item in clusters.items()}
     varied = [" · ".join(map(" ".join, variant)) for variant, _ in asked]
     result = on_machines(questions, _best, answered, prices, varied=varied, jobs=jobs)
-    show(answer_of(result, machines_view), output)
+    show(answer_of(replace(result, priced=bool(given_prices)), machines_view), output)
+
+
+def _prices(text: str | None, clusters: Sequence[str]) -> dict[str, float]:
+    """Return the prices of `--price`: one of all clusters, or one of each."""
+    if text is None:
+        return {}
+    words = text.split(",")
+    values = [amount("--price", word.strip()) for word in words]
+    if len(values) not in (1, len(clusters)):
+        raise wrong_type("--price", text, f"one price, or one of each cluster: {', '.join(clusters)}")
+    return {
+        name: value
+        for name, value in zip(clusters, values * (len(clusters) // len(values)), strict=True)
+        if value is not None
+    }
 
 
 def _variants(vary: Sequence[str]) -> list[Variant]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 
 from forescale.atomic_write import writable
@@ -11,8 +12,14 @@ from forescale.cli.declare import option
 from forescale.cli.formats import answer_of
 from forescale.cli.inputs import answered, read_question, refuse_presets
 from forescale.cli.options import Priced, output_option
-from forescale.cli.output import PageOptions
-from forescale.errors import missing
+from forescale.cli.output import PageOptions, command_line
+from forescale.cli.reproduce import TYPED
+from forescale.errors import ReaderError, missing, wrong_format
+from forescale.files import is_file, place_of
+from forescale.synonyms import EXAMPLES
+
+LINES = 1_000
+"""Of a file in the place of a model that are looked at for those of a log."""
 
 
 def diagnose_command(
@@ -44,6 +51,8 @@ def diagnose_command(
     from forescale.diagnose import diagnose, measured_of, with_settings
     from forescale.diagnose.picture import write_steps
 
+    if not measured:
+        _refuse_log(request)
     question = read_question(request)
     refuse_presets(question, "diagnose")
     if not measured:
@@ -55,3 +64,20 @@ def diagnose_command(
     if plot is not None:
         write_steps(result, plot)
     show(answer_of(result, diagnosis_view, question=question), output)
+
+
+def _refuse_log(request: Priced) -> None:
+    """Refuse a log in the place of the model, with the command that takes it as what was measured."""
+    from forescale.logs import format_of, lines_of
+
+    path = place_of(request.model or "")
+    if not is_file(path) or (log := format_of(islice(lines_of(path), LINES))) is None:
+        return
+    words = list(TYPED.get())
+    if str(request.model) in words:
+        words.remove(str(request.model))
+    model = [] if {"--model", "--plan", "--config"} & {*words} else [str(EXAMPLES["model"])]
+    example = command_line((words[0], *model, *words[1:], "--measured", str(request.model)))
+    raise ReaderError(
+        path, wrong_format(f"a model: it is a log of {log.title}", "", f"for example: {example}")
+    )

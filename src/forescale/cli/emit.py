@@ -11,6 +11,8 @@ from msgspec.structs import replace
 from forescale.cli.console import say
 from forescale.cli.declare import Group
 from forescale.cli.options import complete_frameworks, output_option
+from forescale.cli.output import command_line
+from forescale.cli.reproduce import TYPED
 from forescale.errors import missing, no_effect, required_with
 from forescale.files import is_folder
 from forescale.report.document import Bullets, Code, Section, View
@@ -81,7 +83,8 @@ def put(result: Export, output: Path | None, *, force: bool, aside: bool = False
     if output is None:
         if len(result.texts) > 1:
             files = f"{len(result.texts)} files ({', '.join(result.texts)})"
-            raise missing("--output", f"give a folder for {files}")
+            again = command_line((*TYPED.get(), "--output", "launch"))
+            raise missing("--output", f"give a folder for {files}, for example: {again}")
         say(result.texts[result.main].rstrip("\n"))
         return
     place(result, output, force=force)

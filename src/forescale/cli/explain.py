@@ -70,6 +70,7 @@ def explain_command(
     if quantity is None:
         _list(priced, tree, output)
         return
+    quantity = _full_name(quantity)
     question = read_question(priced)
     node = explain(question, quantity, stage=tree.stage)
     notes = (*left_out(question.model), *question.notes)
@@ -106,6 +107,15 @@ def _model_and_quantity(parts: list[str], plan: PlanOptions) -> tuple[str | None
     kept = plan.plan is not None or plan.config is not None
     like = nearest(word, names) and not nearest(word, models)
     return (None, word) if kept or word in names or like else (word, None)
+
+
+def _full_name(text: str) -> str:
+    """Return the one quantity whose name ends so, such as memory.activations for activations; else the text."""
+    from forescale.explain import quantity_names
+
+    plain = text.replace("-", "_").lower()
+    ends = [name for name in quantity_names() if name == plain or name.endswith(f".{plain}")]
+    return ends[0] if len(ends) == 1 else text
 
 
 def _operations(priced: Priced, quantity: str | None, output: OutputOptions) -> None:

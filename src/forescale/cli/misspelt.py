@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from forescale.cli.front import COMMANDS
-from forescale.synonyms import command_called, converted, meant, with_value
+from forescale.synonyms import EXAMPLES, command_called, converted, left_out, meant, remark, with_value
 
 NAMED = 3
 """Options or commands that an error names."""
@@ -21,8 +21,20 @@ USUAL = {"memory": "memory layout"}
 """Commands of groups that need not be named."""
 COMPARED = ("--cluster", "--devices", "--sites")
 """Options of which `compare` takes several values as they are."""
+ASKING = ("project", "search", "run", "check", "fit", "memory layout", "compare")
+"""Commands that an error may name instead of the one that was typed."""
+INTERVAL = "--interval"
+"""Of checkpoints."""
+MICROBATCHES = "--microbatches"
+"""Of pipeline schedules, which count them instead of their size."""
+AUTOMATIC = ("auto", "best", "optimal")
+"""Values that leave it open."""
 SHORT = 4
 """Characters of a name up to which others are not taken to have it in theirs."""
+REMARKS = {"--global-batch-size": " (sequences of a step over all devices)"}
+"""What a note adds to an option that others count differently."""
+WIDTH = 100
+"""Columns of a note."""
 EVERYTHING = "--help-all"
 """Asks for the help with every option; commands take it before they parse."""
 HELP = ("-h", "--help", EVERYTHING)
@@ -60,6 +72,40 @@ class Advice(NamedTuple):
     """What says the same on a command line; None where that is open."""
     has_value: bool = False
     """Whether they hold the value that follows the option."""
+    is_same: bool = False
+    """Whether the option is another name for exactly these words, so that the command can run with them."""
+
+
+class Correction(NamedTuple):
+    """A command line with the options that its command has."""
+
+    unknown: Mapping[str, str]
+    """What to say of each option that the command does not have."""
+    words: tuple[str, ...] | None
+    """The arguments of a command that says the same; None where something is open."""
+    read: Mapping[str, str]
+    """What each option is another name for, by option; options that are not another name for something are absent."""
+
+    @property
+    def is_same(self) -> bool:
+        """Return whether every option is another name for one that the command has."""
+        return self.words is not None and self.unknown.keys() == self.read.keys()
+
+
+def translated(arguments: Sequence[str]) -> tuple[list[str], str] | None:
+    """Return arguments in which other tools' names of options are ours, and a note that says so; None if none are."""
+    from textwrap import wrap
+
+    path, words = _command_of(arguments)
+    if path is None or any(word in HELP for word in arguments):
+        return None
+    correction = _corrected(path, words)
+    if not correction.unknown or not correction.is_same or correction.words is None:
+        return None
+    first, *others = correction.read.items()
+    rest = [f"{name} as {text}{REMARKS.get(text, '')}" for name, text in others]
+    read = ", ".join([f"{first[0]} is read as {first[1]}{REMARKS.get(first[1], '')}", *rest])
+    return [*correction.words], "\n".join(wrap(f"note (options): {read}", WIDTH, break_on_hyphens=False))
 
 
 def misspelt(arguments: Sequence[str]) -> str | None:
@@ -68,22 +114,46 @@ def misspelt(arguments: Sequence[str]) -> str | None:
     None as well where that cannot be said from names alone: without a command, or with short options in one word.
     """
     if arguments and arguments[0][:1] != "-" and arguments[0] not in COMMANDS:
-        return f"{no_command(arguments[0])} (see forescale --help)"
+        local, said = command_called(arguments[0]), no_command(arguments[0])
+        if local is None or len(arguments) == 1:
+            return f"{said} (see forescale --help)"
+        return f"{said}. For example: {shlex.join(('forescale', local, *arguments[1:]))}"
     path, words = _command_of(arguments)
     if path is None or any(word in HELP for word in arguments):
         return None
-    unknown, example = _corrected(path, words)
-    if not unknown:
+    correction = _corrected(path, words)
+    if not correction.unknown:
         return None
-    if len(unknown) == 1:
-        [(name, text)] = unknown.items()
+    if len(correction.unknown) == 1:
+        [(name, text)] = correction.unknown.items()
         said = f"No such option: {name}{text and f'; {text}'}"
     else:
-        named = ", ".join(name + (text and f" ({text})") for name, text in unknown.items())
+        named = ", ".join(name + (text and f" ({text})") for name, text in correction.unknown.items())
         said = f"No such options: {named}"
-    if example is None:
+    if (example := _example(path, words, correction)) is None:
         return f"{said} (see forescale {path} --help)"
     return f"{said}{'' if said[-1] == '?' else '.'} For example: {example}"
+
+
+def _example(path: str, words: Sequence[str], correction: Correction) -> str | None:
+    """Return a command line that says the same, with this or another command; None where there is none."""
+    if correction.words is not None:
+        flags = flags_of(path)
+        return shlex.join(["forescale", *correction.words, *_lacking(correction.words, flags)])
+    if any("," in word for word in words):  # several machines or values, which few commands take
+        return None
+    for other in _others(correction.unknown):
+        there = _corrected(other, words)
+        if other != path and there.words is not None:
+            return shlex.join(["forescale", *there.words, *_lacking(there.words, flags_of(other))])
+    return None
+
+
+def _others(names: Collection[str]) -> list[str]:
+    """Return the commands that have any of some options, those that have most of them first."""
+    wanted = {word for name in names for word in (with_value(name) or name).split() if word[:2] == "--"}
+    having = {path: len(wanted & {*options_of(path)}) for path in ASKING}
+    return sorted((path for path, count in having.items() if count), key=lambda path: -having[path])
 
 
 def _command_of(arguments: Sequence[str]) -> tuple[str | None, Sequence[str]]:
@@ -95,45 +165,112 @@ def _command_of(arguments: Sequence[str]) -> tuple[str | None, Sequence[str]]:
     return (None if counts else USUAL.get(arguments[0]) if arguments else None), arguments[1:]
 
 
-def _corrected(path: str, words: Sequence[str]) -> tuple[dict[str, str], str | None]:
-    """Return what to say of the options that a command does not have, and a command line that says the same.
+def _corrected(path: str, words: Sequence[str]) -> Correction:
+    """Return what to say of the options that a command does not have, and arguments that say the same.
 
-    The line is None where something is open. What follows a lone -- or short options in one word is not looked at.
+    The arguments are None where something is open. What follows a lone -- or short options in one word is not
+    looked at.
     """
-    flags, unknown = flags_of(path), dict[str, str]()
-    example, is_open = ["forescale", *path.split()], False
-    left = list(words)
+    flags, left = flags_of(path), list(words)
+    unknown, read, values, open_names = dict[str, str](), dict[str, str](), dict[str, str](), set[str]()
+    example = path.split()
     while left:
         word = left.pop(0)
         name, assigned, value = word.partition("=")
         if word == "--" or (word[:1] == "-" and word[:2] != "--" and word not in flags):
             example += [word, *left]
             break
-        if name[:2] != "--" or name in flags:
+        values[name] = value = value if assigned else (left or ["-"])[0]
+        is_known = name in flags and not _is_several(name, path, value) and not _of_value(name, value, flags)
+        if name[:2] != "--" or is_known:
             taken = 0 if assigned else flags.get(name, 0)
             example += [word, *left[:taken]]
             del left[:taken]
             continue
-        advice = advised(name, path, value if assigned else (left or ["-"])[0])
-        unknown[name], is_open = advice.text, is_open or advice.words is None
+        advice = advised(name, path, value)
+        unknown[name] = advice.text
+        if advice.words is None:
+            open_names.add(name)
+        elif advice.is_same:
+            read[name] = " ".join(advice.words) or "the default"
         example += advice.words or ()
-        if advice.has_value and not assigned:
+        has_value = advice.has_value or (advice.words is None and value[:1] != "-")
+        if has_value and not assigned:
             del left[:1]
         elif assigned:
-            example[-1] += f"={value}" if not advice.has_value else ""
-    return unknown, None if is_open else shlex.join([*example, *_lacking(example, flags)])
+            example[-1] += f"={value}" if not has_value else ""
+    replacing = _converted(path, values, open_names)
+    for name, (said, is_same) in replacing.items():
+        open_names.discard(name)
+        if is_same:
+            read[name] = " ".join(said) or "the devices of each node"
+    for option, text in {said[0]: said[1] for said, _ in replacing.values() if said}.items():
+        if option in example[:-1] and option == "--tokens":  # of one epoch
+            place = example.index(option)
+            del example[place : place + 2]
+        example += [option, text]
+    return Correction(unknown, None if open_names else tuple(example), read)
+
+
+def _converted(
+    path: str, values: Mapping[str, str], names: Collection[str]
+) -> dict[str, tuple[tuple[str, ...], bool]]:
+    """Return our options for those of other units, and whether they say exactly the same."""
+    from forescale.cli.conversions import (
+        all_devices,
+        failure_rate,
+        tier_bandwidth,
+        trained_tokens,
+        wide_area_link,
+    )
+
+    options, result = options_of(path), dict[str, tuple[tuple[str, ...], bool]]()
+    if "--tokens" in options and (counted := trained_tokens(values)) and counted[0] & {*names}:
+        result |= dict.fromkeys(counted[0] & {*names}, (("--tokens", f"{counted[1]}"), True))
+    for name in names:
+        if path == "sites" and (link := wide_area_link(name, values[name])) is not None:
+            result[name] = (("--sites", link), False)
+            continue
+        if "--devices" in options and (devices := all_devices(name, values[name], values)) is not None:
+            result[name] = (devices, True)
+            continue
+        fields = {"failures", "cluster"} if "--failures" in options else {"cluster"}
+        if (field := meant(name, fields)) == "failures" and (rate := failure_rate(values[name], values)):
+            result[name] = (("--failures", rate), False)
+        elif (field == "cluster" or name.endswith(("bandwidth", "-bw"))) and (
+            tier := tier_bandwidth(name, values[name], values)
+        ):
+            several = "--vary" in options and "," in tier
+            result[name] = (("--vary" if several else "--set", tier), False)
+    return result
+
+
+def _of_value(name: str, value: str, options: Collection[str]) -> tuple[str, ...]:
+    """Return the options that say what a value of others does, such as adamw_8bit; nothing for values of ours."""
+    written = tuple((with_value(value) or "").split())
+    is_other = written[:1] == (name,) and written[1] != value and {*written[::2]} <= {*options}
+    return written if is_other else ()
+
+
+def _is_several(name: str, path: str, value: str) -> bool:
+    """Return whether an option of one number or word is given several, which --vary takes."""
+    if "," not in value or name in COMPARED or "--vary" not in options_of(path):
+        return False
+    row = next(row for _, row in rows_of(table()["commands"][path]) if name in row.get("on", ()))
+    return row["kind"] in ("whole", "number", "length") or isinstance(row["kind"], list)
 
 
 def _lacking(words: Sequence[str], flags: Mapping[str, int]) -> list[str]:
     """Return what a question of a model by name needs and words do not give: no file says it."""
     given = {word.partition("=")[0] for word in words}
     from_file = given & {"--plan", "--config", "--preset"} or any(
-        "." in Path(word).name and Path(word).exists() for word in words[2:]
+        "." in Path(word).name and Path(word).exists() for word in words[1:]
     )
     if from_file or "--" in words or "--global-batch-size" in given or "--global-batch-size" not in flags:
         return []
     counted = given & {"--devices", "--nodes"} or "--devices" not in flags
-    return [*([] if counted else ["--devices", "8"]), "--global-batch-size", "64"]
+    lacking = [*([] if counted else ["devices"]), "global_batch_size"]
+    return [word for name in lacking for word in (f"--{name.replace('_', '-')}", str(EXAMPLES[name]))]
 
 
 def no_command(name: str) -> str:
@@ -162,32 +299,43 @@ def advised(name: str, path: str, value: str) -> Advice:
 
     Where an option follows instead of a `value`, it may stand for an option with one.
     """
+    if (reason := left_out(name, path)) is not None:
+        return Advice(f"leave it out: {reason}", (), has_value=value[:1] != "-")
     options = options_of(path)
     said = with_value(name) if value[:1] == "-" else None
     if said and (homes := [other for other in (path, *table()["commands"]) if _takes(other, said)]):
-        here = homes[0] == path
+        here, remarked = homes[0] == path, remark(name) or ""
         return Advice(
-            f"write {'' if here else f'forescale {homes[0]} '}{said}", (*said.split(),) if here else None
+            f"write {'' if here else f'forescale {homes[0]} '}{said}{remarked and f'; {remarked}'}",
+            (*said.split(),) if here else None,
+            is_same=here and remark(name) is None,
         )
+    if written := _of_value(_called(name, options) or name, value, options):
+        return Advice(f"write {' '.join(written)}", written, True, True)
     arguments = {key for key, row in rows_of(table()["commands"].get(path, {})) if "on" not in row}
     if name.strip("-") in arguments:
         word = name.strip("-").upper()
         alone = None if value[:1] == "-" else (value,)
-        return Advice(f"it stands without one: forescale {path} {word}", alone, has_value=True)
+        return Advice(f"it stands without one: forescale {path} {word}", alone, True, alone is not None)
     word, held = name.strip("-").replace("-", "_"), table()["held_by_fix"]
     dimension = word if word in held else meant(word, held)
     if "--fix" in options and dimension is not None:
         local = ("--fix", f"{dimension}={value}") if value[:1] != "-" and converted(word) is None else None
-        return Advice(f"a search holds it with --fix {dimension}=VALUE", local, has_value=True)
+        return Advice(f"a search holds it with --fix {dimension}=VALUE", local, True, local is not None)
     like = _like(name, options)
     if "," in value and "--vary" in options and len(like) == 1 and like[0] not in COMPARED:
-        varied = f"{like[0][2:]}={value}"
-        return Advice(f"write --vary {varied}", ("--vary", varied), has_value=True)
-    how = converted(word) if like else None
+        each = [(_of_value(like[0], item, options) or (like[0], item))[1] for item in value.split(",")]
+        varied = f"{like[0][2:]}={','.join(each)}"
+        return Advice(f"write --vary {varied}", ("--vary", varied), True, True)
+    is_ours = not like or _letters(like[0]) == _letters(name) or like == [MICROBATCHES]
+    how = None if is_ours else converted(word)
+    if like == [INTERVAL] and value in AUTOMATIC:
+        return Advice(f"{INTERVAL} is the best one by default", (), True, True)
     sure = len(like) == 1 and how is None and (flags_of(path)[like[0]] > 0) == (value[:1] != "-")
     message = [f"did you mean {' or '.join(like)}?{f' {how}' if how else ''}"] if like else []
     message += _homes(name, like)
-    return Advice(" ".join(message), (like[0],) if sure else None)
+    is_same = sure and _called(name, options) is not None
+    return Advice(" ".join(message), (like[0],) if sure else None, is_same=is_same)
 
 
 def _takes(path: str, words: str) -> bool:
@@ -211,7 +359,19 @@ def _like(name: str, options: Sequence[str]) -> list[str]:
     """Return the options that others call so, that have a name in theirs, or else that hardly differ from it."""
     from difflib import get_close_matches
 
-    if same := meant(name, {option.strip("-").replace("-", "_") for option in options}):
-        return [f"--{same.replace('_', '-')}"]
+    if (same := _called(name, options)) is not None:
+        return [same]
     kept = [option for option in options if name.strip("-") in option] if len(name) > SHORT else []
     return kept[:NAMED] or get_close_matches(name, options, n=NAMED, cutoff=0.75)
+
+
+def _called(name: str, options: Sequence[str]) -> str | None:
+    """Return which of the options others call so; None if it is none."""
+    spelt = [option for option in options if _letters(option) == _letters(name)]
+    field = meant(name, {option.strip("-").replace("-", "_") for option in options})
+    return spelt[0] if spelt else None if field is None else f"--{field.replace('_', '-')}"
+
+
+def _letters(option: str) -> str:
+    """Return what an option is compared by: dashes and a plural make no difference."""
+    return option.strip("-").replace("-", "").replace("_", "").lower().removesuffix("s")

@@ -71,6 +71,7 @@ from forescale.schedule import (
     Step,
     check,
     families,
+    family,
     simulate,
 )
 from forescale.schedule.difference import Difference
@@ -90,7 +91,7 @@ pipeline_app.command("run")(run_command)
 @pipeline_app.command("list")
 def list_schedules(*, output: OutputOptions) -> None:
     """List the schedules: names, constraints, closed forms of idle time and memory, source."""
-    rows = [_row(family) for family in families()]
+    rows = [_row(item) for item in families()]
     _show(lambda: schedules_view(families()), {"schema": SCHEMA, "schedules": rows}, output)
 
 
@@ -145,6 +146,7 @@ def _export(built: Built, folder: Path | None, printed: OutputOptions) -> None:
 @pipeline_app.command("compare")
 def compare(
     *,
+    schedules: list[str] | None = argument("Schedules to compare; all by default.", "[NAME]"),
     pp: int | None = pipeline_ranks(),
     microbatches: int | None = microbatches_of_step(),
     passes: PassOptions,
@@ -155,7 +157,7 @@ def compare(
     Schedules that run with any vpp use --vpp, or 2.
     """
     passes.refuse(SPREAD, ONE_SPREADS)
-    results, refused = _compare(passes, *shape_of(pp, microbatches))
+    results, refused = _compare(schedules or (), passes, *shape_of(pp, microbatches))
     if not results:
         name, reason = next(iter(refused.items()))
         raise ForescaleError(f"no schedule applies; {name}: {reason}")
@@ -244,7 +246,9 @@ def _format(draw_format: DrawFormat | None, output: Path | None, width: int | No
     by_name = None if output is None else WRITTEN.get(output.suffix)
     if output is not None and not by_name and output.suffix not in ("", ".txt"):
         known = ", ".join(WRITTEN)
-        raise not_one_of("the suffix of --output", output, f"{known}, or .txt for the terminal's picture")
+        raise not_one_of(
+            "the suffix of --output", output.suffix, f"{known}, or .txt for the terminal's picture"
+        )
     if draw_format is not None and by_name not in (None, draw_format):
         raise differs(f"--output {output}", by_name, "--format", draw_format, "give one of them")
     result = draw_format or by_name or "terminal"
@@ -317,28 +321,30 @@ def _report_json(schedule: Schedule, report: CheckReport) -> dict[str, Any]:
     }
 
 
-def _row(family: Family) -> dict[str, Any]:
+def _row(item: Family) -> dict[str, Any]:
     return {
-        **attributes(family, "name", "aliases", "title", "placement", "vpp", "constraint", "idle"),
-        "peak_activations": family.peak,
-        **attributes(family, "splits_backward", "parameter_copies", "source"),
+        **attributes(item, "name", "aliases", "title", "placement", "vpp", "constraint", "idle"),
+        "peak_activations": item.peak,
+        **attributes(item, "splits_backward", "parameter_copies", "source"),
     }
 
 
-def _compare(passes: PassOptions, pp: int, microbatches: int) -> tuple[list[Step], dict[str, str]]:
+def _compare(
+    names: Sequence[str], passes: PassOptions, pp: int, microbatches: int
+) -> tuple[list[Step], dict[str, str]]:
     results, refused = [], {}
     request = passes.request(pp, microbatches)
-    for family in families():
-        fixed_vpp = family.fixed_vpp or passes.vpp or max(2, family.vpp[0])
+    for item in [family(name) for name in names] or families():
+        vpp = item.fixed_vpp or passes.vpp or item.least_vpp
         try:
-            result = passes.run(family.build(replace(request, vpp=fixed_vpp)))
+            result = passes.run(item.build(replace(request, vpp=vpp)))
         except ForescaleError as error:
-            refused[family.name] = str(error).removeprefix(f"{family.name}: ")
+            refused[item.name] = str(error).removeprefix(f"{item.name}: ")
             continue
         if result.report.valid:
             results.append(result)
         else:
-            refused[family.name] = result.report.violations[0].message
+            refused[item.name] = result.report.violations[0].message
     return results, refused
 
 

@@ -161,7 +161,9 @@ class PassOptions(Group, frozen=True, kw_only=True):
         if len(known) == 1 and self.vpp is not None:
             return [build_schedule(known[0].name, request, vpp=self.vpp)]
         vpp = vpp if self.vpp is None else self.vpp
-        return [build_schedule(item.name, request, vpp=item.fixed_vpp or vpp) for item in known]
+        return [
+            build_schedule(item.name, request, vpp=item.fixed_vpp or vpp or item.least_vpp) for item in known
+        ]
 
     def refuse_shape(self, what: str) -> None:
         """Raise if options shape a schedule that `what` says already."""

@@ -10,15 +10,16 @@ from typing import Any, Final
 
 from forescale.errors import MissingError, MissingFact
 from forescale.positions import COMMAND_LINE
+from forescale.synonyms import EXAMPLES
 
 PARTS: Final[Mapping[str, MissingFact]] = {
-    part: MissingFact(what, f"{flag} {value}", f"{flag} {example}", part)
-    for part, what, flag, value, example in (
-        ("model", "the model", "--model", "NAME|config.json", "llama-3.1-8b"),
-        ("cluster", "the cluster", "--cluster", "NAME", "h100-sxm"),
-        ("devices", "the number of devices", "--devices", "N", "8"),
-        ("workload.seq_len", "the sequence length", "--seq-len", "N", "4096"),
-        ("workload.global_batch_size", "the global batch size", "--global-batch-size", "N", "64"),
+    part: MissingFact(what, f"{flag} {value}", f"{flag} {EXAMPLES[part.rpartition('.')[2]]}", part)
+    for part, what, flag, value in (
+        ("model", "the model", "--model", "NAME|config.json"),
+        ("cluster", "the cluster", "--cluster", "NAME"),
+        ("devices", "the number of devices", "--devices", "N"),
+        ("workload.seq_len", "the sequence length", "--seq-len", "N"),
+        ("workload.global_batch_size", "the global batch size", "--global-batch-size", "N"),
     )
 }
 """Facts that every question needs, by the key of the question."""

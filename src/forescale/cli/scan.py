@@ -13,6 +13,8 @@ from msgspec.structs import replace
 from forescale import wording
 from forescale.cli.declare import Bounded, Group, Rare, option
 from forescale.cli.options import Asked, memory_limit, positive
+from forescale.cli.output import command_line
+from forescale.cli.reproduce import TYPED
 from forescale.errors import MissingError, SpecError
 from forescale.limits import COUNT, DEVICES, JOBS, PRICE, TIME, whole_of, within
 
@@ -133,10 +135,12 @@ def needing_most(error: MissingError, scan: ScanOptions) -> SpecError:
         return error
     others = [item for item in error.missing if not item.startswith("--devices")]
     also = f"; {', '.join(others)} are required too" if others else ""
+    words = TYPED.get()
+    example = "" if others or not words else f". For example: {command_line((*words, '--devices', '1024'))}"
     return MissingError(
         error.missing,
         f"{named[0]} requires the largest number of devices to try: give --devices N or --nodes N, or the numbers "
-        f"themselves with --device-counts N,N{also}",
+        f"themselves with --device-counts N,N{also}{example}",
     )
 
 

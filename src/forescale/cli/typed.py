@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, wraps
 from typing import Annotated, Any, cast, get_args, get_type_hints
@@ -18,6 +19,7 @@ from forescale.cli.help import CommandGroup as TyperGroup
 from forescale.cli.help import Commands
 from forescale.cli.misspelt import instead, no_command, options_of
 from forescale.cli.options import described_options
+from forescale.cli.reproduce import TYPED
 from forescale.cli.words import command_of
 from forescale.errors import nearest
 from forescale.version import __version__
@@ -223,4 +225,10 @@ def _taken(text: str, path: str) -> str:
             "",
         )
     )
-    return f"; write {local} {word}" if local else ""
+    if not local:
+        return ""
+    typed_words = list(TYPED.get())
+    if typed_words.count(word) != 1:
+        return f"; write {local} {word}"
+    typed_words.insert(typed_words.index(word), local)
+    return f"; write {local} {word}: {shlex.join(('forescale', *typed_words))}"

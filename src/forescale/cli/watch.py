@@ -76,7 +76,8 @@ def watch_command(
             _print(watcher, event, every)
         if watcher.failed:
             raise Exit(FAILED)
-    say(_state(watcher))
+    if not watcher.num_steps or watcher.num_steps % every:
+        say(_state(watcher))
 
 
 def _print(watcher: Watcher, event: Event, every: int) -> None:

@@ -131,6 +131,8 @@ class ProfiledOperator(Struct, frozen=True, kw_only=True):
     """Of messages whose shapes were recorded."""
     dtype: str = ""
     """Of matrix products whose shapes were recorded."""
+    samples: tuple[float, ...] = ()
+    """Seconds in each step, where several were recorded."""
 
 
 class MeasuredCollective(Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 from forescale.diagnose.causes import CAUSES, Cause
 from forescale.diagnose.groups import GROUPS, expected_groups, groups_of_work, measured_groups
 from forescale.diagnose.measured import Convention, Measured, conventions
-from forescale.diagnose.signs import Comparison, signs_of
+from forescale.diagnose.signs import Comparison, Sign, signs_of
 from forescale.diagnose.work import Work, expected_work, measured_work
 from forescale.errors import ForescaleError, missing
 from forescale.profiles import TraceSummary
@@ -33,6 +33,8 @@ DECIDED_BY_FLOPS = ("fp32_products", "bf16_products", "expert_imbalance")
 """Causes that the shapes of matrix products in a profile show, or rule out."""
 MOST = 8
 """Causes that are named."""
+UNLIKE, FEW = 2.0, 20
+"""Ratio of the longest marked step to the shortest, and kernels of a step, at which a trace says little."""
 Project: TypeAlias = Callable[[Question], Projection]
 
 
@@ -62,6 +64,8 @@ class Diagnosis(Result, Struct, frozen=True, kw_only=True):
     """The same as measured; empty without a trace."""
     explanations: tuple[Explanation, ...]
     """The best first."""
+    inside_scatter: tuple[Explanation, ...] = ()
+    """Differences that recorded steps and ranks have without a cause: they explain nothing."""
     conventions: tuple[Convention, ...] = ()
     """Ways of counting FLOP that a printed rate agrees with."""
     remarks: tuple[str, ...] = ()
@@ -96,8 +100,7 @@ class Diagnosis(Result, Struct, frozen=True, kw_only=True):
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per cause."""
-        names = ("name", "text", "seconds", "explained", "evidence", "remedy", "grade")
-        return [attributes(item, *names) for item in self.explanations]
+        return [attributes(item, *item.__struct_fields__) for item in self.explanations]
 
     def to_json(self) -> dict[str, Any]:
         """Return the `forescale.diagnosis/1` document."""
@@ -110,6 +113,7 @@ class Diagnosis(Result, Struct, frozen=True, kw_only=True):
             "expected": dict(self.expected),
             "measured": dict(self.measured),
             "causes": self.rows(),
+            "inside_scatter": jsonable(self.inside_scatter),
             "conventions": jsonable(self.conventions),
             "remarks": list(self.remarks),
             "traces": [trace.to_json() for trace in self.traces],
@@ -138,7 +142,12 @@ def diagnose(question: Question, measured: Measured, projected: Project) -> Diag
     groups = measured_groups(measured.traces, pipelined=pipelined) if measured.traces else {}
     case = Case(question, projected, expected, groups, measured.step_s, work)
     verdict = _verdict(projection, measured.step_s)
-    explanations = [*case.signs(measured, projection.step_time_s), *case.projected_causes(measured)]
+    signs = case.signs(measured, projection.step_time_s) if measured.traces else []
+    lost = abs(measured.step_s - projection.step_time_s) or 1.0
+    explanations = [
+        *(_explanation(sign, lost) for sign in signs if sign.beyond),
+        *case.projected_causes(measured),
+    ]
     if not work.operators:
         explanations.sort(key=lambda item: -item.explained)
     peak = peak_rate(question.cluster, question.workload)
@@ -149,10 +158,16 @@ def diagnose(question: Question, measured: Measured, projected: Project) -> Diag
         expected=expected,
         measured=groups,
         explanations=tuple(explanations[:MOST]),
+        inside_scatter=tuple(_explanation(sign, lost) for sign in signs if not sign.beyond),
         conventions=conventions(measured, projection, peak),
         remarks=tuple(_remarks(measured, projection)),
         traces=measured.traces,
     )
+
+
+def _explanation(sign: Sign, lost_s: float) -> Explanation:
+    values = attributes(sign, "name", "text", "seconds", "evidence", "remedy")
+    return Explanation(**values, explained=min(1.0, abs(sign.seconds) / lost_s))
 
 
 def _verdict(projection: Projection, seconds: float) -> Verdict:
@@ -176,6 +191,15 @@ def _remarks(measured: Measured, projection: Projection) -> Iterator[str]:
         yield f"the step number fell back {measured.log.restarts} times: the run was restarted"
     if any(not trace.on_device for trace in measured.traces):
         yield "a trace has operators of the host alone: no kernel of a device was recorded"
+    for trace in measured.traces:
+        times = trace.samples.get("step", (trace.step_s,))
+        if max(times) > UNLIKE * min(times):
+            yield (
+                f"{trace.path}: the marked steps take {min(times):.4g} to {max(times):.4g} s and are not alike: "
+                "record steps after the warm-up"
+            )
+        if trace.launches < FEW:
+            yield f"{trace.path}: a step has {trace.launches} kernels, too few to tell causes apart"
     if any(trace.truncated for trace in measured.traces):
         yield "a trace ends before its last event; what comes before is counted"
 
@@ -208,10 +232,8 @@ class Case:
             return abs(self.step_s - sum(groups.values()))
         return sum(abs(self.groups[name] - groups[name]) for name in GROUPS)
 
-    def signs(self, measured: Measured, expected_s: float) -> Iterator[Explanation]:
-        """Yield what a profile shows by itself, the cause that takes most first."""
-        if not measured.traces:
-            return
+    def signs(self, measured: Measured, expected_s: float) -> list[Sign]:
+        """Return what a profile shows by itself, the cause that takes most first."""
         layout, work = self.question.layout, self.question.workload
         case = Comparison(
             self.work,
@@ -223,16 +245,7 @@ class Case:
             recomputes=layout.recompute.granularity == "full",
             routed=self.question.model.is_moe,
         )
-        lost = abs(self.step_s - expected_s) or 1.0
-        for sign in signs_of(case):
-            yield Explanation(
-                name=sign.name,
-                text=sign.text,
-                seconds=sign.seconds,
-                explained=min(1.0, abs(sign.seconds) / lost),
-                evidence=sign.evidence,
-                remedy=sign.remedy,
-            )
+        return signs_of(case)
 
     def projected_causes(self, measured: Measured) -> list[Explanation]:
         """Return the causes whose projections explain the measurement; none that a profile decides."""

@@ -11,23 +11,24 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from statistics import fmean, median
+from typing import Any
 
-from forescale.diagnose.work import Work
+from forescale.diagnose.scatter import Samples, excess, usual
+from forescale.diagnose.work import Work, total
 from forescale.files import packaged
-from forescale.profiles import TraceSummary
+from forescale.profiles import RANK_PARTS, TraceSummary, part_of
 from forescale.struct import Struct
 
 SHOWN = 0.03
 """Share of the expected step that a cause must take to be named."""
-ERRORS = 2.0 * 2.0**0.5
-"""Standard errors of the mean step that a cause known by its time must take: two of the difference of two means, of
-which the expected one scatters alike."""
 MORE = 1.02
 """Ratio from which on calls, FLOP or bytes are more than expected."""
 LONGER = 1.07
 """Ratio from which on the same work takes longer than expected."""
 SLOWER_LINK = 1.4
 """Ratio from which on the same messages take longer than expected."""
+UNIFORM = 0.6
+"""Share of a slow rank's computing in kernels that are slower by at least half as much as it: all slow down alike."""
 ALIKE = 0.6
 """Share of operators that run more often by the same ratio if there are more micro-batches."""
 MEMORY_BOUND = ("elementwise", "norm", "softmax", "copy", "optimizer")
@@ -50,11 +51,16 @@ class Sign(Struct, frozen=True, kw_only=True):
     seconds: float
     evidence: str
     remedy: str
+    beyond: bool = True
+    """Whether it takes more than steps and ranks scatter."""
 
 
-def _sign(name: str, seconds: float, evidence: str, row: str = "", **values: object) -> Sign:
+def _sign(
+    name: str, seconds: float, evidence: str, row: str = "", *, beyond: bool = True, **values: object
+) -> Sign:
     text, remedy = packaged("causes")[row or name]
-    return Sign(name=name, text=text.format(**values), seconds=seconds, evidence=evidence, remedy=remedy)
+    text = text.format(**values)
+    return Sign(name=name, text=text, seconds=seconds, evidence=evidence, remedy=remedy, beyond=beyond)
 
 
 class Comparison:
@@ -116,6 +122,23 @@ class Comparison:
         one, other = self._sums(names, 1)
         return one / max(other, 1e-12)
 
+    @property
+    def longer_s(self) -> float:
+        """Seconds by which the usual step is longer than the expected one."""
+        expected = list(map(usual, self.expected.ranks.get("rank_step", ()))) or [self.step_s]
+        return fmean(usual(_samples(trace, "step", trace.step_s)) for trace in self.traces) - max(expected)
+
+    def waits(self, name: str, over: Callable[[Iterable[float]], float]) -> tuple[Samples, Samples]:
+        """Return the seconds of pauses or gaps in each step, over ranks: measured and expected."""
+        measured = [
+            _samples(
+                trace, name, trace.pauses_s if name == "pauses" else max(0.0, trace.idle_s - trace.pauses_s)
+            )
+            for trace in self.traces
+        ]
+        expected = self.expected.ranks.get(RANK_PARTS[name]) or [(self.waiting_s[name],)]
+        return _over_ranks(measured, over), _over_ranks(expected, over)
+
     @cached_property
     def repeats(self) -> float:
         """How many times as often as expected most operators of a micro-batch run; 1 if there is no common ratio."""
@@ -125,9 +148,11 @@ class Comparison:
             for name, (calls, _) in self.measured.operators.items()
             if name in known and not name.startswith("optimizer: ")
         ]
-        usual = median(ratios) if ratios else 1.0
+        common = median(ratios) if ratios else 1.0
         return (
-            usual if sum(abs(ratio / usual - 1.0) < 0.02 for ratio in ratios) >= ALIKE * len(ratios) else 1.0
+            common
+            if sum(abs(ratio / common - 1.0) < 0.02 for ratio in ratios) >= ALIKE * len(ratios)
+            else 1.0
         )
 
     @cached_property
@@ -150,15 +175,15 @@ def signs_of(case: Comparison) -> list[Sign]:
     """Return the causes that a profile shows, the one that takes most first.
 
     Work that is not the expected one comes before waiting and messages, and what follows from it is not named. Where
-    the step is not longer than expected, nothing else is; nor is what the scatter between the recorded steps explains.
+    the step is not longer than expected, nothing else is. What the scatter of the recorded steps and ranks explains
+    comes last, and is no cause (`Sign.beyond`).
     """
     least = SHOWN * case.step_s
     structural = [sign for rule in STRUCTURAL for sign in rule(case) if abs(sign.seconds) > least]
-    least = max(least, ERRORS * fmean(trace.step_error_s for trace in case.traces))
-    longer = fmean(trace.step_s for trace in case.traces) > case.step_s + least
+    longer = case.longer_s > least
     rules = () if not longer else OTHERS if structural else (*OTHERS, *OPERATORS)
     others = [sign for rule in rules for sign in rule(case) if sign.seconds > least]
-    return [*structural[:1], *sorted(others, key=lambda sign: -sign.seconds)]
+    return [*structural[:1], *sorted(others, key=lambda sign: (not sign.beyond, -sign.seconds))]
 
 
 def _uneven(case: Comparison) -> Iterator[Sign]:
@@ -179,8 +204,13 @@ def _micro_batches(case: Comparison) -> Iterator[Sign]:
     if max(ratio, 1.0 / ratio) > MORE:
         smaller = case.measured.total_flops > 0.0 and abs(case.extra_flops - 1.0) < 0.5 * abs(ratio - 1.0)
         evidence = f"most operators run {ratio:.2f} × as often, FLOP of products {case.extra_flops:.2f} ×"
-        name = "small_micro_batches" if smaller else "more_micro_batches"
-        yield _sign(name, case.work_s(ratio), evidence, ratio=ratio)
+        name, seconds = "small_micro_batches", case.work_s(ratio)
+        if not smaller:  # waiting between kernels is repeated with them
+            name, seconds = (
+                "more_micro_batches",
+                max(seconds, min(case.longer_s, (ratio - 1.0) * case.step_s)),
+            )
+        yield _sign(name, seconds, evidence, ratio=ratio)
 
 
 def _sequences(case: Comparison) -> Iterator[Sign]:
@@ -229,34 +259,83 @@ def _types(case: Comparison) -> Iterator[Sign]:
     kind = max(excess, key=lambda name: excess[name])
     if excess[kind] > MORE - 1.0:
         evidence = ", ".join(f"{name}: {share:.0%} of FLOP" for name, share in shares.items())
-        values = {"share": shares[kind], "kind": kind, "expected": " and ".join(there)}
+        values: dict[str, Any] = {"share": shares[kind], "kind": kind, "expected": " and ".join(there)}
         yield _sign(f"{kind}_products", case.work_s(1.5), evidence, "wrong_products", **values)
 
 
+def _samples(trace: TraceSummary, name: str, mean: float) -> Samples:
+    return trace.samples.get(name) or (mean,)
+
+
+def _over_ranks(ranks: Sequence[Samples], over: Callable[[Iterable[float]], float]) -> Samples:
+    """Return one figure of all ranks in each step; of the usual steps where not all ranks have as many."""
+    even = len({len(times) for times in ranks}) == 1
+    return tuple(map(over, zip(*ranks, strict=True))) if even else (over(map(usual, ranks)),)
+
+
+def _lag(ranks: Sequence[Samples]) -> tuple[int, Samples, float]:
+    """Return the slowest rank, its times over those of the others in each step, and the usual time of these."""
+    usually = list(map(usual, ranks))
+    slowest = usually.index(max(usually))
+    others = [times for rank, times in enumerate(ranks) if rank != slowest]
+    if len({len(times) for times in ranks}) > 1:
+        ranks, others = [(value,) for value in usually], [(usual(times),) for times in others]
+    typical = tuple(map(median, zip(*others, strict=True)))
+    lag = tuple(a / max(b, 1e-12) for a, b in zip(ranks[slowest], typical, strict=True))
+    return slowest, lag, usual(typical)
+
+
 def _slow_rank(case: Comparison) -> Iterator[Sign]:
-    """Compare how long the ranks compute."""
-    computing = [trace.computing_s for trace in case.traces]
-    usual = min(computing) if len(computing) == 2 else median(computing)
-    if len(computing) > 1 and max(computing) > LONGER * usual and not any(_uneven(case)):
-        path = case.traces[computing.index(max(computing))].path
-        evidence = f"{max(computing):.4g} s of computing, {usual:.4g} s on the others"
-        yield _sign("slow_rank", max(computing) - usual, evidence, path=path, ratio=max(computing) / usual)
+    """Compare how long the ranks compute: one is slower than the others in most steps, and in all its kernels."""
+    if len(case.traces) < 2 or any(_uneven(case)):
+        return
+    slowest, lag, others = _lag([_samples(trace, "computing", trace.computing_s) for trace in case.traces])
+    expected = case.expected.ranks.get("rank_computing", ())
+    should = _lag(expected)[1] if len(expected) > 1 else (1.0,)
+    ratio = usual(lag)
+    if ratio <= LONGER:
+        return
+    evidence = (
+        f"{ratio * others:.4g} s of computing, {others:.4g} s on the others: {ratio:.2f} × in three of four steps, "
+        f"{usual(should):.2f} × expected"
+    )
+    yield _sign(
+        "slow_rank",
+        (ratio - usual(should)) * others,
+        evidence,
+        beyond=excess(lag, should) > 0.0 and _is_uniform(case.traces, slowest, ratio),
+        path=case.traces[slowest].path,
+        ratio=ratio,
+    )
+
+
+def _is_uniform(traces: Sequence[TraceSummary], slowest: int, ratio: float) -> bool:
+    """Say whether most kernels of a rank are slower than on the others, as a slow clock or link makes them."""
+    times = [{row.name: usual(row.samples or (row.seconds,)) for row in trace.kernels} for trace in traces]
+    own = times.pop(slowest)
+    typical = {name: median(one.get(name, 0.0) for one in times) for name in own if not part_of(name)[1]}
+    slow = sum(typical[name] for name in typical if own[name] > 0.5 * (1.0 + ratio) * typical[name])
+    return slow >= UNIFORM * sum(typical.values())
 
 
 def _waiting(case: Comparison) -> Iterator[Sign]:
     """Compare waiting for data, pauses of the host, and gaps between launches."""
     data = max(min(trace.data_s, trace.idle_s) for trace in case.traces)
     yield _sign("data_loading", data, f"{data:.4g} s in the data loader")
-    pauses, count = max(
-        (trace.pauses_s - min(trace.data_s, trace.pauses_s), trace.pauses) for trace in case.traces
-    )
-    evidence = f"{pauses:.4g} s in gaps of a millisecond or more, {case.waiting_s['pauses']:.4g} expected"
-    yield _sign("host_gaps", pauses - case.waiting_s["pauses"], evidence, count=count)
-    gaps = case.measured.waiting_s["gaps"]
-    should = case.waiting_s["gaps"] * max(1.0, case.repeats)
-    evidence = f"{gaps:.4g} s in short gaps, {should:.4g} expected"
+    pauses, should = case.waits("pauses", max)
+    pauses = tuple(time - min(data, time) for time in pauses)
+    yield _waits("host_gaps", "pauses", pauses, should, max(trace.pauses for trace in case.traces))
     launches = median(trace.launches for trace in case.traces)
-    yield _sign("host_bound", gaps - should, evidence, count=launches)
+    more = max(1.0, launches / case.expected.launches) if case.expected.launches else 1.0
+    gaps, should = case.waits("gaps", min)
+    yield _waits("host_bound", "gaps", gaps, tuple(time * more for time in should), launches)
+
+
+def _waits(name: str, kind: str, waits: Samples, expected: Samples, count: float) -> Sign:
+    length = {"pauses": "gaps of a millisecond or more", "gaps": "short gaps"}[kind]
+    evidence = f"{usual(waits):.4g} s in {length}, {usual(expected):.4g} expected"
+    beyond = excess(waits, expected) > 0.0
+    return _sign(name, usual(waits) - usual(expected), evidence, beyond=beyond, count=count)
 
 
 def _messages(case: Comparison) -> Iterator[Sign]:
@@ -268,34 +347,37 @@ def _messages(case: Comparison) -> Iterator[Sign]:
             {size: calls for (kind, size), calls in work.messages.items() if kind == part}
             for work in (case.measured, case.expected)
         )
-        total, expected = (sum(size * number for size, number in one.items()) for one in (sizes, known))
-        repeated = sum(number * size for size, number in sizes.items() if size in known)
-        (calls, took), (usual, should) = (
+        sent, expected = (sum(size * calls for size, calls in one.items()) for one in (sizes, known))
+        repeated = sum(calls * size for size, calls in sizes.items() if size in known)
+        (calls, took), (number, should) = (
             work.transfers.get(part, (0.0, 0.0)) for work in (case.measured, case.expected)
         )
         evidence = (
-            f"{calls:g} × {part} of {total / 1e6:.4g} MB, {usual:g} of {expected / 1e6:.4g} MB expected"
+            f"{calls:g} × {part} of {sent / 1e6:.4g} MB, {number:g} of {expected / 1e6:.4g} MB expected"
         )
-        if total > MORE * expected and repeated > MORE * expected:
-            name, ratio = "reduce_per_micro_batch", total / expected
-        elif total > MORE * expected or not usual or (not total and calls > MORE * usual):
+        if sent > MORE * expected and repeated > MORE * expected:
+            name, ratio = "reduce_per_micro_batch", sent / expected
+        elif sent > MORE * expected or not number or (not sent and calls > MORE * number):
             name, ratio = "extra_messages", 1.0
-        elif calls > 1.5 * usual:
-            name, ratio = "small_buckets", calls / usual
+        elif calls > 1.5 * number:
+            name, ratio = "small_buckets", calls / number
         elif took > SLOWER_LINK * should:
             name, ratio = "slow_links", took / max(should, 1e-12)
         else:
             continue
-        yield _sign(name, took - should, evidence, ratio=ratio, part=part.replace("_", "-"))
+        beyond = (
+            name != "slow_links" or excess(case.measured.samples[part], case.expected.samples[part]) > 0.0
+        )
+        yield _sign(name, took - should, evidence, beyond=beyond, ratio=ratio, part=part.replace("_", "-"))
 
 
 def _optimizer(case: Comparison) -> Iterator[Sign]:
     """Compare the operators of the update."""
     names = case.measured.in_parts("optimizer")
-    calls, usual = case.calls(names)
+    calls, number = case.calls(names)
     updates = median(trace.updates for trace in case.traces)
-    if case.has_operators and calls > MORE * usual:
-        evidence = f"{calls:g} operators of the optimizer, {usual:g} expected; it runs {updates:g} times"
+    if case.has_operators and calls > MORE * number:
+        evidence = f"{calls:g} operators of the optimizer, {number:g} expected; it runs {updates:g} times"
         name = "repeated_update" if updates > 1.5 else "unfused_optimizer"
         yield _sign(name, case.extra_s(names), evidence, count=updates)
 
@@ -310,7 +392,7 @@ def _extra_operators(case: Comparison) -> Iterator[Sign]:
     }
     if not known or case.extra_flops > MORE or not left:
         return
-    total, groups = case.extra_s(left), {}
+    seconds, groups = case.extra_s(left), {}
     for cause, pattern in NAMED.items():
         groups[cause] = {name for name in left if re.search(pattern, name)}
         if cause == "casts" and groups[cause]:
@@ -321,7 +403,7 @@ def _extra_operators(case: Comparison) -> Iterator[Sign]:
     shown = sorted(groups[cause], key=lambda name: -case.extra_s([name]))[:3]
     counts = {name: case.calls([name]) for name in shown}
     evidence = "; ".join(f"{name} {one:g} times, {other:g} expected" for name, (one, other) in counts.items())
-    yield _sign(cause, total, evidence)
+    yield _sign(cause, seconds, evidence)
 
 
 def _products(case: Comparison) -> Iterator[Sign]:
@@ -340,17 +422,22 @@ def _slower(case: Comparison) -> Iterator[Sign]:
         for name, (calls, _) in case.measured.operators.items()
         if name in known and abs(calls - known[name][0]) <= 0.02 * calls
     }
-    should = sum(known[name][1] for name in same)
-    least = min(sum(row.seconds for row in trace.kernels if row.name in same) for trace in case.traces)
-    if not same or least <= LONGER * should:
+    if not same:
+        return
+    expected = total(case.expected.samples[name] for name in same)
+    ranks = [
+        total(row.samples or (row.seconds,) for row in trace.kernels if row.name in same)
+        for trace in case.traces
+    ]
+    fastest = min(ranks, key=usual)
+    least, should = usual(fastest), usual(expected)
+    if least <= LONGER * should:
         return
     bound = same & set(case.measured.in_parts(*MEMORY_BOUND))
     products, others = case.slower(same - bound), case.slower(bound)
     evidence = f"products and attention take {products:.2f} ×, memory-bound operators {others:.2f} × as long"
-    if products < LONGER < others:
-        yield _sign("slow_memory", least - should, evidence, ratio=others)
-    else:
-        yield _sign("slow_clock", least - should, evidence, ratio=least / should)
+    name, ratio = ("slow_memory", others) if products < LONGER < others else ("slow_clock", least / should)
+    yield _sign(name, least - should, evidence, beyond=excess(fastest, expected) > 0.0, ratio=ratio)
 
 
 STRUCTURAL: tuple[Rule, ...] = (_uneven, _micro_batches, _sequences, _attention, _types)

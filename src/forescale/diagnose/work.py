@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
 from forescale.cost.timings import ProfiledOperator
+from forescale.diagnose.scatter import Samples, usual
 from forescale.graph.ops import AttentionCore, Gemm, GroupedGemm
 from forescale.inputs import prepare
-from forescale.profiles import TraceSummary, part_of, profile_rows
+from forescale.profiles import RANK_PARTS, TraceSummary, part_of, profile_rows
 from forescale.question import Question
 from forescale.struct import Struct
 from forescale.time.price import all_origins
@@ -34,6 +35,12 @@ class Work(Struct, frozen=True, kw_only=True):
     """Calls of fused attention, forward and backward."""
     waiting_s: Mapping[str, float] = {}
     """In which nothing ran: pauses, and gaps between launches."""
+    samples: Mapping[str, Samples] = {}
+    """Seconds in each recorded step: of operators, and of messages by collective."""
+    ranks: Mapping[str, Sequence[Samples]] = {}
+    """Seconds in each recorded step of every rank, by `RANK_PARTS`."""
+    launches: float = 0.0
+    """Kernels, or operators of the host; 0 is not known."""
 
     @property
     def computing_s(self) -> float:
@@ -58,9 +65,17 @@ def work_of_rows(rows: Iterable[ProfiledOperator], scale: float = 1.0) -> Work:
     flops: dict[str, float] = {}
     attention: dict[str, float] = {}
     waiting: dict[str, float] = {}
+    launches = 0.0
+    samples: dict[str, Samples] = {}
+    ranks: dict[str, tuple[Samples, ...]] = {}
     for row in rows:
-        if row.part == "waiting":
-            waiting[row.name] = row.seconds * scale
+        factor = 1.0 if row.part == "optimizer" or part_of(row.name)[1] else scale
+        times = tuple(value * factor for value in row.samples or (row.seconds,))
+        if row.part in RANK_PARTS.values():
+            ranks[row.part] = (*ranks.get(row.part, ()), times)
+        elif row.part == "waiting":
+            waiting[row.name] = usual(times)
+            launches = max(launches, row.calls * scale if row.name == "gaps" else 0.0)
         elif row.part == "attention_calls":
             attention[row.name] = row.calls * scale
         elif row.dtype:
@@ -68,11 +83,10 @@ def work_of_rows(rows: Iterable[ProfiledOperator], scale: float = 1.0) -> Work:
         elif row.num_bytes:
             messages[row.part, row.num_bytes] = row.calls
         elif part_of(row.name)[1]:
-            before = sent.get(row.part, (0.0, 0.0))
-            sent[row.part] = (before[0] + row.calls, before[1] + row.seconds)
+            samples[row.part] = total([samples[row.part], times]) if row.part in sent else times
+            sent[row.part] = (sent.get(row.part, (0.0, 0.0))[0] + row.calls, usual(samples[row.part]))
         else:
-            factor = 1.0 if row.part == "optimizer" else scale
-            operators[row.name] = (row.calls * factor, row.seconds * factor)
+            operators[row.name], samples[row.name] = (row.calls * factor, usual(times)), times
     return Work(
         operators=operators,
         messages=messages,
@@ -80,6 +94,9 @@ def work_of_rows(rows: Iterable[ProfiledOperator], scale: float = 1.0) -> Work:
         flops=flops,
         attention=attention,
         waiting_s=waiting,
+        samples=samples,
+        ranks=ranks,
+        launches=launches,
     )
 
 
@@ -89,13 +106,14 @@ def measured_work(traces: Sequence[TraceSummary]) -> Work:
     calls = mean([{name: pair[0] for name, pair in work.operators.items()} for work in works])
     seconds = mean([{name: pair[1] for name, pair in work.operators.items()} for work in works])
     sent = mean([{part: pair[0] for part, pair in work.transfers.items()} for work in works])
+    samples = transfers(traces)
     return Work(
         operators={name: (calls[name], seconds[name]) for name in calls},
         messages=mean([work.messages for work in works]),
-        transfers={part: (sent.get(part, 0.0), value) for part, value in transfers(traces).items()},
+        transfers={part: (sent.get(part, 0.0), usual(times)) for part, times in samples.items()},
         flops=mean([work.flops for work in works]),
         attention=mean([work.attention for work in works]),
-        waiting_s={"gaps": min(work.waiting_s["gaps"] for work in works)},
+        samples=samples,
     )
 
 
@@ -108,17 +126,32 @@ def mean(several: Sequence[Mapping[K, float]]) -> dict[K, float]:
     return dict(total)
 
 
-def transfers(traces: Sequence[TraceSummary]) -> dict[str, float]:
-    """Return the seconds of messages by collective: of each the shortest over ranks, who waits for nobody."""
-    result = {}
+def transfers(traces: Sequence[TraceSummary]) -> dict[str, Samples]:
+    """Return the seconds of messages in each step by collective: of each the shortest over ranks (no waiting)."""
+    result: dict[str, Samples] = {}
     for part in dict.fromkeys(part for trace in traces for part in trace.messages_s):
         times = [trace.messages_s.get(part, ()) for trace in traces]
         steps = traces[0].steps
-        if len({len(one) for one in times}) == 1:
-            result[part] = sum(map(min, zip(*times, strict=True))) / steps
-        else:
-            result[part] = min(map(sum, times)) / steps
+        if len({len(one) for one in times}) > 1:
+            result[part] = (min(map(sum, times)) / steps,)
+            continue
+        least = tuple(map(min, zip(*times, strict=True)))
+        count = len(least) // steps
+        even = count and len(least) % steps == 0
+        result[part] = (
+            tuple(sum(least[step * count :][:count]) for step in range(steps))
+            if even
+            else (sum(least) / steps,)
+        )
     return result
+
+
+def total(several: Iterable[Samples]) -> Samples:
+    """Return sums in each step; the sum of the usual steps where not all have as many."""
+    rows = list(several)
+    if len({len(row) for row in rows}) == 1:
+        return tuple(map(sum, zip(*rows, strict=True)))
+    return (sum(map(usual, rows)),)
 
 
 def expected_work(question: Question) -> Work:

@@ -152,23 +152,37 @@ def detect(text: str, name: str | None = None) -> Detection | None:
 
 
 _COMMAND: Final = r"^(?![ \t]*#)[^\n]*?"
+SHEBANG: Final = r"\A#![^\n]*sh\b"
 SCRIPT: Final = Signature(
     name="launch",
     all=(
-        r"\A#![^\n]*sh\b",
-        rf"{_COMMAND}\b(?:torchrun|deepspeed|accelerate|srun|mpirun|mpiexec|bash|sbatch)\b",
+        rf"{_COMMAND}\b(?:torchrun|deepspeed|accelerate|srun|mpirun|mpiexec|jsrun|python3?|bash|sbatch|\S+\.py[ \t])",
         rf"{_COMMAND}\.(?:py|sh|slurm|sbatch)\b",
     ),
 )
 """A script that launches something, where neither its own text nor that of a script which it starts says what."""
 
 
-def detect_script(text: str) -> Detection | None:
-    """Return what a shell script is taken for that is in no format; None of another text."""
+LOOP: Final = Signature(
+    name="script",
+    all=(r"^(?:from|import) (?:torch|lightning|pytorch_lightning)\b", r"\.backward\(", r"\.step\("),
+)
+"""A Python program that trains with a loop of its own."""
+
+
+SHELL: Final = (".sh", ".bash", ".slurm", ".sbatch")
+"""Endings of the names of scripts of the shell."""
+
+
+def detect_script(text: str, suffix: str = "") -> Detection | None:
+    """Return what a script of the shell or of Python is taken for that is in no format; None of another text."""
     content = Content(text)
-    markers = SCRIPT.matched(content)
-    shown = tuple((content.shown(marker), line) for marker, line in markers)
-    return Detection(signature=SCRIPT, markers=shown) if markers else None
+    of_shell = suffix in SHELL or re.match(SHEBANG, text) is not None
+    for signature in (SCRIPT,) if of_shell else (LOOP,):
+        if markers := signature.matched(content):
+            shown = tuple((content.shown(marker), line) for marker, line in markers)
+            return Detection(signature=signature, markers=shown)
+    return None
 
 
 class Signed:

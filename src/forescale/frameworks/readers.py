@@ -37,6 +37,7 @@ from forescale.frameworks.trainers.readers import (
 )
 from forescale.frameworks.trainers.script import ScriptLaunchReader, ScriptReader
 from forescale.limits import whole_of
+from forescale.logs import format_of
 from forescale.positions import says_lines
 from forescale.syntax import parse_mapping, parse_yaml
 
@@ -217,7 +218,7 @@ def reader_of(text: str, where: object) -> Reader:
     ReaderError
         If it is in none, or in one that is not read.
     """
-    detection = detect(text) or _started(text, where) or detect_script(text)
+    detection = detect(text) or _started(text, where) or detect_script(text, getattr(where, "suffix", ""))
     if detection is None:
         _refuse_unknown(text, where)
     for reader in READERS:
@@ -251,7 +252,9 @@ def _started(text: str, where: object) -> Detection | None:
 
 
 _STARTS: Final = re.compile(
-    r"^\s*(?:(?:bash|sh|source|sbatch|srun)\s|\.{1,2}[\s/])[^\n]*\.(?:sh|slurm|sbatch)\b", re.M
+    r"^\s*(?:(?:bash|sh|source|sbatch|srun)\s|\.{1,2}[\s/])[^\n]*\.(?:sh|slurm|sbatch)\b"
+    r"|^\s*(?:bash|sh|sbatch|srun)\s+[\"']?\$\{?\w",
+    re.M,
 )
 
 
@@ -277,6 +280,11 @@ def _refuse_unknown(text: str, where: object) -> NoReturn:
             raise ReaderError(
                 where, wording.unknown_format((), f"its line {line} has {word[1]!r}: did you mean {near[0]}?")
             )
+    if (log := format_of(text.splitlines()[:LINES])) is not None:
+        fix = f"give the model, and the log with --measured: forescale diagnose MODEL … --measured {where}"
+        raise ReaderError(
+            where, wording.wrong_format(f"a configuration: it is a log of {log.title}", "", fix)
+        )
     titles = "; ".join(reader.title for reader in READERS)
     raise ReaderError(where, wording.unknown_format(titles))
 

@@ -20,6 +20,7 @@ from forescale.errors import SpecError, UnknownKeyError, missing, not_a_factor, 
 from forescale.files import place_of
 from forescale.spec.cluster import HOST_BANDWIDTH, Cluster
 from forescale.struct import Struct
+from forescale.synonyms import device_field
 from forescale.syntax import deep_merge, load_mapping
 from forescale.units import GB, parse
 
@@ -40,15 +41,8 @@ OPTIONAL: Mapping[str, tuple[float, str]] = MappingProxyType(
     }
 )
 """Fields of a device whose defaults change projections, with the unit that they are stated in."""
-_WORDS: Mapping[str, str] = MappingProxyType(
-    {
-        **dict.fromkeys(("memory", "vram", "hbm", "memory_bytes", "memory_size"), "hbm_bytes"),
-        **dict.fromkeys(("bandwidth", "memory_bandwidth"), "hbm_bandwidth"),
-        **dict.fromkeys(("power", "tdp"), "power_w"),
-        **dict.fromkeys(("flops", "peak_flops"), "bf16"),
-    }
-)
-"""Fields of a device as people call them; its rate without a type is that of 16 bits."""
+LINKS = ("nvlink", "pcie", "infiniband", "roce", "ethernet")
+"""Links of a node and networks that a table in everyday words may give by their bandwidth per device and direction."""
 _RATES = frozenset(("fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8"))
 _FACTOR = re.compile(r"x(\d+(?:\.\d+)?)", re.ASCII)
 _FILES = frozenset({".json", ".toml", ".yaml", ".yml"})
@@ -119,13 +113,31 @@ def cluster_fields(values: Mapping[str, Any], *, where: str, name: str, folder: 
 
 
 def in_our_words(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a table of everyday words for a device alone as one of its fields; others as they are."""
-    if not values.keys() & _WORDS.keys() or values.keys() & {"device", "tiers", "base", "matrix_flops"}:
+    """Return a table of everyday words for a device, its node and its network in our fields; others as they are."""
+    if values.keys() & {"device", "tiers", "base", "matrix_flops"} or not any(map(device_field, values)):
         return values
-    named = {_WORDS.get(key, key): value for key, value in values.items()}
-    rates = {key: value for key, value in named.items() if key in _RATES}
-    fields = {key: value for key, value in named.items() if key not in _RATES}
-    return {**fields, "matrix_flops": rates} if rates else values
+    named = {device_field(key) or key: value for key, value in values.items()}
+    rates = {key: named.pop(key) for key in sorted(named.keys() & _RATES)}
+    links = {key: named.pop(key) for key in LINKS if key in named}
+    size = named.pop("devices_per_node", None)
+    device = {**named, "matrix_flops": rates} if rates else named
+    if not links and size is None:
+        return device
+    rate = device.get("host_bandwidth", HOST_BANDWIDTH)
+    inner = {**PCIE, "size": DEVICES_PER_NODE if size is None else size, "bandwidth": rate}
+    inner |= _tier(links, "nvlink", "pcie")
+    outer = {**NETWORK, **_tier(links, "infiniband", "roce", "ethernet")}
+    return {
+        **({"name": device["name"]} if "name" in device else {}),
+        "device": device,
+        "devices_per_node": inner["size"],
+        "tiers": [outer] if inner["size"] == 1 else [inner, outer],
+    }
+
+
+def _tier(links: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Return name and bandwidth of the first of some links that is given."""
+    return next(({"name": name, "bandwidth": links[name]} for name in names if name in links), {})
 
 
 def is_device(values: Mapping[str, Any]) -> bool:

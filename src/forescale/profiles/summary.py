@@ -6,6 +6,7 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from forescale.struct import Struct, attributes
 MICRO = 1e-6
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 """Categories of work of a device."""
-STEP, DATA = "ProfilerStep#", "DataLoader"
+PROFILED_STEP, DATA = "ProfilerStep#", "DataLoader"
 UPDATE = "Optimizer.step"
 TOP = 20
 """Kernels that are listed."""
@@ -31,6 +32,8 @@ PAUSE_S = 1e-3
 """Length of a gap without work from which on it is a pause, and not the time of a launch."""
 MOST_MESSAGES = 10_000
 """Messages of a kind whose times are kept."""
+RANK_PARTS = {name: f"rank_{name}" for name in ("step", "computing", "pauses", "gaps")}
+"""Parts of the rows that say what steps and ranks scatter."""
 Intervals = NDArray[np.float64]
 
 
@@ -73,23 +76,36 @@ class TraceSummary(Struct, frozen=True, kw_only=True):
     """Whether the file ends before its last event."""
     step_error_s: float = 0.0
     """Standard error of the mean step, by the scatter between the marked steps; 0 of a single one."""
+    samples: Mapping[str, tuple[float, ...]] = {}
+    """Seconds in each marked step: of the step, of computing, of pauses and of shorter gaps (`RANK_PARTS`)."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return all figures."""
-        names = [name for name in self.__struct_fields__ if name not in ("kernels", "messages_s", "shapes")]
+        """Return all figures of a step, without those of each."""
+        hidden = ("kernels", "messages_s", "shapes", "samples")
+        names = [name for name in self.__struct_fields__ if name not in hidden]
+        fields = [name for name in ProfiledOperator.__struct_fields__ if name != "samples"]
         return {
             **attributes(self, *names),
-            "kernels": [attributes(item, *item.__struct_fields__) for item in self.kernels[:TOP]],
+            "kernels": [attributes(item, *fields) for item in self.kernels[:TOP]],
         }
 
 
-def profile_rows(summary: TraceSummary) -> tuple[ProfiledOperator, ...]:
-    """Return the operators of a step; those that only shapes are known of take no time by themselves."""
+def profile_rows(
+    summary: TraceSummary, ranks: Sequence[Mapping[str, tuple[float, ...]]] = ()
+) -> tuple[ProfiledOperator, ...]:
+    """Return the operators of a step; those that only shapes are known of take no time by themselves.
+
+    Parameters
+    ----------
+    ranks
+        `samples` of all ranks, where more than one was recorded.
+    """
     shapes, short_s = summary.shapes, max(0.0, summary.idle_s - summary.pauses_s)
     return (
         *summary.kernels,
-        ProfiledOperator(name="pauses", part="waiting", calls=summary.pauses, seconds=summary.pauses_s),
-        ProfiledOperator(name="gaps", part="waiting", calls=summary.launches, seconds=short_s),
+        _waiting("pauses", summary.pauses, summary.pauses_s, summary),
+        _waiting("gaps", summary.launches, short_s, summary),
+        *_rank_rows(ranks or [summary.samples]),
         *(
             ProfiledOperator(name="products", part="gemm", calls=0.0, seconds=0.0, flops=value, dtype=dtype)
             for dtype, value in shapes.flops.items()
@@ -103,6 +119,21 @@ def profile_rows(summary: TraceSummary) -> tuple[ProfiledOperator, ...]:
             for name, calls in shapes.attention.items()
         ),
     )
+
+
+def _waiting(name: str, calls: float, seconds: float, summary: TraceSummary) -> ProfiledOperator:
+    samples = summary.samples.get(name, ())
+    return ProfiledOperator(name=name, part="waiting", calls=calls, seconds=seconds, samples=samples)
+
+
+def _rank_rows(ranks: Sequence[Mapping[str, tuple[float, ...]]]) -> Iterator[ProfiledOperator]:
+    """Yield how long each rank takes for a step, computes and waits: what ranks and steps scatter."""
+    for rank, samples in enumerate(ranks):
+        for name, part in RANK_PARTS.items():
+            if times := samples.get(name):
+                yield ProfiledOperator(
+                    name=f"{rank}", part=part, calls=0.0, seconds=median(times), samples=times
+                )
 
 
 class _Collected:
@@ -146,7 +177,7 @@ class _Collected:
         elif event.cat == "gpu_user_annotation" and event.name.startswith(UPDATE):
             self.updates[True].append((start, end))
         elif event.cat == "user_annotation":
-            if event.name.startswith(STEP):
+            if event.name.startswith(PROFILED_STEP):
                 self.steps.append((start, end))
             elif event.name.startswith(UPDATE):
                 self.updates[False].append((start, end))
@@ -204,9 +235,9 @@ def _summary(
         if _communicates(part, kinds.values())
     }
     working = union(list(calls.values()))
-    busy = length(working)
-    gaps = np.diff(np.r_[span[0], np.clip(working.ravel(), *span), span[1]])[::2]
-    pauses = gaps[gaps >= PAUSE_S]
+    busy, starts = length(working), np.sort(marked[:, 0])
+    waits = _waits(working, span)
+    samples = {name: _by_step(times, starts) for name, times in ({"computing": computing} | waits).items()}
     return TraceSummary(
         path=str(path),
         steps=steps,
@@ -220,26 +251,56 @@ def _summary(
         exposed_s=exposed,
         data_s=sum(b - a for a, b in collected.data) / steps,
         launches=round(sum(counts.values()) / steps),
-        kernels=_kernels(calls, counts, steps),
-        pauses=round(len(pauses) / steps),
-        pauses_s=float(pauses.sum()) / steps,
+        kernels=_kernels(calls, counts, starts, on_device=on_device),
+        pauses=round(len(waits["pauses"]) / steps),
+        pauses_s=length(waits["pauses"]) / steps,
         shapes=collected.shapes.per_step(steps),
         updates=len(collected.updates[False]) / steps,
         messages_s={part: _lengths(groups[part]) for part in exposed},
         truncated=collected.truncated,
+        samples={"step": tuple(lengths.tolist()), **samples} if collected.steps else {},
     )
 
 
+def _waits(working: Intervals, span: tuple[float, float]) -> dict[str, Intervals]:
+    """Return the times in which nothing runs: pauses, and shorter gaps."""
+    edges = np.r_[span[0], np.clip(working.ravel(), *span), span[1]].reshape(-1, 2)
+    long = edges[:, 1] - edges[:, 0] >= PAUSE_S
+    return {"pauses": edges[long], "gaps": edges[~long]}
+
+
 def _kernels(
-    calls: Mapping[str, Intervals], counts: Mapping[str, int], steps: int
+    calls: Mapping[str, Intervals], counts: Mapping[str, int], starts: NDArray[np.float64], *, on_device: bool
 ) -> tuple[ProfiledOperator, ...]:
+    steps = len(starts)
     rows = (
         ProfiledOperator(
-            name=name, part=part_of(name)[0], calls=counts[name] / steps, seconds=length(times) / steps
+            name=name,
+            part=part_of(name)[0],
+            calls=counts[name] / steps,
+            seconds=length(times) / steps,
+            samples=_by_step(times, starts, in_turn=on_device) if steps > 1 else (),
         )
         for name, times in calls.items()
     )
     return tuple(sorted(rows, key=lambda row: -row.seconds))
+
+
+def _by_step(times: Intervals, starts: NDArray[np.float64], *, in_turn: bool = False) -> tuple[float, ...]:
+    """Return the seconds of intervals in each step.
+
+    Parameters
+    ----------
+    in_turn
+        Whether each step has as many of them, in order of time, where their number allows it: kernels of a device
+        run after the host has marked the next step.
+    """
+    steps, lengths = len(starts), times[:, 1] - times[:, 0]
+    if in_turn and len(times) % steps == 0:
+        order = np.argsort(times[:, 0], kind="stable")
+        return tuple(lengths[order].reshape(steps, -1).sum(axis=1).tolist())
+    place = np.searchsorted(starts, times[:, 0], side="right") - 1
+    return tuple(np.bincount(np.maximum(place, 0), lengths, steps).tolist())
 
 
 def _lengths(several: list[Intervals]) -> tuple[float, ...]:

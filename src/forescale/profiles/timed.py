@@ -23,7 +23,7 @@ from forescale.profiles.events import Header, TraceArguments, TraceEvent, Trunca
 from forescale.profiles.shapes import TYPES, factors_of, sizes_of
 from forescale.profiles.snapshot import read_snapshot
 from forescale.profiles.stream import is_trace, stream_events
-from forescale.profiles.summary import DEVICE, MICRO, STEP, UPDATE
+from forescale.profiles.summary import DEVICE, MICRO, PROFILED_STEP, UPDATE
 from forescale.struct import Struct
 
 SNAPSHOTS = (".pickle", ".pkl")
@@ -132,7 +132,7 @@ class _Collected:
             if (op := _shaped(read, event)) is not None:
                 self.calls[op].append((args.external_id, self._seconds(event)))
         elif event.cat in ("user_annotation", "gpu_user_annotation"):
-            if name := next((name for name in (STEP, UPDATE) if event.name.startswith(name)), None):
+            if name := next((name for name in (PROFILED_STEP, UPDATE) if event.name.startswith(name)), None):
                 self.annotated[name, on_device].append(self._seconds(event))
         elif event.name == "[memory]" and args.device_type:
             self.on_device = True
@@ -178,7 +178,7 @@ class _Collected:
                 for (kind, size, ranks, near), seconds in self.fastest.items()
                 if seconds
             ),
-            step_s=self._typical(STEP),
+            step_s=self._typical(PROFILED_STEP),
             update_s=self._typical(UPDATE),
             ranks=(peak,) if allocated > 0 else (),
             devices=self.devices,

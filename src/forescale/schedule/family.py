@@ -130,6 +130,11 @@ class Family(Struct, frozen=True, kw_only=True):
         """The only vpp the family accepts, if there is one."""
         return self.vpp[0] if self.vpp[0] == self.vpp[1] else None
 
+    @property
+    def least_vpp(self) -> int:
+        """The vpp of a family where none is given: what it fixes, or the least that interleaves."""
+        return self.fixed_vpp or max(2, self.vpp[0])
+
     def place(self, pp: int, vpp: int) -> Placement:
         """Return which rank holds which stage."""
         from forescale.schedule.model import bidirectional, loop, wave

@@ -51,6 +51,17 @@ class Machine(Struct, frozen=True, kw_only=True):
         used = {"num_devices": one.cluster.num_devices, "step_time": step, "tokens": tokens}
         return float(cost_per_token(price_per_device_hour=price, **used)) * 1e6
 
+    @property
+    def days(self) -> float | None:
+        """Of the whole run without failures; None where its tokens are not given."""
+        return None if self.projection is None else self.projection.training_days
+
+    @property
+    def cost(self) -> float | None:
+        """Of the whole run, in the currency of the price; None where its tokens or the price are not known."""
+        one, price = self.projection, self.price_per_device_hour
+        return None if one is None or price is None else one.run_cost(price)
+
     def row(self) -> dict[str, Any]:
         """Return the figures that machines are compared by."""
         one = self.projection
@@ -66,6 +77,8 @@ class Machine(Struct, frozen=True, kw_only=True):
             "chosen",
             "tokens_per_s",
             "cost_per_million_tokens",
+            "days",
+            "cost",
             "problem",
         )
         return {**figures, **known}
@@ -75,12 +88,22 @@ class Machines(Result, Struct, frozen=True, kw_only=True):
     """Several machines, in the order in which they were named."""
 
     machines: tuple[Machine, ...]
+    priced: bool = False
+    """Whether the prices were given, not those of the catalogue."""
 
     @property
     def fastest(self) -> Machine | None:
         """The machine with the most tokens per second; None where no layout fits on any."""
-        able = [machine for machine in self.machines if machine.tokens_per_s is not None]
-        return max(able, key=lambda machine: machine.tokens_per_s or 0.0, default=None)
+        return max(self.fitting, key=lambda machine: machine.tokens_per_s or 0.0, default=None)
+
+    @property
+    def fitting(self) -> tuple[Machine, ...]:
+        """The machines whose layout fits."""
+        return tuple(
+            machine
+            for machine in self.machines
+            if machine.projection is not None and machine.projection.memory.verdict != "OOM"
+        )
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per machine."""

@@ -384,7 +384,7 @@ def _result(question: Question, ranking: Ranking, *, surest: bool, relax: bool) 
         else None,
         objective=question.objective,
         num_legal=ranking.num_legal,
-        num_feasible=sum(solver.incumbent.num_feasible for solver in solvers),
+        num_feasible=ranking.num_feasible,
         num_evaluated=sum(solver.counts.evaluated for solver in solvers),
         num_over_memory=sum(solver.counts.over_memory for solver in solvers),
         num_beaten=sum(solver.counts.beaten for solver in solvers) + ranking.beyond,

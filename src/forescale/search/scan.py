@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 from msgspec.structs import replace
 
-from forescale.errors import InfeasibleError, out_of_range, required_with
+from forescale.errors import ForescaleError, InfeasibleError, out_of_range, required_with
 from forescale.numeric import divisors
-from forescale.project import flops_of, peak_rate
+from forescale.project import flops_of, peak_rate, project
 from forescale.projection.result import (
     SECONDS_PER_DAY,
     Projection,
@@ -25,19 +26,26 @@ from forescale.question import Question
 from forescale.repr import ReprMixin
 from forescale.results import Result
 from forescale.search.rank import search
-from forescale.search.scenarios import fastest, scenarios
+from forescale.search.scenarios import by_time, scenarios
 from forescale.spec.cluster import Cluster
+from forescale.spec.layout import Layout
 from forescale.spec.workload import Workload
 from forescale.struct import Struct, attributes
 from forescale.units import format_seconds
 from forescale.view.bars import Bar, BarChart
 from forescale.view.page import Chart
-from forescale.workers import available_cores, in_order
+from forescale.workers import available_cores, in_rounds
 
 SCHEMA = "forescale.scan/1"
 Varied: TypeAlias = Literal["num_devices", "global_batch_size"]
 BETWEEN = 3
 """Numbers of devices tried at most between two powers of two of nodes."""
+ROUND = 4
+"""Points that are searched side by side; each knows the best layouts of the rounds before."""
+ROUNDING = 1.0 + 1e-9
+"""Widens a step that is projected to bound one that is searched."""
+Known: TypeAlias = Mapping[int, Question]
+"""The question of the best layout of some points, by what is varied."""
 
 
 class Target(Struct, frozen=True, kw_only=True):
@@ -201,7 +209,8 @@ def scan_devices(
     started, terms = time.perf_counter(), terms or Terms()
     counts = _whole("numbers of devices", device_counts)
     question.cluster.check_sizes(counts)
-    points = [point for _, point in in_order(partial(_sized_point, question, terms), counts, jobs=terms.jobs)]
+    one = partial(_point, question, terms, "num_devices")
+    points = [point for _, point in _in_rounds(one, counts, terms)]
     return _result(points, "num_devices", question.cluster, terms, started)
 
 
@@ -224,8 +233,8 @@ def fewest_devices(question: Question, target: Target, *, terms: Terms | None = 
     def wanted(count: int) -> bool:
         return not met or count in ladder
 
-    one = partial(_tried_point, question, terms, ladder)
-    for count, point in in_order(one, counts, jobs=terms.jobs, wanted=wanted):
+    one = partial(_point, question, terms, "num_devices", ladder=ladder)
+    for count, point in _in_rounds(one, counts, terms, wanted):
         if wanted(count) and (point.best is not None or count in ladder):
             points.append(point)
         met = met or bool(point.meets_target)
@@ -242,7 +251,8 @@ def scan_batches(question: Question, batches: Sequence[int], *, terms: Terms | N
     """
     started, terms = time.perf_counter(), terms or Terms()
     sizes = _whole("global batch sizes", batches)
-    points = [point for _, point in in_order(partial(_batch_point, question, terms), sizes, jobs=terms.jobs)]
+    one = partial(_point, question, terms, "global_batch_size")
+    points = [point for _, point in _in_rounds(one, sizes, terms)]
     return _result(points, "global_batch_size", question.cluster, terms, started)
 
 
@@ -272,61 +282,147 @@ def with_between(ladder: Sequence[int], *, node: int) -> tuple[int, ...]:
     return tuple(sorted(result))
 
 
-def _sized(question: Question, num_devices: int) -> Question:
-    return replace(question, cluster=question.cluster.sized(num_devices))
+def _in_rounds(
+    one: Callable[[tuple[int, Known]], tuple[Point, Question | None]],
+    values: Sequence[int],
+    terms: Terms,
+    wanted: Callable[[int], bool] = lambda _: True,
+) -> Iterator[tuple[int, Point]]:
+    """Yield the point of each value; the best layouts of earlier rounds bound what is searched."""
+    known: dict[int, Question] = {}
+    several = in_rounds(
+        one, values, lambda value: (value, {**known}), size=ROUND, jobs=terms.jobs, wanted=wanted
+    )
+    for value, (point, best) in several:
+        known |= {} if best is None else {value: best}
+        yield value, point
 
 
-def _sized_point(question: Question, terms: Terms, num_devices: int) -> Point:
-    return _point(_sized(question, num_devices), terms)
+def _with_value(question: Question, varied: Varied, value: int) -> Question:
+    if varied == "num_devices":
+        return replace(question, cluster=question.cluster.sized(value))
+    return replace(question, workload=replace(question.workload, global_batch_size=value))
 
 
-def _tried_point(question: Question, terms: Terms, ladder: Sequence[int], num_devices: int) -> Point:
-    """Return the point of a number of devices; one that misses the target has no layout unless it is in `ladder`."""
-    return _point(_sized(question, num_devices), terms, only_met=num_devices not in ladder)
+def reached(varied: Varied, value: int, known: Known) -> float:
+    """Return a step that some layout reaches which fits [s], infinite where none is known.
+
+    It is the best of the nearest smaller value, with more replicas, stages, or ranks that share a layer. Whether it is
+    one of those that are searched is not known.
+    """
+    for nearest in sorted((other for other in known if other < value), reverse=True):
+        question = known[nearest]
+        times, rest = divmod(value, nearest) if varied == "num_devices" else (1, 0)
+        if rest == 0 and question.cluster.num_sites <= 1:
+            wider = _with_value(question, varied, value)
+            steps = [_step(wider.with_layout(layout)) for layout in _stretched(question.strategy, times)]
+            return min(steps) * ROUNDING
+    return np.inf
 
 
-def _batch_point(question: Question, terms: Terms, batch: int) -> Point:
-    return _point(replace(question, workload=replace(question.workload, global_batch_size=batch)), terms)
+def _stretched(layout: Layout | None, times: int) -> list[Layout]:
+    """Return a layout with so many times its degree of each kind of parallelism."""
+    if layout is None:
+        return []
+    layout = replace(layout, placement=None)
+    names = (
+        ("dp_shard" if layout.dp_shard > 1 else "dp_replicate", "pp", "tp", "cp") if times > 1 else ("tp",)
+    )
+    return [replace(layout, **{name: times * getattr(layout, name)}) for name in names]
 
 
-def _meets(question: Question, limit: float, terms: Terms) -> bool:
-    """Return whether a layout that fits takes at most `limit` seconds; layouts that cannot are not evaluated.
+def _step(question: Question) -> float:
+    """Return the step of a layout [s]; infinite where it is illegal or does not fit."""
+    try:
+        projection = project(question)
+    except ForescaleError:
+        return np.inf
+    return projection.step_time_s if projection.memory.peak_bytes <= question.memory_limit else np.inf
 
-    Where the step is not that of our engine on one site, a search has to say.
+
+def _best(question: Question, terms: Terms, least: float, most: float) -> tuple[Question, int] | None:
+    """Return the question of the fastest layout whose step is at most `most`, and how many at least fit; None if none.
+
+    `least` is a step that some layout reaches, though perhaps none that is searched and fits.
+
+    Raises
+    ------
+    InfeasibleError
+        If no layout fits, however long its step.
+    """
+    for cutoff in sorted({min(least, most), most}):
+        ranking = by_time(question, watch=lambda _: True, cutoff=cutoff, host_limit=terms.host_limit)
+        if result := ranking.best():
+            scenario, layout, _ = result[0]
+            return question.over_sites(scenario.with_layout(layout)), ranking.num_feasible
+    if most == np.inf:
+        ranking.check(question.site)
+    return None
+
+
+def _searched(
+    question: Question, terms: Terms, least: float, most: float
+) -> tuple[Projection, int, Question | None] | None:
+    """Return the projection of the best layout and how many at least fit, and the question of the layout itself.
+
+    Where the step is not that of our engine on one site, nothing bounds it.
     """
     if question.workload.outer is not None or question.preset != "default":
-        return True
-    best = fastest(question, watch=lambda _: True, cutoff=limit, host_limit=terms.host_limit)
-    return best.strategy is not None
-
-
-def _point(question: Question, terms: Terms, *, only_met: bool = False) -> Point:
-    cluster, workload = question.cluster, question.workload
-    point = Point(num_devices=cluster.num_devices, global_batch_size=workload.global_batch_size)
-    limit = None if terms.target is None else terms.target.limit(workload)
-    if limit is not None and (least := least_step(question)) > limit:
-        violation = f"a step takes at least {format_seconds(least)}, even at the devices' peak rate"
-        return replace(point, problem=violation, meets_target=False)
-    question = replace(question, objective="step_time")
-    if limit is not None and only_met and not _meets(question, limit, terms):
-        violation = f"no layout takes {format_seconds(limit)} or less"
-        return replace(point, problem=violation, meets_target=False)
-    try:
         result = search(question, top=1, max_host_memory=terms.host_limit)
+        return result.best[0], result.num_feasible, None
+    if (found := _best(question, terms, least, most)) is None:
+        return None
+    return project(found[0]), found[1], found[0]
+
+
+def _point(
+    question: Question,
+    terms: Terms,
+    varied: Varied,
+    given: tuple[int, Known],
+    *,
+    ladder: Sequence[int] | None = None,
+) -> tuple[Point, Question | None]:
+    """Return the point of a value and the question of its best layout, None without one.
+
+    `given` is the value, and what is known of smaller ones. A value outside a `ladder` has no layout unless it meets
+    the target.
+    """
+    value, known = given
+    question = replace(_with_value(question, varied, value), objective="step_time")
+    workload = question.workload
+    point = Point(num_devices=question.cluster.num_devices, global_batch_size=workload.global_batch_size)
+    limit = None if terms.target is None else terms.target.limit(workload)
+    if limit is not None and (floor := least_step(question)) > limit:
+        violation = f"a step takes at least {format_seconds(floor)}, even at the devices' peak rate"
+        return replace(point, problem=violation, meets_target=False), None
+    most = np.inf if limit is None or ladder is None or value in ladder else limit
+    try:
+        found = _searched(question, terms, reached(varied, value, known), most)
     except InfeasibleError as error:
-        return replace(point, problem=str(error), meets_target=None if limit is None else False)
-    best = result.best[0]
+        return replace(point, problem=str(error), meets_target=None if limit is None else False), None
+    if found is None:
+        violation = f"no layout takes {format_seconds(most)} or less"
+        return replace(point, problem=violation, meets_target=False), None
+    best, num_feasible, of_best = found
+    return _with_best(point, question, terms, best, num_feasible), of_best
+
+
+def _with_best(point: Point, question: Question, terms: Terms, best: Projection, num_feasible: int) -> Point:
+    """Return a point with its best layout, what that costs, and whether it meets the target."""
+    cluster, workload = question.cluster, question.workload
     spent = {
         "num_devices": cluster.num_devices,
         "step_time": best.step_time_s,
         "tokens": workload.tokens_per_step,
     }
     price, power = terms.price(cluster), cluster.device.power_w
+    met = None if terms.target is None else best.step_time_s <= terms.target.limit(workload)
     return replace(
         point,
         best=best,
-        num_feasible=result.num_feasible,
-        meets_target=None if limit is None else best.step_time_s <= limit,
+        num_feasible=num_feasible,
+        meets_target=met,
         cost_per_million_tokens=None
         if price is None
         else 1e6 * float(cost_per_token(price_per_device_hour=price, **spent)),

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
-import struct
 import time
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -18,13 +13,12 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from forescale.atomic_write import replacing
-from forescale.errors import InfeasibleError, SpecError, file_exists
-from forescale.files import exists, is_file
+from forescale.errors import InfeasibleError
 from forescale.inputs import with_high_precision_layers
 from forescale.numeric import Array
 from forescale.question import Question
 from forescale.schedule.legality import JOINT
+from forescale.search.checkpoint import Checkpoint
 from forescale.search.host_memory import AtOnce
 from forescale.search.incumbent import SMALLEST, Goal, Incumbent
 from forescale.search.layouts import variants_of
@@ -40,108 +34,10 @@ from forescale.spec.workload import Workload
 from forescale.struct import Struct
 from forescale.time.outer import step_of_sites
 from forescale.units import counted, format_bytes, format_seconds
-from forescale.version import __version__
 from forescale.workers import ALONE, Workers
 
 SCENARIO_NAMES = ("precision", "optimizer_offload", "activation_offload")
 """What changes the question of a search; each combination is a search of its own."""
-SAVED_EVERY_S = 1.0
-UNREADABLE = (
-    OSError,
-    EOFError,
-    ValueError,
-    KeyError,
-    RuntimeError,
-    MemoryError,
-    struct.error,
-    zlib.error,
-    zipfile.BadZipFile,
-)
-"""What reading a damaged file of arrays may raise."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Checkpoint:
-    """The file of one search."""
-
-    path: Path
-    key: str
-    """What is searched: a file of another question is refused."""
-    workers: Workers = ALONE
-    """Of these the first reads and writes the file."""
-    _saved: float = field(default_factory=time.perf_counter)
-
-    @classmethod
-    def from_question(
-        cls, path: Path, question: Question, goal: Goal, workers: Workers = ALONE
-    ) -> Checkpoint:
-        """Return the checkpoint of a question in `path`."""
-        request = [getattr(question, item.name) for item in fields(question)]
-        key = hashlib.sha256(repr((__version__, request, goal)).encode()).hexdigest()
-        return cls(path=path, key=key, workers=workers)
-
-    def restore(self, solver: Solver) -> None:
-        """Bring a search to where the file left it, if there is one.
-
-        Raises
-        ------
-        SpecError
-            If the file is of another question, damaged, or no checkpoint at all.
-        """
-        if (state := self.workers.decide(self._known)) is not None:
-            solver.restore(state)
-
-    def _known(self) -> dict[str, np.ndarray] | None:
-        """Return what the file holds, None where there is none."""
-        if not exists(self.path):
-            return None
-        if not is_file(self.path):  # a device such as /dev/full has no end
-            raise self._damaged("it is not a file")
-        state = self._read()
-        if str(state.pop("key")) != self.key:
-            raise file_exists(
-                f"{self.path}, the checkpoint of another question,", "name another file or remove it"
-            )
-        return state
-
-    def _read(self) -> dict[str, np.ndarray]:
-        """Return the arrays of the file, as they were written."""
-        try:
-            with np.load(io.BytesIO(self.path.read_bytes()), allow_pickle=False) as saved:
-                state = {name: saved[name] for name in saved.files}
-        except UNREADABLE as error:
-            reason = "it is of another kind" if isinstance(error, ValueError) else str(error)
-            raise self._damaged(reason or "it is empty") from error
-        if str(state.pop("checksum", "none")) != _checksum(state):
-            raise self._damaged("its checksum is another")
-        return state
-
-    def _damaged(self, reason: str) -> SpecError:
-        first = reason.strip().splitlines()[0].rstrip(".")
-        msg = f"{self.path} is no whole checkpoint of a search ({first}); name another file or remove it"
-        return SpecError(msg)
-
-    def due(self) -> bool:
-        """Say whether it is time to save."""
-        return time.perf_counter() - self._saved >= SAVED_EVERY_S
-
-    def save(self, solver: Solver) -> None:
-        """Write the file; one that is interrupted leaves the one before."""
-        if not self.workers.leads:
-            return
-        state = {"key": np.array(self.key), **solver.state()}
-        with replacing(self.path) as place, place.open("wb") as file:
-            np.savez(file, checksum=np.array(_checksum(state)), **state)  # type: ignore[arg-type]
-        self._saved = time.perf_counter()
-
-
-def _checksum(state: dict[str, np.ndarray]) -> str:
-    """Return a digest of all arrays, their names, types and shapes."""
-    digest = hashlib.sha256()
-    for name, array in sorted(state.items()):
-        digest.update(f"{name} {array.dtype} {array.shape}".encode())
-        digest.update(array.tobytes())
-    return digest.hexdigest()
 
 
 def scenarios(question: Question) -> tuple[Question, ...]:
@@ -300,15 +196,28 @@ def fastest(
 
     `like` is a ranking by time of the same question, but for what counts as fitting: its first bounds hold here too.
     """
-    goal = Goal(objective="step_time", top=1, memory_limit=question.memory_limit)
-    runs = () if like is None else tuple(sorted(like.runs, key=lambda run: run.nth))
-    ranking = Ranking(goal=goal, watch=watch, cutoff=cutoff, like=runs, host_limit=host_limit)
-    ranking.search(scenarios(question.site))
+    ranking = by_time(question, watch=watch, cutoff=cutoff, like=like, host_limit=host_limit)
     if not (result := ranking.best()):
         return Fastest(done=ranking.done)
     scenario, layout, _ = result[0]
     best = question.over_sites(scenario.with_layout(layout))
     return Fastest(done=ranking.done, step_time=ranking.progress.best, question=best, strategy=best.strategy)
+
+
+def by_time(
+    question: Question,
+    *,
+    watch: Watch,
+    cutoff: float = np.inf,
+    like: Ranking | None = None,
+    host_limit: float = np.inf,
+) -> Ranking:
+    """Return the search for the fastest layout that fits, done; the rest is as for `fastest`."""
+    goal = Goal(objective="step_time", top=1, memory_limit=question.memory_limit)
+    runs = () if like is None else tuple(sorted(like.runs, key=lambda run: run.nth))
+    ranking = Ranking(goal=goal, watch=watch, cutoff=cutoff, like=runs, host_limit=host_limit)
+    ranking.search(scenarios(question.site))
+    return ranking
 
 
 @dataclass(slots=True, kw_only=True)
@@ -489,6 +398,11 @@ class Ranking:
     def num_legal(self) -> int:
         """Legal layouts of all scenarios."""
         return sum(solver.num_legal for solver in self.solvers) + self.beyond
+
+    @property
+    def num_feasible(self) -> int:
+        """Evaluated layouts of all scenarios that fit."""
+        return sum(solver.incumbent.num_feasible for solver in self.solvers)
 
     @property
     def done(self) -> bool:

@@ -242,8 +242,9 @@ def _plans(
     limits: Limits,
     price: float | None,
     watch: Watch,
+    least: tuple[str, ...] = ("days", "cost"),
 ) -> list[Plan]:
-    """Return plans within the limits, among them the front."""
+    """Return plans within the limits, among them the front, or those with the `least` days or cost alone."""
     plans: list[Plan] = []
     for count in counts:
         sized = replace(question, cluster=question.cluster.sized(count))
@@ -251,7 +252,7 @@ def _plans(
             options = list(_options(sized, price)) if sized.site.cluster.num_devices else []
         except SpecError:  # nothing is ever saved, or devices are no whole number of sites
             continue
-        cutoff = max((_cutoff(option, limits, plans) for option in options), default=0.0)
+        cutoff = max((_cutoff(option, limits, plans, least) for option in options), default=0.0)
         if cutoff <= 0.0 or least_step(sized) > cutoff:
             continue
         try:
@@ -307,11 +308,11 @@ def _options(question: Question, price: float | None) -> Iterator[_Option]:
         )
 
 
-def _cutoff(option: _Option, limits: Limits, plans: Sequence[Plan]) -> float:
-    """Return the step [s] beyond which an option breaks the limits, or is later and dearer than some plan."""
+def _cutoff(option: _Option, limits: Limits, plans: Sequence[Plan], least: tuple[str, ...]) -> float:
+    """Return the step [s] beyond which an option breaks the limits, or some plan is better in what is to be `least`."""
     most = min((limits.deadline or np.inf) / option.days, (limits.budget or np.inf) / option.cost)
-    beaten = [max(item.days / option.days, item.cost / option.cost) for item in plans]
-    return min([most, *beaten])
+    beaten = [max(getattr(item, name) / getattr(option, name) for name in least) for item in plans]
+    return float(min([most, *beaten]))
 
 
 def _plan(option: _Option, projection: Projection) -> Plan:
@@ -346,11 +347,12 @@ def _nothing(
     """Return the error where nothing keeps the limits: what the nearest plan takes."""
     unit = "device-hours" if price is None else "in all"
     tried = f"none of the {len(counts)} numbers of devices tried"
-    for left, what in (
-        (replace(limits, budget=None), "budget"),
-        (replace(limits, deadline=None), "deadline"),
-    ):
-        if front := _front(_plans(question, counts, left, price, watch)):
+    for what, least in (("budget", "cost"), ("deadline", "days")):
+        if getattr(limits, what) is None:
+            continue
+        order = sorted(counts, reverse=least == "days")
+        left = replace(limits, **{what: None})
+        if front := _front(_plans(question, order, left, price, watch, (least,))):
             soonest, cheapest = front[0], front[-1]
             if what == "budget":
                 text = f"costs at most {limits.budget:,.0f} {unit}: the cheapest costs {cheapest.cost:,.0f}"

@@ -100,3 +100,10 @@ def test_variables_of_a_sum_have_an_example_that_works():
     with raises(MissingError, "missing") as missing:
         read_arguments(words)
     assert [fact.example for fact in missing.value.facts] == ["--var TP=1", "--var STEPS=1", "--var NGPUS=8"]
+
+
+def test_example_chooses_the_usual_type_and_no_recomputation():
+    text = SCRIPT.replace("bf16) T=--bf16;; fp16) T=--fp16;;", "fp16) T=--fp16;; bf16) T=--bf16;;")
+    text += "AC=$5; if [ $AC = full ]; then R=1; elif [ $AC = none ]; then R=2; fi\n"
+    with raises(MissingError, "missing --args", fix='--args "1 1B 1 bf16 none"'):
+        read(text=text)

@@ -108,3 +108,14 @@ def test_numbers_of_experts_are_as_many_as_layers_that_have_them():
 def test_sequences_over_ranks_are_exchanged_by_heads():
     layout = read("--ds-sequence-parallel-size 4").strategy
     assert (layout.cp, layout.cp_kind, layout.dp) == (4, "ulysses", 2)
+
+
+def test_experts_that_their_ranks_do_not_divide_are_named_by_their_flags():
+    more = "--num-experts 32 64 --moe-expert-parallel-size 64 --topk 1"
+    with raises(ReaderError, "not_a_factor --expert-model-parallel-size"):
+        read(more, devices=64)
+
+
+def test_vision_transformer_is_no_text_model():
+    with raises(ReaderError, "not_expressed pretrain_vision_classify.py"):
+        read_arguments(f"deepspeed pretrain_vision_classify.py {FLAGS} --vocab-size 0 --micro-batch-size 1")

@@ -3,7 +3,7 @@ from tests.errors import raises
 
 from forescale.errors import ReaderError, UnknownKeyError
 from forescale.frameworks.megatron.arguments import known_flags, parse_arguments
-from forescale.frameworks.megatron.forks import fork_of, forks, idle_program, misspelt
+from forescale.frameworks.megatron.forks import fork_of, forks, idle_program, misspelt, translate
 from forescale.frameworks.megatron.reader import read_arguments
 from forescale.frameworks.reading import Options
 
@@ -30,7 +30,7 @@ def test_rows_name_settings_and_rules_that_exist():
         "no_pipeline_parallel",
         "allow_padding_num_layers",
     }
-    own |= {"lora_target_modules", "freeze_LM", "freeze_ViT", "tokenizer_name_or_path"}
+    own |= {"lora_target_modules", "qlora", "freeze_LM", "freeze_ViT", "tokenizer_name_or_path"}
     own |= {"decoder_pipeline_manual_split_list", "moe_use_legacy_grouped_gemm", "use_custom_fsdp"}
     for fork in forks():
         assert not fork.none & fork.flags.keys()
@@ -192,3 +192,23 @@ def test_recomputed_layers_of_a_rank_go_round_its_chunks():
 def test_flags_of_an_optimizer_are_not_taken_for_misspelt():
     with raises(ReaderError, "not_one_of the optimizer | dion"):
         read("--optimizer dion --dion-beta1 0.9 --dion-beta2 0.95")
+
+
+def test_sizes_of_an_indexer_that_a_command_leaves_out_are_those_of_mindspeed():
+    values = {"dsa_indexer_topk": 1024}
+    translate(None, [("--enable-dsa-indexer", True)], values, "run.sh")
+    assert (values["dsa_indexer_topk"], values["dsa_indexer_n_heads"], values["dsa_indexer_head_dim"]) == (
+        1024,
+        64,
+        128,
+    )
+    assert values["experimental_attention_variant"] == "dsa"
+
+
+def test_adapters_on_quantised_weights():
+    flags = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32 "
+    flags += "--micro-batch-size 1 --global-batch-size 8 --vocab-size 100 --bf16 --lora-r 8"
+    options = Options(num_devices=8, strict=False)
+    assert read_arguments(flags, options=options).workload_fields["precision"]["frozen"] is None
+    quantised = read_arguments(f"{flags} --qlora", options=options)
+    assert quantised.workload_fields["precision"]["frozen"] == "nf4"

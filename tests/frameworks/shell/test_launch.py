@@ -92,3 +92,19 @@ def test_a_launcher_that_asks_for_more_than_the_scheduler_gives():
     devices = devices_of(launch_of(words.split()))
     assert devices.conflict == ("--nnodes 4", "--nodes 2")
     assert devices_of(launch_of(words.replace("4", "1").split())).conflict is None
+
+
+@pytest.mark.parametrize(
+    ("words", "count"),
+    [
+        ("jsrun --nrs 48 --tasks_per_rs 1 --gpu_per_rs 1 --rs_per_host 6", 48),
+        ("jsrun -n 8 -a 6 -g 6 -c 42", 48),
+        ("jsrun -n 8 -a 1 -g 6", 48),
+        ("aprun -n 16 -N 4", 16),
+        ("lrun -N 4 -T 4", 16),
+        ("flux run -N 2 -n 16", 16),
+        ("ibrun -n 8", 8),
+    ],
+)
+def test_launchers_of_other_machines(words, count):
+    assert devices_of(launch_of(words.split())).count == count

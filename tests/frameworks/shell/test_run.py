@@ -46,6 +46,19 @@ SAID = [
     ("A=3; (( A == 3 )) && say yes; ((A==2)) && say no", ["yes"]),
     ("(say a; (say b))", ["a", "b"]),
     ("A=(x y z); say ${#A[@]} ${A[1]}", ["3", "y"]),
+    ("A=--x=a=b; say ${A#*=} ${A##*=} ${A%=*} ${A%%=*} ${A#no}", ["a=b", "b", "--x=a", "--x", "--x=a=b"]),
+    ("A=8B; B=BF16; say ${A%B} ${B,,} ${A/8/70} ${B:2} ${B:0:2} ${A//[0-9]/x} ${B^}", ["8", "bf16", "70B", "16", "BF", "xB", "BF16"]),
+    ("A=2; (A=3); f() { local A=4 B=5; A=6; }; f; say $A ${B-no}", ["2", "no"]),
+    ("A=2; ((A++)); let A+=1; ((A *= 2)); let B=A-1; (( C = A > 7 ? 1 : 2 )); say $A $B $C", ["8", "7", "1"]),
+    ("f() { say $(( $1 * 4 )) $(( $(echo $2) + 1 )); }; f 3 5; printf -v D %d 9; say $D", ["12", "6", "9"]),
+    ("A=0; while [ $A -lt 3 ]; do A=$((A+1)); done; until [ $A -ge 5 ]; do A=$((A+1)); done; say $A", ["5"]),
+    ("for x in 1 2 3 4; do [ $x = 2 ] && continue; [ $x = 4 ] && break; say $x; done", ["1", "3"]),
+    ("A=3; N=A; say ${!N} ${A:-5} ${#A}", ["3", "3", "1"]),
+    ("A=(a.x b.x); say ${A[@]%.x}; B=x-y; C=-; say ${B%$C*} ${B/x/}", ["a", "b", "x", "-y"]),
+    ("A=2; if [ $A -gt 1 ]; then say a; exit 1; fi; say b", ["a"]),
+    ("f() { [ $1 = 1 ] && return 1; say no; }; f 1 || say yes; (exit 3); say $(exit 4) end; f 2", ["yes", "end", "no"]),
+    ("case a in a) say a; exit;; esac; say b", ["a"]),
+    ("[ a = b ] || { say a; exit 2; }; say b", ["a"]),
     ("A=1; B=2; C=3; unset A; unset -v B; say ${A:-none} ${B:-none} $C", ["none", "none", "3"]),
 ]  # fmt: skip
 
@@ -315,3 +328,63 @@ def test_lines_and_columns(command, said):
 def test_what_is_not_followed_is_one_word(command):
     script = follow(f"X=$({command})\nsay $X", {}, "run.sh", {"c.yaml": "name: a\n"}.get)
     assert script.commands[-1] == ["say", "${X}"]
+
+
+DOUBTED = (
+    "if [ ! -f data.bin ]; then exit 1; fi; say on",
+    "[ -z $NOT_SET ] && exit 1; say on",
+    "IMAGE=; if [ -z \"$IMAGE\" ] || [ $IMAGE == '' ]; then exit 1; fi; [ -z $IMAGE ] && exit 1; say on",
+    "if [ $# -lt 2 ]; then exit 1; fi; say on",
+    "if [[ $HOSTNAME == a* ]]; then say on; else exit 1; fi; say on",
+    "case $MODE in a) say on;; *) exit 1;; esac; say on",
+    "python check.py || exit 1; say on",
+    "if ! command -v uv; then exit 1; fi; say on",
+    "while read -r line; do exit 1; done < list; say on",
+    "f() { say on; return; }; [ -d out ] || f; say on",
+)
+
+
+@pytest.mark.parametrize("text", DOUBTED)
+def test_exit_under_a_condition_that_is_not_known_is_not_followed(text):
+    assert words(text)[-1:] == ["on"]
+    assert not follow(text, {}, "run.sh").stopped
+
+
+COUNTED = (
+    "A=0; while read -r line; do A=$((A+1)); done < hosts; say $A",
+    "A=0; while (( A < 3 )); do A=$((A+1)); done; say $A",
+    "A=1; for ((i=0; i<3; i++)); do A=$((A*2)); done; say $A",
+    "A=8; while [ $FREE -lt 3 ]; do A=$((A/2)); done; say $A",
+    "A=; while read -r line; do A+=x; done < hosts; say $A",
+    "A=1; (( A += NOT_SET )); say $A",
+)
+
+
+@pytest.mark.parametrize("text", COUNTED)
+def test_what_each_round_of_an_unknown_loop_changes_is_not_known(text):
+    assert words(text) == ["${A}"]
+
+
+def test_arguments_in_a_sum_are_not_their_numbers():
+    assert words("say $(( $1 * 8 ))") == ["$(( $1 * 8 ))"]
+    assert words("N=4; say $(( $N * 8 ))") == ["32"]
+
+
+def test_wrapper_that_decides_how_to_start_its_arguments_is_passed_over():
+    wrapper = "APP=$@\ncase $LOCAL_RANK in 0) numactl $APP;; esac\n"
+    script = follow("bash bind.sh 0 python pretrain_gpt.py --bf16", {}, "run.sh", {"bind.sh": wrapper}.get)
+    assert script.commands[-1][-3:] == ["python", "pretrain_gpt.py", "--bf16"]
+    direct = follow("bash bind.sh python pretrain_gpt.py", {}, "run.sh", {"bind.sh": 'exec "$@"\n'}.get)
+    assert [command[-2:] for command in direct.commands] == [["python", "pretrain_gpt.py"]]
+
+
+def test_script_that_ends_itself_names_its_exit():
+    text = (
+        'TP=2; if [ $TP -gt 1 ]; then echo "TP needs EP"; exit 3; fi; python pretrain_gpt.py --num-layers 2'
+    )
+    script = follow(text, {}, "run.sh")
+    assert script.stopped == "exit 3 after: TP needs EP"
+    assert script.commands == []
+    with raises(ReaderError, "wrong_format a script that trains"):
+        script.refuse_stopped("run.sh")
+    assert follow(text, {"TP": "1"}, "run.sh").stopped == ""

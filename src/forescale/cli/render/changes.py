@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from forescale.diagnose.changes import KernelChange, ProfileComparison
@@ -9,12 +10,15 @@ from forescale.report.document import Cell, Column, Content, TextLine, View, lin
 from forescale.search.compare import Difference
 from forescale.units import format_seconds
 
+LONGEST = 56
+"""Letters of a kernel's name that are shown."""
+QUALIFIED = re.compile(r"^void |\b(?:at::native|cutlass|at|std)::")
 MOST = 15
 """Kernels that are shown; the rest are summed."""
 ALIKE = 0.005
 """Share of a difference that is not shown."""
 KERNELS: tuple[Column[KernelChange], ...] = (
-    Column("<kernel", lambda row: row.name),
+    Column("<kernel", lambda row: short_name(row.name)),
     Column("|part", lambda row: row.part),
     Column("calls A", lambda row: f"{row.calls_a:g}"),
     Column("calls B", lambda row: f"{row.calls_b:g}"),
@@ -46,15 +50,24 @@ def _outcome(result: ProfileComparison) -> TextLine:
 
 
 def _contents(result: ProfileComparison) -> Iterator[Content]:
-    parts = (*result.figures, *result.parts, *_renamed(result.exposed))
+    seconds, counts = (
+        [item for item in result.figures if item.name.endswith("_s") is one] for one in (True, False)
+    )
+    parts = (*seconds, *result.parts, *_renamed(result.exposed))
     yield table("|seconds per step", "A", "B", "B − A", rows=_rows(parts))
     yield listed(KERNELS, result.kernels[:MOST])
     if rest := result.kernels[MOST:]:
         yield line(
             f"{len(rest)} more kernels: {sum(row.difference_s for row in rest):+.4g} s (all with --json)"
         )
-    if rows := [row for row in _rows(result.shapes) if row[1] != row[2]]:
-        yield table("|shapes per step", "A", "B", "B − A", rows=rows)
+    if rows := [row for row in _rows([*counts, *result.shapes]) if row[1] != row[2]]:
+        yield table("|counts and shapes per step", "A", "B", "B − A", rows=rows)
+
+
+def short_name(name: str) -> str:
+    """Return the name of a kernel without the usual namespaces, and not longer than a table takes."""
+    short = QUALIFIED.sub("", name)
+    return short if len(short) <= LONGEST else f"{short[: LONGEST - 1]}…"
 
 
 def _renamed(exposed: Sequence[Difference]) -> Iterator[Difference]:

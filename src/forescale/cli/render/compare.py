@@ -100,10 +100,12 @@ def machines_view(result: Machines) -> View:
     best = result.fastest
     if best is not None:
         contents.append(line(("fastest", "bold"), f": {_place(best)}, {best.tokens_per_s:,.0f} tokens/s"))
-    priced = {item.cost_per_million_tokens: item for item in result.machines if item.cost_per_million_tokens}
+    priced = {item.cost_per_million_tokens: item for item in result.fitting if item.cost_per_million_tokens}
     if priced:
         cost, cheapest = min(priced.items())
-        text = f": {_place(cheapest)}, {cost:.3g} per million tokens (list prices)"
+        text = (
+            f": {_place(cheapest)}, {cost:.3g} per million tokens{'' if result.priced else ' (list prices)'}"
+        )
         contents.append(line(("cheapest", "bold"), text))
     contents += [line(f"{_place(item)}: {item.problem}") for item in result.machines if item.problem]
     return View(title=_title(result), lead=_lead(result), contents=tuple(contents))
@@ -129,7 +131,16 @@ def _columns(result: Machines) -> list[str]:
         columns += ["|cluster", "devices"]
     if not _varies(result) or any(item.chosen != "given" for item in result.machines):
         columns.append("<layout")
-    return [*columns, "step", "tok/s", "MFU", "GiB", "|fit", "per M tokens"]
+    has_run = any(item.days is not None for item in result.machines)
+    return [
+        *columns,
+        "step",
+        "tok/s",
+        "MFU",
+        "GiB",
+        "|fit",
+        *(("days", "cost") if has_run else ("per M tokens",)),
+    ]
 
 
 def _varies(result: Machines) -> bool:
@@ -157,5 +168,7 @@ def _machines(result: Machines) -> Iterator[Sequence[Cell]]:
                 "GiB": f"{one.memory.peak_bytes / GIB:.1f}",
                 "fit": words.verdict(one.memory.verdict),
                 "per M tokens": "" if cost is None else f"{cost:.3g}",
+                "days": "" if item.days is None else f"{item.days:,.1f}",
+                "cost": "" if item.cost is None else f"{item.cost:,.0f}",
             }
         yield tuple(cells.get(name, "") for name in columns)

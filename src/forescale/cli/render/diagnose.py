@@ -51,9 +51,10 @@ def _contents(result: Diagnosis) -> Iterator[Content]:
                 "only the time of a step was measured; a profiler trace tells causes apart: --measured trace.json"
             )
     elif result.verdict != "as expected":
-        yield line(
-            "no known cause explains the difference; a profiler trace of a step tells more: --measured trace.json"
-        )
+        more = "" if result.traces else "; a profiler trace of a step tells more: --measured trace.json"
+        yield line(f"no known cause explains the difference{more}")
+    for item in result.inside_scatter:
+        yield line(f"no cause: {item.text} ({item.seconds:+.4g} s); recorded steps and ranks scatter as much")
     for convention in result.conventions:
         note = "" if convention.usual else ", not the usual count (causal attention, dense peak)"
         yield line(f"the printed rate agrees with: {convention.text}{note}")

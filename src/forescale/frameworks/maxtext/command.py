@@ -59,7 +59,8 @@ def parse_command(text: str, variables: Mapping[str, str], path: Path) -> Comman
     ReaderError
         If there is none, or a key that figures follow from holds a variable that nothing sets.
     """
-    commands = follow(text, variables, str(path), near(path)).commands
+    script = follow(text, variables, str(path), near(path))
+    commands = script.commands
     runs = [(command, dict[str, str]()) for command in commands if _trains(command)]
     runs += _workloads(commands, path)
     if named := next(
@@ -73,6 +74,7 @@ def parse_command(text: str, variables: Mapping[str, str], path: Path) -> Comman
             path, not_expressed(f"the configuration {model} of MaxText's benchmark_runner", "", fix)
         )
     if not runs:
+        script.refuse_stopped(path)
         raise ReaderError(
             path,
             wrong_format(

@@ -205,6 +205,8 @@ def _chosen(
     ]
     flagged = (words for words in script.variables.values() if any(map(_HAS_FLAG.search, words)))
     flags = [word for words in flagged for value in words if value.strip() for word in _parted(value)]
+    if not any(map(_known, runs)):
+        script.refuse_stopped(where)
     run = max((*runs, _run_of([])), key=lambda run: (not _idle(run), _known(run)) if _known(run) else ())
     others = sum(_known(item) > 1 and item.pairs != run.pairs for item in runs)
     run = run if _known(run) > 1 or not _known(_run_of(flags)) else _run_of(flags)

@@ -26,6 +26,8 @@ _REPLICAS: Final = re.compile(r"^DP$|^DP_|_DP$|DATA_?PARALLEL", re.IGNORECASE)
 """Names of variables that are the data parallel degree."""
 _IDLE: Final = re.compile(r"convert|eval|test|infer|generat|process", re.IGNORECASE)
 """Choices of a script that start no training."""
+PLAIN: Final[tuple[str, ...]] = ("bf16", "none")
+"""Choices of an example: the usual type, and no recomputation, which contradicts no other option."""
 CHOICES: Final = 6
 """Values of a variable that an error names."""
 
@@ -142,6 +144,7 @@ def _positions(
         parts = [*use.names[:1], *([settings.spell(key)] if key else []), *_listed(choices)]
         texts.append(" = ".join(filter(None, (f"${name}", ", ".join(parts)))))
         trains = ["true"] if "true" in choices else [word for word in choices if not _IDLE.search(word)]
+        trains = [word for word in PLAIN if word in trains][:1] or trains
         usual = trains[0] if trains else "train" if choices else deciding.get(key or "", "1")
         examples.append(usual)
     example = f'--args "{" ".join(examples)}"'

@@ -61,7 +61,11 @@ def _lay_experts(settings: Settings) -> None:
         settings.set("num_experts", None)
         settings.set("expert_model_parallel_size", None)
         return
-    settings.set("num_experts", min(count for count in counts if count > 1))
+    ep, several = settings.degree("expert_model_parallel_size"), [count for count in counts if count > 1]
+    if any(count % ep for count in several):
+        names = settings.spell("expert_model_parallel_size"), settings.spell("num_experts")
+        settings.refuse(wording.not_a_factor(names[0], ep, sorted(set(several)), names[1]))
+    settings.set("num_experts", min(several))
     usual = {
         "moe_router_topk": 1,
         "moe_expert_capacity_factor": None if settings.written("moe_expert_capacity_factor") else 1.0,

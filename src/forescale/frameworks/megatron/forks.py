@@ -258,6 +258,13 @@ def _layers_of_rank(values: Mapping[str, Any], text: str) -> dict[str, Any]:  # 
     return {"recompute_num_layers": whole or None, **({"$memory": lost} if left else {})}
 
 
+def _sparse_indexer(values: Mapping[str, Any], text: str) -> dict[str, Any]:  # noqa: ARG001  (as all rules)
+    """Return sparse attention with the sizes that MindSpeed-LLM takes where none is given (dsa_indexer_feature.py)."""
+    usual = {"dsa_indexer_n_heads": 64, "dsa_indexer_head_dim": 128, "dsa_indexer_topk": 2048}
+    made = {key: size for key, size in usual.items() if values.get(key) is None}
+    return {"experimental_attention_variant": "dsa", **made}
+
+
 RULES: Mapping[str, Callable[[Mapping[str, Any], str], dict[str, Any]]] = {
     "shared experts": _shared_experts,
     "dense first": _dense_first,
@@ -266,5 +273,6 @@ RULES: Mapping[str, Callable[[Mapping[str, Any], str], dict[str, Any]]] = {
     "expert interval": _expert_interval,
     "residual experts": _residual_experts,
     "layers of a rank": _layers_of_rank,
+    "sparse indexer": _sparse_indexer,
 }
 """Rules by name: settings that follow from a value and from other settings."""

@@ -52,6 +52,8 @@ OVER = {
 """Words of a plan that stand for a setting of their own."""
 SIZES = (*OVER.values(), "num_layers", "hidden_size", "num_attention_heads")
 """Keys that a projection needs or goes by."""
+SHAPES = ("num_layers", "hidden_size", "num_attention_heads", "num_experts", "hybrid_layer_pattern")
+"""Keys of the shape of a model."""
 _SECTIONS = ("language_model", "model_parallel")
 """Tables of --yaml-cfg; its other keys stand beside them."""
 _NESTED = re.compile(rf"^(?:{'|'.join(_SECTIONS)}):", re.MULTILINE)
@@ -201,8 +203,7 @@ def read_settings(
     _refuse_incomplete(settings, options, known=model is not None, based=based)
     try:
         with errors_of(settings.where):
-            whole = describes_model(settings) and (based or not lacking_sizes(settings))
-            other = None if whole else options.model
+            other = _given_model(settings, options, based=based)
             if other is not None and not settings.count("num_experts"):
                 experts = max(getattr(kind.ffn, "num_experts", 0) for kind in other.layer_kinds)
                 settings.set("num_experts", experts or None)
@@ -236,6 +237,17 @@ def read_settings(
         num_devices=num_devices,
         **settings.accounted(unknown),
     )
+
+
+def _given_model(settings: Settings, options: Options, *, based: bool) -> Model | None:
+    """Return --model where settings describe none, or not all of one; what they say of it gives way."""
+    lacking = lacking_sizes(settings)
+    if options.model is None or (describes_model(settings) and not lacking):
+        return None
+    if based and (sizes := [key for key in SHAPES if settings.get(key)]):
+        named = ", ".join(map(settings.spell, sizes))
+        settings.warnings.append(f"{named} of the file give way to --model, as it lacks {lacking[0]}")
+    return options.model
 
 
 OLD: Final = (DEEPSPEED, "megatron-lm-2022")

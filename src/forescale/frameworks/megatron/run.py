@@ -303,6 +303,7 @@ def read_precision(settings: Settings) -> Precision:
         gradients=_gradients(settings, base),
         master=_master(settings, base),
         activations=base,
+        frozen="nf4" if settings.flag("qlora") and settings.count("lora_r", 0) else None,
         **_layers_in_bf16(settings, compute),
         **_moments(settings),
     )

@@ -45,7 +45,7 @@ _ASKED = re.compile(r"(?:seq_len\w*|num_nodes|devices|micro_batch_size)$")
 """Keys whose facts are asked for where a file does not hold them."""
 _MATTERS = re.compile(
     r"parallel|offload|checkpointing|recompute|shard|precision|dtype|quant|lora|fp8|fp16|bf16|batch|seq_?len"
-    r"|hidden|layers|_dim$|heads|experts|zero|compile|optimizer$"
+    r"|hidden|layers|_dim$|heads|experts|zero|compile|optimizer$|dualpipe|fsdp|swap|window|virtual|qlora"
 )
 """Words in the names of keys that may change memory or time."""
 _OFF: Final[tuple[object, ...]] = (None, False, "", "none", "None", "null", "no", "off", 0, [], {})

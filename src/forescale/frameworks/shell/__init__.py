@@ -2,6 +2,7 @@
 
 from forescale.frameworks.shell.expressions import is_unset
 from forescale.frameworks.shell.launch import HEADERS, Devices, Launch, devices_of, launch_of
-from forescale.frameworks.shell.run import Script, Use, follow
+from forescale.frameworks.shell.run import follow
+from forescale.frameworks.shell.script import Script, Use
 
 __all__ = ["HEADERS", "Devices", "Launch", "Script", "Use", "devices_of", "follow", "is_unset", "launch_of"]

@@ -107,5 +107,58 @@ def holds(names: Sequence[str]) -> bool:
     return False
 
 
+_CUTS: Final = re.compile(
+    r"(##?|%%?)(.*)|(//?[#%]?)((?:\\.|[^/])+)(?:/(.*))?|(,,?|\^\^?)|:\s*(-?\d+)(?::(\d+))?", re.DOTALL
+)
+"""What stands behind the name of a variable that changes its value: ${x#…}, ${x%…}, ${x/…/…}, ${x,,}, ${x:2:3}."""
+_LONGEST: Final = 4096
+"""Characters of a value that is changed."""
+
+
+def changed(value: str, form: str) -> str | None:
+    """Return a value of a variable as ${NAMEform} changes it; None of forms that are not followed."""
+    match = _CUTS.fullmatch(form)
+    if match is None or len(value) > _LONGEST:
+        return None
+    cut, ends, every, old, new, case, start, count = match.groups()
+    size = len(value)
+    if cut:
+        places = range(size + 1) if cut in ("#", "%%") else range(size, -1, -1)
+        parts = ((value[:at], value[at:]) for at in places)
+        kept = (right if cut[0] == "#" else left for left, right in parts if _fits(cut, left, right, ends))
+        return next(kept, value)
+    if every:
+        pattern = fnmatch.translate(old.replace("\\/", "/")).removesuffix(r"\Z").removesuffix(r"\z")
+        anchored = {"#": rf"\A{pattern}", "%": rf"{pattern}\Z"}.get(every[-1], pattern)
+        return re.sub(anchored, lambda _: new or "", value, count=0 if every.startswith("//") else 1)
+    if case:
+        change = str.lower if case[0] == "," else str.upper
+        return change(value) if len(case) > 1 else change(value[:1]) + value[1:]
+    at = int(start) if int(start) >= 0 else max(0, size + int(start))
+    return value[at : at + int(count) if count else size]
+
+
+def _fits(cut: str, left: str, right: str, pattern: str) -> bool:
+    return fnmatch.fnmatchcase(left if cut[0] == "#" else right, pattern)
+
+
+def is_certain(names: Sequence[str]) -> bool:
+    """Whether the result of a test is known: no file, command, open variable or empty word decides it."""
+    for joint in ("||", "-o", "&&", "-a"):
+        if joint in names:
+            at = names.index(joint)
+            return is_certain(names[:at]) and is_certain(names[at + 1 :])
+    if any(not word or "$" in word or "`" in word for word in names):
+        return False
+    match names:
+        case ["!", *rest]:
+            return is_certain(rest)
+        case [("-z" | "-n"), _] | [_]:
+            return names[-1] not in ("-z", "-n")
+        case [_, compare, _]:
+            return compare in ("=", "==", "!=", *_COMPARE)
+    return False
+
+
 def _integer(text: str) -> float:
     return float(text) if re.fullmatch(r"-?\d{1,18}", text) else 0.0

@@ -19,6 +19,8 @@ TORCH: Final = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
 PER_NODE, NODES, TASKS, TASKS_PER_NODE = "--nproc-per-node", "--nnodes", "--ntasks", "--ntasks-per-node"
 GPUS, GPUS_PER_NODE, GPUS_PER_TASK, GRES = "--gpus", "--gpus-per-node", "--gpus-per-task", "--gres"
 HOSTFILE: Final = "--hostfile"
+SETS: Final = "--nrs"
+"""Resource sets of jsrun, each with tasks and devices."""
 RESOURCES: Final = "-l"
 """PBS' option, which may be given several times."""
 SHORT: Final[Mapping[str, Mapping[str, str]]] = {
@@ -32,6 +34,9 @@ SHORT: Final[Mapping[str, Mapping[str, str]]] = {
     "accelerate": {"--num-processes": "--np", "--num-machines": NODES},
     "torch": {},
     "mindspore": {"--worker-num": "--np"},
+    "lsf": {"-n": SETS, "--nrs": SETS, "-a": "--tasks-per-rs", "-g": "--gpu-per-rs", "-p": "--np"},
+    "alps": {"-n": TASKS, "-N": TASKS_PER_NODE, "--pes": TASKS, "--pes-per-node": TASKS_PER_NODE},
+    "flux": {"-N": "--nodes", "-n": TASKS, "-T": TASKS_PER_NODE, "-g": GPUS_PER_TASK},
 }
 """Options by the name that they have here, of each kind of launcher."""
 
@@ -84,7 +89,8 @@ def launch_of(names: Sequence[str]) -> Launch:
             options[name] += f",{word}"
         elif name and not options[name]:
             options[name] = word
-    return Launch({**_of_pbs(options, spelling), **_of_tasks(options), **options}, frozenset(kinds), spelling)
+    derived = {**_of_pbs(options, spelling), **_of_tasks(options), **_of_sets(options, spelling)}
+    return Launch({**derived, **options}, frozenset(kinds), spelling)
 
 
 def _of_tasks(options: Mapping[str, str]) -> dict[str, str]:
@@ -93,11 +99,29 @@ def _of_tasks(options: Mapping[str, str]) -> dict[str, str]:
     return {GPUS_PER_NODE: str(tasks * gpus)} if tasks and gpus else {}
 
 
+def _of_sets(options: Mapping[str, str], spelling: dict[str, str]) -> dict[str, str]:
+    """Return the processes of jsrun's resource sets, one for each device or task of a set."""
+    sets, *each = (whole_of(options.get(name, "")) for name in (SETS, "--tasks-per-rs", "--gpu-per-rs"))
+    if not sets or options.get("--np"):
+        return {}
+    spelling["--np"] = f"{spelling[SETS]} {sets} x tasks or devices of a set ="
+    return {"--np": str(sets * max(count or 1 for count in each))}
+
+
 def _kind(word: str) -> str | None:
     """Return the kind of launcher that a word starts; None where it starts none."""
     bare = word.rsplit("/", 1)[-1]
     table = {**dict.fromkeys(SLURM, "slurm"), **dict.fromkeys(MPI, "mpi"), **dict.fromkeys(TORCH, "torch")}
-    others = {"deepspeed": "deepspeed", "accelerate": "accelerate", "msrun": "mindspore"}
+    others = {
+        **dict.fromkeys(("deepspeed", "colossalai"), "deepspeed"),
+        "accelerate": "accelerate",
+        "msrun": "mindspore",
+        "jsrun": "lsf",
+        "aprun": "alps",
+        **dict.fromkeys(("flux", "lrun"), "flux"),
+        "ibrun": "alps",
+        "yhrun": "slurm",
+    }
     return {**table, **others}.get(bare)
 
 

@@ -34,7 +34,7 @@ def printed(names: Sequence[str], piped: str, text_of: Callable[[str], str | Non
     """
     parts = names[1:]
     match names[0]:
-        case "echo" | "printf":
+        case "echo" | "printf" if parts[:1] != ["-v"]:
             return " ".join(parts[1:] if parts[:1] and parts[0] in _FLAGS else parts)
         case "pwd" | "dirname" | "cd":
             return "" if names[0] == "cd" else "."

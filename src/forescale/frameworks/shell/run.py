@@ -9,23 +9,31 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from forescale.errors import ReaderError, SpecError, too_deep, too_large
 from forescale.frameworks.budget import Budget
-from forescale.frameworks.shell.expressions import holds, integer_of, is_unset
+from forescale.frameworks.shell.expand import DEEPEST, LONGEST, Expansions
+from forescale.frameworks.shell.expressions import holds, is_certain, is_unset
 from forescale.frameworks.shell.launch import MPI, SLURM, header_words, slurm_variables
 from forescale.frameworks.shell.output import finds, printed
-from forescale.frameworks.shell.syntax import ASSIGNS, Commands, Token, parsed, past
+from forescale.frameworks.shell.script import Script, Stop, Use, refuse_cut
+from forescale.frameworks.shell.syntax import (
+    ASSIGNS,
+    TESTED,
+    Commands,
+    Token,
+    escaped,
+    grown,
+    has_program,
+    parsed,
+)
 
-LONGEST: Final = 2**20
-"""Characters of a script, and of one word of it with its variables put in."""
 _MOST: Final = 20_000
 """Commands that are followed, those inside substitutions included."""
 _TEXT: Final = 2**23
 """Characters and words that are expanded, compared or copied in all."""
-_DEEPEST: Final = 24
 _TESTED: Final = 1_000
 """Words of one test."""
 
@@ -33,34 +41,12 @@ _DECLARES = ("export", "declare", "local", "readonly", "typeset")
 _SHELLS = ("bash", "sh", "zsh")
 _STARTERS: Final = (".", "source", *SLURM, *MPI, *_SHELLS)
 """Commands that start a script among their words."""
+_HIDES = ("local", "declare", "typeset")
+"""Commands that hide a variable in a function."""
+_ROUNDS: Final = 1_000
+"""Rounds of a loop."""
 _DOUBTED = ("false", "command", "which", "grep")
 """Commands that may well fail where the script is read."""
-
-
-@dataclass(slots=True)
-class Use:
-    """What a script does with a variable that nothing sets."""
-
-    names: list[str] = field(default_factory=list)
-    """Variables that take its value."""
-    choices: list[str] = field(default_factory=list)
-    """Values that it is compared with."""
-
-
-@dataclass(slots=True)
-class Script:
-    """What a script does, as far as it can be known."""
-
-    commands: list[list[str]] = field(default_factory=list)
-    """Words of each command in the order in which they run."""
-    variables: dict[str, list[str]] = field(default_factory=dict)
-    """Words of each variable that it sets, in the order in which they were first set."""
-    files: dict[str, str] = field(default_factory=dict)
-    """Text of each file that it writes."""
-    unset: dict[str, Use] = field(default_factory=dict)
-    """Variables that nothing sets, `1` for `$1`."""
-    missing: list[str] = field(default_factory=list)
-    """Names of the scripts that it starts and that are not there."""
 
 
 def _names(name: str, text: str) -> bool:
@@ -103,7 +89,8 @@ def follow(
     walk = _Walk(variables, read_neighbour)
     try:
         walk.pass_on(arguments)
-        walk.read(text)
+        walk.has_arguments = arguments is not None
+        walk.until_stop("exit", lambda: walk.read(text))
         walk.read_written()
     except SpecError as error:
         raise ReaderError(where, error) from error
@@ -112,7 +99,7 @@ def follow(
     known = {
         name: item for name, item in walk.known.items() if name not in (*variables, *_OWN, *walk.scheduled)
     }
-    return Script(walk.commands, known, walk.files, walk.unset, walk.missing)
+    return Script(walk.commands, known, walk.files, walk.unset, walk.missing, walk.stopped)
 
 
 _OWN: Mapping[str, str] = {"0": "./script", "BASH_SOURCE": "./script", "PWD": "."}
@@ -123,26 +110,30 @@ _SCRIPTS: Final = (".sh", ".slurm", ".sbatch", ".bash")
 """Endings of the names of scripts."""
 
 
-class _Walk:
+class _Walk(Expansions):
     """Runs commands over the variables that are known; `run` says whether the last succeeded."""
 
     def __init__(self, variables: Mapping[str, str], read_neighbour: Callable[[str], str | None]) -> None:
-        self.given, self.read_neighbour = variables, read_neighbour
-        self.known: dict[str, list[str]] = {name: [value] for name, value in _OWN.items()}
+        super().__init__(variables, Budget(_TEXT, "characters"))
+        self.read_neighbour = read_neighbour
+        self.known |= {name: [value] for name, value in _OWN.items()}
         self.started: list[str] = []
         self.scheduled: dict[str, str] = {}
         """Variables that the scheduler sets."""
         self.commands: list[list[str]] = []
         self.functions: dict[str, Commands] = {}
-        self.output: list[str] = []
+        self.locals: list[dict[str, list[str] | None]] = []
+        """Variables that each function hides, with what they are outside."""
         self.piped = ""
-        self.arguments: list[str] = []
         self.files: dict[str, str] = {}
         self.read_files: set[str] = set()
         self.unset: dict[str, Use] = {}
         self.missing: list[str] = []
-        self.depth = 0
-        self.commands_left, self.text_left = Budget(_MOST, "commands"), Budget(_TEXT, "characters")
+        self.doubts = 0
+        self.sure = True
+        """Whether the last status is known."""
+        self.stopped = ""
+        self.commands_left = Budget(_MOST, "commands")
 
     def inner(self) -> _Walk:
         """Return the walk of a substitution: it has its own variables and output, and spends the same budgets."""
@@ -151,7 +142,32 @@ class _Walk:
         walk.known, walk.functions, walk.depth = dict(self.known), self.functions, self.depth + 1
         walk.commands_left, walk.text_left = self.commands_left, self.text_left
         walk.arguments, walk.files, walk.unset = self.arguments, self.files, self.unset
+        walk.has_arguments = self.has_arguments
         return walk
+
+    def until_stop(self, kind: str, runs: Callable[[], bool], *, doubted: bool = False) -> bool:
+        """Run what an `exit` (or a `return`) ends; under a condition that is `doubted` none is followed."""
+        outside = self.doubts, self.depth, self.started
+        self.doubts += doubted
+        try:
+            return runs()
+        except Stop as stop:
+            if kind not in (stop.args[0], "exit"):
+                raise
+            return bool(stop.args[1] == 0)
+        finally:
+            self.doubts, self.depth, self.started = outside
+
+    def _stop(self, names: Sequence[str]) -> bool:
+        """End a script or a function, unless a condition that is not known decides it."""
+        if self.doubts:
+            return True
+        status = names[1] if names[1:] else "0"
+        failed = status.isdigit() and int(status) != 0
+        if names[0] == "exit" and failed and not self.stopped:
+            printed = next((text for text in reversed(self.output) if text.strip()), "")
+            self.stopped = " ".join(("exit", status, *(["after:", printed.strip()[:120]] if printed else [])))
+        raise Stop(names[0], int(failed))
 
     def pass_on(self, arguments: Sequence[str] | None) -> None:
         """Set `$1`, `$2` and so on; None leaves them unset."""
@@ -173,7 +189,7 @@ class _Walk:
 
     def read(self, text: str, started: Sequence[str] = ()) -> bool:
         """Run a script that the words `started` started."""
-        if self.depth >= _DEEPEST:
+        if self.depth >= DEEPEST:
             return True
         outside = self.started
         explicit = header_words(text)
@@ -199,44 +215,99 @@ class _Walk:
             before = len(self.output)
             if (joined == "&&" and not worked) or (joined == "||" and worked):
                 continue
-            worked = getattr(self, f"_{kind}")(parts)
+            doubted = joined in ("&&", "||") and not self.sure
+            self.sure = True
+            worked = self.until_stop("", partial(getattr(self, f"_{kind}"), parts), doubted=doubted)
+            self.sure = self.sure and not doubted
         return worked
 
     def _group(self, body: Commands) -> bool:
         return self.run(body)
 
-    def _while(self, parts: tuple[Commands, Commands]) -> bool:
-        """Run a loop over the arguments of the script, and one round of a loop that counts or reads lines."""
+    def _subshell(self, body: Commands) -> bool:
+        self.text_left.spend(len(self.known))
+        outside = dict(self.known)
+        worked = self.until_stop("exit", partial(self.run, body))
+        self.known = outside
+        return worked
+
+    def printed_by(self, text: str) -> list[str] | None:
+        """Return the words that a command prints; None if it runs what is not followed."""
+        inner = self.inner()
+        inner.until_stop("exit", lambda: inner.run(parsed(text)))
+        return None if inner.commands else " ".join(inner.output).split()
+
+    def _while(self, parts: tuple[Commands, Commands], *, until: bool = False) -> bool:
+        """Run a loop over the arguments, or while a known test holds; of one that counts or reads lines a round."""
         question, body = parts
-        if not _ARGUMENT.search(str(question)):
-            reads = re.search(r"\bread\b", str(question)) is not None
-            return self.run(body) if reads or ("((" in str(question) and self.run(question)) else True
-        left = None
-        while self.arguments and self.arguments != left and self.run(question):
-            left = self.arguments
-            self.run(body)
+        asked = str(question)
+        if _ARGUMENT.search(asked):
+            left = None
+            while self.arguments and self.arguments != left and self.run(question):
+                left = self.arguments
+                self.run(body)
+            return True
+        rounds = 0
+        while TESTED.search(asked) and rounds < _ROUNDS:
+            goes = self.run(question) != until
+            if not self.sure:
+                break
+            if not goes or not self._round(body):
+                return True
+            rounds += 1
+        if re.search(r"\bread\b", asked) or ("((" in asked and self.run(question) != until):
+            self.until_stop("", partial(self._round, body), doubted=True)
+        self._forget(body)
         return True
+
+    def _until(self, parts: tuple[Commands, Commands]) -> bool:
+        return self._while(parts, until=True)
+
+    def _round(self, body: Commands) -> bool:
+        """Run one round of a loop; return whether another follows."""
+        try:
+            self.until_stop("", partial(self.run, body))
+        except Stop as stop:
+            if stop.args[0] not in ("break", "continue"):
+                raise
+            return bool(stop.args[0] == "continue")
+        return True
+
+    def _forget(self, body: Commands) -> None:
+        """Take the values of variables that each round of a loop changes: how many rounds there are is not known."""
+        for name in grown(body):
+            if name not in self.given:
+                self.known.pop(name, None)
 
     def _def(self, parts: tuple[str, Commands]) -> bool:
         self.functions[parts[0]] = parts[1]
         return True
 
     def _if(self, branches: list[tuple[Commands, Commands]]) -> bool:
+        doubted = False
         for question, body in branches:
-            if not question or self.run(question):
-                return self.run(body)
+            taken = not question or self.run(question)
+            doubted = doubted or (bool(question) and not self.sure)
+            if taken:
+                return self.until_stop("", partial(self.run, body), doubted=doubted)
         return True
 
     def _for(self, parts: tuple[str, list[str], Commands]) -> bool:
         name, overrides, body = parts
+        if not name.isidentifier():  # for ((…))
+            self.until_stop("", partial(self._round, body), doubted=True)
+            self._forget(body)
+            return True
         for word in [item for raw in overrides for item in self.fields(raw)]:
             self.commands_left.spend()
             self._set(name, [word])
-            self.run(body)
+            if not self._round(body):
+                break
         return True
 
     def _case(self, parts: tuple[str, list[tuple[list[str], Commands]]]) -> bool:
         subject = " ".join(self.fields(parts[0]))
+        doubted = not subject or "$" in subject
         if is_unset(subject):
             self._use(subject).choices += [
                 item for patterns, _ in parts[1] for item in patterns if item != "*"
@@ -244,7 +315,7 @@ class _Walk:
         for patterns, body in parts[1]:
             self.text_left.spend(len(subject) * len(patterns))
             if any(fnmatch.fnmatchcase(subject, " ".join(self.fields(pattern))) for pattern in patterns):
-                return self.run(body)
+                return self.until_stop("", partial(self.run, body), doubted=doubted)
         return True
 
     def _simple(self, parts: list[Token]) -> bool:
@@ -253,10 +324,14 @@ class _Walk:
         parts = [token for token in parts if token.kind != "file"]
         if not parts:
             return True
+        if self.locals and parts[0].text in _HIDES:
+            for name in filter(None, (ASSIGNS.match(token.text) for token in parts[1:])):
+                self.locals[-1].setdefault(name[1], self.known.get(name[1]))
         if parts[0].text in _DECLARES:
             start = next(
                 (at for at, token in enumerate(parts) if at and not token.text.startswith("-")), len(parts)
             )
+        self.guessed = False
         while start < len(parts) and self._assigned(parts[start]):
             start += 1
         overrides = [
@@ -267,9 +342,7 @@ class _Walk:
         ]
         if not overrides or parts[0].text in _DECLARES:
             return True
-        bodies = [
-            "".join(self.fields(f'"{_escaped(token.text)}"')) for token in parts if token.kind == "text"
-        ]
+        bodies = ["".join(self.fields(f'"{escaped(token.text)}"')) for token in parts if token.kind == "text"]
         if overrides[0] == "read" and bodies and "-d" not in overrides:
             return self._read(overrides, bodies[0])
         text = printed(overrides, "".join(bodies) or self.piped, self.text_of)
@@ -303,43 +376,76 @@ class _Walk:
                 self._use(left).choices.append(right)
 
     def _called(self, names: list[str], bodies: list[str]) -> bool:
-        if names[0].startswith("(("):
-            return self._sum(names[0][2:-2]) not in (0, f"$({names[0]})")
-        if names[0] in ("[", "[[", "test", "!"):
-            if len(names) > _TESTED:
-                raise too_large("a test", f"{len(names):,} words", _TESTED)
-            self._note_choices(names)
-            return holds([word for word in names if word not in ("[", "]", "[[", "]]", "test")])
-        if names[0] in self.functions and self.depth < _DEEPEST:
-            self.depth += 1
-            outside = self.arguments
-            self.pass_on(names[1:])
-            worked = self.run(self.functions[names[0]])
-            self.pass_on(outside)
-            self.depth -= 1
-            return worked
+        if names[0] in ("exit", "return", "break", "continue") and len(names) <= len(("exit", "status")):
+            return self._stop(names)
+        if names[0].startswith("((") or names[0] in ("[", "[[", "test", "!"):
+            return self._test(names)
+        if names[0] in self.functions and self.depth < DEEPEST:
+            return self._function(names)
         if names[0] == "shift" and self.arguments:
             self.pass_on(self.arguments[int(names[1]) if names[1:] and names[1].isdigit() else 1 :])
             return True
+        if names[0] in ("let", "unset") or names[:2] == ["printf", "-v"]:
+            return self._sets(names)
         if names[0] == "expr":
             self.output.append(str(self._sum(" ".join(names[1:]))))
             return True
-        if names[0] == "unset":
-            for name in names[1:]:
-                self.known.pop(name, None)
-            return True
         inner = [(body, names, ()) for body in bodies] + self._inner(names)
         for text, started, arguments in inner:
-            outside = self.arguments
+            outside, before = self.arguments, len(self.commands)
             if arguments:
                 self.pass_on(arguments)
-            self.read(text, started)
+            sourced = names[0] in (".", "source", "eval")
+            self.until_stop("return" if sourced else "exit", partial(self.read, text, started))
             self.pass_on(outside)
+            if has_program(arguments) and not any(map(has_program, self.commands[before:])):
+                self.commands.append(
+                    [*self.started, *names]
+                )  # a wrapper that decides how its arguments start
         if not inner:
-            self._refuse_cut(names)
+            refuse_cut(names, self.commands[-1] if self.commands else [])
             self.commands.append([*self.started, *names])
         found = finds(names[1:], self.piped) if names[0] == "grep" else None
+        self.sure = names[0] in ("true", "false", ":")
         return names[0] not in _DOUBTED if found is None else found
+
+    def _sets(self, names: Sequence[str]) -> bool:
+        """Run `let`, `unset` or `printf -v`."""
+        if names[0] == "let":
+            return all(self.assigned_sum(word) not in (0, f"$(({word}))") for word in names[1:])
+        if names[0] == "printf" and names[4:]:
+            self._set(names[2], [*names[4:5]])
+        for name in names[1:] if names[0] == "unset" else ():
+            self.known.pop(name, None)
+        return True
+
+    def _test(self, names: Sequence[str]) -> bool:
+        if names[0].startswith("(("):
+            value = self.assigned_sum(names[0][2:-2])
+            self.sure = isinstance(value, int) and not self.guessed and "$#" not in names[0]
+            return value not in (0, f"$({names[0]})")
+        if len(names) > _TESTED:
+            raise too_large("a test", f"{len(names):,} words", _TESTED)
+        self._note_choices(names)
+        tested = [word for word in names if word not in ("[", "]", "[[", "]]", "test")]
+        self.sure = len(tested) < len(names) and not self.guessed and is_certain(tested)
+        return holds(tested)
+
+    def _function(self, names: Sequence[str]) -> bool:
+        self.depth += 1
+        outside, has_arguments = self.arguments, self.has_arguments
+        self.has_arguments = True
+        self.locals.append({})
+        self.pass_on(names[1:])
+        worked = self.until_stop("return", partial(self.run, self.functions[names[0]]))
+        self.pass_on(outside)
+        for name, value in self.locals.pop().items():
+            self.known |= {} if value is None else {name: value}
+            if value is None:
+                self.known.pop(name, None)
+        self.has_arguments = has_arguments
+        self.depth -= 1
+        return worked
 
     def _read(self, names: Sequence[str], text: str) -> bool:
         """Set variables to the fields of a line between characters of IFS; the last one takes the rest."""
@@ -358,17 +464,6 @@ class _Walk:
         for name, value in zip(variables, fields, strict=False):
             self._set(name, value)
         return True
-
-    def _refuse_cut(self, names: Sequence[str]) -> None:
-        """Refuse options that start a command: a comment, or a blank after a backslash, ends the one before it."""
-        before = self.commands[-1] if self.commands else []
-        options = [word for word in before if word.startswith("--")]
-        if names[0].startswith("--") and options and not before[0].startswith("-"):
-            fix = "move the comment, or remove the blank after the backslash, that ends the command before it"
-            text = (
-                f"{names[0]} and the options after it do not reach the command that has {options[-1]}; {fix}"
-            )
-            raise SpecError(text, code="wrong_format", key=names[0], fix=fix)
 
     def _inner(self, names: list[str]) -> list[tuple[str, list[str], Sequence[str]]]:
         """Return the scripts inside a command, the words that start them, and their arguments."""
@@ -410,165 +505,8 @@ class _Walk:
         self._set(name[1], [*self.known.get(name[1], []), *parts] if name[2] else parts)
         return True
 
-    def _set(self, name: str, names: list[str]) -> None:
-        size = sum(map(len, names))
-        if size > LONGEST:
-            raise too_large("the text of its variables", "", f"{LONGEST / 2**20:g} MiB")
-        self.text_left.spend(len(names) + size)
-        if name not in self.given:
-            self.known[name] = names
-
-    def fields(self, raw: str, *, split: bool = True) -> list[str]:
-        """Return the words that a raw word stands for."""
-        self.text_left.spend(len(raw))
-        names: list[str] = []
-        word: list[str] | None = None  # the parts of the word that is being put together
-        at = 0
-        while at < len(raw):
-            after = past(raw, at)
-            piece, quoted = raw[at:after], raw[at] in "'\"\\" or raw.startswith("$'", at)
-            several = self._piece(piece)
-            if not quoted and raw[at] in "$`" and split:
-                text = " ".join(several)
-                several = _split(text)
-                if text[:1].isspace() and word is not None:
-                    names.append("".join(word))
-                    word = None
-            self.text_left.spend(len(several) + sum(map(len, several)))
-            if word is None and quoted and not several and not _ALL.fullmatch(piece):
-                word = []
-            for place, part in enumerate(several):
-                if word is None or place:
-                    names += [] if word is None else ["".join(word)]
-                    word = []
-                word.append(part)
-            at = after
-        return names if word is None else [*names, "".join(word)]
-
-    def _piece(self, piece: str) -> list[str]:
-        """Return the words of one piece of a raw word."""
-        match piece[0]:
-            case "\\":
-                return [piece[1:].strip("\n")]
-            case "'":
-                return [piece[1:-1]]
-            case '"':
-                return self._quoted(piece[1:-1])
-            case "`":
-                return self._output(piece[1:-1], piece)
-            case "$" if len(piece) > 1 or piece == "$":
-                return self._value(piece)
-        return [piece]
-
-    def _quoted(self, text: str) -> list[str]:
-        if _ALL.fullmatch(f'"{text}"'):
-            return self._value(text)
-        result, at = [], 0
-        while at < len(text):
-            if text[at] == "\\" and text[at + 1 : at + 2] in ('"', "\\", "$", "`", "\n"):
-                result.append(text[at + 1].strip("\n"))
-                at += 2
-            elif text[at] in "$`":
-                after = past(text, at)
-                result.append(" ".join(self._piece(text[at:after])))
-                at = after
-            else:
-                result.append(text[at])
-                at += 1
-        return ["".join(result)]
-
-    def _value(self, piece: str) -> list[str]:
-        """Return the words of an expansion: $NAME, ${…}, $(…), $((…)), $[…]."""
-        if piece.startswith("$(("):
-            return [str(self._sum(piece[3:-2]))]
-        if piece.startswith("$["):
-            return [str(self._sum(piece[2:-1]))]
-        if piece.startswith("$("):
-            return self._output(piece[2:-1], piece)
-        if piece.startswith("$'"):
-            return [piece[2:-1]]
-        inside = piece[2:-1] if piece.startswith("${") else piece[1:]
-        passed = self.arguments
-        special = {"@": passed, "*": passed, "#": [str(len(passed))], "?": ["0"]}.get(inside)
-        return self._parameter(inside, piece) if special is None else special
-
-    def _parameter(self, inside: str, piece: str) -> list[str]:
-        """Return the words of a variable, or of what stands for it where it is not set."""
-        if counted := re.fullmatch(r"#(\w+)\[[@*]\]", inside):
-            return [str(len(self.known[counted[1]]))] if counted[1] in self.known else [piece]
-        name = re.match(r"[A-Za-z_]\w*|\d+", inside)
-        if name is None:
-            return [piece]
-        at = re.match(r"\[(\d{1,6})\]", inside[name.end() :])
-        rest = re.sub(r"^\[[^\]]*\]", "", inside[name.end() :])
-        value = self.known.get(name[0])
-        if at and value is not None:
-            value = value[int(at[1]) : int(at[1]) + 1]
-        missing = value is None or (rest[:1] == ":" and not "".join(value))
-        form = re.match(r":?([-=+])(.*)$", rest, re.DOTALL)
-        if form and form[1] in "-=":
-            result = self._default(form[2], value) if missing else list(value or [])
-            if form[1] == "=" and missing:
-                self._set(name[0], result)
-            return result
-        if form:
-            return [] if missing else [" ".join(self.fields(form[2]))]
-        return ["${" + name[0] + "}"] if value is None else list(value)
-
-    def _default(self, raw: str, value: list[str] | None) -> list[str]:
-        if self.depth >= _DEEPEST:
-            return list(value or [])
-        self.depth += 1
-        result = self.fields(raw, split=False)
-        self.depth -= 1
-        return result
-
-    def _output(self, text: str, piece: str) -> list[str]:
-        """Return what a command prints where that can be known; the text itself where it cannot."""
-        if self.depth >= _DEEPEST or text.lstrip().startswith("<"):
-            return [piece]
-        inner = self.inner()
-        inner.run(parsed(text))
-        if inner.commands:
-            return [piece]
-        return " ".join(inner.output).split()
-
-    def _sum(self, text: str) -> int | str:
-        """Return the value of arithmetic; the text itself where it is none."""
-        named = re.sub(r"\$\{?(\w+)\}?|\b([A-Za-z_]\w*)", lambda m: self._number(m[1] or m[2]), text)
-        try:
-            return integer_of(named)
-        except (ValueError, SyntaxError, ZeroDivisionError, OverflowError, RecursionError, MemoryError):
-            return f"$(({text}))"
-
-    def _number(self, name: str) -> str:
-        if name.isdigit():
-            return name
-        return "".join(self.known.get(name, ["unset"])) or "0"
-
 
 _PRINTED = re.compile(r"\$\([^(].*\)|`.*`", re.DOTALL)
 """What a command prints, which is not known: the variable that takes it is as one that nothing sets."""
 _FOLDER = re.compile(r"\$\{\w+\}/")
 """A folder that is a variable which nothing sets, before the name of a file."""
-_ALL = re.compile(r'"?\$(?:\{\w+\[[@*]\]\}|[@*])"?')
-"""All words of an array, or of the script."""
-
-
-def _split(text: str) -> list[str]:
-    """Return the words of a text; what a command prints that is not known stays one."""
-    if "$(" not in text and "`" not in text:
-        return text.split()
-    words, at = [""], 0
-    try:
-        while at < len(text):
-            after = past(text, at) if text[at] in "$`" else at + 1
-            words = [*words, ""] if text[at].isspace() else [*words[:-1], words[-1] + text[at:after]]
-            at = after
-    except SpecError:  # a part of such a command
-        return text.split()
-    return [word for word in words if word]
-
-
-def _escaped(text: str) -> str:
-    return text.replace('"', '\\"')

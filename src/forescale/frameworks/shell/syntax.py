@@ -10,7 +10,7 @@ from forescale.errors import SpecError
 from forescale.struct import Struct
 
 Node: TypeAlias = tuple[str, object]
-"""A command (`simple`, `if`, `for`, `case`, `while`, `def`, `group`) and its parts."""
+"""A command (`simple`, `if`, `for`, `case`, `while`, `def`, `group`, `subshell`) and its parts."""
 Commands: TypeAlias = list[tuple[str, Node]]
 """Commands, each with what joins it to the one before it: `;`, `&&`, `||` or `|`."""
 
@@ -236,9 +236,9 @@ class _Parser:
             "for": self._for,
             "case": self._case,
             "while": self._while,
-            "until": self._while,
-            "{": lambda: self._group("}"),
-            "(": lambda: self._group(")"),
+            "until": self._until_loop,
+            "{": lambda: self._group("}", "group"),
+            "(": lambda: self._group(")", "subshell"),
             "function": self._function,
         }
         if token.kind == "array" or token.text not in compound:
@@ -246,10 +246,10 @@ class _Parser:
         self.at += 1
         return compound[token.text]()
 
-    def _group(self, end: str) -> Node:
+    def _group(self, end: str, kind: str) -> Node:
         body = self.commands((end,))
         self._next()
-        return "group", body
+        return kind, body
 
     def _function(self) -> Node:
         name = self._next()
@@ -276,7 +276,7 @@ class _Parser:
                 return "if", branches
 
     def _for(self) -> Node:
-        name, parts = self._next(), []
+        name, parts = self._next(), list[str]()
         while (token := self._peek()) is not None and token.text != "do":
             if token.kind == "word" and token.text != "in":
                 parts.append(token.text)
@@ -292,6 +292,9 @@ class _Parser:
         body = self.commands(("done",))
         self._next()
         return "while", (question, body)
+
+    def _until_loop(self) -> Node:
+        return "until", self._while()[1]
 
     def _case(self) -> Node:
         subject, arms = self._next(), []
@@ -327,3 +330,56 @@ class _Parser:
             if token.text == "]]":
                 inside = False
         return "simple", parts
+
+
+def split_words(text: str) -> list[str]:
+    """Return the words of a text; what a command prints that is not known stays one."""
+    if "$(" not in text and "`" not in text:
+        return text.split()
+    words, at = [""], 0
+    try:
+        while at < len(text):
+            after = past(text, at) if text[at] in "$`" else at + 1
+            words = [*words, ""] if text[at].isspace() else [*words[:-1], words[-1] + text[at:after]]
+            at = after
+    except SpecError:  # a part of such a command
+        return text.split()
+    return [word for word in words if word]
+
+
+def escaped(text: str) -> str:
+    """Return a text as it stands between double quotes."""
+    return text.replace('"', '\\"')
+
+
+def has_program(names: Sequence[str]) -> bool:
+    """Whether words have a Python program."""
+    return any(word.endswith(".py") for word in names)
+
+
+TESTED: Final = re.compile(r"text='(?:\[{1,2}|test)'")
+"""A test in the text of parsed commands."""
+_CHANGES: Final = re.compile(r"\b([A-Za-z_]\w*)(?:\+\+|--|\s*[-+*/%]=)|(?:\+\+|--)([A-Za-z_]\w*)")
+
+
+def grown(commands: Commands) -> set[str]:
+    """Return the variables whose value commands make of the one before: NAME=$((NAME + 1)), NAME+=…, ((NAME++))."""
+    names = set[str]()
+    for token in _tokens_of(commands):
+        assigned = ASSIGNS.match(token.text)
+        if assigned is None:
+            names |= {name for pair in _CHANGES.findall(token.text) for name in pair if name}
+            continue
+        rest = " ".join((token.text[assigned.end() :], *token.words))
+        if assigned[2] or re.search(rf"\b{assigned[1]}\b", rest):
+            names.add(assigned[1])
+    return names
+
+
+def _tokens_of(part: object) -> Iterable[Token]:
+    """Yield the tokens of parsed commands."""
+    if isinstance(part, Token):
+        yield part
+    elif isinstance(part, list | tuple):
+        for item in part:
+            yield from _tokens_of(item)

@@ -19,6 +19,7 @@ from forescale.errors import MissingFact
 from forescale.files import is_file, read_text
 from forescale.frameworks.reading import ParsedFile, packaged
 from forescale.frameworks.trainers.facts import CONFIGURATION
+from forescale.frameworks.trainers.loop import is_loop, loop_constants
 from forescale.frameworks.trainers.record import OFF, Record
 from forescale.struct import Struct
 
@@ -37,7 +38,14 @@ DECIDED: Final = frozenset(("use_peft", "load_in_4bit", "load_in_8bit", "gradien
 ADAPTERS: Final = ("lora_r", "lora_target_modules")
 ENGINES: Final = ("nnscaler", "colossalai", "alpa", "bmtrain")
 """Libraries that lay programs out, and that are not read."""
-FSDP: Final = ("FullyShardedDataParallel", "FSDP", "fully_shard")
+FSDP: Final = (
+    *("FullyShardedDataParallel", "FSDP", "fully_shard"),
+    *("FSDPStrategy", "ModelParallelStrategy", "DeepSpeedStrategy"),
+)
+SHARDS: Final = re.compile(
+    r"^\S*(?:shard|fsdp)|^[\w-]+ (?:fsdp|zero-?[1-3]?|hsdp|full_shard)\d?$", re.IGNORECASE
+)
+"""An argument, by its name or value, that shards states."""
 UTILITIES: Final = "utils/ds_utils.py"
 STAGES: Final = {0: "no_shard", 2: "shard_grad_op", 3: "full_shard"}
 """Words of `fsdp` by stage."""
@@ -59,6 +67,10 @@ class Program(Struct, frozen=True):
     """Dotted names of everything it calls."""
     engine: str = ""
     """A library that lays it out, and that is not read."""
+    freezes: bool = False
+    """Whether it freezes parameters itself."""
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    """What a training loop of its own sets, by the keys of TrainingArguments."""
 
     def content(self, values: Mapping[str, Any], record: Record) -> dict[str, Any]:
         """Return what the program adds to the arguments `values` of its command, by name."""
@@ -79,7 +91,12 @@ class Program(Struct, frozen=True):
         if not adapts:
             counted = {name: value for name, value in counted.items() if key_of(name) not in ADAPTERS}
         calls = {**(self.adapters if adapts and "lora_r" not in whole else {}), **self.calls}
-        return {**{name: value for name, value in calls.items() if name not in given}, **counted}
+        added = {**{name: value for name, value in calls.items() if name not in given}, **counted}
+        told = given | set(map(key_of, added))
+        return {
+            **{name: value for name, value in self.constants.items() if key_of(name) not in told},
+            **added,
+        }
 
 
 def read_program(file: Path | None) -> Program:
@@ -97,13 +114,18 @@ def read_program(file: Path | None) -> Program:
         else:
             doubtful[min(DECIDED.intersection(sets))] = _dotted(call.func).rpartition(".")[2]
             adapters |= {key: value for key, value in sets.items() if key in ADAPTERS}
-    named = (_dotted(node.func) for node in nodes if isinstance(node, ast.Call))
+    named = {_dotted(node.func) for node in nodes if isinstance(node, ast.Call)}
+    if is_loop(file):  # a wrapper that another call takes
+        named |= {alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names}
     if any(_enables(node) for node in nodes):
         calls["gradient_checkpointing"] = True
     defaults = {name: value for node in nodes for name, value in _defaults(node)}
     imported = (name.partition(".")[0] for node in nodes for name in _imported(node))
     engine = next((name for name in imported if name in ENGINES), "")
-    return Program(defaults, calls, doubtful, adapters, frozenset(named), engine)
+    own = loop_constants(trees) if is_loop(file) else {}
+    return Program(
+        defaults, calls, doubtful, adapters, frozenset(named), engine, any(map(_freezes, nodes)), own
+    )
 
 
 def _trees(file: Path) -> Iterator[ast.Module]:
@@ -176,6 +198,18 @@ def _enables(node: ast.AST) -> bool:
     if not isinstance(node, ast.Assign) or _literal(node.value) is not True:
         return False
     return any(_dotted(target).endswith("config.gradient_checkpointing") for target in node.targets)
+
+
+def _freezes(node: ast.AST) -> bool:
+    """Whether a statement sets `requires_grad = False`, or calls `requires_grad_(False)`."""
+    if isinstance(node, ast.Assign):
+        return _literal(node.value) is False and any(
+            _dotted(target).endswith(".requires_grad") for target in node.targets
+        )
+    match node:
+        case ast.Call(func=ast.Attribute(attr="requires_grad_"), args=[argument]):
+            return _literal(argument) is False
+    return False
 
 
 def _defaults(node: ast.AST) -> Iterator[tuple[str, Any]]:
@@ -257,9 +291,9 @@ def lay_sharding(
     """Set what a program that shards its states itself does under --zero; return what its command leaves open."""
     if not name or launched or any(values.get(key) for key in ("deepspeed", "deepspeed_config", "fsdp")):
         return []
-    words = (key for key, value in values.items() if str(value).lower() not in OFF)
+    words = (f"{key} {value}" for key, value in values.items() if str(value).lower() not in OFF)
     shards = any(called.rpartition(".")[2] in FSDP for called in program.names)
-    if not program.engine and not shards and not any(re.search("shard|fsdp", key) for key in words):
+    if not program.engine and not shards and not any(map(SHARDS.search, words)):
         makes = {"deepspeed.initialize", "deepspeed.init_distributed"} & program.names
         return [CONFIGURATION._replace(reason=f"{name} makes it")] if makes else []
     values["fsdp"] = STAGES.get(over.get("zero", 3), "full_shard")

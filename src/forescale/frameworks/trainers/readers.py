@@ -23,6 +23,7 @@ from forescale.frameworks.settings import Settings
 from forescale.frameworks.shell import Devices, Launch, Script, Use, devices_of, follow, is_unset, launch_of
 from forescale.frameworks.trainers.accelerated import accelerated, content_of, plain, required_file
 from forescale.frameworks.trainers.facts import without_facts
+from forescale.frameworks.trainers.loop import loops
 from forescale.frameworks.trainers.megatron import flags_of, read_megatron
 from forescale.frameworks.trainers.performance import long_options, read_performance
 from forescale.frameworks.trainers.precision import compute_of
@@ -251,6 +252,8 @@ class LaunchReader(Signed):
         form = "llamafactory" if form == "trainer" and values.keys() >= {"stage", "finetuning_type"} else form
         own = Path(start.program).name if form == "trainer" else ""
         _refuse_megatron(path, own, values)
+        if "dpo" not in f"{path.name}{start.program}".lower():
+            _refuse_sampling(path, own, values)
         file = _beside(path, start.program)
         program = read_program(file if own else None)
         added = program.content(values, record_of(form))
@@ -262,6 +265,14 @@ class LaunchReader(Signed):
         parsed = self.programmed(file if own else None, given, options, start.launch, start.devices)
         if parsed is None:
             parsed = _outlined(content, added, form, path, options, start, program)
+        if program.freezes and not {"trainable", "lora_rank"} & {*parsed.workload_fields, *options.over}:
+            text = f"{own} freezes parameters itself, which are projected as trained (--freeze, --lora-rank)"
+            parsed = replace(parsed, warnings=(*parsed.warnings, text))
+        if own and (told := [key for key in parsed.unknown if TELLING.fullmatch(str(values.get(key, "")))]):
+            text = "; ".join(f"{key} {values[key]}" for key in told)
+            parsed = replace(
+                parsed, warnings=(*parsed.warnings, f"{text}: not known, may change memory or time")
+            )
         return without_facts(parsed, facts) if facts else parsed
 
     def _followed(
@@ -271,7 +282,8 @@ class LaunchReader(Signed):
         try:
             return self.started(shell.commands, path, options), runs
         except ReaderError:
-            if not (runs := runs or _runs(shell, own=True)):
+            if not (runs := runs or _runs(shell, own=True) or loops(shell.commands, path.parent)):
+                shell.refuse_stopped(path)
                 _refuse_choices(shell, path, text)
                 raise
         return None, runs
@@ -337,6 +349,22 @@ def _refuse_megatron(path: Path, own: str, values: Mapping[str, Any]) -> None:
     if MEGATRON.fullmatch(own) and {"num_layers", "hidden_size"} & values.keys():
         fix = "they stand in the file that it names; give them as a table of flags (--num-layers: 12)"
         raise ReaderError(path, wording.wrong_format("a command with Megatron-LM's flags", fix))
+
+
+def _refuse_sampling(path: Path, own: str, values: Mapping[str, Any]) -> None:
+    """Refuse a program with an actor and a critic, whose steps train and sample in turn."""
+    if own and all(any(key.startswith(name) for key in values) for name in ACTORS):
+        fix = "give MODEL and the layout of its training step alone"
+        what = f"reinforcement learning with {own}, whose steps train and sample in turn,"
+        raise ReaderError(path, wording.not_expressed(what, "", fix))
+
+
+TELLING: Final = re.compile(
+    r"(?:bf16|fp16|fp8|fp32|bfloat16|float16|mixed|\S*(?:checkpoint|offload|lora|recompute|int8|int4|nf4)\w*)(?<!s)"
+)
+"""Values of arguments that tell of types, recomputation, offloading or adapters, other than folders."""
+ACTORS: Final = ("actor_", "critic_")
+"""Beginnings of the arguments of programs that learn from what they sample."""
 
 
 def _outlined(

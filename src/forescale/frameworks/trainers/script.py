@@ -26,10 +26,11 @@ from forescale.frameworks.shell import Devices, devices_of, launch_of
 from forescale.frameworks.trainers.accelerated import accelerated
 from forescale.frameworks.trainers.arguments import Arguments, Fields
 from forescale.frameworks.trainers.facts import BATCH, without_facts
+from forescale.frameworks.trainers.loop import is_loop
 from forescale.frameworks.trainers.readers import LaunchReader, arguments_of, read_mapping
 from forescale.frameworks.trainers.record import is_idle, record_of
 from forescale.frameworks.trainers.release import lay_release
-from forescale.frameworks.trainers.run import MICRO, STEPS, neighbour_of
+from forescale.frameworks.trainers.run import MICRO, STEPS, Start, neighbour_of
 
 FACTS: Final = packaged("trainers", "calls")
 OPEN: Final = {MICRO: MICRO_BATCH, STEPS: BATCH}
@@ -93,7 +94,11 @@ class ScriptReader(Signed):
     classifies: ClassVar[bool] = True
 
     def read(self, path: Path, options: Options) -> ParsedFile:
-        """Return what the calls of the script at `path` say."""
+        """Return what the calls of the script at `path` say, or the text of a training loop of its own."""
+        if detect(read_text(path)) is None and is_loop(path):
+            start = Start(launch=None, devices=None, program=path.name)
+            parsed = LaunchReader().trained({}, "trainer", path, options, start)
+            return replace(parsed, format=self.name)
         return read_script(path, options)
 
 

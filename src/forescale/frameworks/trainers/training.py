@@ -84,9 +84,15 @@ def read_training(run: Training, options: Options) -> ParsedFile:
         ignored=(*settings.unread(), *base.ignored),
         notes=tuple(dict.fromkeys((*settings.notes, *base.notes))),
     )
-    if not run.program or MICRO in settings or "train_batch_size" in settings:
-        return parsed
-    return without_facts(parsed, decided_by(run.program, devices))
+    return without_facts(parsed, _open_batch(run, devices))
+
+
+def _open_batch(run: Training, devices: int | None) -> list[MissingFact]:
+    """Return the batches that a person's own program leaves open."""
+    whole = "train_batch_size" in run.settings
+    if not run.program or MICRO in run.settings or (whole and run.form != "trainer"):
+        return []
+    return decided_by(run.program, devices)[: 1 if whole else 2]
 
 
 def _lay_sharded(settings: Settings, layout: dict[str, Any], workload: dict[str, Any]) -> None:

@@ -1,0 +1,117 @@
+"""Values of other tools' options in our units: epochs as tokens, time between failures as a rate, a link as a tier."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from forescale.synonyms import meant
+
+SAMPLES = frozenset(
+    ("samples", "num_samples", "train_samples", "max_samples", "examples", "num_examples", "dataset_size")
+)
+EPOCHS = frozenset(("epochs", "num_epochs", "num_train_epochs", "max_epochs"))
+LINKS = frozenset(
+    ("bandwidth", "link", "link_bandwidth", "wan", "wan_bandwidth", "site_bandwidth", "interconnect")
+)
+PER_NODE = frozenset(
+    ("nproc_per_node", "gpus_per_node", "num_gpus_per_node", "ntasks_per_node", "devices_per_node")
+)
+NODE = 8
+"""Devices of a node, where a question gives only devices."""
+_COUNT = re.compile(r"(\d+(?:[._]\d+)*)([kKmMbBtT]?)", re.ASCII)
+_SCALES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
+_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d)?", re.ASCII)
+_HOURS = {"s": 1 / 3600, "min": 1 / 60, "m": 1 / 60, "h": 1.0, "d": 24.0}
+_FACTOR = re.compile(r"x\d+(?:\.\d+)?|\d+(?:\.\d+)? ?[GT]B/s", re.ASCII)
+_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:G|Gb|Gbps|Gbit|Gb/s|Gbit/s|GbE)", re.ASCII)
+
+
+def _plain(name: str) -> str:
+    return name.strip("-").replace("-", "_").lower()
+
+
+def trained_tokens(values: Mapping[str, str]) -> tuple[set[str], int] | None:
+    """Return the tokens of a run of epochs and the options that say so; None where they do not say everything.
+
+    `values` are those of all options of a command line.
+    """
+    counts: dict[str, tuple[str, float]] = {}
+    for name, text in values.items():
+        role = _role(_plain(name))
+        if role is not None and (number := _count(text)) is not None:
+            counts[role] = (name, number)
+    replaced = {role: counts[role] for role in ("epochs", "samples", "tokens") if role in counts}
+    needed = {"tokens"} if "tokens" in counts else {"samples", "seq_len"}
+    if not needed <= counts.keys() or not replaced.keys() & {"epochs", "samples"}:
+        return None
+    total = 1.0
+    for role in {*needed, "epochs"} & counts.keys():
+        total *= counts[role][1]
+    return {name for name, _ in replaced.values()}, round(total)
+
+
+def _role(name: str) -> str | None:
+    """Return what an option counts of a run of epochs: epochs, samples, tokens of a sample or of the run."""
+    if name in EPOCHS:
+        return "epochs"
+    return "samples" if name in SAMPLES else meant(name, {"seq_len", "tokens"}) or name
+
+
+def _count(text: str) -> float | None:
+    match = _COUNT.fullmatch(text)
+    return None if match is None else float(match[1].replace("_", "")) * _SCALES[match[2].lower()]
+
+
+def failure_rate(text: str, values: Mapping[str, str]) -> str | None:
+    """Return the failures of a node and day where the job fails once in a time; None where that is open."""
+    time = _TIME.fullmatch(text)
+    counts = {_plain(name): int(value) for name, value in values.items() if value.isdecimal()}
+    devices = next(
+        (count for name, count in counts.items() if name == "devices" or meant(name, {"devices"})), 0
+    )
+    nodes = counts.get("nodes", devices / NODE)
+    if time is None or not nodes or not float(time[1]):
+        return None
+    return f"{24.0 / (float(time[1]) * _HOURS[time[2] or 'h']) / nodes:.3g}"
+
+
+def tier_bandwidth(option: str, text: str, values: Mapping[str, str]) -> str | None:
+    """Return a network's rates, such as 100G,400G, as values of a tier of a cluster; None where that is open.
+
+    The tier is the one that the option names, such as --nvlink-bandwidth, else the outermost.
+    """
+    from forescale.catalogue.clusters import cluster_record
+    from forescale.errors import SpecError
+
+    name = next((value for key, value in values.items() if _plain(key) in ("cluster", "gpu")), None)
+    if name is None or not (rates := [_rate(item.strip()) for item in text.split(",")]) or None in rates:
+        return None
+    try:
+        tiers = [str(tier["name"]) for tier in cluster_record(name)["tiers"]]
+    except SpecError:
+        return None
+    tier = next((tier for tier in tiers if _plain(option).startswith(tier)), tiers[-1])
+    return f"cluster.tiers.{tier}.bandwidth={','.join(map(str, rates))}"
+
+
+def _rate(text: str) -> str | None:
+    """Return a rate in bytes, or a factor such as x0.5; None if it is none."""
+    if _FACTOR.fullmatch(text):
+        return text.replace(" ", "")
+    bits = _RATE.fullmatch(text)
+    return None if bits is None else f"{float(bits[1]) / 8:g}GB/s"
+
+
+def wide_area_link(name: str, text: str) -> str | None:
+    """Return two sites and the rate of the link between them, such as --bandwidth 800Gbps; None if it is none."""
+    rate = _RATE.fullmatch(text)
+    return None if rate is None or _plain(name) not in LINKS else f"2,{rate[1]}Gbit/s,30ms"
+
+
+def all_devices(name: str, text: str, values: Mapping[str, str]) -> tuple[str, ...] | None:
+    """Return the devices of nodes of so many, nothing where the nodes are given; None if the option is another one."""
+    if _plain(name) not in PER_NODE or not text.isdecimal():
+        return None
+    nodes = next((True for key in values if _plain(key) == "nodes" or meant(key, {"nodes"})), False)
+    return () if nodes else ("--devices", text)

@@ -1,0 +1,86 @@
+"""A person's own training loop, whose text says batch, length, types and model."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from forescale.files import read_text
+from forescale.frameworks.trainers.run import MICRO, STEPS, neighbour_of
+
+TRAINS: Final = re.compile(r"^\s*(?:from|import) (?:torch|lightning|pytorch_lightning)\b", re.MULTILINE)
+"""What a loop imports."""
+STEPS_BACK: Final = re.compile(r"\.backward\(")
+"""What a loop calls."""
+NAMES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("micro_batch_size", "device_batch_size", "per_device_batch_size", "micro_bsz"), MICRO),
+    **dict.fromkeys(("gradient_accumulation_steps", "grad_accum_steps", "grad_accumulation_steps"), STEPS),
+    **dict.fromkeys(
+        ("block_size", "max_seq_len", "max_seq_length", "seq_length", "context_length"),
+        "max_length",
+    ),
+    **dict.fromkeys(("model_name", "model_id", "model_name_or_path"), "model_name_or_path"),
+    "global_batch_size": "global_batch_size",
+}
+"""Keys by the names that programs have for them."""
+AUTOCAST: Final = {"torch.bfloat16": "bf16", "torch.float16": "fp16"}
+
+
+def is_loop(file: Path | None) -> bool:
+    """Return whether a program trains with a loop of its own."""
+    text = "" if file is None else read_text(file)
+    return bool(TRAINS.search(text) and STEPS_BACK.search(text))
+
+
+def loops(commands: Sequence[Sequence[str]], folder: Path) -> list[tuple[str, int, list[str]]]:
+    """Return the commands that start such a program, and where its arguments begin."""
+    return [
+        ("trainer", at + 1, list(words))
+        for words in commands
+        for at, word in enumerate(words)
+        if word.endswith(".py") and is_loop(neighbour_of(folder, word))
+    ]
+
+
+def loop_constants(trees: Sequence[ast.Module]) -> dict[str, Any]:
+    """Return what the text of a loop sets, by keys; a name that is set twice says nothing."""
+    found = [pair for tree in trees for pair in _assigned(tree)]
+    counts = Counter(name for name, _ in found)
+    values = {
+        name: value.value for name, value in found if counts[name] == 1 and isinstance(value, ast.Constant)
+    }
+    values = {
+        name if NAMES[name] == "max_length" else NAMES[name]: value
+        for name, value in values.items()
+        if type(value) is (str if NAMES[name] == "model_name_or_path" else int)
+    }
+    types = {AUTOCAST.get(word) for tree in trees for word in _autocast(tree)}
+    mixed = {kind: True for kind in types if kind} if len(types) == 1 else {}
+    nodes = [node for tree in trees[:1] for node in ast.walk(tree)]
+    loads = any(isinstance(node, ast.Attribute) and node.attr == "from_pretrained" for node in nodes)
+    return {**({} if loads else {"dtype": "float32"}), **values, **mixed}
+
+
+def _assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """Yield each name that a loop sets, and its value, wherever it does."""
+    for node in ast.walk(tree):
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        if isinstance(node, ast.AnnAssign | ast.AugAssign):
+            targets = [node.target]
+        value = getattr(node, "value", None)
+        yield from (
+            (name.id, value)
+            for name in targets
+            if isinstance(name, ast.Name) and name.id in NAMES and value is not None
+        )
+
+
+def _autocast(tree: ast.Module) -> Iterator[str]:
+    """Yield the type of each autocast, as it is written."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("autocast"):
+            yield next((ast.unparse(word.value) for word in node.keywords if word.arg == "dtype"), "")
