@@ -309,7 +309,7 @@ def read_precision(settings: Settings) -> Precision:
     )
 
 
-def _layers_in_bf16(settings: Settings, compute: ComputeType) -> dict[str, int]:
+def _layers_in_bf16(settings: Settings, compute: ComputeType) -> dict[str, Any]:
     """Return the layers at both ends that 8- and 4-bit recipes leave in bf16; one at each by default."""
     given = {key: settings.count(key, 1) for key in LAYERS_IN_BF16}
     return given if settings.flag("first_last_layers_bf16") and compute in NARROW else {}
