@@ -30,13 +30,16 @@ MODELS: Mapping[str, str] = {
     "deepseek_v3": "deepseek-v3", "gpt_oss_120b": "gpt-oss-120b", "kimi_k2": "kimi-k2", "llama3_8b": "llama-3-8b",
     "llama3_70b": "llama-3-70b", "llama31_405b": "llama-3.1-405b", "nemotronh_56b": "nemotron-h-56b",
     "nemotron_3_nano": "nemotron-3-nano-30b-a3b", "nemotron_3_super": "nemotron-3-super-120b-a12b",
+    "gpt_oss_20b": "gpt-oss-20b", "nemotron_3_ultra": "nemotron-3-ultra-550b-a55b",
+    "nemotron_3_5_lightning": "nemotron-3.5-lightning-30b-a3b", "qwen35_vl_35b_a3b": "qwen3.5-35b-a3b",
+    "qwen35_vl_122b_a10b": "qwen3.5-122b-a10b", "qwen35_vl_397b_a17b": "qwen3.5-397b-a17b",
     "qwen3_30b_a3b": "qwen3-30b-a3b", "qwen3_235b_a22b": "qwen3-235b-a22b", "qwen3_next_80b_a3b": "qwen3-next-80b-a3b",
 }  # fmt: skip
 """Models of the recipes by the start of a recipe's name."""
 TYPES = {"bf16": ("bf16", ""), "fp8_cs": ("fp8", "current"), "fp8_mx": ("mxfp8", ""), "nvfp4": ("nvfp4", ""),
          "fp8_sc": ("fp8", "blockwise"), "fp8_ss": ("fp8", "blockwise"), "fp8_ds": ("fp8", "delayed")}  # fmt: skip
 NAME = re.compile(
-    r"(?P<model>\w+?)_(?:pretrain_)?(?:config_)?(?:\d+gpu_)?(?P<device>gb300|gb200|b300|b200|h100|vr200|r100)"
+    r"(?P<model>\w+?)_(?:pretrain_)?(?:config_)?(?:(?P<devices>\d+)gpu_)?(?P<device>gb300|gb200|b300|b200|h100|vr200|r100)"
     r"(?:_(?P<types>bf16|fp8_?cs|fp8_?mx|nvfp4|fp8_?sc|fp8_?ss|fp8_?ds))?(?:_(?:base_)?config)?(?P<variant>_\w+)?"
 )
 ARCHITECTURES = {"h100": "hopper", "b200": "blackwell", "gb200": "blackwell", "b300": "blackwell-ultra",
@@ -67,14 +70,20 @@ SPECIAL = ("large_scale", "_dev", "fsdp")
 """Parts of the names of special recipes, which come first: of equals the last one is taken."""
 KERNELS = {"fused_grouped_mlp": "cutedsl_fused_grouped_mlp", "narrow_attention": "fp8_dot_product_attention"}
 ROUTER_FUSION = "moe_router_fusion"
+SQUARED_RELU = ("nemotron_3",)
+"""Models whose base recipe sets use_fused_weighted_squared_relu."""
 PLAIN_ROUTER = ("nemotron_3",)
 """Models whose recipes leave the router unfused (moe_router_fusion) unless they set it, up to v0.6; the scripts of the
 others fuse it."""
 WIDE: Mapping[tuple[str, str], Mapping[str, Any]] = {
-    ("nemotron_3_super", "nvfp4"): {"wide_modules": ["attention", "latent", "mtp"], "last_wide_layers": 14},
+    ("nemotron_3_super", "nvfp4"): {
+        "high_precision_modules": ["attention", "latent", "mtp"],
+        "num_layers_at_end_in_bf16": 14,
+    },
+    ("gpt_oss_20b", "nvfp4"): {"num_layers_at_end_in_bf16": 4},
 }
 """What stays in bf16: te_quant.cfg of Nemotron-3-Super and nemotron_3_super_bf16_with_nvfp4_mixed (mixed_precision.py),
-which recipes in NVFP4 set."""
+and the last layers of GPT-OSS 20B (gpt_oss/common.py), which recipes in NVFP4 set."""
 RUN_SCRIPT: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("deepseek_v3", "h100"): {
         "moe_flex_dispatcher_backend": "deepep",
@@ -264,7 +273,7 @@ def _fields(cfg: Any) -> dict[str, Any]:  # noqa: ANN401 (a stand-in)
         **{name: model.get(name) for name in DEGREES.values()},
         "micro_batch_size": train.get("micro_batch_size"),
         "cuda_graph_impl": model.get("cuda_graph_impl"),
-        "cuda_graph_scope": model.get("cuda_graph_scope") or [],
+        "cuda_graph_scope": model.get("cuda_graph_scope") or model.get("cuda_graph_modules") or [],
         "recompute_modules": None if full else model.get("recompute_modules"),
         "recompute_num_layers": model.get("recompute_num_layers") if full else None,
         "cpu_offloading_num_layers": model.get("cpu_offloading_num_layers")
@@ -325,7 +334,9 @@ def recipe(name: str, values: Mapping[str, Any]) -> dict[str, Any] | None:
         "device": match["device"],
         "architecture": ARCHITECTURES[match["device"]],
         "compute": TYPES[types][0],
-        "degrees": _degrees(values),
+        "degrees": _degrees(
+            values, 0 if any(word in name for word in SPECIAL) else int(match["devices"] or 0)
+        ),
         "layout": _layout(values, described.is_moe, match["model"]),
     }
     if match["model"].startswith(BF16_STATES) and not values.get("use_megatron_fsdp"):
@@ -335,9 +346,10 @@ def recipe(name: str, values: Mapping[str, Any]) -> dict[str, Any] | None:
     return entry
 
 
-def _degrees(values: Mapping[str, Any]) -> dict[str, int]:
+def _degrees(values: Mapping[str, Any], named: int) -> dict[str, int]:
+    """Return the degrees; `named` are the devices of the recipe's name."""
     degrees = {name: values.get(key) or 1 for name, key in DEGREES.items()}
-    match = values.get("num_gpus")
+    match = values.get("num_gpus") or named
     return {
         **degrees,
         "zero": 3 if values.get("use_megatron_fsdp") else 1,
@@ -368,7 +380,10 @@ def _layout(values: Mapping[str, Any], moe: bool, model: str) -> dict[str, Any]:
     kernels = {name: True for name, key in KERNELS.items() if values.get(key)}
     if moe and layout["dispatcher"] != "all_to_all":
         kernels["wide_router"] = True
-    if model.startswith(PLAIN_ROUTER) and not values.get(ROUTER_FUSION):
+    if model.startswith(SQUARED_RELU):
+        kernels["weighted_ungated"] = True
+    plain = model.startswith(PLAIN_ROUTER) and not values.get(ROUTER_FUSION)
+    if plain or (moe and values.get(ROUTER_FUSION) is False):
         kernels["fused_router"] = False
     if kernels:
         layout["kernels"] = kernels

@@ -148,7 +148,7 @@ def model_values(model: Model) -> dict[str, Any]:
     return ({"base": model.name} if base else {}) | changed
 
 
-UNSTATED = ("traced", "traces", "wide")
+UNSTATED = ("traced", "traces", "high_precision")
 """Fields of models that no row has: those of traces, and the layers that `Precision` marks."""
 
 

@@ -171,7 +171,7 @@ def _without_batch(question: Question, batch: int) -> Question:
 
 @lru_cache(maxsize=KEPT)
 def _prepared(question: Question, recorded: bool) -> tuple[Question, Evaluated]:
-    question = with_wide_layers(recorded_question(question))
+    question = with_high_precision_layers(recorded_question(question))
     model, cluster, workload = question.model, question.cluster, question.workload
     layout = settled(question.layout, cluster.domain)
     degrees, choices = split_layout(layout, domain=cluster.domain)
@@ -197,14 +197,14 @@ def _prepared(question: Question, recorded: bool) -> tuple[Question, Evaluated]:
     return question.with_layout(layout), known
 
 
-def with_wide_layers(question: Question) -> Question:
+def with_high_precision_layers(question: Question) -> Question:
     """Return a question whose model marks the layers at its ends that an 8- or 4-bit recipe leaves alone."""
     types, model = question.workload.precision, question.model
-    first, last = types.first_wide_layers, model.num_layers - types.last_wide_layers
+    first, last = types.num_layers_at_start_in_bf16, model.num_layers - types.num_layers_at_end_in_bf16
     if not types.is_narrow or (first == 0 and last == model.num_layers):
         return question
     layers = tuple(
-        replace(layer, wide=True) if place < first or place >= last else layer
+        replace(layer, high_precision=True) if place < first or place >= last else layer
         for place, layer in enumerate(model.layers)
     )
     return replace(question, model=replace(model, layers=layers))

@@ -92,6 +92,9 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("recompute", "granularity"),
     ),
     ("optim optimizer_type", ("optimizer",)),
+    ("wide_modules bf16_modules skip_modules", ("high_precision_modules",)),
+    ("first_wide_layers first_layers_bf16 layers_at_start_in_bf16", ("num_layers_at_start_in_bf16",)),
+    ("last_wide_layers last_layers_bf16 layers_at_end_in_bf16", ("num_layers_at_end_in_bf16",)),
     ("adapter peft lora use_peft lora_r finetune finetuning finetuning_type", ("lora_rank",)),
     (
         "qlora load_in_4bit load_in_8bit quantization quantize quantized bnb_4bit quantization_bit",

@@ -286,3 +286,19 @@ def test_a_hybrid_with_experts_is_nearer_to_models_with_experts_than_to_dense_hy
         load_framework("megatron-bridge@25.09").recipes, load_model("qwen3-next-80b-a3b"), device
     )
     assert {recipe.kind for recipe in without} == {"moe"}
+
+
+def test_of_equal_widths_the_recipes_of_the_model_itself_are_closest() -> None:
+    """Nemotron-3.5 has the widths of Nemotron-3 Nano, and recipes of its own after those."""
+    recipes, device = load_framework("megatron-bridge@26.08").recipes, load_cluster("gb200-nvl72", 8).device
+    for name in ("nemotron-3-nano-30b-a3b", "nemotron-3.5-lightning-30b-a3b"):
+        assert {item.model for item in nearest(recipes, load_model(name), device)} == {name}
+    other = replace(load_model("nemotron-3-nano-30b-a3b"), name="mine")
+    assert len({item.model for item in nearest(recipes, other, device)}) == 2
+
+
+def test_a_recipe_has_the_devices_of_its_name() -> None:
+    recipes = load_framework("megatron-bridge@26.08").recipes
+    named = {name: item.degrees.get("devices") for item in recipes for name in item.names.values()}
+    assert named["qwen3_235b_a22b_pretrain_256gpu_h100_bf16_config"] == 256
+    assert named["qwen3_235b_a22b_pretrain_128gpu_b300_fp8mx_hybridep_dev_config"] is None

@@ -17,7 +17,7 @@ from forescale.graph.sharding import split_layout
 from forescale.inputs import pricing_of
 from forescale.memory.liveness import block_bytes, block_moments
 from forescale.spec import DenseFfn, FullAttention, Layer, Layout, Model, Recompute
-from forescale.spec.layout import Overlap
+from forescale.spec.layout import Overlap, Routing
 from forescale.time.blocks import CHECKPOINT, block_seconds
 from forescale.time.price import calls_of, calls_of_steps, price_operators
 
@@ -261,3 +261,42 @@ def test_products_of_summa_take_their_steps_one_after_another():
         message = sum(messages.values())
         gradients += seconds + message / 4 + 3 / 4 * max(message - seconds, 0.0)
     assert cost(block).weight == pytest.approx(gradients)
+
+
+@pytest.mark.parametrize("graphs", ["partial", "router"])
+def test_the_graph_of_a_layer_copies_its_input_and_the_gradients_of_its_results(graphs):
+    layout = Layout(dp_shard=8, ep=8, graphs=graphs)
+    layer = replace(MOE_LAYER, ffn=replace(MOE_LAYER.ffn, num_experts=16, shared_ffn_hidden_size=64))
+    copies = priced(layer, layout).operators["graph.copies"].operator
+    stream, experts = 512.0 * 512.0 * 2.0, 512.0 * 16.0 * 4.0
+    assert [item.bytes_moved for item in copies.forward] == [2.0 * stream]
+    assert [item.bytes_moved for item in copies.backward_input] == [2.0 * (3.0 * stream + experts)]
+    assert copies.saves == ()
+    dense = priced(LAYER, replace(layout, ep=1)).operators
+    if graphs == "router":
+        assert "graph.copies" not in dense
+    else:
+        moved = [item.bytes_moved for item in dense["graph.copies"].operator.backward_input]
+        assert moved == [2.0 * stream]
+    assert "graph.copies" not in priced(layer, replace(layout, graphs="full")).operators
+
+
+def test_no_kernel_before_the_read_of_counts_hides_a_launch_behind_it():
+    """Experts that take no time wait for their launches, however long the shared expert before them takes."""
+    layer = replace(MOE_LAYER, ffn=replace(MOE_LAYER.ffn, shared_ffn_hidden_size=2**16))
+    graphs = {"graphs": "partial"}
+    interval = 1e-4
+    for routing, waits in ((Routing(), True), (Routing(capacity_factor=1.0, pad_to_capacity=True), False)):
+        block = priced(layer, Layout(dp_shard=8, ep=8, routing=routing, **graphs), kernel_interval_s=interval)
+        later = list(block.operators).index("moe.dispatch")
+        after = [
+            item
+            for item in list(block.operators.values())[later:]
+            if "shared_experts" not in item.operator.modules
+        ]
+        calls = sum(item.forward_kernels for item in after)
+        busy = sum(item.forward[0] + sum(item.forward[1].values()) for item in after)
+        gap = block_seconds(block, ()).forward_parts["overhead"]
+        whole = sum(item.forward[0] + sum(item.forward[1].values()) for item in block.operators.values())
+        assert calls * interval < whole
+        assert gap == pytest.approx(calls * interval - busy if waits else 0.0)

@@ -43,8 +43,7 @@ def test_the_device_waits_for_launches_that_take_longer_than_kernels():
 def test_captured_launches_cost_nothing():
     eager, captured = Layout(dp_shard=8), Layout(dp_shard=8, graphs="full")
     partial = replace(eager, graphs="partial")
-    assert seconds(captured) < seconds(eager)
-    assert seconds(partial) == seconds(captured)
+    assert seconds(captured) < seconds(partial) < seconds(eager)  # what graphs of layers read is copied
     experts = [replace(item, ep=8) for item in (captured, partial, eager)]
     times = [seconds(item, moe()) for item in experts]
     assert times == sorted(times)

@@ -28,6 +28,10 @@ from forescale.numeric import Numeric, ceil
 from forescale.spec.model import DenseFfn, Layer, Model, MoeFfn
 
 VOCABULARY_WEIGHT = "head.logits.weight"
+COPYING_GRAPHS = ("partial", "router")
+"""Graphs of parts of a layer, each of which reads and writes buffers of its own."""
+PROBABILITY_BYTES = 4.0
+"""Bytes of the probability of one token and expert."""
 
 
 @formula(unit="1", source="Megatron-LM: vocabulary padded to a multiple of make_vocab_size_divisible_by × tp")
@@ -39,7 +43,7 @@ def padded_vocab(*, vocab_size: Numeric, multiple: Numeric, tp: Numeric) -> Nume
 def layer_block(model: Model, layer: Layer, sharding: ShardingRules) -> Block:
     """Return one decoder layer: norm, attention, add; norm, feed-forward, add."""
     b = Builder(sharding=sharding)
-    with b.widened(wide=layer.wide):
+    with b.widened(wide=layer.high_precision):
         return _layer(b, model, layer)
 
 
@@ -51,7 +55,9 @@ def _layer(b: Builder, model: Model, layer: Layer) -> Block:
     post_norms = layer.num_norms > num_inner
     if layer.attention is not None:
         source = stream
-        with b.widened(wide="attention" in sharding.precision.wide_modules and not layer.attention.recurrent):
+        with b.widened(
+            wide="attention" in sharding.precision.high_precision_modules and not layer.attention.recurrent
+        ):
             if layer.num_norms:
                 narrow = not _several_linears(layer)
                 source = _norm(b, model, "attention.norm", stream, "attention.input", narrow=narrow)
@@ -74,7 +80,33 @@ def _layer(b: Builder, model: Model, layer: Layer) -> Block:
 
             moe_ffn(b, model, ffn, source=source, result=result)
         _join(b, model, "ffn", stream, result, post_norm=post_norms)
+    if sharding.choices.graphs in COPYING_GRAPHS:
+        _graph_copies(b, model, layer)
     return b.block(block_name(layer), "input")
+
+
+def _graph_copies(b: Builder, model: Model, layer: Layer) -> None:
+    """Append the copies into the fixed buffers of a layer's graph: its input, and the gradients of its results.
+
+    A graph that ends before the experts returns what is sent to them, its probabilities, the shared experts' result
+    and the residual (Transformer Engine, graph.py: Graphed; Megatron-LM, transformer_layer.py).
+    """
+    local, h, b.part = b.sharding.tokens("residual"), float(model.hidden_size), "norm"
+    stream = local * h * b.sharding.element_bytes
+    gradients, kernels = stream, 1.0
+    if isinstance(ffn := layer.ffn, MoeFfn):
+        sent = local * float(ffn.latent_size or h) * b.sharding.element_bytes
+        gradients, kernels = stream + sent + local * ffn.num_experts * PROBABILITY_BYTES, 3.0
+        if ffn.shared_ffn_hidden_size:
+            gradients, kernels = gradients + stream, kernels + 1.0
+    elif b.sharding.choices.graphs == "router":
+        return
+    b.operator(
+        "graph.copies",
+        forward=(Elementwise(bytes_moved=2.0 * stream, called=False),),
+        backward_input=(Elementwise(bytes_moved=2.0 * gradients, kernels=kernels, called=False),),
+        reads=("input",),
+    )
 
 
 def _several_linears(layer: Layer) -> bool:
@@ -88,7 +120,7 @@ def block_name(layer: Layer) -> str:
     if layer.traced:
         return layer.traced
     name = "no-attention" if layer.attention is None else layer.attention.block_name
-    name = f"wide {name}" if layer.wide else name
+    name = f"16-bit {name}" if layer.high_precision else name
     return f"{name}+{'moe' if isinstance(layer.ffn, MoeFfn) else 'dense' if layer.ffn else 'no-ffn'}"
 
 
@@ -284,8 +316,8 @@ def mtp_block(
     `known` and `head` are the model's layers and its head, where they are built already.
     """
     kind = model.mtp_layer or model.layers[-1]
-    wide = "mtp" in sharding.precision.wide_modules
-    kind = replace(kind, wide=wide)
+    wide = "mtp" in sharding.precision.high_precision_modules
+    kind = replace(kind, high_precision=wide)
     inner = known.get(kind) or layer_block(model, kind, sharding)
     b = Builder(sharding=sharding)
     if wide:

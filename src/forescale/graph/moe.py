@@ -125,7 +125,10 @@ def _routed(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: str
     local, latent = b.sharding.tokens("residual"), float(spec.latent_size)
     whole: Extent = ("hidden", hidden)
     narrow: Extent = ("rank", latent)
-    down, wide = b.tensor("moe.latent", local * latent), "latent" in b.sharding.precision.wide_modules
+    down, wide = (
+        b.tensor("moe.latent", local * latent),
+        "latent" in b.sharding.precision.high_precision_modules,
+    )
     with b.widened(wide=wide):
         linear(b, "moe.latent_down", source=source, result=down, rows=local, inputs=whole, outputs=narrow)
         back = b.tensor("moe.latent_result", local * latent, b.sharding.linear_input_bytes)
@@ -297,13 +300,22 @@ def _dispatch(
     if not inside:
         b.operator("moe.count", forward=(routing,))
     read = Elementwise(bytes_moved=routing.num_bytes, family="permute", called=False)
-    first = (routing, read) if inside else ()
-    _travel(b, "moe.dispatch", elements=moved, source=permuted, result=here, narrow="forward", first=first)
+    work: dict[str, Any] = {"first": (routing, read) if inside else (), "reads_counts": _reads_counts(b)}
+    _travel(b, "moe.dispatch", elements=moved, source=permuted, result=here, narrow="forward", **work)
     gathered = b.tensor("moe.gathered", received * hidden)
     _over_etp(b, "moe.dispatch_etp", here, gathered, received * row, forward="all_gather")
     dispatched = b.tensor("moe.dispatched", received * hidden, sharding.expert_input_bytes)
     called = _framework_sorts(b)
     _permute(b, "moe.sort", gathered, dispatched, moved=2.0 * received * row * either, called=called)
+
+
+def _reads_counts(b: Builder) -> bool:
+    """Say whether the host needs the tokens of each expert: it launches a product for each, and no capacity fixes them.
+
+    Megatron-LM, experts.py: tokens_per_expert.tolist(), in forward; backward takes what forward read.
+    """
+    choices = b.sharding.choices
+    return choices.kernels.expert_kernels != "one" and not choices.routing.pad_to_capacity
 
 
 def _routing(b: Builder, spec: MoeFfn) -> Collective:
@@ -323,6 +335,7 @@ def _travel(
     result: str,
     narrow: Literal["forward", "backward"],
     first: Work = (),
+    reads_counts: bool = False,
 ) -> None:
     """Append an all-to-all over ep, behind what comes `first`, and its mirror.
 
@@ -337,6 +350,7 @@ def _travel(
         backward_input=(Collective(kind="all_to_all", axis="ep", num_bytes=back),),
         reads=(source,),
         writes=(result,),
+        reads_counts=reads_counts,
     )
 
 

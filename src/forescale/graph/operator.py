@@ -62,6 +62,8 @@ class Operator(Struct, frozen=True, kw_only=True):
     """Its weight is not trained: backward has one product for one of forward."""
     replayed: bool = True
     """Whether full recompute runs it again."""
+    reads_counts: bool = False
+    """The host reads how many tokens each expert has before it launches this and what follows: it is not ahead."""
     panels: Numeric | None = None
     """Steps of SUMMA: each pass is done so often, and a step's messages run beside the step before."""
     hidden_behind: str | None = None

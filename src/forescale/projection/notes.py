@@ -12,7 +12,7 @@ from forescale.spec.constraints import freezable
 from forescale.spec.layout import Layout, Routing
 from forescale.spec.model import Model, MoeFfn
 from forescale.spec.space import recompute_modules
-from forescale.spec.workload import Workload
+from forescale.spec.workload import EXCEPTIONS, Workload
 
 FLASH_RECOMPUTES = (
     "flash attention keeps no scores and recomputes them in its own backward: selective recompute of core_attn frees "
@@ -83,3 +83,9 @@ def _without_effect(model: Model, layout: Layout, workload: Workload) -> Iterato
     ):
         if absent := [name for name in names if name not in present]:
             yield f"{model.name} has no {', '.join(absent)}: {what} changes nothing there"
+    types = workload.precision
+    given = [name for name in EXCEPTIONS if getattr(types, name)]
+    if given and not types.is_narrow:
+        yield f"no product is in 8 bits or less under precision {types.compute}: {', '.join(given)} has no effect"
+    elif types.num_layers_in_bf16 == model.num_layers:
+        yield f"all {model.num_layers} layers are in bf16: precision {types.compute} has no effect on them"

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from forescale.errors import InfeasibleError
-from forescale.inputs import with_wide_layers
+from forescale.inputs import with_high_precision_layers
 from forescale.numeric import Array
 from forescale.question import Question
 from forescale.schedule.legality import JOINT
@@ -53,7 +53,7 @@ def scenarios(question: Question) -> tuple[Question, ...]:
         for part in _by_sharding(_scenario(question, item))
         for kind in _by_neighbours(part)
     ]
-    kinds = [with_wide_layers(by_recording(kind)) for kind in kinds]
+    kinds = [with_high_precision_layers(by_recording(kind)) for kind in kinds]
     request = [
         (item.workload, item.space.base, item.space.zero, item.space.tp_kind, item.model.traces)
         for item in kinds

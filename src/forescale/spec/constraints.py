@@ -388,6 +388,13 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         ),
         applies=lambda q: bool(q.degrees.recompute.layer_ids),
     ),
+    Constraint(
+        name="layers in bf16",
+        holds=lambda q: q.workload.precision.num_layers_in_bf16 <= q.model.num_layers,
+        message=lambda q: (
+            f"{q.workload.precision.num_layers_in_bf16} layers in bf16; {q.model.name} has {q.model.num_layers}"
+        ),
+    ),
     _summa("models", lambda q: summa_refusal(q.model) is None, lambda q: str(summa_refusal(q.model))),
     _summa(
         "what is trained",

@@ -106,8 +106,8 @@ class Layer(SpecStruct, frozen=True, kw_only=True):
     """Norms over the hidden size: 2 (pre-norm), 4 (Gemma 2/3: also post-norms), 1 (parallel blocks)."""
     parallel: bool = False
     """Attention and feed-forward read the same norm and are added together (Falcon, Phi-2)."""
-    wide: bool = False
-    """Products stay in the type of activations under 8- and 4-bit recipes (`Precision.first_wide_layers`)."""
+    high_precision: bool = False
+    """Products stay in the type of activations under 8- and 4-bit recipes (`Precision.num_layers_at_start_in_bf16`)."""
     traced: str = ""
     """Kind of recorded block, in the traces of the model, that takes the place of attention and feed-forward."""
 

@@ -106,6 +106,8 @@ def _ffn_width(ffn: Any) -> float:  # noqa: ANN401 (dense, routed or none)
 def nearest(recipes: Sequence[Recipe], model: Model, device: Device) -> tuple[Recipe, ...]:
     """Return the recipes of the same kind of model, then of the nearest active parameters, then device generation.
 
+    Of models with equal active parameters the recipes of the model itself are closest.
+
     Of models with experts those of models with experts are closer than others of the same kind.
 
     A traced model runs its own code, which no recipe of a framework is for.
@@ -122,6 +124,7 @@ def nearest(recipes: Sequence[Recipe], model: Model, device: Device) -> tuple[Re
     routed = [recipe for recipe in recipes if recipe.routed == model.is_moe] or recipes
     same = [recipe for recipe in routed if recipe.kind == kind] or routed
     alike = _least(same, lambda recipe: round(abs(math.log(width / recipe.active_width)), 9))
+    alike = [recipe for recipe in alike if recipe.model == model.name] or alike
     return tuple(_least(alike, of_device))
 
 

@@ -22,8 +22,8 @@ ComputeType: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8",
 StorageType: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8"]
 MasterType: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8", "none"]
 FrozenType: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8", "int8", "nf4", "nf4_double"]
-WideModule: TypeAlias = Literal["attention", "latent", "mtp"]
-EXCEPTIONS = ("wide_modules", "first_wide_layers", "last_wide_layers")
+HighPrecisionModule: TypeAlias = Literal["attention", "latent", "mtp"]
+EXCEPTIONS = ("high_precision_modules", "num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16")
 """Fields of `Precision` that leave products in the type of activations."""
 Reference: TypeAlias = Literal["none", "copy", "shared"]
 FrozenPart: TypeAlias = Literal["embedding", "attention", "ffn", "moe", "norm", "head", "vision", "projector"]
@@ -114,13 +114,14 @@ class Precision(SpecStruct, frozen=True, kw_only=True):
     matrices of layers, which every product makes wide again; embedding, head, norms and biases stay in the type
     of activations (QLoRA)."""
 
-    wide_modules: tuple[WideModule, ...] = ()
+    high_precision_modules: tuple[HighPrecisionModule, ...] = ()
     """Modules whose products stay in the type of activations under an 8- or 4-bit recipe: attention with scores,
     the projections to and from the space of routed experts, and layers that predict further tokens."""
-    first_wide_layers: OptionalExtent = 0
-    """Layers at the start whose products stay in the type of activations (num_layers_at_start_in_bf16)."""
-    last_wide_layers: OptionalExtent = 0
-    """The same at the end (num_layers_at_end_in_bf16)."""
+    num_layers_at_start_in_bf16: OptionalExtent = 0
+    """Layers at the start whose products stay in the type of activations under such a recipe (Megatron-Core, with
+    first_last_layers_bf16)."""
+    num_layers_at_end_in_bf16: OptionalExtent = 0
+    """The same at the end."""
 
     def __post_init__(self) -> None:
         """Refuse block scales of one kind with products of another; wider types have no use for a recipe."""
@@ -139,6 +140,11 @@ class Precision(SpecStruct, frozen=True, kw_only=True):
                 reason="frozen weights are converted to 16 bits before every product",
                 fix="give compute bf16, or leave frozen out",
             ).at("precision")
+
+    @property
+    def num_layers_in_bf16(self) -> int:
+        """Number of layers at both ends whose products stay in the type of activations."""
+        return self.num_layers_at_start_in_bf16 + self.num_layers_at_end_in_bf16
 
     @property
     def is_narrow(self) -> bool:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from forescale.cost.mesh import Group
 from forescale.cost.select import CostModels
 from forescale.files import packaged
-from forescale.formula import named, total
+from forescale.formula import formula, named, total
 from forescale.graph.operator import Block, Operator
 from forescale.graph.ops import AttentionCore, MeshAxis
 from forescale.graph.per_block import PerBlock, RecomputeSplit, build_blocks
@@ -25,7 +25,7 @@ from forescale.graph.recompute import NO_RECOMPUTE, Kept, keep
 from forescale.graph.sharding import ShardingRules, StructuralOptions
 from forescale.memory.liveness import BlockBytes, block_bytes
 from forescale.memory.parameters import BlockParameters, holdings
-from forescale.numeric import Numeric, minimum, summed
+from forescale.numeric import Numeric, maximum, minimum, summed
 from forescale.schedule import cuts_sequences, splits_backward
 from forescale.spec.layout import LaunchGraphs, OffloadName, Overlap, Recompute
 from forescale.spec.model import Model
@@ -196,6 +196,15 @@ Launched: TypeAlias = tuple[Seconds, Numeric]
 """A pass, and what its launches cost the host, in calls."""
 
 
+@formula(
+    unit="s",
+    source="the host is not ahead of the device once it read a result: kernels before it hide no launch behind it",
+)
+def later_launch_gap(*, whole: Numeric, after: Numeric) -> Numeric:
+    """max(gap of all kernels, gap of those that are launched after the read)."""
+    return maximum(whole, after)
+
+
 def _add_gaps(
     forward: Launched,
     backward: Launched,
@@ -209,7 +218,7 @@ def _add_gaps(
 
     Of passes that cross the host launches one while the device is at the other.
     """
-    interval = _interval(priced, overlap)
+    interval, later = _interval(priced, overlap), _after_read(priced)
     if isinstance(interval, float) and interval == 0.0:
         return
     gap = functools.partial(launch_gap, interval=interval, blocking=priced.pricing.blocking)
@@ -221,6 +230,9 @@ def _add_gaps(
         weight["overhead"] = gap(kernels=subset, busy=spent)
         more, rest = more - subset, rest - spent
     first["overhead"] = gap(kernels=few, busy=busy)
+    if later is not None and not overlap.expert:
+        after = gap(kernels=later[1], busy=minimum(later[0], busy))
+        first["overhead"] = later_launch_gap(whole=first["overhead"], after=after)
     if crossed:
         both = gap(kernels=few + more, busy=busy + rest)
         first["overhead"] = minimum(first["overhead"], both)
@@ -229,6 +241,20 @@ def _add_gaps(
         second["overhead"] = gap(kernels=more, busy=rest)
     if apart is not None:
         second["overhead"] = second["overhead"] + apart[0]["overhead"]
+
+
+def _after_read(priced: PricedBlock) -> tuple[Numeric, Numeric] | None:
+    """Return seconds and calls of forward from where the host reads counts on; None where it reads none.
+
+    The shared experts of a layer come before its routed ones.
+    """
+    operators = list(priced.operators.values())
+    start = next((at for at, item in enumerate(operators) if item.operator.reads_counts), None)
+    if start is None:
+        return None
+    later = [item for item in operators[start:] if "shared_experts" not in item.operator.modules]
+    busy = summed(item.forward[0] + summed(item.forward[1].values()) for item in later)
+    return busy, summed(item.forward_kernels for item in later)
 
 
 def _titled(seconds: Seconds, title: str) -> Seconds:

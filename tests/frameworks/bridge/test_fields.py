@@ -122,10 +122,24 @@ def test_the_caller_tells_a_length_that_the_recipe_leaves_open(tmp_path):
 
 
 def test_what_has_no_word_here_is_noted_only_where_it_counts(tmp_path):
-    message = "not expressed: mixed_precision.first_last_layers_bf16"
+    message = "not expressed: mixed_precision.fp8_dot_product_attention"
     for precision, noted in (("'ours_in_8_bits'", True), ("'bf16_mixed'", False)):
-        lines = f"cfg.mixed_precision = get_mixed_precision_config({precision}); cfg.mixed_precision.first_last_layers_bf16 = True"
+        lines = f"cfg.mixed_precision = get_mixed_precision_config({precision}); cfg.mixed_precision.fp8_dot_product_attention = True"
         assert any(message in note for note in read(tmp_path, lines).notes) is noted
+
+
+@pytest.mark.parametrize(
+    ("fields", "start", "end"),
+    [("first_last_layers_bf16 = True", 0, 0), ("first_last_layers_bf16 = True; {}num_layers_at_end_in_bf16 = 2", 0, 2),
+     ("num_layers_at_end_in_bf16 = 2", 0, 0)],
+)  # fmt: skip
+def test_layers_at_both_ends_stay_in_bf16(fields, start, end, tmp_path):
+    place = "cfg.mixed_precision."
+    lines = (
+        f"cfg.mixed_precision = get_mixed_precision_config('ours_in_8_bits'); {place}{fields.format(place)}"
+    )
+    types = read(tmp_path, lines).workload.precision
+    assert (types.num_layers_at_start_in_bf16, types.num_layers_at_end_in_bf16) == (start, end)
 
 
 def test_the_allocator_is_that_of_the_environment_that_the_recipe_sets(tmp_path):

@@ -229,6 +229,15 @@ REFUSED = {
         "--num-distributed-optimizer-instances 2",
         "--num-distributed-optimizer-instances 2 with --expert-model-parallel-size 4: replicas",
     ),
+    "delayed scaling": (
+        "--bf16 --fp8-format hybrid --first-last-layers-bf16",
+        "--fp8-format hybrid with --first-last-layers-bf16: delayed scaling",
+    ),
+    "layers in bf16": (
+        f"--bf16 {PP}2 --fp8-format hybrid --fp8-recipe tensorwise --first-last-layers-bf16 "
+        "--num-layers-at-end-in-bf16 3",
+        "--first-last-layers-bf16 with --num-layers-at-end-in-bf16 3: layers in bf16",
+    ),
     "optimizers": (
         "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads --optimizer muon",
         "--use-megatron-fsdp with --optimizer muon: Megatron-FSDP .* has the optimizers adamw and sgd",
@@ -679,6 +688,20 @@ def test_batch_and_tokens():
             Precision(compute="mxfp8", recipe="mxfp8", parameters="fp8"),
         ),
         ("--bf16 --fp4-format e2m1", Precision(compute="nvfp4")),
+        (
+            "--bf16 --fp4-format e2m1 --first-last-layers-bf16 --num-layers-at-start-in-bf16 0",
+            Precision(compute="nvfp4", num_layers_at_end_in_bf16=1),
+        ),
+        (
+            "--bf16 --fp8-format e4m3 --fp8-recipe blockwise --first-last-layers-bf16",
+            Precision(
+                compute="fp8",
+                recipe="blockwise",
+                num_layers_at_start_in_bf16=1,
+                num_layers_at_end_in_bf16=1,
+            ),
+        ),
+        ("--bf16 --first-last-layers-bf16", Precision()),
         (
             "--bf16 --use-precision-aware-optimizer --main-grads-dtype bf16 --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16",
             Precision(gradients="bf16", moments="bf16"),

@@ -129,3 +129,30 @@ def test_deferred_weight_gradients_of_the_head_are_written_and_read_back(
     assert [line in text for line in lines] == [True, limit == 5]
     assert result.unsaid == ()
     assert result.read_back.strategy.kernels.deferred_head_gradients == limit
+
+
+@pytest.mark.parametrize(
+    ("to", "lines"),
+    [
+        ("megatron-core", ("--first-last-layers-bf16", "--num-layers-at-end-in-bf16 3")),
+        (
+            "megatron-bridge",
+            ("cfg.mixed_precision.first_last_layers_bf16 = True", "cfg.mixed_precision.num_layers_at_end_in_bf16 = 3"),
+        ),
+        ("primus", ("first_last_layers_bf16: true", "num_layers_at_end_in_bf16: 3")),
+    ],
+)  # fmt: skip
+def test_layers_in_bf16_are_written_and_read_back_but_not_modules(to: str, lines: tuple[str, ...]) -> None:
+    types = {"compute": "fp8", "recipe": "current", "num_layers_at_end_in_bf16": 3}
+    parts = {"devices": 8, "seq_len": 4096, "global_batch_size": 16, "framework": to}
+    result = export(ask("llama-2-7b", "h100-sxm", **parts, precision=types))
+    assert all(line in result.texts[result.main] for line in lines)
+    assert result.unsaid == ()
+    read = result.read_back.workload.precision
+    assert (read.num_layers_at_start_in_bf16, read.num_layers_at_end_in_bf16) == (0, 3)
+    plain = export(ask("llama-2-7b", "h100-sxm", **parts, precision={"compute": "fp8", "recipe": "current"}))
+    assert lines[0] not in plain.texts[plain.main]
+    modules = ask(
+        "llama-2-7b", "h100-sxm", **parts, precision={**types, "high_precision_modules": ["attention"]}
+    )
+    assert [item.word for item in export(modules).unsaid] == ["workload.precision.high_precision_modules"]

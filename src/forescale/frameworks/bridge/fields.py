@@ -12,6 +12,7 @@ from forescale.errors import ReaderError, UnknownKeyError, refuse_misspelt, show
 from forescale.frameworks.bridge.recipe import FACTS, OTHERS, SECTIONS, Bridge
 from forescale.frameworks.megatron.arguments import ALLOCATOR, known_keys
 from forescale.frameworks.megatron.reader import SIZES
+from forescale.frameworks.megatron.run import LAYERS_IN_BF16
 from forescale.frameworks.python.values import Call, Opaque, known
 from forescale.frameworks.settings import Settings, Unread
 from forescale.limits import LAYERS
@@ -21,7 +22,7 @@ IGNORED: Final[list[str]] = FACTS["ignored"]
 """Fields of these sections that say nothing more of memory or time."""
 NOTED: Final[Mapping[str, str]] = FACTS["noted"]
 """Fields that change memory or time in ways that have no word here."""
-NARROW: Final = ("first_last_layers_bf16", "fp8_dot_product_attention", "disable_parameter_transpose_cache")
+NARROW: Final = ("fp8_dot_product_attention", "disable_parameter_transpose_cache")
 """Those of them that count only where products are in 8 bits or fewer."""
 ORDER: Final = (
     "dist",
@@ -42,7 +43,11 @@ EITHER: Final = ("use_distributed_optimizer", "overlap_param_gather", "use_megat
 """Keys of two sections that hold where one of them says so (config.py, the distributed optimizer's two settings)."""
 WRITTEN: Final = ("dataset", "checkpoint")
 """Sections whose classes have fields of their own, none of which matter but the ones that are read."""
-IDLE: Final = {"fp8_recipe": "fp8", "data_parallel_sharding_strategy": "use_megatron_fsdp"}
+IDLE: Final = {
+    "fp8_recipe": "fp8",
+    **dict.fromkeys(LAYERS_IN_BF16, "first_last_layers_bf16"),
+    "data_parallel_sharding_strategy": "use_megatron_fsdp",
+}
 """Keys that count only beside another."""
 LETTERS: Final = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 """Layers of a list of stages as a layout's text has them."""
@@ -234,6 +239,8 @@ class ContainerSettings:
         if values.get(LAYOUT) and values.get(virtual):
             values["virtual_pipeline_model_parallel_size"] = values.pop(virtual)
             self.spelling["virtual_pipeline_model_parallel_size"] = self.spelling.pop(virtual)
+        for key in LAYERS_IN_BF16:  # of MixedPrecisionConfig, unlike Megatron-LM's
+            values.setdefault(key, 0)
         for key, needed in IDLE.items():  # every base recipe sets them
             if not values.get(needed):
                 values.pop(key, None)

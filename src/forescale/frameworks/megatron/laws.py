@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 from forescale.errors import unsupported_by
-from forescale.frameworks.megatron.run import has_tower
+from forescale.frameworks.megatron.run import LAYERS_IN_BF16, has_tower
 from forescale.frameworks.megatron.write_layout import stage_sizes
 from forescale.frameworks.settings import Settings
 from forescale.question import Question
@@ -129,6 +129,26 @@ LAWS = (
         ("fp8", "fp8_recipe", "recompute_modules"),
         core=True,
         since="0.13",
+    ),
+    Law(
+        lambda q: (
+            q.workload.precision.compute == "fp8"
+            and q.workload.precision.recipe == "delayed"
+            and q.workload.precision.num_layers_in_bf16 > 0
+        ),
+        "delayed scaling of fp8 leaves no layer in bf16 (--first-last-layers-bf16); take another fp8_recipe",
+        ("fp8", "fp8_recipe", "first_last_layers_bf16"),
+        core=True,
+    ),
+    Law(
+        lambda q: (
+            q.workload.precision.compute in ("fp8", "mxfp8")
+            and max(getattr(q.workload.precision, key) for key in LAYERS_IN_BF16)
+            > q.model.num_layers // q.layout.pp
+        ),
+        "layers in bf16 at either end are more than those of a pipeline stage",
+        ("first_last_layers_bf16", *LAYERS_IN_BF16),
+        core=True,
     ),
     Law(
         lambda q: q.layout.zero > 1 and q.workload.optimizer not in ("adamw", "sgd"),

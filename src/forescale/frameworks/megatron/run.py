@@ -19,6 +19,7 @@ from forescale.spec.model import DenseFfn, Images, Layer, Model, Patches, Vision
 from forescale.spec.optimizers import OPTIMIZERS, OptimizerName
 from forescale.spec.workload import (
     FROZEN_PARTS,
+    NARROW,
     ComputeType,
     FrozenPart,
     Precision,
@@ -279,6 +280,7 @@ def _steps(settings: Settings, key: str) -> int | None:
     return settings.count(key)
 
 
+LAYERS_IN_BF16 = ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16")
 SHARDING = ("use_distributed_optimizer", "use_megatron_fsdp", "use_torch_fsdp2")
 """Keys any of which shards states."""
 
@@ -302,8 +304,15 @@ def read_precision(settings: Settings) -> Precision:
         master=_master(settings, base),
         activations=base,
         frozen="nf4" if settings.flag("qlora") and settings.count("lora_r", 0) else None,
+        **_layers_in_bf16(settings, compute),
         **_moments(settings),
     )
+
+
+def _layers_in_bf16(settings: Settings, compute: ComputeType) -> dict[str, Any]:
+    """Return the layers at both ends that 8- and 4-bit recipes leave in bf16; one at each by default."""
+    given = {key: settings.count(key, 1) for key in LAYERS_IN_BF16}
+    return given if settings.flag("first_last_layers_bf16") and compute in NARROW else {}
 
 
 def _compute(settings: Settings, base: StorageType) -> tuple[ComputeType, Recipe]:

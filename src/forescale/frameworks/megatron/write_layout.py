@@ -18,7 +18,7 @@ from forescale.frameworks.megatron.layout import (
 )
 from forescale.frameworks.megatron.model import EXPANSION
 from forescale.frameworks.megatron.rope import rope_settings
-from forescale.frameworks.megatron.run import GROUP, OPTIMIZER_NAMES, RECIPES
+from forescale.frameworks.megatron.run import GROUP, LAYERS_IN_BF16, OPTIMIZER_NAMES, RECIPES
 from forescale.frameworks.plain import plain_settings
 from forescale.frameworks.writing import check_attention
 from forescale.graph.stages import given_chunks, layers_per_chunk
@@ -260,6 +260,7 @@ def _precision(workload: Workload, layout: Layout) -> Settings:
     precision = workload.precision
     base = precision.activations
     narrow = precision.compute in ("fp8", "mxfp8")
+    kept = precision.is_narrow and precision.num_layers_in_bf16 > 0
     settings: Settings = {
         "bf16": base == "bf16",
         "fp16": base == "fp16",
@@ -267,6 +268,8 @@ def _precision(workload: Workload, layout: Layout) -> Settings:
         "fp8_recipe": _key_of(RECIPES, precision.recipe) if narrow else None,
         "fp8_param_gather": precision.parameters == "fp8" and layout.zero > 0,
         "fp4": "e2m1" if precision.compute == "nvfp4" else None,
+        "first_last_layers_bf16": kept,
+        **{key: getattr(precision, key) if kept else None for key in LAYERS_IN_BF16},
     }
     return settings | _gradients(precision) | _states(precision)
 

@@ -8,10 +8,11 @@ import pytest
 from msgspec.structs import replace as changed
 from tests import small
 
+from forescale.errors import SpecError
 from forescale.graph.layer import layer_block, mtp_block
 from forescale.graph.ops import Gemm, GroupedGemm
 from forescale.graph.sharding import ShardingRules, split_layout
-from forescale.inputs import with_wide_layers
+from forescale.inputs import with_high_precision_layers
 from forescale.presets import project_as
 from forescale.question import question_of
 from forescale.spec import Layout, Precision
@@ -22,7 +23,7 @@ LAYOUT = Layout(dp_shard=8, ep=4)
 
 def rules(*modules: str) -> ShardingRules:
     degrees, choices = split_layout(LAYOUT)
-    types = Precision(compute="nvfp4", wide_modules=modules)
+    types = Precision(compute="nvfp4", high_precision_modules=modules)
     return ShardingRules(degrees=degrees, choices=choices, precision=types, seq_len=512.0)
 
 
@@ -65,12 +66,12 @@ def test_layers_that_predict_further_tokens_are_left_in_16_bits():
 
 
 def test_a_wide_layer_is_one_of_16_bits():
-    wide = layer_block(small.moe(), changed(LATENT, wide=True), rules())
+    wide = layer_block(small.moe(), changed(LATENT, high_precision=True), rules())
     plain = layer_block(small.moe(), LATENT, replace(rules(), precision=Precision()))
     assert types_of(wide) == types_of(plain)
     assert wide.tensors == plain.tensors
     assert not any(item.narrow for item in wide.parameters)
-    assert wide.name == f"wide {plain.name}"
+    assert wide.name == f"16-bit {plain.name}"
 
 
 def question(compute: str, **types: object):
@@ -79,15 +80,43 @@ def question(compute: str, **types: object):
 
 
 def test_layers_at_both_ends_are_marked():
-    asked = question("fp8", first_wide_layers=1, last_wide_layers=2)
-    marked = [layer.wide for layer in with_wide_layers(asked).model.layers]
+    asked = question("fp8", num_layers_at_start_in_bf16=1, num_layers_at_end_in_bf16=2)
+    marked = [layer.high_precision for layer in with_high_precision_layers(asked).model.layers]
     assert marked == [True, *[False] * 5, True, True]
-    assert with_wide_layers(question("bf16", last_wide_layers=2)).model.layers[-1].wide is False
+    assert (
+        with_high_precision_layers(question("bf16", num_layers_at_end_in_bf16=2))
+        .model.layers[-1]
+        .high_precision
+        is False
+    )
+
+
+def test_more_layers_than_the_model_has_are_refused():
+    with pytest.raises(SpecError, match="9 layers in bf16; small-dense has 8"):
+        project_as(question("fp8", num_layers_at_start_in_bf16=4, num_layers_at_end_in_bf16=5))
+
+
+@pytest.mark.parametrize(
+    ("compute", "types", "said"),
+    [
+        ("bf16", {"num_layers_at_end_in_bf16": 2, "high_precision_modules": ("mtp",)}, "high_precision_modules, num_"),
+        ("fp8", {"num_layers_at_end_in_bf16": 8}, "all 8 layers are in bf16"),
+        ("fp8", {"num_layers_at_end_in_bf16": 2}, ""),
+    ],
+)  # fmt: skip
+def test_what_leaves_no_product_in_8_bits_is_noted(compute, types, said):
+    texts = [
+        note.text
+        for note in project_as(question(compute, **types)).notes
+        if "in bf16" in note.text or "8 bits" in note.text
+    ]
+    assert len(texts) == bool(said)
+    assert all(said in text for text in texts)
 
 
 def test_half_of_the_layers_cost_half_of_the_difference():
     narrow, half, whole = (
-        project_as(question("fp8", last_wide_layers=count)).step_time.expected for count in (0, 4, 8)
+        project_as(question("fp8", num_layers_at_end_in_bf16=count)).step_time.expected for count in (0, 4, 8)
     )
     assert half == pytest.approx((narrow + whole) / 2.0, rel=1e-3)
     assert narrow != whole
