@@ -72,7 +72,7 @@ def file_of(value: object, function: str) -> Path:
 
 
 def read_text(path: str | Path, *, hint: str = "", most: int = TEXT_BYTES) -> str:
-    """Return the text of `path`, line ends as newlines and without a byte-order mark.
+    """Return the text of `path`, line ends as newlines and without a byte-order mark; of a notebook its Python.
 
     Parameters
     ----------
@@ -86,7 +86,12 @@ def read_text(path: str | Path, *, hint: str = "", most: int = TEXT_BYTES) -> st
     ReaderError
         If there is no such file, or it is a folder, empty, too large, or no UTF-8.
     """
-    return _decoded(read_bytes(path, hint=hint, most=most), path)
+    text = _decoded(read_bytes(path, hint=hint, most=most), path)
+    if not str(path).endswith(".ipynb"):
+        return text
+    from forescale.notebook import code_of_notebook
+
+    return code_of_notebook(text)
 
 
 def read_bytes(path: str | Path, *, hint: str = "", most: int = TEXT_BYTES) -> bytes:

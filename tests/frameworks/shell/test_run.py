@@ -330,6 +330,18 @@ def test_what_is_not_followed_is_one_word(command):
     assert script.commands[-1] == ["say", "${X}"]
 
 
+def test_arguments_from_a_place_on_and_devices_of_each_command():
+    script = follow(
+        'N=2\nsay "${@:2}" end\nexport CUDA_VISIBLE_DEVICES=0,1\nsay\nCUDA_VISIBLE_DEVICES=3 say',
+        {},
+        "run.sh",
+        arguments=["a", "b"],
+    )
+    assert script.commands[0] == ["say", "b", "end"]
+    assert [item["CUDA_VISIBLE_DEVICES"] for item in script.environments] == ["", "0,1", "3"]
+    assert follow('say "${@:2}" end', {}, "run.sh").commands == [["say", "end"]]
+
+
 DOUBTED = (
     "if [ ! -f data.bin ]; then exit 1; fi; say on",
     "[ -z $NOT_SET ] && exit 1; say on",

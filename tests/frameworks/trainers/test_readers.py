@@ -689,3 +689,128 @@ def test_a_program_of_megatron_with_a_table_of_its_own_is_refused(read, tmp_path
             "python -m torch.distributed.launch --nproc_per_node 1 pretrain_gpt2.py --config own.yaml\n",
             "run.sh",
         )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "devices", "batch"),
+    [
+        (" --gradient_accumulation_steps $(expr 32 / $nproc)", "", 4, 16),
+        (
+            " --gradient_accumulation_steps $(expr 32 / $nproc)",
+            " --rlhf_type grpo --max_completion_length 64",
+            4,
+            4,
+        ),
+        ("NPROC_PER_NODE=$nproc", "NNODES=2 NPROC_PER_NODE=$nproc", 8, 64),
+    ],
+)
+def test_ms_swift_accumulates_16_sequences_where_nothing_is_given(read, old, new, devices, batch):
+    parsed = read(SWIFT.replace(old, new), "run.sh", num_devices=None)
+    assert (parsed.num_devices, parsed.workload_fields["global_batch_size"]) == (devices, batch)
+
+
+def test_ms_swift_starts_one_process_without_a_number(read):
+    text = SWIFT.replace("NPROC_PER_NODE=$nproc \\\n", "")
+    (fact,) = read(text, "run.sh", num_devices=None).missing
+    assert (fact.part, fact.example) == ("devices", "--devices 1")
+    assert "NPROC_PER_NODE is not set" in fact.reason
+    with raises(ReaderError, "wrong_format data parallelism"):
+        read(text, "run.sh", num_devices=4)
+
+
+def test_devices_are_those_of_the_command_that_is_read(read):
+    train = "llamafactory-cli train --stage sft --do_train --finetuning_type lora --cutoff_len 64 --model_name_or_path Qwen/Qwen3-8B\n"
+    text = f"export CUDA_VISIBLE_DEVICES=0,1,2,3\n{train}CUDA_VISIBLE_DEVICES=0 {train}"
+    assert read(text, "run.sh", num_devices=None).num_devices == 4
+
+
+def test_slurm_shows_a_job_the_devices_of_its_node(read):
+    text = (
+        "#!/bin/bash\n#SBATCH --gres=gpu:2\nIFS=',' read -ra GPUS <<< \"${CUDA_VISIBLE_DEVICES:-0}\"\n"
+        "accelerate launch --num_processes ${#GPUS[@]} train.py --model_name_or_path Qwen/Qwen3-8B "
+        "--per_device_train_batch_size 2\n"
+    )
+    assert read(text, "run.sh", num_devices=None).num_devices == 2
+
+
+@pytest.mark.parametrize(
+    ("length", "seq_len"),
+    [("--max_length 1024 --max_completion_length 256", 1280), ("--max_length 1024", 1536), ("", None)],
+)
+def test_ms_swift_samples_after_prompts_of_any_length(read, length, seq_len):
+    text = SWIFT.replace("swift sft", "swift rlhf --rlhf_type grpo").replace("--max_length 2048", length)
+    parsed = read(text, "run.sh")
+    assert parsed.workload_fields.get("seq_len") == seq_len
+
+
+@pytest.mark.parametrize(("packing", "micro"), [("", 2), ("--packing true --packing_length 4096 ", 1)])
+def test_packs_of_ms_swift_hold_both_sequences_of_a_pair(read, packing, micro):
+    text = SWIFT.replace("swift sft", f"swift rlhf --rlhf_type dpo {packing}")
+    parsed = read(text, "run.sh", num_devices=4)
+    assert parsed.layout_fields["micro_batch_size"] == micro
+    assert parsed.workload_fields["seq_len"] == (2048 if micro == 2 else 4096)
+
+
+def test_axolotl_has_defaults_of_its_own(read):
+    text = AXOLOTL.replace("sequence_len: 4096\n", "").replace("micro_batch_size: 2\n", "")
+    parsed = read(text, num_devices=2)
+    assert (parsed.workload_fields["seq_len"], parsed.workload_fields["global_batch_size"]) == (512, 8)
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ("load_in_4bit: true\n", "no adapter is named"),
+        ("adapter: lora\nlora_r: 8\n", "adapters at all linear layers are assumed"),
+        (
+            "adapter: lora\nlora_target_linear: true\npeft_layers_to_transform: [1]\n",
+            "adapters in some layers",
+        ),
+        ("overrides_of_model_config:\n  num_hidden_layers: 4\n", "changes of the model's configuration"),
+        ("deepspeed_config: {zero_stage: 2}\n", "sharding"),
+        ("auto_find_batch_size: true\n", "halved where memory runs out"),
+    ],
+)
+def test_what_axolotl_leaves_open_is_warned_of(read, more, text):
+    assert [warning for warning in read(AXOLOTL + more).warnings if text in warning]
+
+
+def test_older_names_and_lengths_of_llama_factory(read):
+    text = FACTORY.replace("cutoff_len: 1024\n", "").replace("per_device_train", "per_gpu_train")
+    parsed = read(text, num_devices=1)
+    assert parsed.workload_fields["global_batch_size"] == 8
+    assert [warning for warning in parsed.warnings if "cutoff_len is not given" in warning]
+
+
+def test_trl_reads_what_its_model_is_loaded_with(read):
+    parsed = read(
+        TRL.replace("dtype: bfloat16", "model_init_kwargs:\n  dtype: float32\n  attn_implementation: eager")
+    )
+    assert parsed.workload_fields["precision"]["parameters"] == "fp32"
+    assert parsed.layout_fields["flash_attention"] is False
+
+
+def test_grpo_without_beta_may_have_a_reference_model(read):
+    parsed = read(f"{TRL}reward_funcs: [a]\nmax_prompt_length: 64\nmax_completion_length: 64\n")
+    assert "reference" not in parsed.workload_fields
+    assert [warning for warning in parsed.warnings if "beta is not given" in warning]
+
+
+@pytest.mark.parametrize(
+    ("table", "types"),
+    [
+        ({}, ("bf16", "bf16")),
+        ({"fp16": {"enabled": "auto"}}, ("bf16", "bf16")),
+        ({"bf16": {"enabled": False}}, ("bf16", "fp32")),
+    ],
+)
+def test_deepspeed_trains_in_the_trainers_type_where_it_names_none(read, tmp_path, table, types):
+    (tmp_path / "ds.json").write_text(json.dumps({"zero_optimization": {"stage": 2}, **table}))
+    precision = read(f"{TRL}deepspeed: ds.json\n").workload_fields["precision"]
+    assert (precision["compute"], precision.get("parameters", "bf16")) == types
+
+
+def test_a_configuration_of_deepspeed_that_is_not_there_is_missing(read):
+    text = "torchrun --nproc_per_node 2 a.py --model_name_or_path Qwen/Qwen3-8B --max_length 64 --deepspeed $OUT/engine-of-none.json x\n"
+    parsed = read(f"OUT=out\n{text}", "run.sh", num_devices=None)
+    assert "DeepSpeed's configuration" in [fact.what for fact in parsed.missing]

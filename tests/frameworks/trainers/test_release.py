@@ -3,7 +3,8 @@
 import pytest
 
 from forescale.frameworks.python.values import Call
-from forescale.frameworks.trainers.release import lay_release
+from forescale.frameworks.settings import Settings
+from forescale.frameworks.trainers.release import lay_release, open_release
 
 
 def calls(name="SFTConfig", trainer=(), **fields):
@@ -38,3 +39,23 @@ def test_what_is_given_or_not_of_trl_stays(name, content):
     before = dict(content)
     assert lay_release(content, {}, calls(name), has_bf16=True) == []
     assert content == before
+
+
+RECIPE = {"model_name_or_path": "m", "packing": True, "bf16": True, "gradient_checkpointing": True}
+
+
+@pytest.mark.parametrize(
+    ("left_out", "more", "samples", "ends"),
+    [
+        ((), {}, False, []),
+        (("gradient_checkpointing",), {}, False, ["--recompute)"]),
+        (("bf16",), {}, False, ["--precision)"]),
+        ((), {"reward_funcs": ["a"]}, True, ["--seq-len)"]),
+        ((), {"max_prompt_length": 64}, True, []),
+        (("packing", "bf16"), {}, False, []),
+    ],
+)
+def test_what_a_recipe_leaves_open_is_warned_of(left_out, more, samples, ends):
+    values = {key: value for key, value in RECIPE.items() if key not in left_out} | more
+    warnings = open_release(Settings(values, "sft.yaml"), samples=samples)
+    assert [text.rpartition("(")[2] for text in warnings] == ends

@@ -97,3 +97,16 @@ def test_options_of_a_fork_are_warned_of(read):
     assert [text for text in parsed.warnings if "use_" in text] == [
         "use_own_optimizer: True is not modelled (an option that is not known, such as a fork's optimizer)"
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "targets"),
+    [
+        ("microsoft/Phi-3-mini-4k-instruct", ["o_proj", "down_proj"]),
+        ("Qwen/Qwen3-8B", ["q_proj", "o_proj", "down_proj"]),
+    ],
+)
+def test_modules_that_a_model_has_fused_are_left_out(read, name, targets):
+    parsed = read(FACTORY.format(name) + "lora_target: q_proj,o_proj,down_proj\n")
+    assert list(parsed.workload_fields["trainable"]["lora_targets"]) == targets
+    assert any("PEFT finds no such modules" in text for text in parsed.warnings) == (len(targets) == 2)

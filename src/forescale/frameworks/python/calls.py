@@ -15,6 +15,8 @@ COPIES: Final = ("copy.deepcopy", "copy.copy", "deepcopy", "copy")
 PARTIALS: Final = ("partial", "functools.partial")
 CASTS: Final = ("cast", "typing.cast")
 REPLACES: Final = ("replace", "dataclasses.replace")
+UNREAD: Final = ("TrainingArguments", "SFTConfig", "DPOConfig", "GRPOConfig", "RewardConfig")
+"""Classes whose fields are not read, and which come before those of a class that builds on one."""
 STARTS: Final = ("pretrain", "finetune", "print")
 """Functions that start a run: what they do with a configuration is no part of it."""
 
@@ -62,6 +64,10 @@ class Caller:
             [None if word.arg is None else ast.Constant(word.arg) for word in node.keywords],
             [word.value for word in node.keywords],
         )
+        unpacked = (word.value for word in node.keywords if word.arg is None)
+        self.open = next(
+            (text_of(value) for value in unpacked if not isinstance(frame.value(value), dict)), ""
+        )
         self.places = dict.fromkeys(self.words, self.place)
         self.places |= {word.arg: frame.module.place(word.value) for word in node.keywords if word.arg}
 
@@ -69,7 +75,7 @@ class Caller:
         """Return what the call makes."""
         func = self.node.func
         owner = self.frame.value(func.value if isinstance(func, ast.Attribute) else func)
-        question = Call(self.name, self.place, self.args, dict(self.words), dict(self.places))
+        question = Call(self.name, self.place, self.args, dict(self.words), dict(self.places), open=self.open)
         made = self.world.hooks.call(question, owner)
         if made is not MISSING:
             return made
@@ -81,7 +87,7 @@ class Caller:
         if isinstance(target, Function):
             return self.run(target, [*target.args, *self.args], {**target.words, **self.words})
         if isinstance(target, Class):
-            return self.build(target)
+            return self.build(target, question)
         if self.name in COPIES and self.args:
             return copied(self.args[0])
         if self.name in CASTS and len(self.args) > 1:
@@ -98,7 +104,7 @@ class Caller:
             return getattr(self, f"_{self.name}")()
         if self.name in BUILTINS or self.name in ("any", "all"):
             return built_in(self.name, self.args, self.words)
-        return self.unread(target)
+        return self.unread(target, question)
 
     def target(self, func: ast.expr, owner: Any) -> Any:  # noqa: ANN401
         """Return what is called."""
@@ -108,11 +114,14 @@ class Caller:
             return self.frame.attribute(owner, func.attr, func) if isinstance(owner, Module) else MISSING
         return owner
 
-    def unread(self, target: Any) -> Call:  # noqa: ANN401
-        """Return what a function or class that is not read makes: of a class its fields, of a function nothing."""
+    def unread(self, target: Any, question: Call) -> Call:  # noqa: ANN401
+        """Return what a function or class that is not read makes: of a class its fields, of a function nothing.
+
+        What is set of a configuration later counts for the `question` that made it as well.
+        """
         last = self.name.rpartition(".")[2]
         if last[:1].isupper():
-            return Call(last, self.place, self.args, dict(self.words), dict(self.places))
+            return Call(last, self.place, self.args, question.fields, question.places)
         named = isinstance(target, Opaque) and self.name.isidentifier() and last not in STARTS
         if named and any(isinstance(arg, Call) for arg in (*self.args, *self.words.values())):
             self.world.unread.setdefault(last, self.place)
@@ -162,14 +171,19 @@ class Caller:
             scope[values.kwarg.arg] = {name: value for name, value in parts.items() if name not in explicit}
         return scope
 
-    def build(self, kind: Class) -> Call:
-        """Return a configuration of a class, with the defaults of its fields."""
+    def build(self, kind: Class, question: Call | None = None) -> Call:
+        """Return a configuration of a class, with the defaults of its fields, which its `question` has too."""
         kinds: dict[str, None] = {}
         defaults = self.fields_of(kind, kinds)
-        fields = dict(zip(defaults, self.args, strict=False)) | self.words
+        inherits = any(name.endswith(UNREAD) for name in kinds if name != kind.node.name)
+        fields = ({} if inherits else dict(zip(defaults, self.args, strict=False))) | self.words
         usual = {name: value for name, value in defaults.items() if value is not MISSING}
         places = dict.fromkeys(fields, self.place) | self.places
-        return Call(kind.node.name, self.place, self.args, fields, places, usual, tuple(kinds))
+        made = Call(kind.node.name, self.place, self.args, fields, places, usual, tuple(kinds))
+        if question is not None:
+            question.fields, question.places, question.defaults = made.fields, made.places, usual
+            question.kinds = made.kinds
+        return made
 
     def fields_of(self, kind: Class, kinds: dict[str, None], depth: int = 0) -> dict[str, Any]:
         """Return the fields of a class and of those it builds on, with their defaults; `kinds` are told the names."""

@@ -45,6 +45,8 @@ class Call:
     """Values of fields that are not set."""
     kinds: tuple[str, ...] = ()
     """Names of its class and of those that it builds on, where these can be read."""
+    open: str = ""
+    """What is unpacked into it (`**config`) and not known."""
     known: bool = True
     """False: a part that nothing made, or what a function returned that is not read."""
 

@@ -112,6 +112,8 @@ class Expansions:
         inside = piece[2:-1] if piece.startswith("${") else piece[1:]
         passed = self.arguments
         self.guessed = self.guessed or (inside in "@*#" and not self.has_arguments)
+        if cut := re.fullmatch(r"[@*]:(\d{1,4})", inside):
+            return passed[max(0, int(cut[1]) - 1) :]
         special = {"@": passed, "*": passed, "#": [str(len(passed))], "?": ["0"]}.get(inside)
         return self._parameter(inside, piece) if special is None else special
 
@@ -192,5 +194,5 @@ class Expansions:
 
 _COUNTS_UP: Final = re.compile(r"(\+\+|--)([A-Za-z_]\w*)|([A-Za-z_]\w*)(\+\+|--)")
 _SETS: Final = re.compile(r"([A-Za-z_]\w*)\s*([-+*/%]?)=(?!=)\s*(.+)", re.DOTALL)
-_ALL = re.compile(r'"?\$(?:\{\w+\[[@*]\]\}|[@*])"?')
+_ALL = re.compile(r'"?\$(?:\{\w+\[[@*]\]\}|\{[@*]:\d+\}|[@*])"?')
 """All words of an array, or of the script."""

@@ -19,6 +19,8 @@ TORCH: Final = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
 PER_NODE, NODES, TASKS, TASKS_PER_NODE = "--nproc-per-node", "--nnodes", "--ntasks", "--ntasks-per-node"
 GPUS, GPUS_PER_NODE, GPUS_PER_TASK, GRES = "--gpus", "--gpus-per-node", "--gpus-per-task", "--gres"
 HOSTFILE: Final = "--hostfile"
+MOST: Final = 64
+"""Devices of a node."""
 SETS: Final = "--nrs"
 """Resource sets of jsrun, each with tasks and devices."""
 RESOURCES: Final = "-l"
@@ -30,7 +32,7 @@ SHORT: Final[Mapping[str, Mapping[str, str]]] = {
         **dict.fromkeys(("-npernode", "--npernode", "-ppn", "--ppn", "-N", "-perhost"), "--npernode"),
         **dict.fromkeys(("-hostfile", "--machinefile", "-machinefile", "-f"), HOSTFILE),
     },
-    "deepspeed": {"-H": HOSTFILE, "--num-gpus": PER_NODE, "--num-nodes": NODES},
+    "deepspeed": {"-H": HOSTFILE, "-i": "--include", "--num-gpus": PER_NODE, "--num-nodes": NODES},
     "accelerate": {"--num-processes": "--np", "--num-machines": NODES},
     "torch": {},
     "mindspore": {"--worker-num": "--np"},
@@ -226,6 +228,7 @@ def slurm_variables(names: Sequence[str]) -> dict[str, str]:
         **dict.fromkeys(("SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE"), item and item[0]),
         **dict.fromkeys(("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"), gpus and gpus[0]),
         "SLURM_GPUS": whole and whole[0],
+        "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(gpus[0]))) if gpus and gpus[0] <= MOST else None,
         "SLURM_CPUS_PER_TASK": launch.options.get("--cpus-per-task"),
         "SLURM_JOB_NAME": launch.options.get("--job-name"),
     }

@@ -37,6 +37,8 @@ _TEXT: Final = 2**23
 _TESTED: Final = 1_000
 """Words of one test."""
 
+COUNTING: Final = ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "NPROC_PER_NODE", "NNODES")
+"""Variables that trainers take devices and processes from."""
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
 _SHELLS = ("bash", "sh", "zsh")
 _STARTERS: Final = (".", "source", *SLURM, *MPI, *_SHELLS)
@@ -99,7 +101,7 @@ def follow(
     known = {
         name: item for name, item in walk.known.items() if name not in (*variables, *_OWN, *walk.scheduled)
     }
-    return Script(walk.commands, known, walk.files, walk.unset, walk.missing, walk.stopped)
+    return Script(walk.commands, known, walk.files, walk.unset, walk.missing, walk.stopped, walk.environments)
 
 
 _OWN: Mapping[str, str] = {"0": "./script", "BASH_SOURCE": "./script", "PWD": "."}
@@ -121,6 +123,7 @@ class _Walk(Expansions):
         self.scheduled: dict[str, str] = {}
         """Variables that the scheduler sets."""
         self.commands: list[list[str]] = []
+        self.environments: list[dict[str, str]] = []
         self.functions: dict[str, Commands] = {}
         self.locals: list[dict[str, list[str] | None]] = []
         """Variables that each function hides, with what they are outside."""
@@ -375,6 +378,10 @@ class _Walk(Expansions):
             if decides and is_unset(left) and right and not is_unset(right):
                 self._use(left).choices.append(right)
 
+    def _start(self, names: Sequence[str]) -> None:
+        self.commands.append([*self.started, *names])
+        self.environments.append({name: " ".join(self.known.get(name, ())) for name in COUNTING})
+
     def _called(self, names: list[str], bodies: list[str]) -> bool:
         if names[0] in ("exit", "return", "break", "continue") and len(names) <= len(("exit", "status")):
             return self._stop(names)
@@ -392,19 +399,19 @@ class _Walk(Expansions):
             return True
         inner = [(body, names, ()) for body in bodies] + self._inner(names)
         for text, started, arguments in inner:
-            outside, before = self.arguments, len(self.commands)
+            outside, has_arguments, before = self.arguments, self.has_arguments, len(self.commands)
             if arguments:
                 self.pass_on(arguments)
+                self.has_arguments = True
             sourced = names[0] in (".", "source", "eval")
             self.until_stop("return" if sourced else "exit", partial(self.read, text, started))
             self.pass_on(outside)
+            self.has_arguments = has_arguments
             if has_program(arguments) and not any(map(has_program, self.commands[before:])):
-                self.commands.append(
-                    [*self.started, *names]
-                )  # a wrapper that decides how its arguments start
+                self._start(names)  # a wrapper that decides how its arguments start
         if not inner:
             refuse_cut(names, self.commands[-1] if self.commands else [])
-            self.commands.append([*self.started, *names])
+            self._start(names)
         found = finds(names[1:], self.piped) if names[0] == "grep" else None
         self.sure = names[0] in ("true", "false", ":")
         return names[0] not in _DOUBTED if found is None else found

@@ -36,6 +36,9 @@ class Script:
     stopped: str = ""
     """The `exit` that ends it for certain with a status other than 0, and what it prints before."""
 
+    environments: list[dict[str, str]] = field(default_factory=list)
+    """Values of the variables that count devices, for each command."""
+
     def refuse_stopped(self, where: object) -> None:
         """Refuse a script that ends itself before it trains.
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from msgspec.structs import replace
 
-from forescale.errors import MissingFact
+from forescale import wording
+from forescale.errors import MissingFact, ReaderError
 from forescale.frameworks.megatron.model import MICRO_BATCH
 from forescale.frameworks.reading import ParsedFile
 
@@ -43,3 +45,26 @@ def without_facts(parsed: ParsedFile, facts: Sequence[MissingFact]) -> ParsedFil
         workload_fields={name: value for name, value in parsed.workload_fields.items() if name not in fields},
         missing=(*parsed.missing, *facts),
     )
+
+
+def of_one_process(parsed: ParsedFile, place: Path, given: int | None, why: str) -> ParsedFile:
+    """Return what a file says whose one process deals layers to its devices, of which one works at a time.
+
+    `why` tells how; "" where it does not.
+
+    Raises
+    ------
+    ReaderError
+        If it is `given` several devices.
+    """
+    if not why:
+        return parsed
+    if given is not None and given > 1:
+        fix = "--devices 1, or one process for each device (torchrun, accelerate launch)"
+        raise ReaderError(place, wording.wrong_format("data parallelism", f"{why}; {fix}"))
+    reason = f"{why}; 1 is projected"
+    facts = (
+        fact._replace(example="--devices 1", reason=reason) if fact.part == "devices" else fact
+        for fact in parsed.missing
+    )
+    return replace(parsed, missing=tuple(facts))

@@ -25,7 +25,7 @@ from forescale.struct import Struct
 
 LARGEST: Final = 2**18
 """Characters of a program that is read."""
-MODULES: Final = 6
+MODULES: Final = 12
 """Modules next to a program that are read."""
 COUNTED: Final = (
     *("max_length", "gradient_checkpointing", "use_peft", "optim", "quantization_bit", "bf16", "fp16"),
@@ -43,7 +43,7 @@ FSDP: Final = (
     *("FSDPStrategy", "ModelParallelStrategy", "DeepSpeedStrategy"),
 )
 SHARDS: Final = re.compile(
-    r"^\S*(?:shard|fsdp)|^[\w-]+ (?:fsdp|zero-?[1-3]?|hsdp|full_shard)\d?$", re.IGNORECASE
+    r"^\S*(?:shard|fsdp)|^[\w-]+ (?:fsdp2?|zero-?[1-3]|hsdp|full_shard)$", re.IGNORECASE
 )
 """An argument, by its name or value, that shards states."""
 UTILITIES: Final = "utils/ds_utils.py"
@@ -129,15 +129,20 @@ def read_program(file: Path | None) -> Program:
 
 
 def _trees(file: Path) -> Iterator[ast.Module]:
-    """Yield the syntax of a program, and of the modules next to it that it takes something from."""
-    if (tree := _tree(file)) is None:
-        return
-    yield tree
-    modules = (node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module)
-    files = [file.parent / f"{name.replace('.', '/')}.py" for name in dict.fromkeys(modules)]
-    for place in [place for place in files if is_file(place)][:MODULES]:
-        if (inner := _tree(place)) is not None:
-            yield inner
+    """Yield the syntax of a program, and of the modules next to it."""
+    yield from (tree for place in modules_of(file) if (tree := _tree(place)) is not None)
+
+
+def modules_of(file: Path) -> list[Path]:
+    """Return a program, and the modules next to it that it and these take something from."""
+    places = [file]
+    for place in places:
+        nodes = ast.walk(tree) if (tree := _tree(place)) is not None else ()
+        names = (node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module)
+        found = [file.parent / f"{name.replace('.', '/')}.py" for name in dict.fromkeys(names)]
+        places += [new for new in found if new not in places and is_file(new)]
+        del places[MODULES + 1 :]
+    return places
 
 
 def _tree(file: Path) -> ast.Module | None:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeAlias
 
@@ -21,19 +20,21 @@ from forescale.frameworks.reading import Options, ParsedFile, flat, packaged
 from forescale.frameworks.recipes.reader import read_recipe
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.shell import Devices, Launch, Script, Use, devices_of, follow, is_unset, launch_of
-from forescale.frameworks.trainers.accelerated import accelerated, content_of, plain, required_file
-from forescale.frameworks.trainers.facts import without_facts
+from forescale.frameworks.trainers.accelerated import accelerated, content_of, required_file
+from forescale.frameworks.trainers.commands import arguments_of, in_folder, unknown_program
+from forescale.frameworks.trainers.devices import alone, environment_of, split_models, visible_devices
+from forescale.frameworks.trainers.facts import CONFIGURATION, of_one_process, without_facts
 from forescale.frameworks.trainers.loop import loops
 from forescale.frameworks.trainers.megatron import flags_of, read_megatron
 from forescale.frameworks.trainers.performance import long_options, read_performance
 from forescale.frameworks.trainers.precision import compute_of
 from forescale.frameworks.trainers.program import Program, lay_sharding, made_type, read_program, with_changes
 from forescale.frameworks.trainers.record import Record, classified, record_of
+from forescale.frameworks.trainers.release import open_release
 from forescale.frameworks.trainers.run import MICRO, STEPS, Start, Training, neighbour_of
-from forescale.frameworks.trainers.stages import PAIRED, stage_of
+from forescale.frameworks.trainers.stages import PAIRED, SAMPLED, is_paired, stage_of
 from forescale.frameworks.trainers.training import read_training
 from forescale.frameworks.trainers.written import table_of, with_tables
-from forescale.limits import whole_of
 from forescale.positions import key_lines
 from forescale.syntax import parse_mapping, parse_yaml
 from forescale.units import counted
@@ -55,7 +56,7 @@ def read_mapping(
     `program` is one of a person's own, whose defaults are not known.
     """
     record = record_of(form)
-    content = _first_form(content)
+    content = _first_form(_unfolded(content))
     flags = flags_of(content)
     others = {key: value for key, value in content.items() if key not in flags}
     if flags:
@@ -75,6 +76,7 @@ def read_mapping(
         program=program,
         over=options.over,
     )
+    run.warnings.extend(_open(run, content, is_own=bool(program or flags)))
     for note in _origin(devices, options):
         keys.settings.note(note)
     parsed = read_megatron(run, content, options) if flags else read_training(run, options)
@@ -91,6 +93,17 @@ def read_mapping(
     )
 
 
+def _open(run: Training, content: Mapping[str, Any], *, is_own: bool) -> list[str]:
+    """Return the warnings of defaults that differ between releases."""
+    if run.form == "llamafactory" and not {"cutoff_len", "max_length"} & content.keys():
+        return [
+            "cutoff_len is not given: 2,048 tokens, which were 1,024 until LLaMA-Factory 0.9.0 (--seq-len)"
+        ]
+    if run.form != "trainer" or is_own:
+        return []
+    return open_release(run.settings, samples=stage_of(run.settings) in SAMPLED)
+
+
 def _origin(devices: Devices | None, options: Options) -> tuple[str, ...]:
     """Return the note of where the number of devices is from, if a command gives it."""
     if devices is None or options.num_devices is not None or not options.layout:
@@ -103,7 +116,7 @@ def _remedies(record: Record, run: Training) -> Mapping[str, Mapping[str, Any]]:
 
     Keys of FSDP give way to those of the file that shards the states: DeepSpeed's configuration, or accelerate's.
     """
-    paired = stage_of(run.settings) in PAIRED
+    paired = is_paired(run.settings)
     micro = {
         key: "{half}" if paired and value == "{value}" else value
         for key, value in record.remedies["micro_batch_size"].items()
@@ -116,6 +129,22 @@ def _remedies(record: Record, run: Training) -> Mapping[str, Mapping[str, Any]]:
         engine = "accelerate-fsdp"
     own = {kind: keys for kind, keys in kept.items() if "fsdp" not in keys}
     return {**packaged("trainers", "engines")[engine], **own}
+
+
+def _unfolded(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return TRL's keys with those of `model_init_kwargs`, which `from_pretrained` takes."""
+    inside = content.get("model_init_kwargs")
+    if not isinstance(inside, Mapping):
+        return content
+    others = {key: value for key, value in content.items() if key != "model_init_kwargs"}
+    return {
+        **{
+            key: value
+            for key, value in inside.items()
+            if key in ("dtype", "torch_dtype", "attn_implementation")
+        },
+        **others,
+    }
 
 
 def _first_form(content: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -216,21 +245,19 @@ class LaunchReader(Signed):
                 return replace(parsed, format=self.name)
         form, at, words = runs[0]
         several = (f"it starts {counted(len(runs), 'training')}; the first is read",)[: len(runs) - 1]
-        if form == BRIDGE:
-            parsed = self.overrides(words, at, path, options)
-            return replace(parsed, notes=(*several, *parsed.notes))
-        if form == PERFORMANCE:
-            return read_performance(arguments_of(long_options(words[at:]))[0], path, options)
+        if form in (BRIDGE, PERFORMANCE):
+            return self._bridged(form, words, at, path, options, several)
         launch = launch_of(words[:at] if form != RECIPE else ["torchrun", *words[at:]])
         values, files = arguments_of(words[at:])
         values |= _stage(form, words[at - 1])
-        named, *more = _in_folder(words[at:], files) or [""]
+        named, *more = in_folder(words[at:], files) or [""]
         given = {**values, "config": named, "config_file": launch.options.get("--config-file")}
         _refuse_open(path, text, shell.unset, given, form)
         values = _closed(values) if form == RECIPE else with_tables(values, shell.files, path)
         table = table_of(shell.files, named, path)
         file = required_file(path, named) if named and table is None else None
-        devices = devices_of(launch, script) or _visible(shell, launch, path)
+        visible = environment_of(shell, words)
+        devices = devices_of(launch, script) or visible_devices(shell, launch, path, visible, form)
         count = options.num_devices or (devices.count if devices else None)
         outer = replace(options, num_devices=count, strict=False)
         recipe = None if file is None else _recipe(path, file, more, values, outer)
@@ -240,10 +267,20 @@ class LaunchReader(Signed):
             return replace(recipe, format=self.name, notes=(*_origin(devices, options), *recipe.notes))
         content = {**(table or ({} if file is None else content_of(file))), **values}
         program = _own_program(words, at) if form == "trainer" else words[at - 1]
-        start = Start(launch=accelerated(launch, path, outer, shell.files), devices=devices, program=program)
+        start = _start(launch, accelerated(launch, path, outer, shell.files), devices, program)
         parsed = self.trained(content, form, path, options, start)
-        warnings = (*parsed.warnings, *_split_models(shell.variables))
+        parsed = of_one_process(parsed, path, options.num_devices, alone(form, devices, visible))
+        warnings = (*parsed.warnings, *split_models(visible))
         return replace(parsed, format=self.name, warnings=warnings, notes=(*several, *parsed.notes))
+
+    def _bridged(
+        self, form: str, words: list[str], at: int, path: Path, options: Options, several: tuple[str, ...]
+    ) -> ParsedFile:
+        """Return what a command of Megatron-Bridge says."""
+        if form == PERFORMANCE:
+            return read_performance(arguments_of(long_options(words[at:]))[0], path, options)
+        parsed = self.overrides(words, at, path, options)
+        return replace(parsed, notes=(*several, *parsed.notes))
 
     def trained(
         self, values: Mapping[str, Any], form: str, path: Path, options: Options, start: Start
@@ -265,7 +302,13 @@ class LaunchReader(Signed):
         parsed = self.programmed(file if own else None, given, options, start.launch, start.devices)
         if parsed is None:
             parsed = _outlined(content, added, form, path, options, start, program)
-        if program.freezes and not {"trainable", "lora_rank"} & {*parsed.workload_fields, *options.over}:
+            if start.has_engine and own and not facts and parsed.framework == "transformers":
+                facts = [CONFIGURATION._replace(reason=f"deepspeed starts {own}, and no argument names it")]
+        if (
+            program.freezes
+            and not any("freezes parameters" in text for text in parsed.warnings)
+            and not {"trainable", "lora_rank"} & {*parsed.workload_fields, *options.over}
+        ):
             text = f"{own} freezes parameters itself, which are projected as trained (--freeze, --lora-rank)"
             parsed = replace(parsed, warnings=(*parsed.warnings, text))
         if own and (told := [key for key in parsed.unknown if TELLING.fullmatch(str(values.get(key, "")))]):
@@ -323,12 +366,25 @@ class LaunchReader(Signed):
 
     def started(
         self,
-        commands: Sequence[Sequence[str]],  # noqa: ARG002  (of readers that follow other programs)
+        commands: Sequence[Sequence[str]],
         path: Path,
-        options: Options,  # noqa: ARG002
+        options: Options,  # noqa: ARG002  (of readers that follow other programs)
     ) -> ParsedFile:
         """Return what a program that is no trainer by its name says."""
-        raise ReaderError(path, wording.wrong_format("a command that trains", "it starts no known trainer"))
+        programs = dict.fromkeys(name for words in commands if (name := unknown_program(words)))
+        if not programs:
+            raise ReaderError(
+                path, wording.wrong_format("a command that trains", "it starts no known trainer")
+            )
+        starts = f"it starts {wording.listed(list(programs)[:2], 'and')}, which is not a known trainer"
+        fix = "give the file that it reads its settings from, or a model with --seq-len, --global-batch-size and so on"
+        raise ReaderError(path, wording.wrong_format("a command that trains", starts, fix))
+
+
+def _start(launch: Launch, sharded: ParsedFile | None, devices: Devices | None, program: str) -> Start:
+    """Return what starts a program."""
+    has_engine = "deepspeed" in launch.kinds
+    return Start(launch=sharded, devices=devices, program=program, has_engine=has_engine)
 
 
 def _runs(shell: Script, *, own: bool = False) -> list[Run]:
@@ -360,9 +416,9 @@ def _refuse_sampling(path: Path, own: str, values: Mapping[str, Any]) -> None:
 
 
 TELLING: Final = re.compile(
-    r"(?:bf16|fp16|fp8|fp32|bfloat16|float16|mixed|\S*(?:checkpoint|offload|lora|recompute|int8|int4|nf4)\w*)(?<!s)"
+    r"bf16|fp16|fp8|fp32|b?float16|mixed|q?lora|offload|recompute|(?:activation[-_])?checkpoint(?:ing)?|int[48]|nf4|[48]bit"
 )
-"""Values of arguments that tell of types, recomputation, offloading or adapters, other than folders."""
+"""Values of arguments that tell of types, recomputation, offloading or adapters."""
 ACTORS: Final = ("actor_", "critic_")
 """Beginnings of the arguments of programs that learn from what they sample."""
 
@@ -392,7 +448,14 @@ def _outlined(
         warnings.append(
             f"{own} calls {called} under a condition, taken as not met (--lora-rank, --recompute)"
         )
+    told = next(((name, value) for name, value in content.items() if value in PREFERRING), None)
+    if told is not None and own and not {"stage", "rl", "rlhf_type"} & content.keys():
+        warnings.append(f"{told[0]}: {told[1]} is projected as examples of one sequence and no other model")
     return replace(parsed, notes=(*notes, *parsed.notes), warnings=(*parsed.warnings, *warnings))
+
+
+PREFERRING: Final = (*PAIRED, "kto", "ppo", "grpo", "rlhf")
+"""Values of a program's own arguments that name a training of more than one sequence or model."""
 
 
 def _closed(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -521,73 +584,3 @@ def _refuse_open(
     deciding |= packaged("recipes", "common")["deciding"] if form == RECIPE else {}
     if facts := open_facts(Settings(values, str(path)), unset, text, deciding):
         raise MissingError.of(path, facts)
-
-
-def arguments_of(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return the arguments of a program, and the names of the configurations that it is given."""
-    values: dict[str, Any] = {}
-    files: list[str] = []
-    name = ""
-    for word in words:
-        flag, equals, value = word.lstrip("+").partition("=")
-        if flag.startswith("--"):
-            name = flag[2:].replace("-", "_")
-            values[name] = plain(value) if equals else True
-        elif name and values[name] is True and not word.startswith("++"):
-            values[name] = plain(word)
-        elif (not name and is_unset(word)) or (
-            word.endswith((".yaml", ".yml")) or (not name and word.endswith(".json"))
-        ):
-            files.append(word)
-        elif equals and re.fullmatch(r"[A-Za-z_][\w.]*", flag):
-            values[flag] = plain(value)
-        elif name:
-            old = values[name]
-            values[name] = [*(old if isinstance(old, list) else [old]), plain(word)]
-    named = [values.pop(key, None) for key in ("config", "config_file")]
-    files += [file for file in named if isinstance(file, str)]
-    return values, files
-
-
-def _in_folder(words: Sequence[str], files: Sequence[str]) -> list[str]:
-    """Return the names of configurations in the folder that GPT-NeoX's launcher takes for them."""
-    folder = next((after for before, after in pairwise(words) if before in ("-d", "--conf_dir")), "")
-    return [f"{folder}/{name}" if folder and "/" not in name else name for name in files]
-
-
-def _split_models(variables: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Return the warning of processes that see more devices than one each, over which ms-swift splits the model."""
-    visible = " ".join(variables.get("CUDA_VISIBLE_DEVICES", ())).count(",") + 1
-    processes = whole_of(" ".join(variables.get("NPROC_PER_NODE", ()))) or visible
-    if visible <= processes:
-        return ()
-    return (
-        f"NPROC_PER_NODE={processes} on {visible} visible devices: each process splits the model over its devices "
-        "(device_map), which is not modelled",
-    )
-
-
-def _visible(shell: Script, launch: Launch, path: Path) -> Devices | None:
-    """Return the devices of NPROC_PER_NODE and NNODES, or of CUDA_VISIBLE_DEVICES; None where others decide them.
-
-    An open number of nodes does, and the `num_processes` of Accelerate's file, which start whatever is visible.
-    """
-    if "--nnodes" in launch.options and launch.count("--nnodes") is None:
-        return None
-    config, variables = launch.options.get("--config-file"), shell.variables
-    if config and "accelerate" in launch.kinds:
-        table = table_of(shell.files, config, path) or content_of(required_file(path, config))
-        if table.get("num_processes"):
-            return None
-
-    def number(name: str) -> int | None:
-        return whole_of(" ".join(variables.get(name, ())))
-
-    per_node, nodes = number("NPROC_PER_NODE"), number("NNODES")
-    if per_node:
-        parts = [f"NPROC_PER_NODE={per_node}", *([f"NNODES={nodes}"] if nodes else [])]
-        return Devices(per_node * (nodes or 1), tuple(parts))
-    visible = " ".join(variables.get("CUDA_VISIBLE_DEVICES", variables.get("ASCEND_RT_VISIBLE_DEVICES", ())))
-    if re.fullmatch(r"\d+(?:,\d+)*", visible):
-        return Devices(visible.count(",") + 1, (f"CUDA_VISIBLE_DEVICES={visible}",))
-    return None

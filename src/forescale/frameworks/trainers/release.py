@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from forescale.frameworks.python.values import Call
+from forescale.frameworks.settings import Settings
 
 TRL: Final = re.compile(r"(?:\w+\.)*(?:SFT|DPO|KTO|ORPO|CPO|Reward|GRPO|RLOO)Config")
 """Configurations of TRL's trainers."""
@@ -20,6 +21,31 @@ TYPES: Final = (
     "neither bf16 nor fp16 is given: TRL computes in bf16 since 0.20, in fp32 before; "
     "projected in {kind} (--precision)"
 )
+
+
+MARKS: Final = ("beta", "reward_funcs", "packing", "use_peft", "num_generations", "max_completion_length")
+"""Keys of TRL's recipes that TrainingArguments do not have."""
+PROMPT: Final = (
+    "max_prompt_length is not given: prompts have at most 512 tokens until TRL 0.25, any length since; "
+    "512 are projected (--seq-len)"
+)
+
+
+def open_release(settings: Settings, *, samples: bool) -> list[str]:
+    """Return the warnings of defaults that differ between releases, of a recipe of TRL that leaves them open."""
+    if not any(key in settings for key in MARKS):
+        return []
+    warnings = []
+    if "gradient_checkpointing" not in settings:
+        warnings.append(CHECKPOINTING.format(kind="none"))
+    if (
+        not {"bf16", "fp16"} & {key for key in ("bf16", "fp16") if key in settings}
+        and "dtype" not in settings
+    ):
+        warnings.append(TYPES.format(kind="tf32"))
+    if samples and "max_prompt_length" not in settings and "max_length" not in settings:
+        warnings.append(PROMPT)
+    return warnings
 
 
 def lay_release(

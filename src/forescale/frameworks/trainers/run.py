@@ -50,6 +50,8 @@ class Start(Struct, frozen=True, kw_only=True):
     devices: Devices | None
     program: str
     """The program, as the command names it."""
+    has_engine: bool = False
+    """Whether DeepSpeed's launcher starts it."""
 
 
 def neighbour_of(folder: Path, name: str) -> Path | None:

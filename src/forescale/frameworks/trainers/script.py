@@ -5,6 +5,7 @@ The script is followed as syntax (`frameworks/python`) and never run. `calls.jso
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -18,16 +19,18 @@ from forescale.errors import ReaderError
 from forescale.files import read_text
 from forescale.frameworks.detect import Signed, detect
 from forescale.frameworks.megatron.model import MICRO_BATCH
-from forescale.frameworks.python.module import World
+from forescale.frameworks.python.module import Module, World, source_of
 from forescale.frameworks.python.run import Frame
 from forescale.frameworks.python.values import MISSING, Call, Opaque, Stopped
 from forescale.frameworks.reading import Options, ParsedFile, packaged
 from forescale.frameworks.shell import Devices, devices_of, launch_of
 from forescale.frameworks.trainers.accelerated import accelerated
 from forescale.frameworks.trainers.arguments import Arguments, Fields
-from forescale.frameworks.trainers.facts import BATCH, without_facts
+from forescale.frameworks.trainers.commands import arguments_of
+from forescale.frameworks.trainers.facts import BATCH, of_one_process, without_facts
 from forescale.frameworks.trainers.loop import is_loop
-from forescale.frameworks.trainers.readers import LaunchReader, arguments_of, read_mapping
+from forescale.frameworks.trainers.program import modules_of
+from forescale.frameworks.trainers.readers import LaunchReader, read_mapping
 from forescale.frameworks.trainers.record import is_idle, record_of
 from forescale.frameworks.trainers.release import lay_release
 from forescale.frameworks.trainers.run import MICRO, STEPS, Start, neighbour_of
@@ -49,6 +52,30 @@ RECOMPUTES: Final = re.compile(r"^\s*(?:\w+\.)*config\.gradient_checkpointing\s*
 """A model's configuration that turns recomputation on."""
 
 
+COUNTS: Final = re.compile(
+    r"(?:^|\.)(?:Lora|BitsAndBytes)Config$|get_peft_model$|gradient_checkpointing_enable$|kbit_training$|"
+    + MAKES.pattern
+)
+"""Calls that a projection follows from."""
+OWN: Final = re.compile(r"lora_|load_in_|use_peft|use_dora|quantization_bit|freeze_|use_bnb")
+"""Keys that mean something only to a program that makes adapters or quantised weights of them."""
+FREEZES: Final = re.compile(
+    r"\brequires_grad\s*=\s*False\b|\brequires_grad_\(\s*(?:requires_grad\s*=\s*)?False\b"
+)
+"""Lines that freeze parameters."""
+OTHERS: Final = re.compile(r"(?i)ref|teacher|reward|critic|old_|ema|value_")
+"""Names of models that are not trained."""
+FROZEN: Final = (
+    "it freezes parameters (requires_grad), which is not modelled: all are projected as trained "
+    "(--lora-rank trains adapters alone)"
+)
+
+
+DEALT: Final = ("auto", "balanced", "balanced_low_0", "sequential")
+"""Values of `device_map` that deal the layers of one process to all devices that it sees."""
+ALONE: Final = "device_map deals the layers of one process to its devices, of which one works at a time"
+
+
 class Recorder:
     """Hooks that keep the calls of a script, and answer those whose results are known."""
 
@@ -59,6 +86,8 @@ class Recorder:
         self.answers = {**FACTS["answers"], **dict.fromkeys(FACTS["bf16"], has_bf16)}
         self.world: World | None = None
         self.calls: list[Call] = []
+        self.missed: list[str] = []
+        """Calls that count, in functions that nothing calls."""
         self.arguments = Arguments(given or {}, packaged("deepspeed", "trainer")["keys"])
 
     def call(self, call: Call, owner: object) -> Any:  # noqa: ANN401
@@ -76,21 +105,53 @@ class Recorder:
 
 
 def follow_script(path: Path, recorder: Recorder, options: Options) -> Frame:
-    """Follow a script, so that `recorder` has its calls; what it raises on its data ends one statement alone."""
+    """Follow a script, so that `recorder` has its calls; what it raises on its data ends one statement alone.
+
+    Where nothing that is followed trains, as with `fire.Fire(train)`, functions that train are called as they are.
+    """
     recorder.world = World(recorder, Frame, options.folders)
     module = recorder.world.module(path)
     frame = Frame(module, {"__name__": "__main__"})
     for line in module.tree.body:
         with suppress(Stopped):
             frame.body([line])
+    if not any(_makes(name) for call in recorder.calls for name in (call.name, *call.kinds)):
+        for node in list(module.functions.values()):
+            if any(map(_makes, _called(node))):
+                with suppress(Stopped):
+                    frame.value(ast.copy_location(ast.Call(ast.Name(node.name, ast.Load()), [], []), node))
+    recorder.missed = _missed(module, recorder.calls)
     return frame
+
+
+def _makes(name: str) -> bool:
+    return MAKES.search(name) is not None or name.rpartition(".")[2] in ("Trainer", "SFTTrainer")
+
+
+def _called(node: ast.AST) -> list[str]:
+    """Return the dotted names that lines call."""
+    return [source_of(inner.func) for inner in ast.walk(node) if isinstance(inner, ast.Call)]
+
+
+def _missed(module: Module, calls: Sequence[Call]) -> list[str]:
+    """Return calls that count in functions and methods that nothing which is followed calls."""
+    lines = {
+        int(call.place.rpartition(" ")[2]) for call in calls if call.place.startswith(f"{module.path}, ")
+    }
+    missed = list[str]()
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.FunctionDef) and lines.isdisjoint(
+            range(node.lineno, (node.end_lineno or 0) + 1)
+        ):
+            missed += [name.rpartition(".")[2] for name in _called(node) if COUNTS.search(name)]
+    return list(dict.fromkeys(missed))
 
 
 class ScriptReader(Signed):
     """Python scripts that train with unsloth, TRL, Transformers or Lightning."""
 
     name: Final = "script"
-    title: Final = "Python script that trains with unsloth, TRL, Transformers or Lightning"
+    title: Final = "Python script or Jupyter notebook that trains with unsloth, TRL, Transformers or Lightning"
     classifies: ClassVar[bool] = True
 
     def read(self, path: Path, options: Options) -> ParsedFile:
@@ -165,18 +226,9 @@ def read_script(
         MAKES.search(name) for call in recorder.calls for name in (call.name, *call.kinds)
     ):
         raise ReaderError(path, wording.wrong_format("a script that trains", "it makes no TrainingArguments"))
-    content, unread = _content(recorder.calls, recorder.arguments.given)
-    content = _with_arguments(content, recorder.arguments)
-    unread = {key: text for key, text in unread.items() if key not in recorder.arguments.given}
-    if content.get("unsloth") and not options.has_bf16:
-        content |= {"bf16": False, "fp16": True}
-    if MICRO not in content and MICRO not in unread and any("Parser" in call.name for call in recorder.calls):
-        if not given:
-            fix = "it takes its arguments from the command line; give the command or script that starts it"
-            raise ReaderError(path, wording.wrong_format("a script with its settings", fix))
-        content[MICRO] = USUAL_BATCH
-    if RECOMPUTES.search(read_text(path)):
-        content.setdefault("gradient_checkpointing", True)
+    text = _text_of(recorder)
+    content, unread = _settings(path, recorder, options)
+    dealt = _lay_prepared(content)
     older = lay_release(content, unread, recorder.calls, has_bf16=options.has_bf16)
     devices, program = devices or _devices(content), path.name
     if content.pop("unsloth", False):
@@ -194,39 +246,70 @@ def read_script(
     parsed = read_mapping(
         content, "trainer", path, options, lines={}, launch=launch, devices=devices, program=program
     )
+    older += _frozen(text) if not any(content.get(key) for key in ("use_peft", "lora_r")) else []
+    if recorder.missed:
+        older.append(f"functions that nothing calls are not read: they call {', '.join(recorder.missed)}")
     warnings = [*older, *([f"only running the script shows {'; '.join(others)}"] if others else [])]
     parsed = replace(parsed, format=ScriptReader.name, warnings=(*parsed.warnings, *warnings))
+    is_alone = dealt and launch is None and (devices is None or devices.count == 1)
+    parsed = of_one_process(parsed, path, options.num_devices, ALONE if is_alone else "")
     return without_facts(parsed, facts)
+
+
+def _settings(path: Path, recorder: Recorder, options: Options) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return what calls and arguments set, by the keys of TrainingArguments, and what only running shows.
+
+    Raises
+    ------
+    ReaderError
+        If the script takes its settings from a command that is not there.
+    """
+    given = recorder.arguments.given
+    content, unread = _content(recorder.calls, given)
+    text = "\n".join(map(read_text, modules_of(path)))
+    content = _with_arguments(content, recorder.arguments, text)
+    unread = {key: shown for key, shown in unread.items() if key not in given}
+    if content.get("unsloth") and not options.has_bf16:
+        content |= {"bf16": False, "fp16": True}
+    if MICRO not in content and MICRO not in unread and any("Parser" in call.name for call in recorder.calls):
+        if not given:
+            fix = "it takes its arguments from the command line; give the command or script that starts it"
+            raise ReaderError(path, wording.wrong_format("a script with its settings", fix))
+        content[MICRO] = USUAL_BATCH
+    if RECOMPUTES.search(read_text(path)):
+        content.setdefault("gradient_checkpointing", True)
+    unread.pop("device_map", None)
+    return content, unread
 
 
 def _content(calls: list[Call], given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the arguments of calls by the keys of TrainingArguments, and those that only running shows."""
     content, unread, once = dict[str, Any](), dict[str, str](), set[str]()
     for call in calls:
-        fields = call.fields
-        if isinstance(fields, Fields):
-            fields = {name: value for name, value in fields.items() if name in given and is_known(name)}
         for row in FACTS["calls"]:
             names = (call.name, *call.kinds)
             if row["name"] in once or not any(re.fullmatch(row["name"], name) for name in names):
                 continue
             once |= {row["name"]} if row.get("first") else set()
             unread |= {} if call.known else {call.name: "called under a condition"}
+            if row.get("used") and not _is_taken(call, calls):
+                unread.setdefault(call.name, "made, and taken by nothing that is read")
             content |= row.get("sets", {})
             for name, value in {
                 **dict(zip(row.get("args", ()), call.args, strict=False)),
-                **fields,
+                **_fields_of(call, given),
             }.items():
                 key = row["keys"].get(name, name if "*" in row["keys"] else None)
                 made = isinstance(value, Call) and (value.known or key == "model_name_or_path")
-                if key is None or made or value is None:
+                if key is None or made or value is None or (name == "is_trainable" and value is False):
                     continue
-                if isinstance(value, Call):
-                    unread[key] = value.name
-                elif isinstance(value, Opaque) and not value.text.startswith("torch."):
-                    unread[key] = value.text
+                if text := _open_text(key, value):
+                    unread[key] = text
                 else:
-                    content[key] = value.text if isinstance(value, Opaque) else value
+                    content[key] = _shown(value)
+            if call.open and "*" in row["keys"]:
+                unread |= {key: f"in {call.open}" for key in OPEN if key not in content}
+                unread["what else it is given"] = f"in {call.open}"
     if isinstance(named := content.get("model_name_or_path"), str) and named.endswith("-bnb-4bit"):
         content |= {
             "model_name_or_path": re.sub(r"(?:-unsloth)?-bnb-4bit$", "", named),
@@ -239,11 +322,61 @@ def _content(calls: list[Call], given: Mapping[str, Any]) -> tuple[dict[str, Any
     return content, unread
 
 
-def _with_arguments(content: dict[str, Any], arguments: Arguments) -> dict[str, Any]:
+def _lay_prepared(content: dict[str, Any]) -> bool:
+    """Recompute a model of few bits that is prepared for training; return whether one process deals its layers."""
+    dealt, prepared = content.pop("device_map", None) in DEALT, content.pop("kbit_checkpointing", False)
+    if content.get("unsloth"):
+        return False
+    if prepared and (content.get("load_in_4bit") or content.get("load_in_8bit")):
+        content["gradient_checkpointing"] = True
+    return dealt
+
+
+def _is_taken(made: Call, calls: Sequence[Call]) -> bool:
+    """Whether another call is given a configuration, or a list or table of it."""
+
+    def holds(value: object) -> bool:
+        if isinstance(value, Call):
+            return value.fields is made.fields
+        inside = (
+            value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+        )
+        return any(map(holds, inside))
+
+    return any(holds(value) for call in calls for value in (*call.args, *call.fields.values()))
+
+
+def _fields_of(call: Call, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the fields of a call, with the defaults of a class that the program declares."""
+    fields = call.fields
+    if isinstance(fields, Fields):
+        return {name: value for name, value in fields.items() if name in given and is_known(name)}
+    usual = {name: value for name, value in call.defaults.items() if not isinstance(value, Call | Opaque)}
+    return {**usual, **fields}
+
+
+def _open_text(key: str, value: object) -> str:
+    """Return what a value is that only running shows; "" of one that is known."""
+    if isinstance(value, Call):
+        return value.name
+    if isinstance(value, Opaque):
+        return "" if value.text.startswith("torch.") else value.text
+    return "filled while it runs" if key == "lora_target_modules" and value in ([], (), set()) else ""
+
+
+def _shown(value: Any) -> Any:  # noqa: ANN401
+    """Return a value, with names of torch as texts."""
+    if isinstance(value, dict):
+        return {name: _shown(item) for name, item in value.items() if not isinstance(item, Call)}
+    return value.text if isinstance(value, Opaque) else value
+
+
+def _with_arguments(content: dict[str, Any], arguments: Arguments, text: str) -> dict[str, Any]:
     """Return what calls say with the arguments of a command, and the defaults of the program's own TrainingArguments.
 
     An argument that the program declares itself means what its calls make of it. Adapters are trained if a call
-    makes them, or a switch: ranks that are only declared say nothing.
+    makes them, or a switch: ranks that are only declared say nothing, and nor do arguments of adapters that its `text`
+    does not ask for.
     """
     keys = record_of("trainer").keys
 
@@ -262,11 +395,34 @@ def _with_arguments(content: dict[str, Any], arguments: Arguments) -> dict[str, 
         content["max_length"] = arguments.length
     told = set(map(target, (*content, *given)))
     declared = {
-        key: value for key, value in arguments.declared.items() if is_known(key) and target(key) not in told
+        key: value
+        for key, value in arguments.declared.items()
+        if is_known(key) and target(key) not in told and (not OWN.match(target(key)) or _asks(text, key))
     }
     if not any(value for key, value in {**declared, **content, **given}.items() if target(key) == "use_peft"):
         declared = {k: v for k, v in declared.items() if not target(k).startswith(("lora_", "load_in_"))}
     return {**declared, **content, **given}
+
+
+def _asks(text: str, name: str) -> bool:
+    """Whether a program's text asks for an argument, or hands all of them to a function of TRL's."""
+    return re.search(rf"""[.'"]{name}\b|\bget_(?:peft|quantization)_config\b""", text) is not None
+
+
+def _text_of(recorder: Recorder) -> str:
+    """Return the text of a program and of the modules next to it that it follows."""
+    modules = recorder.world.modules if recorder.world is not None else ()
+    return "\n".join(map(read_text, modules))
+
+
+def _frozen(text: str) -> list[str]:
+    """Return the warning of a program that freezes parameters of the model that it trains."""
+    lines = text.splitlines()
+    for at, line in enumerate(lines):
+        near = " ".join(lines[max(0, at - 2) : at + 1])
+        if FREEZES.search(line.partition("#")[0]) and not OTHERS.search(near):
+            return [FROZEN]
+    return []
 
 
 def is_known(name: str) -> bool:

@@ -36,6 +36,12 @@ def stage_of(settings: Settings) -> str:
     return explicit.lower() or (_named(settings) if prefers else "sft")
 
 
+def is_paired(settings: Settings) -> bool:
+    """Return whether an example is two sequences, which the packs of ms-swift hold together."""
+    packs = settings.flag("packing") and settings.spell("packing") == "packing"
+    return stage_of(settings) in PAIRED and not (packs and settings.spell("stage") == "rlhf_type")
+
+
 def _named(settings: Settings) -> str:
     """Return the stage with a `beta` that the file or its folders are named after; dpo if they name none."""
     words = re.split(r"[^a-z]+", "/".join(Path(settings.where).parts[-3:]).lower())
@@ -59,12 +65,17 @@ def lay_stage(settings: Settings, form: str, workload: dict[str, Any]) -> None:
         settings.warnings.append(f"stage: {stage} is not modelled; it is projected as sft")
     if stage in SAMPLED:
         settings.note(f"{stage}: the training phase is projected; sampling (rollout) is not")
-    if stage in PAIRED:
+    if is_paired(settings):
         settings.note(f"{stage}: each example is two sequences, chosen and rejected")
     if stage == "gkd":
         settings.warnings.append("gkd: the teacher's weights and forward pass are not in the figures")
     if stage == "ppo":
         settings.warnings.append("ppo: the reward and value models are not in the figures")
+    if stage == "grpo" and form == "trainer" and "beta" not in settings:
+        settings.warnings.append(
+            "beta is not given: GRPO has no reference model since TRL 0.19, earlier releases keep a copy of the model "
+            "(--set workload.reference=copy)"
+        )
     if stage not in REFERENCED and not (stage in SAMPLED and _punishes(settings, form)):
         return
     if settings.flag("precompute_ref_log_probs") or settings.flag("reference_free"):

@@ -34,7 +34,7 @@ from forescale.frameworks.trainers.run import (
     neighbour_of,
     required,
 )
-from forescale.frameworks.trainers.stages import PAIRED, SAMPLED, lay_stage, stage_of
+from forescale.frameworks.trainers.stages import SAMPLED, is_paired, lay_stage, stage_of
 from forescale.frameworks.trainers.tuning import trainable_of
 from forescale.spec.layout import Layout, Offload
 from forescale.spec.model import Model
@@ -53,9 +53,9 @@ def read_training(run: Training, options: Options) -> ParsedFile:
     devices = options.num_devices or launched or _degrees(settings)
     if devices is None:
         run.missing.append(DEVICES)
-    _lay_batch(settings, devices)
+    _lay_batch(run, devices)
     base = _sharding(run, replace(options, num_devices=devices), model)
-    pairs, micro = 2 if stage_of(settings) in PAIRED else 1, settings.size(MICRO, 8)
+    pairs, micro = 2 if is_paired(settings) else 1, settings.size(MICRO, 8)
     batch = micro * settings.size(STEPS, 1) * _dp(base)
     if (options.over.get("images") or {}).get("count") == 0:
         settings.set("image_max_pixels", 0)
@@ -107,14 +107,24 @@ def _lay_sharded(settings: Settings, layout: dict[str, Any], workload: dict[str,
         )
 
 
-def _lay_batch(settings: Settings, devices: int | None) -> None:
-    """Set the accumulation of a program that takes the sequences of a step, of each rank or, as OpenRLHF, of all."""
+def _lay_batch(run: Training, devices: int | None) -> None:
+    """Set the accumulation of a program that takes the sequences of a step, of each rank or, as OpenRLHF, of all.
+
+    ms-swift accumulates at least 16 sequences a step where nothing is given, except those that it samples.
+    """
+    settings = run.settings
+    if run.form == "swift" and STEPS not in settings and stage_of(settings) != "grpo":
+        settings.set(STEPS, max(1, -(-16 // (settings.size(MICRO, 1) * (devices or 1)))))
     if (local := settings.count("batch_size", least=1)) and STEPS not in settings:
         settings.set(STEPS, max(1, local // settings.size(MICRO, 1)))
     if re.search(r"split_batches\W+true", str(settings.get("accelerator_config")).lower()):
         split = max(1, settings.size(MICRO, 8) // (devices or 1))
         settings.note(f"split_batches: the {settings.size(MICRO, 8)} sequences are those of all ranks")
         settings.set(MICRO, split)
+    if settings.flag("auto_find_batch_size"):
+        run.warnings.append(
+            "auto_find_batch_size: the batch of a device is halved where memory runs out; it is projected whole"
+        )
     whole = settings.count("train_batch_size", least=1)
     if whole is None:
         return
@@ -193,6 +203,8 @@ def _sharding(run: Training, options: Options, model: Model | None) -> ParsedFil
         fields |= {"dp_replicate": replicas, "dp_shard": max(1, dp // replicas)}
         return replace(run.launch, layout_fields=fields, framework=_record(run.launch.framework))
     named = settings.get("deepspeed_config") or settings.get("deepspeed")
+    if isinstance(named, list):
+        named = str(named[0])
     if named is True:
         named = _staged(run)
     if isinstance(named, str | Mapping) and named:
@@ -326,6 +338,13 @@ def _deepspeed(
         whole.setdefault("sequence_parallel_size", cp)
     if (tp := settings.degree("tensor_parallel_size")) > 1:
         whole.setdefault("tensor_parallel", {"autotp_size": tp})
+    kind = compute_of(settings)
+    if (
+        kind in ("bf16", "fp16")
+        and kind not in whole
+        and not any(map(_is_on, map(whole.get, ("bf16", "fp16"))))
+    ):
+        whole[kind] = {"enabled": True}  # as Accelerate does (set_mixed_precision)
     inner = read_config(whole, place, options, _filled(settings, model))
     types = inner.workload_fields["precision"]
     if types["compute"] == "tf32" and "tf32" in settings and not settings.flag("tf32"):
@@ -338,6 +357,11 @@ def _deepspeed(
         used=tuple(f"deepspeed.{key}" for key in inner.used),
         ignored=tuple(f"deepspeed.{key}" for key in inner.ignored),
     )
+
+
+def _is_on(table: object) -> bool:
+    """Whether a table of DeepSpeed is on, whatever the trainer trains in."""
+    return isinstance(table, Mapping) and table.get("enabled") is True
 
 
 def _by_name(run: Training, name: str) -> tuple[Mapping[str, Any], Path]:
@@ -425,9 +449,13 @@ def _length_of(settings: Settings) -> int | None:
     packed = settings.count("packing_length", least=1) if settings.flag("packing") else None
     length = packed or settings.count("max_length", least=1)
     prompt, sampled = (settings.count(key) for key in ("max_prompt_length", "max_completion_length"))
-    if stage_of(settings) in SAMPLED and sampled:
-        return (prompt or length or 512) + sampled
-    return length
+    if stage_of(settings) not in SAMPLED:
+        return length
+    prompt, sampled = (
+        prompt or length or settings.count("usual_prompt"),
+        sampled or settings.count("usual_completion"),
+    )
+    return prompt + sampled if prompt and sampled else None if sampled else length
 
 
 def _workload(

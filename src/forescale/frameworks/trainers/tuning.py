@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from forescale.frameworks.adapters import PLACES, WHOLE, lora_words, parts_of, targets_of
+from forescale.frameworks.settings import Settings
 from forescale.frameworks.trainers.precision import frozen_type
 from forescale.frameworks.trainers.run import Training, assume
 from forescale.spec.model import Model
@@ -31,6 +33,13 @@ def trainable_of(run: Training, model: Model | None) -> dict[str, Any]:
         return _adapters(run, model)
     if kind not in ("full", ""):
         run.warnings.append(f"{settings.spell('adapter')}: {kind} is projected as training of all parameters")
+    bits = (
+        "load_in_4bit",
+        "load_in_8bit",
+        *(["quantization_bit"] if settings.count("quantization_bit") else []),
+    )
+    if key := next((key for key in bits if key == "quantization_bit" or settings.flag(key)), ""):
+        run.warnings.append(f"{settings.spell(key)}: no adapter is named; weights are projected in 16 bits")
     parts = [part for key, names in FREEZES.items() if settings.flag(key) for part in names]
     return {"frozen": tuple(parts)} if parts and model is not None and model.vision is not None else {}
 
@@ -55,10 +64,10 @@ def _adapters(run: Training, model: Model | None) -> dict[str, Any]:
     if other:
         run.warnings.append(f"adapters at {', '.join(other)} are not modelled")
     if settings.flag("use_dora"):
-        run.warnings.append(
-            f"{settings.spell('use_dora')} is projected as LoRA: norms of whole weights are not modelled"
-        )
+        text = "is projected as LoRA: norms of whole weights are not modelled"
+        run.warnings.append(f"{settings.spell('use_dora')} {text}")
     run.warnings.extend(_open_of(run, model, named=bool(names)))
+    names, last = _present(run, model, names, last)
     recurrent = model is None or any(attention.recurrent for attention in model.attentions)
     last = [end if recurrent or end != "out_proj" else "o_proj" for end in last]
     names = tuple(
@@ -69,13 +78,7 @@ def _adapters(run: Training, model: Model | None) -> dict[str, Any]:
         for name, end in zip(names, last, strict=True)
         if end in PLACES and not set(FUSED.get(end, ())) & set(last)  # type: ignore[call-overload]
     ]
-    usual = (
-        ("all-linear",)
-        if names
-        else ("q_proj", "v_proj")
-        if run.form in ("trainer", "trl")
-        else ("all-linear",)
-    )
+    usual = ("q_proj", "v_proj") if not names and run.form in ("trainer", "trl") else ("all-linear",)
     targets = targets_of(known or usual, settings.refuse)
     assume(run, "lora_r", "lora_rank", "LoRA of rank 16 (--lora-rank)")
     assume(run, "lora_target_modules", "lora_targets", f"adapters at {'+'.join(targets)} (--lora-targets)")
@@ -87,9 +90,36 @@ def _adapters(run: Training, model: Model | None) -> dict[str, Any]:
     )
 
 
+def _present(
+    run: Training, model: Model | None, names: tuple[str, ...], last: list[str]
+) -> tuple[tuple[str, ...], list[str]]:
+    """Return the targets, and their last parts, that a model has; the others are warned of."""
+    absent = _absent(run.settings, model.name, last) if model is not None else ()
+    if model is None or not absent:
+        return names, last
+    left = [(name, end) for name, end in zip(names, last, strict=True) if end not in absent]
+    run.warnings.append(
+        f"{', '.join(absent)}: {model.name} has qkv_proj and gate_up_proj, so that PEFT finds no such modules; "
+        f"adapters are projected at {'+'.join(name for name, _ in left)}"
+    )
+    return tuple(name for name, _ in left), [end for _, end in left]
+
+
+def _absent(settings: Settings, model: str, targets: Sequence[str]) -> tuple[str, ...]:
+    """Return the targets that a model with fused projections does not have; unsloth's copies have them apart."""
+    if re.match(r"phi-[34](?!.*moe)", model) is None or str(settings.raw("model_name_or_path")).startswith(
+        "unsloth/"
+    ):
+        return ()
+    absent = [name for name in targets if name in ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")]
+    return tuple(absent) if len(absent) < len(targets) else ()
+
+
 def _open_of(run: Training, model: Model | None, *, named: bool) -> Iterator[str]:
     """Yield the warnings of adapters outside the language model, and of what TrainingArguments leave open."""
     settings = run.settings
+    if run.form == "axolotl" and not named:
+        yield "neither lora_target_modules nor lora_target_linear is given; adapters at all linear layers are assumed"
     if run.form == "trainer" and "use_peft" not in settings and not run.program:
         if not named:
             yield (

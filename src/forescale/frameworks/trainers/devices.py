@@ -1,0 +1,69 @@
+"""Devices that the variables of a command count, where its launcher does not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from forescale.frameworks.shell import Devices, Launch, Script
+from forescale.frameworks.trainers.accelerated import content_of, required_file
+from forescale.frameworks.trainers.written import table_of
+from forescale.limits import whole_of
+
+
+def environment_of(shell: Script, words: Sequence[str]) -> Mapping[str, str]:
+    """Return the variables that count the devices of a command."""
+    at = next((at for at, command in enumerate(shell.commands) if command is words), None)
+    return {} if at is None else {name: value for name, value in shell.environments[at].items() if value}
+
+
+def alone(form: str, devices: Devices | None, variables: Mapping[str, str]) -> str:
+    """Return why ms-swift starts one process alone on several visible devices; "" where it does not."""
+    visible = variables.get("CUDA_VISIBLE_DEVICES", "").count(",") + 1
+    if form != "swift" or devices is not None or visible == 1 or "NPROC_PER_NODE" in variables:
+        return ""
+    return (
+        f"NPROC_PER_NODE is not set: one process deals the layers to {visible} visible devices (device_map), "
+        "of which one works at a time"
+    )
+
+
+def split_models(variables: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the warning of processes that see more devices than one each, over which ms-swift splits the model."""
+    visible = variables.get("CUDA_VISIBLE_DEVICES", "").count(",") + 1
+    processes = whole_of(variables.get("NPROC_PER_NODE", "")) or visible
+    if visible <= processes:
+        return ()
+    return (
+        f"NPROC_PER_NODE={processes} on {visible} visible devices: each process splits the model over its devices "
+        "(device_map), which is not modelled",
+    )
+
+
+def visible_devices(
+    shell: Script, launch: Launch, path: Path, variables: Mapping[str, str], form: str
+) -> Devices | None:
+    """Return the devices of NPROC_PER_NODE and NNODES, or of CUDA_VISIBLE_DEVICES; None where others decide them.
+
+    An open number of nodes does, and the `num_processes` of Accelerate's file, which start whatever is visible.
+    """
+    if "--nnodes" in launch.options and launch.count("--nnodes") is None:
+        return None
+    config = launch.options.get("--config-file")
+    if config and "accelerate" in launch.kinds:
+        table = table_of(shell.files, config, path) or content_of(required_file(path, config))
+        if table.get("num_processes"):
+            return None
+
+    def number(name: str) -> int | None:
+        return whole_of(variables.get(name, ""))
+
+    per_node, nodes = number("NPROC_PER_NODE"), number("NNODES")
+    if per_node:
+        parts = [f"NPROC_PER_NODE={per_node}", *([f"NNODES={nodes}"] if nodes else [])]
+        return Devices(per_node * (nodes or 1), tuple(parts))
+    visible = variables.get("CUDA_VISIBLE_DEVICES", variables.get("ASCEND_RT_VISIBLE_DEVICES", ""))
+    if re.fullmatch(r"\d+(?:,\d+)*", visible) and (form != "swift" or "," not in visible):
+        return Devices(visible.count(",") + 1, (f"CUDA_VISIBLE_DEVICES={visible}",))
+    return None
