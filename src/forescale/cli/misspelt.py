@@ -311,10 +311,7 @@ def instead(name: str, path: str) -> str:
 
 
 def advised(name: str, path: str, value: str) -> Advice:
-    """Return what is like an option that a command does not have.
-
-    Where an option follows instead of a `value`, it may stand for an option with one.
-    """
+    """Return what is like an option that a command does not have; a `value` may be the option that follows it."""
     is_idle = is_without_effect(name)
     if (reason := "it changes neither time nor memory" if is_idle else left_out(name, path)) is not None:
         return Advice(f"leave it out: {reason}", (), has_value=value[:1] != "-", is_same=is_idle)
@@ -350,12 +347,12 @@ def advised(name: str, path: str, value: str) -> Advice:
         return Advice(f"{INTERVAL} is the best one by default", (), True, True)
     if like == [INTERVAL] and value.isdecimal():
         how = "a time, such as 30min, not steps"
-    sure = len(like) == 1 and how is None and (flags_of(path)[like[0]] > 0) == (value[:1] != "-")
-    sure = sure and (_called(name, options) is not None or _is_slip(name, like[0]))
     message = [f"did you mean {' or '.join(like)}?{f' {how}' if how else ''}"] if like else []
     message += _homes(name, like)
-    is_same = sure and _called(name, options) is not None
-    return Advice(" ".join(message), (like[0],) if sure else None, is_same=is_same)
+    is_same = _called(name, options) is not None
+    sure = len(like) == 1 and how is None and (flags_of(path)[like[0]] > 0) == (value[:1] != "-")
+    sure = sure and (is_same or _is_slip(name, like[0]))
+    return Advice(" ".join(message), (like[0],) if sure else None, is_same=sure and is_same)
 
 
 def _takes(path: str, words: str) -> bool:
