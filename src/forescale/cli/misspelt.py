@@ -328,9 +328,9 @@ def advised(name: str, path: str, value: str) -> Advice:
         return Advice(f"write {' '.join(written)}", written, True, True)
     arguments = {key for key, row in rows_of(table()["commands"].get(path, {})) if "on" not in row}
     if name.strip("-") in arguments:
-        word = name.strip("-").upper()
         alone = None if value[:1] == "-" else (value,)
-        return Advice(f"it stands without one: forescale {path} {word}", alone, True, alone is not None)
+        text = f"it stands without one: forescale {path} {name.strip('-').upper()}"
+        return Advice(text, alone, True, alone is not None)
     word, held = name.strip("-").replace("-", "_"), table()["held_by_fix"]
     dimension = word if word in held else meant(word, held)
     if "--fix" in options and dimension is not None:
@@ -347,12 +347,13 @@ def advised(name: str, path: str, value: str) -> Advice:
         return Advice(f"{INTERVAL} is the best one by default", (), True, True)
     if like == [INTERVAL] and value.isdecimal():
         how = "a time, such as 30min, not steps"
-    message = [f"did you mean {' or '.join(like)}?{f' {how}' if how else ''}"] if like else []
-    message += _homes(name, like)
+    hint = [f"did you mean {' or '.join(like)}?{f' {how}' if how else ''}"] if like else []
     is_same = _called(name, options) is not None
     sure = len(like) == 1 and how is None and (flags_of(path)[like[0]] > 0) == (value[:1] != "-")
     sure = sure and (is_same or _is_slip(name, like[0]))
-    return Advice(" ".join(message), (like[0],) if sure else None, is_same=sure and is_same)
+    return Advice(
+        " ".join([*hint, *_homes(name, like)]), (like[0],) if sure else None, is_same=sure and is_same
+    )
 
 
 def _takes(path: str, words: str) -> bool:
