@@ -316,14 +316,8 @@ def advised(name: str, path: str, value: str) -> Advice:
     if (reason := "it changes neither time nor memory" if is_idle else left_out(name, path)) is not None:
         return Advice(f"leave it out: {reason}", (), has_value=value[:1] != "-", is_same=is_idle)
     options = options_of(path)
-    said = with_value(name) if value[:1] == "-" else None
-    if said and (homes := [other for other in (path, *table()["commands"]) if _takes(other, said)]):
-        here, remarked = homes[0] == path, remark(name) or ""
-        return Advice(
-            f"write {'' if here else f'forescale {homes[0]} '}{said}{remarked and f'; {remarked}'}",
-            (*said.split(),) if here else None,
-            is_same=here and remark(name) is None,
-        )
+    if (switch := _of_switch(name, path, value)) is not None:
+        return switch
     if written := _of_value(_called(name, options) or name, value, options):
         return Advice(f"write {' '.join(written)}", written, True, True)
     arguments = {key for key, row in rows_of(table()["commands"].get(path, {})) if "on" not in row}
@@ -353,6 +347,20 @@ def advised(name: str, path: str, value: str) -> Advice:
     sure = sure and (is_same or _is_slip(name, like[0]))
     return Advice(
         " ".join([*hint, *_homes(name, like)]), (like[0],) if sure else None, is_same=sure and is_same
+    )
+
+
+def _of_switch(name: str, path: str, value: str) -> Advice | None:
+    """Return the options with values that say what a switch of others does; None if it is none, or has a value."""
+    said = with_value(name) if value[:1] == "-" else None
+    homes = [other for other in (path, *table()["commands"]) if said and _takes(other, said)]
+    if said is None or not homes:
+        return None
+    here, remarked = homes[0] == path, remark(name) or ""
+    return Advice(
+        f"write {'' if here else f'forescale {homes[0]} '}{said}{remarked and f'; {remarked}'}",
+        (*said.split(),) if here else None,
+        is_same=here and remark(name) is None,
     )
 
 
