@@ -311,29 +311,20 @@ def instead(name: str, path: str) -> str:
 
 
 def advised(name: str, path: str, value: str) -> Advice:
-    """Return what is like an option that a command does not have.
-
-    Where an option follows instead of a `value`, it may stand for an option with one.
-    """
+    """Return what is like an option that a command does not have; a `value` may be the option that follows it."""
     is_idle = is_without_effect(name)
     if (reason := "it changes neither time nor memory" if is_idle else left_out(name, path)) is not None:
         return Advice(f"leave it out: {reason}", (), has_value=value[:1] != "-", is_same=is_idle)
     options = options_of(path)
-    said = with_value(name) if value[:1] == "-" else None
-    if said and (homes := [other for other in (path, *table()["commands"]) if _takes(other, said)]):
-        here, remarked = homes[0] == path, remark(name) or ""
-        return Advice(
-            f"write {'' if here else f'forescale {homes[0]} '}{said}{remarked and f'; {remarked}'}",
-            (*said.split(),) if here else None,
-            is_same=here and remark(name) is None,
-        )
+    if (switch := _of_switch(name, path, value)) is not None:
+        return switch
     if written := _of_value(_called(name, options) or name, value, options):
         return Advice(f"write {' '.join(written)}", written, True, True)
     arguments = {key for key, row in rows_of(table()["commands"].get(path, {})) if "on" not in row}
     if name.strip("-") in arguments:
-        word = name.strip("-").upper()
         alone = None if value[:1] == "-" else (value,)
-        return Advice(f"it stands without one: forescale {path} {word}", alone, True, alone is not None)
+        text = f"it stands without one: forescale {path} {name.strip('-').upper()}"
+        return Advice(text, alone, True, alone is not None)
     word, held = name.strip("-").replace("-", "_"), table()["held_by_fix"]
     dimension = word if word in held else meant(word, held)
     if "--fix" in options and dimension is not None:
@@ -350,12 +341,27 @@ def advised(name: str, path: str, value: str) -> Advice:
         return Advice(f"{INTERVAL} is the best one by default", (), True, True)
     if like == [INTERVAL] and value.isdecimal():
         how = "a time, such as 30min, not steps"
+    hint = [f"did you mean {' or '.join(like)}?{f' {how}' if how else ''}"] if like else []
+    is_same = _called(name, options) is not None
     sure = len(like) == 1 and how is None and (flags_of(path)[like[0]] > 0) == (value[:1] != "-")
-    sure = sure and (_called(name, options) is not None or _is_slip(name, like[0]))
-    message = [f"did you mean {' or '.join(like)}?{f' {how}' if how else ''}"] if like else []
-    message += _homes(name, like)
-    is_same = sure and _called(name, options) is not None
-    return Advice(" ".join(message), (like[0],) if sure else None, is_same=is_same)
+    sure = sure and (is_same or _is_slip(name, like[0]))
+    return Advice(
+        " ".join([*hint, *_homes(name, like)]), (like[0],) if sure else None, is_same=sure and is_same
+    )
+
+
+def _of_switch(name: str, path: str, value: str) -> Advice | None:
+    """Return the options with values that say what a switch of others does; None if it is none, or has a value."""
+    said = with_value(name) if value[:1] == "-" else None
+    homes = [other for other in (path, *table()["commands"]) if said and _takes(other, said)]
+    if said is None or not homes:
+        return None
+    here, remarked = homes[0] == path, remark(name) or ""
+    return Advice(
+        f"write {'' if here else f'forescale {homes[0]} '}{said}{remarked and f'; {remarked}'}",
+        (*said.split(),) if here else None,
+        is_same=here and remark(name) is None,
+    )
 
 
 def _takes(path: str, words: str) -> bool:
