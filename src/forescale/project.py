@@ -19,7 +19,7 @@ from forescale.errors import PhysicsError, SpecError, no_effect
 from forescale.evaluate import Evaluation, evaluate
 from forescale.formula import number_of, value_of
 from forescale.goodput.operations import calendar
-from forescale.graph.counts import ModelFlops, count_parameters, count_trained, model_flops
+from forescale.graph.counts import ModelFlops, count_parameters, count_saved, count_trained, model_flops
 from forescale.graph.per_block import counted_weight_part
 from forescale.inputs import Prepared, prepare
 from forescale.memory.parameters import NO_ELEMENTS, BlockParameters, Elements
@@ -442,9 +442,9 @@ def spread_of(
 
 def _calendar(question: Question, step: Interval) -> tuple[Calendar | None, str]:
     """Return days on the calendar, or why there are none."""
-    total = count_parameters(question.model).total
+    saved = count_saved(question.model, question.workload.trainable)
     try:
-        return calendar(total, question.cluster, question.workload, step, question.operations), ""
+        return calendar(saved, question.cluster, question.workload, step, question.operations), ""
     except SpecError as error:
         return None, str(error)
 

@@ -9,10 +9,17 @@ from tests import toy
 from tests.small import DENSE_LAYER, dense, moe, sees
 
 from forescale.catalogue.models import load_model
-from forescale.graph.counts import block_flops, count_parameters, flops_of_parameters, model_flops
+from forescale.graph.counts import (
+    block_flops,
+    count_parameters,
+    count_saved,
+    flops_of_parameters,
+    model_flops,
+)
 from forescale.graph.layer import layer_block
 from forescale.graph.per_block import counted_weight_part
 from forescale.spec import Layout, Patches
+from forescale.spec.workload import Trainable
 
 SEQ = 256
 
@@ -103,3 +110,10 @@ def test_no_token_of_text_uses_a_tower():
 def test_flops_as_counted_from_the_parameters_alone():
     """Brown et al. 2020, arXiv:2005.14165, table D.1: GPT-3 175B on 300B tokens, 3.14E+23 FLOP (174.6B parameters)."""
     assert flops_of_parameters(parameters=174.6e9, tokens=300e9) == pytest.approx(3.14e23, rel=0.002)
+
+
+def test_a_checkpoint_of_adapters_holds_these_alone():
+    model = load_model("llama-3.1-8b")
+    assert count_saved(model, Trainable(lora_rank=16, lora_targets=("q_proj",))) == 32 * 16 * (4096 + 4096)
+    assert count_saved(model, Trainable()) == count_parameters(model).total
+    assert count_saved(model, Trainable(frozen=("embedding",))) == count_parameters(model).total

@@ -115,6 +115,11 @@ def count_trained(model: Model, trainable: Trainable) -> int:
     return _counted("trained", own_parameters(model, trainable))
 
 
+def count_saved(model: Model, trainable: Trainable) -> int:
+    """Return the parameters that a checkpoint holds with their states: adapters alone, or else the whole model."""
+    return count_parameters(model).total if not trainable.lora_rank else count_trained(model, trainable)
+
+
 def _counted(count: CountKind, blocks: Sequence[tuple[Block, Parameter, int]]) -> int:
     return round(sum(item.elements * share_of(count, block, item) * times for block, item, times in blocks))
 

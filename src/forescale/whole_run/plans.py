@@ -19,7 +19,7 @@ from forescale.errors import InfeasibleError, SpecError, missing, required_with
 from forescale.goodput.events import INTERVALS
 from forescale.goodput.expected import expected
 from forescale.goodput.operations import calendar, case_of, rates_of
-from forescale.graph.counts import count_parameters
+from forescale.graph.counts import count_saved
 from forescale.numeric import divisors
 from forescale.project import project
 from forescale.projection.result import SECONDS_PER_DAY, Calendar, Projection, scatter
@@ -285,7 +285,7 @@ def _options(question: Question, price: float | None) -> Iterator[_Option]:
         explicit = replace(operations, spares=spares)
         case, saved = case_of(
             explicit,
-            parameters=count_parameters(question.model).total,
+            parameters=count_saved(question.model, workload.trainable),
             precision=workload.precision,
             cluster=cluster,
             seconds=steps,
@@ -317,7 +317,8 @@ def _cutoff(option: _Option, limits: Limits, plans: Sequence[Plan], least: tuple
 
 def _plan(option: _Option, projection: Projection) -> Plan:
     model, cluster, workload = projection.model, projection.cluster, projection.workload
-    days = calendar(count_parameters(model).total, cluster, workload, projection.step_time, option.operations)
+    saved = count_saved(model, workload.trainable)
+    days = calendar(saved, cluster, workload, projection.step_time, option.operations)
     assert days is not None
     assert option.operations.spares is not None
     return Plan(

@@ -33,6 +33,7 @@ from forescale.goodput.operations import (
     spread,
     stretched,
 )
+from forescale.graph.counts import count_saved
 from forescale.limits import Amount, Count
 from forescale.numeric import Array, Numeric
 from forescale.project import project
@@ -122,7 +123,7 @@ class Phase(Struct, frozen=True, kw_only=True):
         projection = self.projection
         case, saved = case_of(
             operations,
-            parameters=projection.params.total,
+            parameters=count_saved(projection.model, projection.workload.trainable),
             precision=projection.workload.precision,
             cluster=projection.cluster,
             seconds=self.steps * projection.step_time_s,
