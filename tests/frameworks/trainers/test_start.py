@@ -59,3 +59,12 @@ def test_value_that_tells_of_memory_is_warned_of(start):  # noqa: F811
         "activation checkpoint" in text for text in start("import torch\n", f"{command} checkpoint").warnings
     )
     assert not any("activation" in text for text in start("import torch\n", f"{command} gelu").warnings)
+
+
+@pytest.mark.parametrize("count", ["$GPUS", "4"])
+def test_open_number_of_processes_is_asked_for(start, count):  # noqa: F811
+    command = f"accelerate launch --use_fsdp --num_machines=1 --num_processes={count} src/train.py "
+    command += "--model_name_or_path Qwen/Qwen2.5-7B-Instruct --per_device_train_batch_size 1 --max_length 64"
+    result = start("import torch\n", command)
+    asked = "the number of devices" in [fact.what for fact in result.missing]
+    assert (asked, result.num_devices) == ((True, None) if count == "$GPUS" else (False, 4))

@@ -7,6 +7,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from msgspec.structs import replace
+
 from forescale import wording
 from forescale.errors import ReaderError
 from forescale.files import read_text
@@ -21,7 +23,17 @@ from forescale.syntax import parse_mapping, parse_yaml
 def accelerated(
     launch: Launch, path: Path, options: Options, files: Mapping[str, str] = MappingProxyType({})
 ) -> ParsedFile | None:
-    """Return what `accelerate launch` says in its file or its options; None if it shards nothing."""
+    """Return what `accelerate launch` says in its file or its options; None if it shards nothing.
+
+    A number of processes that a variable leaves open comes before that of its file.
+    """
+    parsed = _read(launch, path, options, files)
+    is_open = "--np" in launch.options and launch.count("--np") is None
+    counts = options.num_devices is not None or ("--config-file" in launch.options and not is_open)
+    return parsed if parsed is None or counts else replace(parsed, num_devices=None)
+
+
+def _read(launch: Launch, path: Path, options: Options, files: Mapping[str, str]) -> ParsedFile | None:
     if (config := launch.options.get("--config-file")) is None:
         return _inline(launch, path, options)
     if (table := table_of(files, config, path)) is not None:
