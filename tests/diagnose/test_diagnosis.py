@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from tests.errors import raises
 
 import forescale as fs
+from forescale.cost.timings import ProfiledOperator
 from forescale.diagnose import CAUSES, Measured, diagnose, expected_groups
 from forescale.diagnose.diagnosis import Case
 from forescale.diagnose.work import Work
@@ -154,3 +155,31 @@ def test_a_picture_shades_what_differs():
     assert chart.parts[:2] == ("attention", "attention, difference")
     colours = dict(zip(*chart.spec()["layer"][0]["encoding"]["color"]["scale"].values(), strict=True))
     assert colours["attention, difference"].startswith(colours["attention"])
+
+
+def test_a_rank_with_one_slow_kernel_is_listed_as_no_cause():
+    groups = expected_groups(dense(), project(dense()))
+    even = trace({**groups, "waiting": groups["waiting"] + 0.2 * sum(groups.values())})
+    computing = even.computing_s
+
+    def with_kernels(other: float, path: str) -> TraceSummary:
+        rows = [("gemm", 0.8 * computing), ("gelu", other)]
+        kernels = [ProfiledOperator(name=name, part="gemm", calls=1.0, seconds=took) for name, took in rows]
+        return replace(even, path=path, computing_s=0.8 * computing + other, kernels=tuple(kernels))
+
+    ranks = (with_kernels(0.2 * computing, "rank0.json"), with_kernels(0.5 * computing, "rank1.json"))
+    result = diagnose(dense(), Measured(step_s=even.step_s, traces=ranks), project)
+    (listed,) = result.inside_scatter
+    assert (listed.name, listed.seconds) == ("slow_rank", pytest.approx(0.3 * computing))
+    assert "slow_rank" not in {item.name for item in result.explanations}
+    assert result.to_json()["inside_scatter"][0]["name"] == "slow_rank"
+
+
+def test_traces_that_say_little_are_named():
+    groups = expected_groups(dense(), project(dense()))
+    one = replace(trace(groups), launches=8, samples={"step": (0.1, 0.3)})
+    remarks = diagnose(dense(), Measured(step_s=one.step_s, traces=(one,)), project).remarks
+    assert [text.partition(": ")[2] for text in remarks] == [
+        "the marked steps take 0.1 to 0.3 s and are not alike: record steps after the warm-up",
+        "a step has 8 kernels, too few to tell causes apart",
+    ]

@@ -61,7 +61,7 @@ from forescale.spec.layout import Allocator
 from forescale.struct import Struct, attributes
 from forescale.units import counted
 
-SHARES = {"steps": 0.45, "apart": 0.15, "kernels": 0.3, "collectives": 0.1}
+SHARES = {"steps": 0.4, "profile": 0.05, "apart": 0.15, "kernels": 0.3, "collectives": 0.1}
 """Parts of the time that is to be spent."""
 PROFILED = 8
 """Steps that are recorded: enough to tell a slower one from scatter (`diagnose.scatter`)."""
@@ -429,7 +429,8 @@ def _time_blocks(
     step = laps.pop(STEP)
     spool.put("steps", [{"num_microbatches": training.num_microbatches, **step}])
     spool.put("blocks", _block_rows(laps))
-    spool.put("profile", _profile(training, watch, budget.until(SHARES["steps"]).left / step["seconds"]))
+    until = SHARES["steps"] + SHARES["profile"]
+    spool.put("profile", _profile(training, watch, budget.until(until).left / step["seconds"]))
     if not training.splits_gradients:
         return
     if budget.is_spent():
@@ -438,7 +439,7 @@ def _time_blocks(
     sample = gradients_apart(
         training, parts, watch, tell=lambda kind: spool.begin(f"gradients apart of {kind}")
     )
-    spool.put("blocks", _block_rows(repeated(sample, budget.until(SHARES["steps"] + SHARES["apart"]))))
+    spool.put("blocks", _block_rows(repeated(sample, budget.until(until + SHARES["apart"]))))
 
 
 def _profile(training: Training, watch: Watch, most: float) -> list[dict[str, Any]]:

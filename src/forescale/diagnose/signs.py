@@ -253,11 +253,11 @@ def _types(case: Comparison) -> Iterator[Sign]:
     if not here or not there or set(there) & NARROW:
         return
     shares = {kind: value / case.measured.total_flops for kind, value in here.items()}
-    excess = {
+    surplus = {
         kind: share - there.get(kind, 0.0) / case.expected.total_flops for kind, share in shares.items()
     }
-    kind = max(excess, key=lambda name: excess[name])
-    if excess[kind] > MORE - 1.0:
+    kind = max(surplus, key=lambda name: surplus[name])
+    if surplus[kind] > MORE - 1.0:
         evidence = ", ".join(f"{name}: {share:.0%} of FLOP" for name, share in shares.items())
         values: dict[str, Any] = {"share": shares[kind], "kind": kind, "expected": " and ".join(there)}
         yield _sign(f"{kind}_products", case.work_s(1.5), evidence, "wrong_products", **values)

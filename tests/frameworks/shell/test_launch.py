@@ -104,6 +104,8 @@ def test_a_launcher_that_asks_for_more_than_the_scheduler_gives():
         ("lrun -N 4 -T 4", 16),
         ("flux run -N 2 -n 16", 16),
         ("ibrun -n 8", 8),
+        ("deepspeed -i worker-0:0,1,2,3", 4),
+        ("deepspeed -i worker-0:0,1@worker-1:0,1", 4),
     ],
 )
 def test_launchers_of_other_machines(words, count):

@@ -32,7 +32,7 @@ SHORT: Final[Mapping[str, Mapping[str, str]]] = {
         **dict.fromkeys(("-npernode", "--npernode", "-ppn", "--ppn", "-N", "-perhost"), "--npernode"),
         **dict.fromkeys(("-hostfile", "--machinefile", "-machinefile", "-f"), HOSTFILE),
     },
-    "deepspeed": {"-H": HOSTFILE, "--num-gpus": PER_NODE, "--num-nodes": NODES},
+    "deepspeed": {"-H": HOSTFILE, "-i": "--include", "--num-gpus": PER_NODE, "--num-nodes": NODES},
     "accelerate": {"--num-processes": "--np", "--num-machines": NODES},
     "torch": {},
     "mindspore": {"--worker-num": "--np"},

@@ -398,12 +398,14 @@ class _Walk(Expansions):
             return True
         inner = [(body, names, ()) for body in bodies] + self._inner(names)
         for text, started, arguments in inner:
-            outside, before = self.arguments, len(self.commands)
+            outside, has_arguments, before = self.arguments, self.has_arguments, len(self.commands)
             if arguments:
                 self.pass_on(arguments)
+                self.has_arguments = True
             sourced = names[0] in (".", "source", "eval")
             self.until_stop("return" if sourced else "exit", partial(self.read, text, started))
             self.pass_on(outside)
+            self.has_arguments = has_arguments
             if has_program(arguments) and not any(map(has_program, self.commands[before:])):
                 self._start(names)  # a wrapper that decides how its arguments start
         if not inner:

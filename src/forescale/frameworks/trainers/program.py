@@ -43,7 +43,7 @@ FSDP: Final = (
     *("FSDPStrategy", "ModelParallelStrategy", "DeepSpeedStrategy"),
 )
 SHARDS: Final = re.compile(
-    r"^\S*(?:shard|fsdp)|^[\w-]+ (?:fsdp|zero-?[1-3]?|hsdp|full_shard)\d?$", re.IGNORECASE
+    r"^\S*(?:shard|fsdp)|^[\w-]+ (?:fsdp2?|zero-?[1-3]|hsdp|full_shard)$", re.IGNORECASE
 )
 """An argument, by its name or value, that shards states."""
 UTILITIES: Final = "utils/ds_utils.py"

@@ -416,9 +416,9 @@ def _refuse_sampling(path: Path, own: str, values: Mapping[str, Any]) -> None:
 
 
 TELLING: Final = re.compile(
-    r"(?:bf16|fp16|fp8|fp32|bfloat16|float16|mixed|\S*(?:checkpoint|offload|lora|recompute|int8|int4|nf4)\w*)(?<!s)"
+    r"bf16|fp16|fp8|fp32|b?float16|mixed|q?lora|offload|recompute|(?:activation[-_])?checkpoint(?:ing)?|int[48]|nf4|[48]bit"
 )
-"""Values of arguments that tell of types, recomputation, offloading or adapters, other than folders."""
+"""Values of arguments that tell of types, recomputation, offloading or adapters."""
 ACTORS: Final = ("actor_", "critic_")
 """Beginnings of the arguments of programs that learn from what they sample."""
 
