@@ -343,6 +343,7 @@ def test_arguments_from_a_place_on_and_devices_of_each_command():
 
 
 DOUBTED = (
+    "lacks=0; if [ ! -f data ]; then lacks=1; fi; if [ $lacks -ne 0 ]; then exit 1; fi; say on",
     "if [ ! -f data.bin ]; then exit 1; fi; say on",
     "[ -z $NOT_SET ] && exit 1; say on",
     "IMAGE=; if [ -z \"$IMAGE\" ] || [ $IMAGE == '' ]; then exit 1; fi; [ -z $IMAGE ] && exit 1; say on",

@@ -25,6 +25,8 @@ class Expansions:
         self.arguments: list[str] = []
         self.output: list[str] = []
         self.has_arguments, self.guessed = True, False
+        self.doubts, self.doubted = 0, set[str]()
+        """Conditions around the words that are not known, and variables that were set under one."""
         """Whether the arguments are known, and whether the last words have some that are not."""
         self.depth = 0
 
@@ -39,6 +41,7 @@ class Expansions:
         self.text_left.spend(len(names) + size)
         if name not in self.given:
             self.known[name] = names
+            (self.doubted.add if self.doubts else self.doubted.discard)(name)
 
     def fields(self, raw: str, *, split: bool = True) -> list[str]:
         """Return the words that a raw word stands for."""
@@ -131,6 +134,7 @@ class Expansions:
         at = re.match(r"\[(\d{1,6})\]", inside[name.end() :])
         rest = re.sub(r"^\[[^\]]*\]", "", inside[name.end() :])
         value = self.known.get(name[0])
+        self.guessed = self.guessed or name[0] in self.doubted
         if at and value is not None:
             value = value[int(at[1]) : int(at[1]) + 1]
         missing = value is None or (rest[:1] == ":" and not "".join(value))

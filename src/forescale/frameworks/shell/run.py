@@ -132,7 +132,6 @@ class _Walk(Expansions):
         self.read_files: set[str] = set()
         self.unset: dict[str, Use] = {}
         self.missing: list[str] = []
-        self.doubts = 0
         self.sure = True
         """Whether the last status is known."""
         self.stopped = ""

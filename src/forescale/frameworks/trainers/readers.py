@@ -76,7 +76,7 @@ def read_mapping(
         program=program,
         over=options.over,
     )
-    run.warnings.extend(_open(run, content, is_own=bool(program or flags)))
+    run.warnings.extend(_open(run, content, is_own=bool(program or flags or options.strict)))
     for note in _origin(devices, options):
         keys.settings.note(note)
     parsed = read_megatron(run, content, options) if flags else read_training(run, options)

@@ -18,7 +18,7 @@ CHECKPOINTING: Final = (
     "projected with {kind} (--recompute)"
 )
 TYPES: Final = (
-    "neither bf16 nor fp16 is given: TRL computes in bf16 since 0.20, in fp32 before; "
+    "neither bf16 nor fp16 is given: TRL computes in bf16 since 0.19, in fp32 before; "
     "projected in {kind} (--precision)"
 )
 

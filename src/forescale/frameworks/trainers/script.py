@@ -151,7 +151,9 @@ class ScriptReader(Signed):
     """Python scripts that train with unsloth, TRL, Transformers or Lightning."""
 
     name: Final = "script"
-    title: Final = "Python script or Jupyter notebook that trains with unsloth, TRL, Transformers or Lightning"
+    title: Final = (
+        "Python script or Jupyter notebook that trains with unsloth, TRL, Transformers or Lightning"
+    )
     classifies: ClassVar[bool] = True
 
     def read(self, path: Path, options: Options) -> ParsedFile:
