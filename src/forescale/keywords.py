@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from functools import cache, wraps
@@ -49,6 +50,11 @@ KEYWORDS = (*PLAN, *RUN, *LAYOUT, *COST, *PARTS)
 WHERE = "the question"
 WORDS = {"precision": "compute", "recompute": "granularity", "images": "count"}
 """The field of a table that one word or number stands for."""
+INSTEAD = {
+    "fs.compare": "it compares two results: fs.compare(fs.project(…), fs.project(…)); for one row of each batch: "
+    "pandas.concat(fs.project(…, global_batch_size=size).to_frame() for size in (32, 64, 128))"
+}
+"""What to write for the keywords of a question in functions that take none."""
 SEVERAL = (list, tuple, range, set, frozenset)
 """Values of a dimension that a search may choose from."""
 
@@ -153,34 +159,55 @@ def traced_module(model: Any, *values: Any, **options: Any) -> Model:  # noqa: A
     return trace(model, *values, **options)
 
 
-def refuse_unknown(keywords: Keywords, where: str, known: Sequence[str]) -> None:
+def refuse_unknown(keywords: Keywords, where: str, known: Sequence[str], fix: str = "") -> None:
     """Raise an error that names all keywords that are not `known`, if there are any, and those that say the same."""
     if unknown := [name for name in keywords if name not in known]:
         homes = {name: home for name in unknown if (home := home_of(name, KINDS))}
-        same_as = [keyword_for(name, keywords[name], known) for name in unknown]
-        fix = f"write {', '.join(same_as)}" if all(same_as) else ""
+        same_as = [keywords_for(name, keywords[name], known) for name in unknown]
+        texts = [f"{name}={value!r}" for values in same_as for name, value in values.items()]
+        fix = fix or (f"write {', '.join(texts)}" if all(same_as) else "")
         raise UnknownKeyError.of(unknown, where, known, homes, fix)
 
 
-def keyword_for(name: str, value: object, known: Sequence[str]) -> str:
-    """Return the `known` keywords that say what a keyword of other libraries does, as code; empty if none does."""
+def keywords_for(name: str, value: object, known: Sequence[str]) -> dict[str, Any]:
+    """Return the `known` keywords that say what a keyword of other libraries does; none if that is open."""
     words = (with_value(name) or "").split() if value is True else []
     said = {
         flag.strip("-").replace("-", "_"): text for flag, text in zip(words[::2], words[1::2], strict=True)
     }
     if said and said.keys() <= {*known}:
-        return ", ".join(f"{key}={int(text) if text.isdecimal() else text!r}" for key, text in said.items())
+        return {key: int(text) if text.isdecimal() else text for key, text in said.items()}
     field = None if converted(name) is not None else meant(name, known)
-    return "" if field in (None, "limits") else f"{field}={value!r}"  # limits are a table
+    return {} if field is None or field == "limits" else {field: value}  # limits are a table
+
+
+def renamed(keywords: dict[str, Any], where: str, known: Sequence[str]) -> dict[str, Any]:
+    """Return keywords in which those of other libraries are ours, with a warning that says so.
+
+    Unknown ones that are open, or are given under our name too, stay as they are.
+    """
+    names = {name: keywords_for(name, keywords[name], known) for name in keywords if name not in known}
+    written = [key for local in names.values() for key in local]
+    if not names or not all(names.values()) or len({*written, *keywords}) < len(written) + len(keywords):
+        return keywords
+    read = ", ".join(
+        f"{name} as {', '.join(f'{key}={value!r}' for key, value in local.items())}"
+        for name, local in names.items()
+    )
+    warnings.warn(f"{where} reads {read}", stacklevel=3)
+    kept = {name: value for name, value in keywords.items() if name not in names}
+    return kept | {key: value for local in names.values() for key, value in local.items()}
 
 
 def names_checked(function: F) -> F:
-    """Return a function of the face that refuses unknown keywords with the nearest ones."""
+    """Return a function of the face that reads exact names of other libraries, and refuses other unknown keywords."""
     known = tuple(inspect.signature(function).parameters)
+    where = f"fs.{function.__name__}"
 
     @wraps(function)
     def call(*values: object, **keywords: object) -> object:
-        refuse_unknown(keywords, f"fs.{function.__name__}", known)
+        keywords = renamed(keywords, where, known[len(values) :])
+        refuse_unknown(keywords, where, known, INSTEAD.get(where, ""))
         return function(*values, **keywords)
 
     return call  # type: ignore[return-value]

@@ -52,14 +52,33 @@ CALLED = {
         "peak_bytes",
         "memory_bytes",
         "peak",
+        "peak_gb",
+        "memory_gb",
     ),
+    "peak_bytes": ("peak_gb", "peak_gib", "peak", "total", "total_bytes", "max", "allocated", "reserved"),
     "memory.verdict": ("fits", "verdict", "fit"),
     "step_time_s": ("step_time", "step_seconds", "time", "seconds", "time_per_step"),
+    "tokens_per_day": ("tokens_day", "daily_tokens", "tokens_per_24h"),
     "tokens_per_s_per_device": ("tokens_per_second", "throughput", "tokens_per_s", "tps"),
     "best": ("layouts", "results", "top"),
     "rows()": ("to_list", "tolist", "records", "to_records"),
 }
 """Methods of a result, and what other libraries call them."""
+
+
+def missing_attribute(value: object, name: str) -> AttributeError:
+    """Return the error for an attribute that a result does not have, with what is called so here."""
+    local = next(
+        (
+            called
+            for called, others in CALLED.items()
+            if name in others and hasattr(type(value), called.partition(".")[0].removesuffix("()"))
+        ),
+        None,
+    )
+    hint = "" if local is None else f"; did you mean {local}?"
+    msg = f"{type(value).__name__!r} object has no attribute {name!r}{hint}"
+    return AttributeError(msg, name=name, obj=value)
 
 
 class Plot:
@@ -167,17 +186,7 @@ class Result(ReprMixin):
 
     def __getattr__(self, name: str) -> object:
         """Raise an error that names what other libraries' names of attributes are here."""
-        local = next(
-            (
-                called
-                for called, others in CALLED.items()
-                if name in others and hasattr(type(self), called.partition(".")[0].removesuffix("()"))
-            ),
-            None,
-        )
-        hint = "" if local is None else f"; did you mean {local}?"
-        msg = f"{type(self).__name__!r} object has no attribute {name!r}{hint}"
-        raise AttributeError(msg, name=name, obj=self)
+        raise missing_attribute(self, name)
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
         """Return what a notebook may show, by kind."""

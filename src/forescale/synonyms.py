@@ -138,7 +138,10 @@ _VALUES: tuple[tuple[str, str], ...] = (
     ("float8", "fp8"),
     ("adam adamw_torch adamw_torch_fused fused_adam adamw_fused distributed_adam", "adamw"),
     ("true on yes", "full"),
+    ("true on yes", "always"),
+    ("true on yes", "default"),
     ("false off no", "none"),
+    ("false off no", "never"),
 )
 """Values as frameworks and papers write them, and ours: of all that a word may mean, a field takes one at most."""
 _WITH_VALUES: tuple[tuple[str, str], ...] = (

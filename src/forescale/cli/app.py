@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from forescale.cli.codes import INTERRUPTED, Exit
 from forescale.cli.console import dropped, refused
+from forescale.cli.corrected import corrected
 from forescale.cli.front import COMMANDS, completes, front
 from forescale.cli.reproduce import TYPED
 from forescale.cli.words import parsed
@@ -53,7 +54,8 @@ def _run(names: Sequence[str]) -> int:
 
 
 def _refuse(error: ForescaleError) -> int:
-    code = refused(_with_option(error))
+    text, example = _with_option(error), corrected(error, TYPED.get())
+    code = refused(f"{text}{'' if text[-1:] in '.?' else '.'} {example}" if example else text)
     if isinstance(error, InfeasibleError) and error.rows:
         from forescale.cli.formats.text import to_text
         from forescale.cli.render.search import infeasible_view

@@ -13,7 +13,7 @@ from forescale.cost.model import ProvenanceKind
 from forescale.formula import formula
 from forescale.numeric import Numeric
 from forescale.question import Note
-from forescale.results import Result
+from forescale.results import Result, missing_attribute
 from forescale.spec import phrases
 from forescale.spec.cluster import Cluster
 from forescale.spec.layout import Layout
@@ -295,6 +295,10 @@ class MemorySummary(Struct, frozen=True, kw_only=True):
     verdict: Verdict
     stages: tuple[StageMemory, ...]
 
+    def __getattr__(self, name: str) -> object:
+        """Raise an error that names what other libraries' names of attributes are here."""
+        raise missing_attribute(self, name)
+
 
 class StageTime(Struct, frozen=True, kw_only=True):
     """Seconds of one micro-batch on one pipeline stage."""
@@ -427,6 +431,11 @@ class Projection(Result, Struct, frozen=True, kw_only=True):
     def step_time_s(self) -> float:
         """Expected seconds per optimizer step."""
         return self.step_time.expected
+
+    @property
+    def tokens_per_day(self) -> float:
+        """Tokens that all devices train on in a day of steps alone."""
+        return self.tokens_per_s_per_device * self.cluster.num_devices * SECONDS_PER_DAY
 
     @property
     def dominant_cost(self) -> str:

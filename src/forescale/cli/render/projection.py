@@ -182,6 +182,7 @@ def _figures(result: Projection) -> list[tuple[str, Cell]]:
     rows: list[tuple[str, Cell]] = [
         ("step time", f"{format_seconds(step.expected)}{interval}"),
         ("tokens/s/device", f"{result.tokens_per_s_per_device:,.0f}"),
+        ("tokens/day", format_count(result.tokens_per_day)),
         ("MFU", f"{words.percent(result.mfu)} causal, {words.percent(result.mfu_full_attention)} full"),
         ("HFU", f"{words.percent(result.hfu)} with recompute"),
         ("model FLOPs", f"{words.prefixed(result.model_flops_per_step, 'FLOP')}/step, causal"),
