@@ -34,7 +34,7 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("microbatch_group",),
     ),
     ("dp data_parallel data_parallel_shard data_parallelism", ("dp_shard",)),
-    ("ddp data_parallel_replicate", ("dp_replicate",)),
+    ("ddp data_parallel_replicate replicas num_replicas replicate dp_replicate_degree", ("dp_replicate",)),
     (
         "fsdp zero_stage zero_optimization use_distributed_optimizer sharding strategy distributed_strategy "
         "sharding_strategy parallel_strategy",
@@ -148,6 +148,7 @@ _WITH_VALUES: tuple[tuple[str, str], ...] = (
     ("zero1 zero_1 distributed_optimizer use_distributed_optimizer", "--zero 1"),
     ("zero2 zero_2", "--zero 2"),
     ("zero3 zero_3 fsdp fsdp2 full_shard fully_shard fully_sharded", "--zero 3"),
+    ("hsdp hybrid_shard hybrid_sharding", "--zero 3"),
     ("ddp", "--zero 0"),
     ("bf16 bfloat16", "--precision bf16"),
     ("fp16 float16 half", "--precision fp16"),
@@ -189,7 +190,15 @@ _DEVICE: tuple[tuple[str, str], ...] = (
 )
 """Fields of a device and its node as people call them; a rate without a type is that of 16 bits."""
 _LEFT_OUT: tuple[tuple[str, str, str], ...] = (
+    ("", "tokens_per_day", "the answer of project has the tokens of a day"),
     ("", "grpo ppo rlhf reinforce", "the training step is projected, without sampling"),
+    ("memory layout", "per_stage by_stage stages_only", "the answer has a row of each stage"),
+    (
+        "search",
+        "max_step_time step_time_limit max_seconds",
+        "the fastest layout is first, so its step time decides",
+    ),
+    ("compare", "budget max_cost", "the answer has the cost of a million tokens"),
     ("run", "energy_price electricity_price power_price price_per_kwh", "the answer has the MWh of the run"),
     (
         "compare",
@@ -229,6 +238,7 @@ _CONVERTED: tuple[tuple[str, str], ...] = (
     ("network interconnect fabric nic", "a cluster has its network; --set cluster.tiers.… changes it"),
     ("quantization quantize quantized bnb_4bit quantization_bit", "such as nf4 or int8"),
     ("dpo ipo", "a pair is two sequences of the batch"),
+    ("hsdp hybrid_shard hybrid_sharding", "--dp-replicate N gives the replicas"),
     ("duration finetune finetuning finetuning_type", ""),
 )
 """Words for our fields that count or name something else than these do, and what ours take."""

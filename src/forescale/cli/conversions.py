@@ -17,8 +17,21 @@ LINKS = frozenset(
 PER_NODE = frozenset(
     ("nproc_per_node", "gpus_per_node", "num_gpus_per_node", "ntasks_per_node", "devices_per_node")
 )
+ACCUMULATED = frozenset(
+    (
+        "gas",
+        "gradient_accumulation",
+        "gradient_accumulation_steps",
+        "grad_accum",
+        "grad_accum_steps",
+        "accumulation_steps",
+    )
+)
+HYBRID = frozenset(("hsdp", "hybrid_shard", "hybrid_sharding"))
 NODE = 8
 """Devices of a node, where a question gives only devices."""
+ROLES = ("devices", "nodes", "tp", "pp", "cp", "micro_batch_size", "global_batch_size")
+"""Of options, which say how many sequences a step has."""
 _COUNT = re.compile(r"(\d+(?:[._]\d+)*)([kKmMbBtT]?)", re.ASCII)
 _SCALES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d)?", re.ASCII)
@@ -115,3 +128,35 @@ def all_devices(name: str, text: str, values: Mapping[str, str]) -> tuple[str, .
         return None
     nodes = next((True for key in values if _plain(key) == "nodes" or meant(key, {"nodes"})), False)
     return () if nodes else ("--devices", text)
+
+
+def accumulated(name: str, values: Mapping[str, str]) -> tuple[tuple[str, ...], bool] | None:
+    """Return the global batch of a micro-batch that is accumulated, and whether the devices are given; None if open.
+
+    Without devices it is that of one device, and the words say so.
+    """
+    counts = {_plain(key): int(text) for key, text in values.items() if text.isdecimal()}
+    roles: dict[str, int] = {}
+    for key, count in counts.items():
+        role = key if key in ACCUMULATED else meant(key, ROLES)
+        if role is not None:
+            roles["steps" if role in ACCUMULATED else role] = count
+    if _plain(name) not in ACCUMULATED or not {"steps", "micro_batch_size"} <= roles.keys():
+        return None
+    degree = roles.get("tp", 1) * roles.get("pp", 1) * roles.get("cp", 1)
+    devices = roles.get("devices", roles.get("nodes", 0) * NODE)
+    if "global_batch_size" in roles or (devices or degree) % degree or (degree > 1 and not devices):
+        return None
+    batch = roles["micro_batch_size"] * roles["steps"] * max(1, devices // degree)
+    alone = () if devices else ("--devices", "1")
+    return ("--global-batch-size", f"{batch}", *alone), "devices" in roles
+
+
+def replicas(name: str, values: Mapping[str, str]) -> str | None:
+    """Return the replicas of hybrid sharding, one of each node; None where the devices are open or the name another."""
+    counts = {_plain(key): int(text) for key, text in values.items() if text.isdecimal()}
+    devices = next((count for key, count in counts.items() if meant(key, {"devices"}) == "devices"), 0)
+    nodes = next(
+        (count for key, count in counts.items() if meant(key, {"nodes"}) == "nodes"), devices // NODE
+    )
+    return f"{nodes}" if _plain(name) in HYBRID and nodes > 1 else None

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from forescale.cli.conversions import HYBRID
 from forescale.cli.front import COMMANDS
 from forescale.synonyms import (
     EXAMPLES,
@@ -36,13 +37,18 @@ INTERVAL = "--interval"
 """Of checkpoints."""
 MICROBATCHES = "--microbatches"
 """Of pipeline schedules, which count them instead of their size."""
+SWITCH = "sp"
+"""The dimension of a search that is a switch elsewhere."""
 AUTOMATIC = ("auto", "best", "optimal")
 """Values that leave it open."""
 SLIP = 0.85
 """Similarity of a misspelt option and the one that an example has instead."""
 SHORT = 4
 """Characters of a name up to which others are not taken to have it in theirs."""
-REMARKS = {"--global-batch-size": " (sequences of a step over all devices)"}
+REMARKS = {
+    "--global-batch-size": " (sequences of a step over all devices)",
+    "--stragglers": " (spread of the speeds of all devices, not one slow device)",
+}
 """What a note adds to an option that others count differently."""
 WIDTH = 100
 """Columns of a note."""
@@ -215,12 +221,14 @@ def _corrected(path: str, words: Sequence[str]) -> Correction:
             del left[:1]
         elif assigned:
             example[-1] += f"={value}" if not has_value else ""
+    open_names |= _without_replicas(unknown, example)
     replacing = _converted(path, values, open_names)
     for name, (said, is_same) in replacing.items():
         open_names.discard(name)
         if is_same:
             read[name] = " ".join(said) or "the devices of each node"
-    for option, text in {said[0]: said[1] for said, _ in replacing.values() if said}.items():
+    pairs = [pair for said, _ in replacing.values() for pair in zip(said[::2], said[1::2], strict=True)]
+    for option, text in dict(pairs).items():
         if option in example[:-1] and option == "--tokens":  # of one epoch
             place = example.index(option)
             del example[place : place + 2]
@@ -228,13 +236,21 @@ def _corrected(path: str, words: Sequence[str]) -> Correction:
     return Correction(unknown, None if open_names else tuple(example), read)
 
 
+def _without_replicas(names: Collection[str], words: Sequence[str]) -> set[str]:
+    """Return the options for hybrid sharding where words do not give the replicas."""
+    is_given = any("dp-replicate" in word for word in words)
+    return set() if is_given else {name for name in names if name.strip("-").replace("-", "_") in HYBRID}
+
+
 def _converted(
     path: str, values: Mapping[str, str], names: Collection[str]
 ) -> dict[str, tuple[tuple[str, ...], bool]]:
     """Return our options for those of other units, and whether they say exactly the same."""
     from forescale.cli.conversions import (
+        accumulated,
         all_devices,
         failure_rate,
+        replicas,
         tier_bandwidth,
         trained_tokens,
         wide_area_link,
@@ -250,6 +266,12 @@ def _converted(
         if "--devices" in options and (devices := all_devices(name, values[name], values)) is not None:
             result[name] = (devices, True)
             continue
+        if "--micro-batch-size" in options and (batch := accumulated(name, values)) is not None:
+            result[name] = batch
+            continue
+        if "--dp-replicate" in options and (count := replicas(name, values)) is not None:
+            result[name] = (("--dp-replicate", count), False)
+            continue
         fields = {"failures", "cluster"} if "--failures" in options else {"cluster"}
         if (field := meant(name, fields)) == "failures" and (rate := failure_rate(values[name], values)):
             result[name] = (("--failures", rate), False)
@@ -264,7 +286,12 @@ def _converted(
 def _of_value(name: str, value: str, options: Collection[str]) -> tuple[str, ...]:
     """Return the options that say what a value of others does, such as adamw_8bit; nothing for values of ours."""
     written = tuple((with_value(value) or "").split())
-    is_other = written[:1] == (name,) and written[1] != value and {*written[::2]} <= {*options}
+    is_other = (
+        written[:1] == (name,)
+        and remark(value) is None
+        and written[1] != value
+        and {*written[::2]} <= {*options}
+    )
     return written if is_other else ()
 
 
@@ -328,8 +355,11 @@ def advised(name: str, path: str, value: str) -> Advice:
     word, held = name.strip("-").replace("-", "_"), table()["held_by_fix"]
     dimension = word if word in held else meant(word, held)
     if "--fix" in options and dimension is not None:
+        is_switch = dimension == SWITCH and value[:1] == "-"
+        value = "true" if is_switch else value
         local = ("--fix", f"{dimension}={value}") if value[:1] != "-" and converted(word) is None else None
-        return Advice(f"a search holds it with --fix {dimension}=VALUE", local, True, local is not None)
+        text = f"a search holds it with --fix {dimension}=VALUE"
+        return Advice(text, local, not is_switch, local is not None)
     like = _like(name, options)
     if "," in value and "--vary" in options and len(like) == 1 and like[0] not in COMPARED:
         each = [(_of_value(like[0], item, options) or (like[0], item))[1] for item in value.split(",")]

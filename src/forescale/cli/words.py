@@ -116,7 +116,9 @@ def _read(row: Mapping[str, Any], text: Any, name: str) -> object:  # noqa: ANN4
     elif kind == "whole":
         value = whole_of(text)
     elif kind == "number":
-        value = float(text) if _NUMBER.fullmatch(text) else None
+        percent = text.endswith("%") and row.get("check", {}).get("le") == 1
+        number = text.removesuffix("%") if percent else text
+        value = float(number) / (100.0 if percent else 1.0) if _NUMBER.fullmatch(number) else None
     elif kind == "file":
         value = Path(text)
     elif kind == "length":

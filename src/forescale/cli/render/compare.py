@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from forescale.cli.render import words
+from forescale.projection.result import MemorySummary
 from forescale.report.document import Beside, Cell, Content, TextLine, View, line, styled, table
 from forescale.search.compare import Change, Comparison, Difference
 from forescale.search.machines import Machine, Machines
@@ -12,6 +13,10 @@ from forescale.spec.phrases import layout
 from forescale.units import GIB, format_count, format_seconds
 
 SIDES = ("A", "B", "B − A")
+STATES = frozenset(
+    ("optimizer", "zero", "moment-dtype", "second-moment-dtype", "master-dtype", "offload-optimizer")
+)
+"""Options that change the bytes of the optimizer, which then have a column."""
 MAX_CHANGES = 8
 """Choices shown; the rest are counted."""
 
@@ -140,6 +145,11 @@ def _columns(result: Machines) -> list[str]:
         "tok/s",
         "MFU",
         "GiB",
+        *(
+            ("optim GiB",)
+            if STATES & _varied_options(result) and not (has_run and "|cluster" in columns)
+            else ()
+        ),
         "|fit",
         *(("days", "cost") if has_run else ("per M tokens",)),
     ]
@@ -147,6 +157,20 @@ def _columns(result: Machines) -> list[str]:
 
 def _varies(result: Machines) -> bool:
     return any(item.varied for item in result.machines)
+
+
+def _varied_options(result: Machines) -> set[str]:
+    """Return the options of which rows have several values."""
+    return {
+        pair.partition(" ")[0].replace("_", "-")
+        for item in result.machines
+        for pair in item.varied.split(" · ")
+    }
+
+
+def _optimizer_bytes(memory: MemorySummary) -> float:
+    """Return the bytes of optimizer states on the fullest stage."""
+    return max(memory.stages, key=lambda stage: stage.peak_bytes).optimizer_bytes
 
 
 def _place(machine: Machine) -> str:
@@ -168,6 +192,7 @@ def _machines(result: Machines) -> Iterator[Sequence[Cell]]:
                 "tok/s": f"{item.tokens_per_s:,.0f}",
                 "MFU": words.percent(one.mfu),
                 "GiB": f"{one.memory.peak_bytes / GIB:.1f}",
+                "optim GiB": f"{_optimizer_bytes(one.memory) / GIB:.1f}" if one.memory.stages else "",
                 "fit": words.verdict(one.memory.verdict),
                 "per M tokens": "" if cost is None else f"{cost:.3g}",
                 "days": "" if item.days is None else f"{item.days:,.1f}",

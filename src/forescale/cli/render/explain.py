@@ -22,7 +22,10 @@ POSITIONS = ("first", "second")
 def explanation_view(node: TermNode, *, depth: int | None, cite: bool, notes: Sequence[Note] = ()) -> View:
     """Return the tree down to `depth`, or to what fits a screen, and the sources if asked."""
     selected = fitting_depth(node) if depth is None else depth
-    contents: list[Content] = [_grown(node, "", None, selected, crop=depth is None)]
+    tree = _grown(node, "", None, selected, crop=depth is None)
+    contents: list[Content] = [
+        TreeNode(tree.line, tree.below)
+    ]  # the formula that was asked for is shown whole
     if depth is None:
         contents.append(line(f"depth {selected}; --depth N shows more, --cite the sources", style="dim"))
     if cite:
