@@ -205,7 +205,9 @@ def graphed_to_run_ahead(question: Question) -> Question:
     best = min(times, key=times.__getitem__, default=layout)
     if best is layout or times[best] > least:
         return question
-    text = f"the device would wait for the host: graphs {best.graphs} assumed"
+    text = (
+        f"graphs {best.graphs} assumed: without them, as in that recipe, the device would wait for the host"
+    )
     return replace(question, strategy=best, notes=(*question.notes, Note(topic="framework", text=text)))
 
 
