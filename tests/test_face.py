@@ -18,6 +18,7 @@ from tests.small import cluster, dense, workload
 import forescale as fs
 from forescale import project as engine
 from forescale.errors import PhysicsError, SpecError, UnknownKeyError
+from forescale.keywords import INSTEAD, renamed
 from forescale.spec.space import Space
 from forescale.syntax import toml_value
 from scripts import api, face
@@ -33,26 +34,41 @@ def run(code: str) -> str:
 
 
 def test_all_unknown_keywords_are_one_error() -> None:
-    unknown = {"gpu": "h100-sxm", "num_gpus": 8, "batch_size": 64}
+    twice = {"gpu": "h100-sxm", "num_gpus": 8, "devices": 8, "batch_size": 64}
     fix = "write cluster='h100-sxm', devices=8, global_batch_size=64"
     with raises(UnknownKeyError, "unknown_key gpu, num_gpus, batch_size", fix=fix):
-        fs.project("llama-3.1-8b", **unknown)  # type: ignore[call-overload]
+        fs.project("llama-3.1-8b", **twice)  # type: ignore[call-overload]
     with raises(UnknownKeyError, "unknown_key stages, foo", fix="did you mean pp for stages?"):
         fs.pipeline("1f1b", stages=4, foo=1)  # type: ignore[call-arg]
-    for keyword, written in (
-        ("qlora", "lora_rank=16, frozen_dtype='nf4'"),
-        ("fsdp", "zero=3"),
-        ("gradient_checkpointing", "recompute='full'"),
-    ):
-        with raises(UnknownKeyError, f"unknown_key {keyword}", fix=f"write {written}"):
-            fs.project("llama-3.1-8b", "h100", **{keyword: True})  # type: ignore[call-overload]
     fix = "did you mean tokens for epochs, tokens for samples?"  # which are counted otherwise
     with raises(UnknownKeyError, "unknown_key epochs, samples", fix=fix):
         fs.run("llama-3.1-8b", "h100", epochs=3, samples=1000)  # type: ignore[call-arg]
-    with raises(UnknownKeyError, "unknown_key clusters", fix=""):
+    with raises(UnknownKeyError, "unknown_key clusters", fix=INSTEAD["fs.compare"]):
         fs.compare("llama-3.1-8b", clusters=())  # type: ignore[call-arg]
     with raises(UnknownKeyError, "unknown_key max_step_time", fix="did you mean limits?"):
         fs.check("llama-3.1-8b", max_step_time=3.0)  # type: ignore[call-arg]
+
+
+def test_exact_names_of_other_libraries_are_read_with_a_warning() -> None:
+    unknown = {"gpu": "h100-sxm", "num_gpus": 8, "batch_size": 64}
+    with pytest.warns(
+        UserWarning, match=r"gpu as cluster='h100-sxm', num_gpus as devices=8, batch_size as glob"
+    ):
+        result = fs.project("llama-3.1-8b", **unknown)  # type: ignore[call-overload]
+    assert result == fs.project("llama-3.1-8b", "h100-sxm", devices=8, global_batch_size=64)
+    known = ("cluster", "lora_rank", "frozen_dtype", "zero", "recompute")
+    for keyword, written in (
+        ("qlora", {"lora_rank": 16, "frozen_dtype": "nf4"}),
+        ("fsdp", {"zero": 3}),
+        ("gradient_checkpointing", {"recompute": "full"}),
+    ):
+        with pytest.warns(UserWarning, match=f"fs.project reads {keyword} as"):
+            assert renamed({keyword: True, "cluster": "h100"}, "fs.project", known) == {
+                "cluster": "h100",
+                **written,
+            }
+    for kept in ({"gpus": 8}, {"gpu": "b200", "cluster": "h100"}, {"gpu": "b200", "foo": 1}):
+        assert renamed(kept, "fs.project", known) is kept
 
 
 def test_all_missing_parts_are_one_error() -> None:
@@ -329,8 +345,8 @@ def test_a_length_is_written_as_in_a_plan():
 
 
 def test_what_is_wrong_is_said_with_the_nearest_word():
-    with raises(UnknownKeyError, "unknown_key seqlen"):
-        fs.project("llama-3.1-8b", "h100-sxm", seqlen=2048, devices=8, global_batch_size=64)
+    with raises(UnknownKeyError, "unknown_key seq_lenn"):
+        fs.project("llama-3.1-8b", "h100-sxm", seq_lenn=2048, devices=8, global_batch_size=64)
     with raises(UnknownKeyError, "unknown_key granularity"):
         fs.ask("llama-3.1-8b", "h100-sxm", granularity="full", **WORDS)
     with raises(SpecError, "missing cluster"):

@@ -139,3 +139,16 @@ def test_attributes_of_other_libraries_name_ours(found, name, wanted, local):
     with pytest.raises(AttributeError) as raised:
         _ = found[name].zzz
     assert str(raised.value).endswith("has no attribute 'zzz'")
+
+
+def test_figures_of_other_libraries_name_ours(found):
+    result = found["projection"]
+    for value, name, ours in (
+        (result, "peak_memory", "memory.peak_bytes"),
+        (result, "daily_tokens", "tokens_per_day"),
+        (result.memory, "peak_gb", "peak_bytes"),
+    ):
+        with pytest.raises(AttributeError, match=f"did you mean {ours}"):
+            getattr(value, name)
+    day = result.tokens_per_s_per_device * result.cluster.num_devices * 86400.0
+    assert result.tokens_per_day == pytest.approx(day)

@@ -297,3 +297,15 @@ def test_the_fastest_machine_is_one_that_fits(forescale):
     assert "OOM" in tp_1 and "OOM" not in tp_8
     fastest = next(line for line in out.splitlines() if line.startswith("fastest: "))
     assert fastest.startswith("fastest: 8 × h100-sxm with tp 8")
+
+
+def test_optimizer_bytes_have_a_column_where_the_optimizer_varies(forescale):
+    words = ("llama-3.1-8b", "--cluster", "h100-sxm", "--devices", 8, "--global-batch-size", 64, "--zero", 1)
+    table = forescale("compare", *words, "--vary", "optimizer=adamw,muon").out
+    rows = [line for line in table.splitlines() if line.startswith("optimizer ")]
+    shown = [float(line.split("%")[1].split()[1]) for line in rows]
+    for name, gib in zip(("adamw", "muon"), shown, strict=True):
+        body = json.loads(forescale("project", *words, "--optimizer", name, "--json").out)
+        stage = max(body["memory"]["stages"], key=lambda stage: stage["peak_bytes"])
+        assert gib == round(stage["optimizer_bytes"] / 2**30, 1)
+    assert "optim GiB" not in forescale("compare", *words, "--vary", "seq-len=1k,2k").out

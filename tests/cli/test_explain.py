@@ -114,3 +114,10 @@ def test_the_end_of_a_name_is_enough_where_one_quantity_has_it(forescale):
     )
     for text in ("activations", "Activations", "memory.activations"):
         assert forescale("explain", *asked, text).out.startswith("memory.activations = ")
+
+
+def test_the_formula_that_is_asked_for_is_shown_whole(forescale):
+    words = ("--cluster", "h100-sxm", "--devices", 16, "--pp", 4, "--global-batch-size", 64)
+    ran = forescale("explain", "llama-3.1-8b", "bubble", *words)
+    assert "equal stages: (p−1)/v of one micro-batch; nothing at p = 1." in " ".join(ran.out.split())
+    assert max(map(len, ran.out.splitlines())) <= 100

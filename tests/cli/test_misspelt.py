@@ -192,6 +192,8 @@ def test_names_of_other_tools_are_read_as_ours(words: str, read: str) -> None:
         "project m --gpus 8 --tpp 4",  # misspelt
         "run m --gpus 8 --epochs 3",  # of how many samples
         "run m --gpus 8 --mtbf 3h",  # of the job or of a node
+        "project m --gpus 8 --sharding-strategy hybrid_shard --hsdp",  # how many replicas
+        "project m --gpus 8 --mbs 2 --gas 4 --gbs 32",  # a batch in two ways
         "memory m --dpo",  # of pairs or sequences
         "run m --nodes 2 --save-interval 500",  # steps, not seconds
         "project m --gpus 8 --help",
@@ -218,6 +220,31 @@ def test_what_is_open_is_not_read_otherwise(words: str) -> None:
             "project m --cluster h100 --network 200Gbps --nodes 2",
             "project m --cluster h100 --nodes 2 --set cluster.tiers.infiniband.bandwidth=25GB/s --global-batch-size 64",
         ),
+        (
+            "fit m --per-device-train-batch-size 2 --gradient-accumulation-steps 8",
+            "fit m --micro-batch-size 2 --global-batch-size 16 --devices 1",
+        ),
+        (
+            "project m --devices 64 --hsdp --global-batch-size 64",
+            "project m --devices 64 --zero 3 --global-batch-size 64 --dp-replicate 8",
+        ),
+        (
+            "compare m --devices 64 --hsdp --replicas 1,8 --global-batch-size 64",
+            "compare m --devices 64 --zero 3 --vary dp-replicate=1,8 --global-batch-size 64",
+        ),
+        ("project m --devices 8 --hsdp", None),  # of one node
+        (
+            "search m --devices 8 --max-step-time 12 --global-batch-size 64",
+            "search m --devices 8 --global-batch-size 64",
+        ),
+        (
+            "memory m --devices 8 --per-stage --global-batch-size 64",
+            "memory layout m --devices 8 --global-batch-size 64",
+        ),
+        (
+            "compare m --devices 8,16 --budget 100k --global-batch-size 64",
+            "compare m --devices 8,16 --global-batch-size 64",
+        ),
         ("run m --nodes 2 --electricity-price 0.1", "run m --nodes 2 --global-batch-size 64"),
         ("project m --nodes 2 --zzz", None),
     ],
@@ -234,6 +261,12 @@ def test_values_in_other_units_are_an_example(words: str, example: str | None) -
         ("project m --nproc-per-node 8", "project m --devices 8"),
         ("project m --nnodes 4 --nproc-per-node 8", "project m --nodes 4"),
         ("project m --fsdp full_shard", "project m --zero 3"),
+        (
+            "project m --gpus 16 --tp 2 --mbs 2 --grad-accum 4",
+            "project m --devices 16 --tp 2 --micro-batch-size 2 --global-batch-size 64",
+        ),
+        ("search m --gpus 8 --sequence-parallel", "search m --devices 8 --fix sp=true"),
+        ("search m --sequence-parallel --gpus 8", "search m --fix sp=true --devices 8"),
         ("fit m --optim adamw_8bit", "fit m --optimizer adamw --moment-dtype fp8"),
         ("fit m --optimizer adamw_8bit", "fit m --optimizer adamw --moment-dtype fp8"),
         ("run m --failure-rate 0.01", "run m --failures 0.01"),

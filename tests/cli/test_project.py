@@ -18,9 +18,15 @@ def document(ran):
 def test_one_screen_says_what_was_asked(forescale):
     ran = forescale("project", *DENSE, *LAYOUT, "--tokens", "2T")
     assert ran.code == 0, ran.err
-    for text in ("llama-3.1-8b on 16 × h100-sxm", "FITS", "tokens/s/device", "MFU", "HFU", "days for 2 T tokens", "▶ 0"):  # fmt: skip
+    for text in ("llama-3.1-8b on 16 × h100-sxm", "FITS", "tokens/s/device", "tokens/day", "MFU", "HFU", "days for 2 T tokens", "▶ 0"):  # fmt: skip
         assert text in ran.out
     assert len(ran.out.splitlines()) <= 25
+
+
+def test_tokens_of_a_day_are_those_of_the_steps_in_it(forescale):
+    body = document(forescale("project", *DENSE, *LAYOUT, "--json"))
+    per_day = body["tokens_per_s_per_device"] * 16 * 86400.0
+    assert f"{per_day / 1e9:.4g} B" in forescale("project", *DENSE, *LAYOUT).out
 
 
 def test_json_adds_up(forescale):

@@ -129,3 +129,11 @@ def test_the_parameters_are_those_of_the_function() -> None:
 )
 def test_what_is_not_plain_is_left_to_typer(words: tuple[str, ...]) -> None:
     assert parsed(words) is None
+
+
+def test_a_share_may_be_a_percentage() -> None:
+    question = ("m", "--cluster", "h100-sxm", "--devices", "8", "--global-batch-size", "8")
+    values = values_of("run", (*question, "--stragglers", "10%"))
+    assert values is not None
+    assert values["operated"].stragglers == 0.1  # type: ignore[attr-defined]
+    assert values_of("run", (*question, "--stragglers", "110%")) is None  # more than all

@@ -221,19 +221,24 @@ def _corrected(path: str, words: Sequence[str]) -> Correction:
             del left[:1]
         elif assigned:
             example[-1] += f"={value}" if not has_value else ""
-    open_names |= _without_replicas(unknown, example)
-    replacing = _converted(path, values, open_names)
+    replacing = _converted(path, values, open_names := open_names | _without_replicas(unknown, example))
     for name, (said, is_same) in replacing.items():
         open_names.discard(name)
         if is_same:
             read[name] = " ".join(said) or "the devices of each node"
-    pairs = [pair for said, _ in replacing.values() for pair in zip(said[::2], said[1::2], strict=True)]
-    for option, text in dict(pairs).items():
+    for option, text in _pairs([said for said, _ in replacing.values()]).items():
         if option in example[:-1] and option == "--tokens":  # of one epoch
             place = example.index(option)
             del example[place : place + 2]
         example += [option, text]
     return Correction(unknown, None if open_names else tuple(example), read)
+
+
+def _pairs(replacements: Sequence[Sequence[str]]) -> dict[str, str]:
+    """Return the options of words such as --devices 8, with their values."""
+    return {
+        name: value for words in replacements for name, value in zip(words[::2], words[1::2], strict=True)
+    }
 
 
 def _without_replicas(names: Collection[str], words: Sequence[str]) -> set[str]:

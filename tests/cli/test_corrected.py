@@ -1,0 +1,50 @@
+"""The command that the error of a value suggests."""
+
+from __future__ import annotations
+
+import pytest
+
+from forescale.cli.corrected import corrected
+from forescale.errors import UnknownNameError, not_divisible, not_one_of, out_of_range
+from forescale.violation import ForescaleError
+
+MULTIPLE = not_divisible("global_batch_size", 7, 4, "dp 4 × micro_batch_size 1")
+SUFFIX = not_one_of("the suffix of --output", ".png", ".html, .svg or .json")
+COMPILED = not_one_of("--vary compile", "on", ("none", "default"))
+NAME = UnknownNameError("cluster", "h100-sxn", ("h100-sxm", "b200"))
+
+
+@pytest.mark.parametrize(
+    ("error", "typed", "suggested"),
+    [
+        (
+            MULTIPLE,
+            "project m --devices 4 --global-batch-size 7",
+            "project m --devices 4 --global-batch-size 8",
+        ),
+        (
+            MULTIPLE,
+            "project m --global-batch-size=7 --seq-len 7",
+            "project m --global-batch-size=8 --seq-len 7",
+        ),
+        (MULTIPLE, "project plan.toml", ""),  # the file has it
+        (SUFFIX, "pipeline draw 1f1b -o p.png", "pipeline draw 1f1b -o p.svg"),
+        (COMPILED, "compare m --vary compile=on,none", "compare m --vary compile=default,none"),
+        (COMPILED, "compare on --vary compile=on,none", ""),  # two places
+        (NAME, "project m --cluster h100-sxn", "project m --cluster h100-sxm"),
+        (NAME, "compare m --cluster b200,h100-sxn", "compare m --cluster b200,h100-sxm"),
+        (out_of_range("tp", 0, "1 or more"), "project m --tp 0", ""),
+    ],
+)
+def test_the_nearest_value_is_in_the_command(error: ForescaleError, typed: str, suggested: str) -> None:
+    expected = f"For example: forescale {suggested}" if suggested else ""
+    assert corrected(error, typed.split()) == expected
+
+
+def test_the_suggested_command_runs(forescale) -> None:  # type: ignore[no-untyped-def]
+    words = ["fit", "llama-3.1-8b", "--cluster", "h100-sxm", "--devices", "2", "--global-batch-size", "1"]
+    refused = forescale(*words)
+    assert refused.code == 2
+    example = refused.err.strip().partition("For example: forescale ")[2].split()
+    assert example == [*words[:-1], "2"]
+    assert forescale(*example).code == 0
