@@ -144,11 +144,13 @@ _VALUES: tuple[tuple[str, str], ...] = (
     ("false off no", "never"),
 )
 """Values as frameworks and papers write them, and ours: of all that a word may mean, a field takes one at most."""
+_HYBRID = "hsdp hybrid_shard hybrid_sharding"
+"""Sharding within replicas, whose number is another option."""
 _WITH_VALUES: tuple[tuple[str, str], ...] = (
     ("zero1 zero_1 distributed_optimizer use_distributed_optimizer", "--zero 1"),
     ("zero2 zero_2", "--zero 2"),
     ("zero3 zero_3 fsdp fsdp2 full_shard fully_shard fully_sharded", "--zero 3"),
-    ("hsdp hybrid_shard hybrid_sharding", "--zero 3"),
+    (_HYBRID, "--zero 3"),
     ("ddp", "--zero 0"),
     ("bf16 bfloat16", "--precision bf16"),
     ("fp16 float16 half", "--precision fp16"),
@@ -238,7 +240,7 @@ _CONVERTED: tuple[tuple[str, str], ...] = (
     ("network interconnect fabric nic", "a cluster has its network; --set cluster.tiers.… changes it"),
     ("quantization quantize quantized bnb_4bit quantization_bit", "such as nf4 or int8"),
     ("dpo ipo", "a pair is two sequences of the batch"),
-    ("hsdp hybrid_shard hybrid_sharding", "--dp-replicate N gives the replicas"),
+    (_HYBRID, "--dp-replicate N gives the replicas"),
     ("duration finetune finetuning finetuning_type", ""),
 )
 """Words for our fields that count or name something else than these do, and what ours take."""
@@ -283,6 +285,11 @@ def device_field(name: str) -> str | None:
 def is_without_effect(name: str) -> bool:
     """Return whether an option of others changes neither time nor memory."""
     return name.strip("-_").replace("-", "_").lower() in _WITHOUT_EFFECT.split()
+
+
+def is_hybrid(text: str) -> bool:
+    """Return whether others call hybrid sharding so."""
+    return text.strip("-_").replace("-", "_").lower() in _HYBRID.split()
 
 
 def left_out(name: str, command: str) -> str | None:

@@ -192,7 +192,7 @@ def test_names_of_other_tools_are_read_as_ours(words: str, read: str) -> None:
         "project m --gpus 8 --tpp 4",  # misspelt
         "run m --gpus 8 --epochs 3",  # of how many samples
         "run m --gpus 8 --mtbf 3h",  # of the job or of a node
-        "project m --gpus 8 --sharding-strategy hybrid_shard --hsdp",  # how many replicas
+        "project m --gpus 8 --sharding-strategy hybrid_shard",  # how many replicas
         "project m --gpus 8 --mbs 2 --gas 4 --gbs 32",  # a batch in two ways
         "memory m --dpo",  # of pairs or sequences
         "run m --nodes 2 --save-interval 500",  # steps, not seconds
@@ -231,6 +231,10 @@ def test_what_is_open_is_not_read_otherwise(words: str) -> None:
         (
             "compare m --devices 64 --hsdp --replicas 1,8 --global-batch-size 64",
             "compare m --devices 64 --zero 3 --vary dp-replicate=1,8 --global-batch-size 64",
+        ),
+        (
+            "project m --devices 64 --fsdp hybrid_shard --global-batch-size 64",
+            "project m --devices 64 --zero 3 --global-batch-size 64 --dp-replicate 8",
         ),
         ("project m --devices 8 --hsdp", None),  # of one node
         (

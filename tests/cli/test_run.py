@@ -444,3 +444,16 @@ def test_no_preset_counts_failures(forescale):
     ran = forescale("project", *ASKED, "--tokens", "1T", "--preset", "almodel", "--spares", 2)
     assert ran.code == 2
     assert (ran.error.code, ran.error.key) == ("no_effect", "--spares")
+
+
+def test_sites_without_a_legal_default_take_the_best_layout(forescale):
+    words = ("llama-3.1-8b", "--cluster", "h100-sxm", "--devices", 32, "--global-batch-size", 16)
+    sites = ("--sites", "2,800Gbit/s,30ms")
+    ran = forescale("sites", *words, *sites, "--json")
+    assert ran.code == 0, ran.err
+    assert ran.err.startswith("note (layout): ")
+    assert max(map(len, ran.err.splitlines())) <= 100
+    best = json.loads(forescale("search", *words, *sites, "--outer", "diloco", "--json").out)["best"]
+    assert json.loads(ran.out)["every_step_s"] in [one["sites"]["every_step_s"] for one in best]
+    refused = forescale("sites", *words, *sites, "--tp", 1)  # which was asked for
+    assert (refused.code, refused.error.code) == (2, "illegal_layout")

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from forescale.cli.codes import INTERRUPTED, Exit
 from forescale.cli.console import dropped, refused
-from forescale.cli.corrected import corrected
 from forescale.cli.front import COMMANDS, completes, front
 from forescale.cli.reproduce import TYPED
 from forescale.cli.words import parsed
@@ -54,6 +53,8 @@ def _run(names: Sequence[str]) -> int:
 
 
 def _refuse(error: ForescaleError) -> int:
+    from forescale.cli.corrected import corrected
+
     text, example = _with_option(error), corrected(error, TYPED.get())
     code = refused(f"{text}{'' if text[-1:] in '.?' else '.'} {example}" if example else text)
     if isinstance(error, InfeasibleError) and error.rows:

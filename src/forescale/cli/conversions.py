@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from forescale.synonyms import meant
+from forescale.synonyms import is_hybrid, meant
 
 SAMPLES = frozenset(
     ("samples", "num_samples", "train_samples", "max_samples", "examples", "num_examples", "dataset_size")
@@ -27,7 +27,6 @@ ACCUMULATED = frozenset(
         "accumulation_steps",
     )
 )
-HYBRID = frozenset(("hsdp", "hybrid_shard", "hybrid_sharding"))
 NODE = 8
 """Devices of a node, where a question gives only devices."""
 ROLES = ("devices", "nodes", "tp", "pp", "cp", "micro_batch_size", "global_batch_size")
@@ -159,4 +158,4 @@ def replicas(name: str, values: Mapping[str, str]) -> str | None:
     nodes = next(
         (count for key, count in counts.items() if meant(key, {"nodes"}) == "nodes"), devices // NODE
     )
-    return f"{nodes}" if _plain(name) in HYBRID and nodes > 1 else None
+    return f"{nodes}" if (is_hybrid(name) or is_hybrid(values[name])) and nodes > 1 else None

@@ -12,12 +12,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from forescale.cli.conversions import HYBRID
 from forescale.cli.front import COMMANDS
 from forescale.synonyms import (
     EXAMPLES,
     command_called,
     converted,
+    is_hybrid,
     is_without_effect,
     left_out,
     meant,
@@ -35,6 +35,8 @@ ASKING = ("project", "search", "run", "check", "fit", "memory layout", "compare"
 """Commands that an error may name instead of the one that was typed."""
 INTERVAL = "--interval"
 """Of checkpoints."""
+ZERO = "--zero"
+"""Stage of sharding."""
 MICROBATCHES = "--microbatches"
 """Of pipeline schedules, which count them instead of their size."""
 SWITCH = "sp"
@@ -213,15 +215,15 @@ def _corrected(path: str, words: Sequence[str]) -> Correction:
         if advice.words is None:
             open_names.add(name)
         elif advice.is_same:
-            default = "" if is_without_effect(name) else "the default"
-            read[name] = " ".join(advice.words) or default
+            read[name] = " ".join(advice.words) or ("" if is_without_effect(name) else "the default")
         example += advice.words or ()
         has_value = advice.has_value or (advice.words is None and value[:1] != "-")
         if has_value and not assigned:
             del left[:1]
         elif assigned:
             example[-1] += f"={value}" if not has_value else ""
-    replacing = _converted(path, values, open_names := open_names | _without_replicas(unknown, example))
+    open_names |= _without_replicas(unknown, values, example)
+    replacing = _converted(path, values, open_names)
     for name, (said, is_same) in replacing.items():
         open_names.discard(name)
         if is_same:
@@ -241,10 +243,10 @@ def _pairs(replacements: Sequence[Sequence[str]]) -> dict[str, str]:
     }
 
 
-def _without_replicas(names: Collection[str], words: Sequence[str]) -> set[str]:
+def _without_replicas(names: Collection[str], values: Mapping[str, str], words: Sequence[str]) -> set[str]:
     """Return the options for hybrid sharding where words do not give the replicas."""
     is_given = any("dp-replicate" in word for word in words)
-    return set() if is_given else {name for name in names if name.strip("-").replace("-", "_") in HYBRID}
+    return set() if is_given else {name for name in names if is_hybrid(name) or is_hybrid(values[name])}
 
 
 def _converted(
@@ -387,6 +389,8 @@ def advised(name: str, path: str, value: str) -> Advice:
 
 def _of_switch(name: str, path: str, value: str) -> Advice | None:
     """Return the options with values that say what a switch of others does; None if it is none, or has a value."""
+    if is_hybrid(value) and _called(name, options_of(path)) == ZERO:
+        return Advice(f"write {with_value(value)}; {remark(value)}", (ZERO, "3"), has_value=True)
     said = with_value(name) if value[:1] == "-" else None
     homes = [other for other in (path, *table()["commands"]) if said and _takes(other, said)]
     if said is None or not homes:

@@ -6,26 +6,29 @@ import re
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from forescale.cli.console import show
+from forescale.cli.console import say, show
 from forescale.cli.declare import Bounded, Group, Rare, option
 from forescale.cli.formats import Answer, answer_of
 from forescale.cli.inputs import answered, read_question, refuse_twice
-from forescale.cli.options import OperationsOptions, Priced
+from forescale.cli.options import Asked, OperationsOptions, Priced, given
 from forescale.cli.output import OutputOptions, PageOptions
 from forescale.cli.progress import SearchBar
 from forescale.cli.search import ranked
-from forescale.cli.space import SpaceOptions, spaced
+from forescale.cli.space import SpaceOptions, asked_space, spaced
 from forescale.errors import SpecError, UnknownNameError, out_of_range, required_with, wrong_type
 from forescale.files import place_of
 from forescale.limits import Interval
 from forescale.positions import COMMAND_LINE, located
+from forescale.spec.phrases import layout
 from forescale.struct import asdict
 
 if TYPE_CHECKING:
+    from forescale.projection.result import Projection
     from forescale.question import Question
     from forescale.search import SearchResult
     from forescale.whole_run import Phase, Prices
@@ -105,7 +108,7 @@ def sites_command(
     from forescale.time.outer import bandwidth_needed
 
     run = replace(request.run, outer=request.run.outer or ("diloco" if request.plan.plan is None else None))
-    result = answered(read_question(replace(request, run=run)))
+    result = _on_sites(replace(request, run=run))
     outer, sites = result.workload.outer, result.sites
     if outer is None or sites is None:
         raise required_with("--outer", "--sites", fix="such as --outer 'diloco every=100'")
@@ -127,6 +130,21 @@ def sites_command(
     from forescale.cli.render.run import sites_view
 
     show(Answer(view=lambda: sites_view(document), document=lambda: document), output)
+
+
+def _on_sites(request: Priced) -> Projection:
+    """Return the projection of a question; without a layout, and where data parallelism alone is illegal, its best."""
+    try:
+        return answered(read_question(request))
+    except SpecError as error:
+        if error.code != "illegal_layout" or given(request.layout) or request.plan.plan is not None:
+            raise
+    request_of = {name: getattr(request, name) for name in Asked.__struct_fields__}
+    question = asked_space(read_question(Asked(**{**request_of, "layout": None})), SpaceOptions(), sized=True)
+    best = _ranked(question).best[0]
+    text = f"note (layout): {layout(best.strategy)}, the fastest that fits; --tp, --pp and others change it"
+    say("\n".join(wrap(text, 100, break_on_hyphens=False)), error=True)
+    return best
 
 
 def _phases(phase_options: PhaseOptions, priced: Priced) -> list[dict[str, Any]]:
