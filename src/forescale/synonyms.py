@@ -14,7 +14,7 @@ _ENDS = re.compile(r"(_(size|degree|dim|num))+$")
 """What names of degrees end in without a difference."""
 _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("tensor_parallel tensor_model_parallel tensor_parallelism model_parallel mp num_tp", ("tp",)),
-    ("sequence_parallel sequence_parallelism", ("sp",)),
+    ("sequence_parallel sequence_parallelism seq_parallel", ("sp",)),
     ("context_parallel context_parallelism ring_attention num_cp", ("cp",)),
     ("expert_parallel expert_model_parallel expert_parallelism moe_parallel num_ep", ("ep",)),
     ("expert_tensor_parallel expert_tensor_model_parallel", ("etp",)),
@@ -42,7 +42,7 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     (
         "sequence_length seq_length seqlen max_seq_len max_seq_length max_sequence_length max_position_embeddings "
-        "context_length context context_window block max_length model_max_length maxlen cutoff_len",
+        "context_length ctx_len ctx context context_window block max_length model_max_length maxlen cutoff_len",
         ("seq_len",),
     ),
     ("gbs batch train_batch global_batch", ("global_batch_size",)),
@@ -52,7 +52,7 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("micro_batch_size",),
     ),
     (
-        "gas gradient_accumulation gradient_accumulation_steps grad_accum accumulation_steps num_microbatches "
+        "gas gradient_accumulation gradient_accumulation_steps grad_acc grad_accum accumulation_steps num_microbatches "
         "num_micro_batches microbatches",
         ("microbatches", "micro_batch_size"),
     ),
@@ -104,7 +104,7 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("for to emit target format", ("to", "for", "format")),
     ("op ops operation operations collective_op", ("collectives",)),
     ("message_size message_sizes bytes", ("sizes",)),
-    ("out out_file outfile save", ("output",)),
+    ("out out_file outfile out_dir save", ("output",)),
 )
 _COMMANDS: tuple[tuple[str, str], ...] = (
     ("plan optimize optimise tune autotune best find layout layouts", "search"),
@@ -218,7 +218,7 @@ _WITHOUT_EFFECT = (
 _MEANT = {word: fields for parts, fields in _WORDS for word in parts.split()}
 _CONVERTED: tuple[tuple[str, str], ...] = (
     (
-        "gas gradient_accumulation gradient_accumulation_steps grad_accum accumulation_steps num_microbatches "
+        "gas gradient_accumulation gradient_accumulation_steps grad_acc grad_accum accumulation_steps num_microbatches "
         "num_micro_batches microbatches",
         "batch = micro-batch × accumulation × data-parallel ranks",
     ),

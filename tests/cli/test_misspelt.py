@@ -270,6 +270,8 @@ def test_values_in_other_units_are_an_example(words: str, example: str | None) -
             "project m --devices 16 --tp 2 --micro-batch-size 2 --global-batch-size 64",
         ),
         ("search m --gpus 8 --sequence-parallel", "search m --devices 8 --fix sp=true"),
+        ("compare m --gpus 8 --seq-parallel on,off", "compare m --devices 8 --vary sp=on,off"),
+        ("project m --gpus 8 --ctx-len 4k", "project m --devices 8 --seq-len 4k"),
         ("search m --sequence-parallel --gpus 8", "search m --fix sp=true --devices 8"),
         ("fit m --optim adamw_8bit", "fit m --optimizer adamw --moment-dtype fp8"),
         ("fit m --optimizer adamw_8bit", "fit m --optimizer adamw --moment-dtype fp8"),

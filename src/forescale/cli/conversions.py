@@ -22,6 +22,7 @@ ACCUMULATED = frozenset(
         "gas",
         "gradient_accumulation",
         "gradient_accumulation_steps",
+        "grad_acc",
         "grad_accum",
         "grad_accum_steps",
         "accumulation_steps",

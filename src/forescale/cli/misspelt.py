@@ -368,7 +368,9 @@ def advised(name: str, path: str, value: str) -> Advice:
         text = f"a search holds it with --fix {dimension}=VALUE"
         return Advice(text, local, not is_switch, local is not None)
     like = _like(name, options)
-    if "," in value and "--vary" in options and len(like) == 1 and like[0] not in COMPARED:
+    is_same = _called(name, options) is not None
+    is_sure = is_same or (len(like) == 1 and _is_slip(name, like[0]))
+    if "," in value and "--vary" in options and len(like) == 1 and is_sure and like[0] not in COMPARED:
         each = [(_of_value(like[0], item, options) or (like[0], item))[1] for item in value.split(",")]
         varied = f"{like[0][2:]}={','.join(each)}"
         return Advice(f"write --vary {varied}", ("--vary", varied), True, True)
@@ -379,9 +381,7 @@ def advised(name: str, path: str, value: str) -> Advice:
     if like == [INTERVAL] and value.isdecimal():
         how = "a time, such as 30min, not steps"
     hint = [f"did you mean {' or '.join(like)}?{f' {how}' if how else ''}"] if like else []
-    is_same = _called(name, options) is not None
-    sure = len(like) == 1 and how is None and (flags_of(path)[like[0]] > 0) == (value[:1] != "-")
-    sure = sure and (is_same or _is_slip(name, like[0]))
+    sure = len(like) == 1 and how is None and (flags_of(path)[like[0]] > 0) == (value[:1] != "-") and is_sure
     return Advice(
         " ".join([*hint, *_homes(name, like)]), (like[0],) if sure else None, is_same=sure and is_same
     )
