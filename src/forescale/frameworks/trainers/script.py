@@ -27,6 +27,7 @@ from forescale.frameworks.shell import Devices, devices_of, launch_of
 from forescale.frameworks.trainers.accelerated import accelerated
 from forescale.frameworks.trainers.arguments import Arguments, Fields
 from forescale.frameworks.trainers.commands import arguments_of
+from forescale.frameworks.trainers.configured import configured
 from forescale.frameworks.trainers.facts import BATCH, of_one_process, without_facts
 from forescale.frameworks.trainers.loop import is_loop
 from forescale.frameworks.trainers.program import modules_of
@@ -96,6 +97,7 @@ class Recorder:
         self.calls.append(call)
         before = len(self.arguments.made)
         made = self.arguments.answer(call, owner, self.world)
+        made = configured(call, self.arguments.given) if made is MISSING else made
         self.calls += self.arguments.made[before:]
         return made if made is not MISSING else self.answers.get(call.name.rpartition(".")[2], MISSING)
 
