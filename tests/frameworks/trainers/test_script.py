@@ -126,3 +126,79 @@ def test_unsloth_takes_fp16_on_devices_without_bf16(tmp_path):
     (tmp_path / "train.py").write_text(UNSLOTH)
     options = Options(model_of=load_model, strict=False, has_bf16=False)
     assert read_file(tmp_path / "train.py", options).workload_fields["precision"]["compute"] == "fp16"
+
+
+@pytest.mark.parametrize(
+    ("change", "fact"),
+    [
+        (('L.Trainer(', "strategy = data.strategy\nL.Trainer("), ""),
+        (('strategy="fsdp"', "strategy=data.strategy"), "how its states are sharded"),
+        (('strategy="fsdp"', 'strategy="bagua"'), "how its states are sharded"),
+        (('strategy="fsdp"', "strategy=FSDPStrategy()"), "how its states are sharded"),
+        (('strategy="fsdp"', 'strategy="ddp_find_unused_parameters_true"'), ""),
+    ],
+)  # fmt: skip
+def test_a_strategy_that_is_not_known_is_asked_for(read, change, fact):
+    assert [item.what for item in read(LIGHTNING.replace(*change)).missing] == ([fact] if fact else [])
+
+
+def test_offload_of_a_strategy_of_lightning(read):
+    parsed = read(LIGHTNING.replace('"fsdp"', '"deepspeed_stage_3_offload"'))
+    assert (parsed.layout_fields["zero"], parsed.missing) == (3, ())
+    assert parsed.layout_fields["offload"]["parameters"]
+
+
+@pytest.mark.parametrize(
+    ("line", "fact"),
+    [
+        ("if world > 1:\n    model = FSDP(model)\n", "how its states are sharded"),
+        ("model = wrap_with_fsdp(model)\n", "how its states are sharded"),
+        ("Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin())\n", "how its states are sharded"),
+        ("print(is_fsdp_enabled())\n", ""),
+    ],
+)
+def test_what_shards_under_a_condition_or_elsewhere_is_asked_for(read, line, fact):
+    parsed = read(TRL.replace("BATCH,", "4,") + line, num_devices=4)
+    assert [item.what for item in parsed.missing] == ([fact] if fact else [])
+
+
+def test_modules_that_shard_are_found_from_the_folder_above(read, tmp_path):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "layout.py").write_text(
+        "def lay(model):\n    return FullyShardedDataParallel(model)\n"
+    )
+    (tmp_path / "scripts").mkdir()
+    text = "from own.layout import lay\n" + TRL.replace("BATCH,", "4,")
+    assert [fact.what for fact in read(text, "scripts/train.py", num_devices=4).missing] == [
+        "how its states are sharded"
+    ]
+
+
+def test_a_deepspeed_configuration_that_is_not_known_is_asked_for(read):
+    text = TRL.replace("BATCH,", "4, deepspeed=data.path,")
+    assert [fact.what for fact in read(text, num_devices=4).missing] == ["DeepSpeed's configuration"]
+
+
+def test_a_model_on_one_device_is_projected_on_it(read):
+    text = TRL.replace("quantization_config=BITS", 'quantization_config=BITS, device_map={"": 0}').replace(
+        "BATCH,", "4,"
+    )
+    assert [fact.example for fact in read(text).missing] == ["--devices 1"]
+    of_rank = text.replace('{"": 0}', '{"": state.process_index}')
+    assert [fact.example for fact in read(of_rank).missing] == ["--devices 8"]
+
+
+@pytest.mark.parametrize(
+    ("word", "recompute"),
+    [
+        ("", "full"),
+        (", use_gradient_checkpointing=False", "none"),
+        (", use_gradient_checkpointing=True", "full"),
+    ],
+)
+def test_unsloth_recomputes_where_it_trains_all_parameters(read, word, recompute):
+    text = UNSLOTH.replace("max_seq_length=length", f"max_seq_length=length, full_finetuning=True{word}")
+    start, end = text.index("model = FastLanguageModel.get"), text.index("rows = ")
+    parsed = read(text[:start] + text[end:])
+    assert parsed.layout_fields["recompute"]["granularity"] == recompute
+    assert parsed.workload_fields["precision"].get("frozen") is None

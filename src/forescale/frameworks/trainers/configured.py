@@ -110,7 +110,8 @@ def _options(row: object, given: Mapping[str, Any]) -> Iterator[tuple[str, str, 
             continue
         chosen = given.get(group, value)
         if value == "":  # a file next to this one
-            yield group, group.rpartition("/")[2], "_global_"
+            inside, _, name = group.rpartition("/")
+            yield group, name, package or inside.replace("/", ".") or "_global_"
         elif chosen is not None:
             yield f"{group}/{chosen}", str(chosen), package or group.replace("/", ".")
 
