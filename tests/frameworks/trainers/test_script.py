@@ -202,3 +202,54 @@ def test_unsloth_recomputes_where_it_trains_all_parameters(read, word, recompute
     parsed = read(text[:start] + text[end:])
     assert parsed.layout_fields["recompute"]["granularity"] == recompute
     assert parsed.workload_fields["precision"].get("frozen") is None
+
+
+def test_names_given_on_import_are_those_of_their_library(read):
+    text = TRL.replace(
+        "from trl import SFTConfig, SFTTrainer", "from trl import SFTConfig as Own, SFTTrainer as Train"
+    )
+    text = text.replace("SFTConfig(", "Own(").replace("SFTTrainer(", "Train(").replace("BATCH,", "4,")
+    text = text.replace("LoraConfig(", "Adapters(") + "\n"
+    parsed = read("from peft import LoraConfig as Adapters\n" + text, num_devices=1)
+    assert (parsed.layout_fields["micro_batch_size"], parsed.workload_fields["seq_len"]) == (4, 1024)
+    assert parsed.workload_fields["trainable"]["lora_rank"] == 64
+
+
+def test_a_class_of_its_own_is_no_configuration_of_a_library(read):
+    own = "class SFTConfig:\n    per_device_train_batch_size: int = 2\n\n\n"
+    text = TRL.replace("from trl import SFTConfig, SFTTrainer", "from trl import SFTTrainer").replace(
+        "BATCH,", "4,"
+    )
+    start = text.index("def main")
+    parsed = read(text[:start] + own + text[start:], num_devices=1)
+    assert "the micro-batch size" in [fact.what for fact in parsed.missing]
+
+
+def test_a_model_that_an_unread_function_makes_is_warned_of(read):
+    text = TRL.replace(
+        'AutoModelForCausalLM.from_pretrained("mistralai/Mistral-7B-v0.1", quantization_config=BITS)',
+        "build(BITS)",
+    )
+    text = text.replace("BATCH,", "4,").replace("from trl", "from mine import build\nfrom trl")
+    named = [
+        text
+        for text in read(text, num_devices=1, model=load_model("qwen3-8b")).warnings
+        if "is not read" in text
+    ]
+    assert named == [
+        "build(BITS) is not read: adapters, types and recomputation of the model that it makes are not known"
+    ]
+
+
+def test_functions_of_modules_from_the_folder_above_are_followed(read, tmp_path):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "models.py").write_text(
+        "from peft import LoraConfig, get_peft_model\n\n\ndef adapted(model):\n"
+        "    return get_peft_model(model, LoraConfig(r=48, target_modules='all-linear'))\n"
+    )
+    (tmp_path / "scripts").mkdir()
+    text = "from own.models import adapted\n" + TRL.replace("BATCH,", "4,").replace(
+        "model=model", "model=adapted(model)"
+    )
+    text = text.replace(', peft_config=LoraConfig(r=64, target_modules="all-linear")', "")
+    assert read(text, "scripts/train.py", num_devices=1).workload_fields["trainable"]["lora_rank"] == 48

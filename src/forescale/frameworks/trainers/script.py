@@ -89,6 +89,12 @@ REPLICATES: Final = re.compile(r"(?:|auto|ddp\w*|single_device|None)$")
 """Strategies of Lightning that shard nothing."""
 
 
+LOADED: Final = re.compile(
+    r"(?!.*(?:Tokenizer|Processor|Config|Extractor|tokenizer|processor|config)\w*\.from).*\.(?:from_pretrained|_?from_config)$"
+)
+"""Calls that make a model."""
+
+
 class Recorder:
     """Hooks that keep the calls of a script, and answer those whose results are known."""
 
@@ -261,6 +267,7 @@ def read_script(
     facts = sharding + [OPEN[key]._replace(reason=f"{key} is {unread[key]}") for key in OPEN if key in unread]
     others = [f"{key} is {text}" for key, text in unread.items() if key not in OPEN and not is_idle(key)]
     content.setdefault("gradient_checkpointing", False)
+    older += _made_elsewhere(recorder.calls)
     parsed = read_mapping(
         content, "trainer", path, options, lines={}, launch=launch, devices=devices, program=program
     )
@@ -307,7 +314,7 @@ def _content(calls: list[Call], given: Mapping[str, Any]) -> tuple[dict[str, Any
     content, unread, once = dict[str, Any](), dict[str, str](), set[str]()
     for call in calls:
         for row in FACTS["calls"]:
-            names = (call.name, *call.kinds)
+            names = () if call.kinds == (call.name,) else (call.name, *call.kinds)  # a class of its own
             if row["name"] in once or not any(re.fullmatch(row["name"], name) for name in names):
                 continue
             once |= {row["name"]} if row.get("first") else set()
@@ -401,6 +408,21 @@ def _open_text(key: str, value: object) -> str:
     if isinstance(value, Opaque):
         return "" if value.text.startswith("torch.") else value.text
     return "filled while it runs" if key == "lora_target_modules" and value in ([], (), set()) else ""
+
+
+def _made_elsewhere(calls: Sequence[Call]) -> list[str]:
+    """Return the warning of a model that a function makes which is not read."""
+    if any(LOADED.match(call.name) for call in calls):
+        return []
+    for call in calls:
+        trains = any(name.endswith("Trainer") for name in (call.name, *call.kinds))
+        model = call.fields.get("model", next(iter(call.args), None)) if trains else None
+        if isinstance(model, Opaque) or (isinstance(model, Call) and not model.known):
+            made = model.text if isinstance(model, Opaque) else model.name
+            return [
+                f"{made} is not read: adapters, types and recomputation of the model that it makes are not known"
+            ]
+    return []
 
 
 def _shown(value: Any) -> Any:  # noqa: ANN401
