@@ -857,7 +857,7 @@ def main() -> int:
     )
     parser.add_argument("--only", choices=FAULTS, nargs="+", default=list(FAULTS))
     parser.add_argument("--clean", type=int, default=60, help="runs without a fault")
-    parser.add_argument("--keep", type=Path, help="folder of the traces")
+    parser.add_argument("--keep", type=Path, help="folder of the traces; those that are there are kept")
     parser.add_argument("--minutes", type=float, default=60.0, help="after which no run begins")
     parser.add_argument(
         "--disturbed", type=float, default=0.25, help="share of the time that others may have the cores"
@@ -878,7 +878,7 @@ def main() -> int:
                 record,
                 2,
                 kind,
-                placed,
+                [item for item in placed if not whole(Path(item[2]))],
                 60.0 * args.minutes * (0.95 if kind == "dense" else 0.05),
                 args.disturbed,
                 args.every_step,

@@ -20,7 +20,7 @@ from forescale.io.named import is_uncounted
 from forescale.io.option_text import text_value
 from forescale.io.plan import spelt_out, with_granularity
 from forescale.io.question import KINDS, build_layout, build_question
-from forescale.io.recipes import recomputed_to_fit
+from forescale.io.recipes import as_set_up
 from forescale.io.sizes import USUAL_LENGTH
 from forescale.io.space import held_space
 from forescale.question import Question, question_of
@@ -83,7 +83,7 @@ def question_of_layout(keywords: Keywords, *, framework: str | None = None, to_f
     nothing names one.
     """
     question = _question_of_layout(keywords, framework)
-    return recomputed_to_fit(question) if to_fit else question
+    return as_set_up(question) if to_fit else question
 
 
 def _question_of_layout(keywords: Keywords, framework: str | None) -> Question:

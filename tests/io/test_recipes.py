@@ -7,7 +7,7 @@ import pytest
 from forescale.catalogue.frameworks import load_framework
 from forescale.catalogue.models import load_model
 from forescale.io.question import build_question
-from forescale.io.recipes import recomputed_to_fit
+from forescale.io.recipes import WAITING, as_set_up, recomputed_to_fit
 from forescale.project import project
 from forescale.spec.framework import searched, with_recipes
 from forescale.spec.space import Space
@@ -53,6 +53,38 @@ def test_a_layout_that_no_recompute_lets_fit_takes_compact_master_weights(precis
     assert (project(question).memory.verdict == "OOM") == bool(precision)
     again = recomputed_to_fit(question)
     assert again.layout == question.layout
+
+
+def waiting(cluster="gb200-nvl72", model="qwen2.5-32b", **strategy):
+    values = {
+        "model": model,
+        "cluster": cluster,
+        "devices": 64,
+        "framework": "megatron-bridge@26.08",
+        "strategy": {"tp": 4, "pp": 2, **strategy},
+        "workload": {"seq_len": 4096, "global_batch_size": 256, "precision": {"compute": "bf16"}},
+    }
+    return build_question(values, where="test")
+
+
+def test_a_recipe_of_another_model_takes_graphs_where_the_device_would_wait_for_the_host():
+    before, after = waiting(), as_set_up(waiting())
+    assert (before.layout.graphs, after.layout.graphs) == ("none", "full")
+    assert project(after).step_time_s < (1.0 - WAITING) * project(before).step_time_s
+    assert len(after.notes) == len(before.notes) + 1
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        waiting(graphs="none"),
+        waiting(cluster="h100-sxm"),
+        waiting(model="llama-3.1-70b"),
+    ],
+    ids=["given", "hardly waits", "own recipe"],
+)
+def test_graphs_stay_as_given_as_in_the_own_recipe_and_where_they_spare_little(question):
+    assert as_set_up(question).layout.graphs == question.layout.graphs == "none"
 
 
 def test_recompute_that_is_assumed_changes_no_setting_that_is_given():

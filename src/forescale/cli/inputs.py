@@ -104,7 +104,7 @@ def read_question(
     from forescale.io.document import is_written
     from forescale.io.merge import PartialQuestion, merge
     from forescale.io.question import read_plan
-    from forescale.io.recipes import recomputed_to_fit
+    from forescale.io.recipes import as_set_up
 
     request = _with_numbered_layout(_with_model(request))
     plan, layout = request.plan, request.layout
@@ -130,7 +130,7 @@ def read_question(
     with said_by([*parsed], requested.sources):
         question = _built(values, written, merged, plan.plan, laid=laid, is_open=is_open)
     if to_fit:
-        question = recomputed_to_fit(question)
+        question = as_set_up(question)
     if request.run.images and question.model.vision is None:
         raise wording.no_effect("--images", f"{question.model.name} has no vision tower to see images")
     if operated is not None and question.workload.tokens is None:

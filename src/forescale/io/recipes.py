@@ -148,6 +148,11 @@ def recipe_notes(
     return (Note(topic="framework", text=text),)
 
 
+def as_set_up(question: Question) -> Question:
+    """Return a question with what a run of its layout is set up with: recompute to fit, and graphs to run ahead."""
+    return graphed_to_run_ahead(recomputed_to_fit(question))
+
+
 def recomputed_to_fit(question: Question) -> Question:
     """Return a question with the recompute that lets its layout fit, where it names none and does not fit without.
 
@@ -172,6 +177,38 @@ def recomputed_to_fit(question: Question) -> Question:
             note = Note(topic="framework", text=text)
             return replace(candidate, strategy=fitting, notes=(*question.notes, note))
     return question
+
+
+WAITING = 0.1
+"""Share of a step that graphs spare at least where the recipe of another model is left for them."""
+
+
+def graphed_to_run_ahead(question: Question) -> Question:
+    """Return a question with graphs that its framework's recipes use, where the device would wait for the host.
+
+    That is so where graphs are open, and the recipe is of another model or device, whose layout need not wait, and uses
+    none. Nothing changes where graphs spare less than `WAITING` of the step, or are illegal or do not fit.
+    """
+    framework, layout, assumed = question.framework, question.strategy, question.assumed
+    if framework is None or layout is None or layout.graphs != "none" or question.preset != "default":
+        return question
+    if not {"graphs", RECIPE} <= {*assumed} or not framework.recipes:
+        return question
+    of_run = kind_of(question.model), question.cluster.device.architecture
+    recipes = [item.layout for item in framework.recipes if (item.kind, item.architecture) == of_run]
+    unsuited = {"none", "router", *(("full",) if question.model.is_moe else ())}
+    used = sorted({str(item.get("graphs", "none")) for item in recipes} - unsuited)
+    several = [one for kind in used if not _broken(question, one := merged(layout, {"graphs": kind}))]
+    ready = [(prepare(question.with_layout(one)), one) for one in several]
+    times = {one: _step_time(prepared) for prepared, one in ready if _fits(question, prepared)}
+    least = (1.0 - WAITING) * _step_time(prepare(question)) if times else 0.0
+    best = min(times, key=times.__getitem__, default=layout)
+    if best is layout or times[best] > least:
+        return question
+    text = (
+        f"graphs {best.graphs} assumed: without them, as in that recipe, the device would wait for the host"
+    )
+    return replace(question, strategy=best, notes=(*question.notes, Note(topic="framework", text=text)))
 
 
 def _fastest_fitting(question: Question, framework: Framework, layout: Layout) -> Layout | None:
