@@ -130,7 +130,8 @@ def _nested(given: Mapping[str, Any], known: Mapping[str, Any] | None = None) ->
         is_entry = known is None or (name in known and not isinstance(known[name], dict))
         if "." in name or is_entry:
             result = deep_merge(result, _under(name, {"": value}))
-    return _values(result)
+    made: dict[str, Any] = _values(result)
+    return made
 
 
 def _values(table: dict[str, Any]) -> Any:  # noqa: ANN401
