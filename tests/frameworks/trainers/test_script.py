@@ -126,3 +126,134 @@ def test_unsloth_takes_fp16_on_devices_without_bf16(tmp_path):
     (tmp_path / "train.py").write_text(UNSLOTH)
     options = Options(model_of=load_model, strict=False, has_bf16=False)
     assert read_file(tmp_path / "train.py", options).workload_fields["precision"]["compute"] == "fp16"
+
+
+@pytest.mark.parametrize(
+    ("change", "fact"),
+    [
+        (('L.Trainer(', "strategy = data.strategy\nL.Trainer("), ""),
+        (('strategy="fsdp"', "strategy=data.strategy"), "how its states are sharded"),
+        (('strategy="fsdp"', 'strategy="bagua"'), "how its states are sharded"),
+        (('strategy="fsdp"', "strategy=FSDPStrategy()"), "how its states are sharded"),
+        (('strategy="fsdp"', 'strategy="ddp_find_unused_parameters_true"'), ""),
+    ],
+)  # fmt: skip
+def test_a_strategy_that_is_not_known_is_asked_for(read, change, fact):
+    assert [item.what for item in read(LIGHTNING.replace(*change)).missing] == ([fact] if fact else [])
+
+
+def test_offload_of_a_strategy_of_lightning(read):
+    parsed = read(LIGHTNING.replace('"fsdp"', '"deepspeed_stage_3_offload"'))
+    assert (parsed.layout_fields["zero"], parsed.missing) == (3, ())
+    assert parsed.layout_fields["offload"]["parameters"]
+
+
+@pytest.mark.parametrize(
+    ("line", "fact"),
+    [
+        ("if world > 1:\n    model = FSDP(model)\n", "how its states are sharded"),
+        ("model = wrap_with_fsdp(model)\n", "how its states are sharded"),
+        ("Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin())\n", "how its states are sharded"),
+        ("print(is_fsdp_enabled())\n", ""),
+    ],
+)
+def test_what_shards_under_a_condition_or_elsewhere_is_asked_for(read, line, fact):
+    parsed = read(TRL.replace("BATCH,", "4,") + line, num_devices=4)
+    assert [item.what for item in parsed.missing] == ([fact] if fact else [])
+
+
+def test_modules_that_shard_are_found_from_the_folder_above(read, tmp_path):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "layout.py").write_text(
+        "def lay(model):\n    return FullyShardedDataParallel(model)\n"
+    )
+    (tmp_path / "scripts").mkdir()
+    text = "from own.layout import lay\n" + TRL.replace("BATCH,", "4,")
+    assert [fact.what for fact in read(text, "scripts/train.py", num_devices=4).missing] == [
+        "how its states are sharded"
+    ]
+
+
+def test_a_deepspeed_configuration_that_is_not_known_is_asked_for(read):
+    text = TRL.replace("BATCH,", "4, deepspeed=data.path,")
+    assert [fact.what for fact in read(text, num_devices=4).missing] == ["DeepSpeed's configuration"]
+
+
+def test_a_model_on_one_device_is_projected_on_it(read):
+    text = TRL.replace("quantization_config=BITS", 'quantization_config=BITS, device_map={"": 0}').replace(
+        "BATCH,", "4,"
+    )
+    assert [fact.example for fact in read(text).missing] == ["--devices 1"]
+    of_rank = text.replace('{"": 0}', '{"": state.process_index}')
+    assert [fact.example for fact in read(of_rank).missing] == ["--devices 8"]
+
+
+@pytest.mark.parametrize(
+    ("word", "recompute"),
+    [
+        ("", "full"),
+        (", use_gradient_checkpointing=False", "none"),
+        (", use_gradient_checkpointing=True", "full"),
+    ],
+)
+def test_unsloth_recomputes_where_it_trains_all_parameters(read, word, recompute):
+    text = UNSLOTH.replace("max_seq_length=length", f"max_seq_length=length, full_finetuning=True{word}")
+    start, end = text.index("model = FastLanguageModel.get"), text.index("rows = ")
+    parsed = read(text[:start] + text[end:])
+    assert parsed.layout_fields["recompute"]["granularity"] == recompute
+    assert parsed.workload_fields["precision"].get("frozen") is None
+
+
+def test_names_given_on_import_are_those_of_their_library(read):
+    text = TRL.replace(
+        "from trl import SFTConfig, SFTTrainer",
+        "from trl import SFTConfig as HFSFTConfig, SFTTrainer as HFSFTTrainer",
+    )
+    text = (
+        text.replace("SFTConfig(", "HFSFTConfig(")
+        .replace("SFTTrainer(", "HFSFTTrainer(")
+        .replace("BATCH,", "4,")
+    )
+    text = text.replace("LoraConfig(", "Adapters(") + "\n"
+    parsed = read("from peft import LoraConfig as Adapters\n" + text, num_devices=1)
+    assert (parsed.layout_fields["micro_batch_size"], parsed.workload_fields["seq_len"]) == (4, 1024)
+    assert parsed.workload_fields["trainable"]["lora_rank"] == 64
+
+
+def test_a_class_of_its_own_is_no_configuration_of_a_library(read):
+    own = "class SFTConfig:\n    per_device_train_batch_size: int = 2\n\n\n"
+    text = TRL.replace("from trl import SFTConfig, SFTTrainer", "from trl import SFTTrainer").replace(
+        "BATCH,", "4,"
+    )
+    with raises(ReaderError, "wrong_format a script with its settings"):
+        read(text.replace("def main", f"{own}def main", 1), num_devices=1)
+
+
+def test_a_model_that_an_unread_function_makes_is_warned_of(read):
+    text = TRL.replace(
+        'AutoModelForCausalLM.from_pretrained("mistralai/Mistral-7B-v0.1", quantization_config=BITS)',
+        "build(BITS)",
+    )
+    text = text.replace("BATCH,", "4,").replace("from trl", "from mine import build\nfrom trl")
+    named = [
+        text
+        for text in read(text, num_devices=1, model=load_model("qwen3-8b")).warnings
+        if "is not read" in text
+    ]
+    assert named == [
+        "build(BITS) is not read: adapters, types and recomputation of the model that it makes are not known"
+    ]
+
+
+def test_functions_of_modules_from_the_folder_above_are_followed(read, tmp_path):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "models.py").write_text(
+        "from peft import LoraConfig, get_peft_model\n\n\ndef adapted(model):\n"
+        "    return get_peft_model(model, LoraConfig(r=48, target_modules='all-linear'))\n"
+    )
+    (tmp_path / "scripts").mkdir()
+    text = "from own.models import adapted\n" + TRL.replace("BATCH,", "4,").replace(
+        "model=model", "model=adapted(model)"
+    )
+    text = text.replace(', peft_config=LoraConfig(r=64, target_modules="all-linear")', "")
+    assert read(text, "scripts/train.py", num_devices=1).workload_fields["trainable"]["lora_rank"] == 48

@@ -110,3 +110,17 @@ def test_modules_that_a_model_has_fused_are_left_out(read, name, targets):
     parsed = read(FACTORY.format(name) + "lora_target: q_proj,o_proj,down_proj\n")
     assert list(parsed.workload_fields["trainable"]["lora_targets"]) == targets
     assert any("PEFT finds no such modules" in text for text in parsed.warnings) == (len(targets) == 2)
+
+
+@pytest.mark.parametrize(
+    ("target", "warned"),
+    [("self.attn.v_proj", True), ("self_attn.v_proj", False), ("v_proj", False), ("mlp.down_proj", False)],
+)
+def test_targets_below_modules_that_no_model_has_are_warned_of(tmp_path, target, warned):
+    file = tmp_path / "args.yaml"
+    file.write_text(
+        "model_name_or_path: Qwen/Qwen3-8B\nper_device_train_batch_size: 1\noutput_dir: out\nmax_length: 64\n"
+        f"use_peft: true\nlora_r: 8\nlora_target_modules: [q_proj, {target}]\n"
+    )
+    parsed = read_file(file, Options(num_devices=1, model_of=load_model, strict=False))
+    assert any(text.startswith(f"{target}: no module") for text in parsed.warnings) is warned

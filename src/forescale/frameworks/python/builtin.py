@@ -167,7 +167,8 @@ def method(owner: Any, name: str, args: list[Any], values: Mapping[str, Any]) ->
         ):
             return MISSING
         return owner.join(parts)
-    if name not in METHODS.get(type(owner), ()) or (isinstance(owner, str) and not all(map(known, args))):
+    kind = dict if isinstance(owner, dict) else type(owner)
+    if name not in METHODS.get(kind, ()) or (isinstance(owner, str) and not all(map(known, args))):
         return MISSING
     try:
         result = getattr(owner, name)(*args, **values)

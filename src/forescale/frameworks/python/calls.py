@@ -75,7 +75,10 @@ class Caller:
         """Return what the call makes."""
         func = self.node.func
         owner = self.frame.value(func.value if isinstance(func, ast.Attribute) else func)
-        question = Call(self.name, self.place, self.args, dict(self.words), dict(self.places), open=self.open)
+        name = self.name
+        if isinstance(func, ast.Name) and isinstance(owner, Opaque) and owner.origin:
+            name = owner.text  # as it is called where it is imported from
+        question = Call(name, self.place, self.args, dict(self.words), dict(self.places), open=self.open)
         made = self.world.hooks.call(question, owner)
         if made is not MISSING:
             return made
@@ -195,7 +198,8 @@ class Caller:
             if isinstance(above, Class) and depth < DEPTH:
                 result |= self.fields_of(above, kinds, depth + 1)
             elif isinstance(above, Opaque):
-                kinds[above.text.rpartition(".")[2]] = None
+                name = above.text.rpartition(".")[2]
+                kinds[f"{above.origin}.{name}" if name in kinds else name] = None
         for line in kind.node.body:
             match line:
                 case ast.AnnAssign(target=ast.Name(id=name), value=value):

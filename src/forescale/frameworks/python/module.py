@@ -18,6 +18,8 @@ DEPTH: Final = 40
 """Functions that may call each other, and modules that may import from each other."""
 STEPS: Final = 400_000
 """Expressions that are looked at."""
+ABOVE: Final = 4
+"""Folders from a file upwards that a module with dots may lie in where no checkout (.git) says which."""
 ENTRIES: Final = 2_000_000
 """Entries of lists and tables that are gone through in all."""
 LARGEST: Final = 2**20
@@ -208,7 +210,7 @@ class Module:
         here = self.path.absolute().parent
         every, package = (here, *here.parents), self.world.hooks.package.split(".")
         top = next((at for at, above in enumerate(every) if exists(above / ".git")), None)
-        near = every[: 1 if top is None else top + 1]
+        near = every[: (ABOVE if len(parts) > 1 else 1) if top is None else top + 1]
         roots = [
             root
             for above in (*(every if top is None else near), *self.world.folders)
@@ -217,9 +219,10 @@ class Module:
         around = [root for root in roots if is_folder(root.joinpath(*package))]
         if level:
             there = every[min(level, len(every)) - 1]
+            last = every[0 if top is None else top]
             inside = any(
                 there.is_relative_to(joinpath)
-                for joinpath in (near[-1], *(root.joinpath(*package) for root in around))
+                for joinpath in (last, *(root.joinpath(*package) for root in around))
             )
             yield from [there] * inside
         else:

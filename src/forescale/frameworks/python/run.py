@@ -15,6 +15,7 @@ from forescale.frameworks.python.values import (
     Call,
     Opaque,
     Stopped,
+    Table,
     checked,
     compared,
     computed,
@@ -24,6 +25,8 @@ from forescale.frameworks.python.values import (
 )
 
 RETURN, BREAK, CONTINUE = "return", "break", "continue"
+CONFIGURES = "hydra.main"
+"""A decorator that gives a function its configuration."""
 
 
 class Frame:
@@ -70,10 +73,16 @@ class Frame:
             self.value(line.value)
 
     def _with(self, line: ast.With) -> str | None:
+        for item in line.items:
+            if item.optional_vars is not None:
+                self.assign(item.optional_vars, self.value(item.context_expr))
         return self.body(line.body)
 
     def _functiondef(self, line: ast.FunctionDef) -> None:
-        self.scope[line.name] = Function(self.module, line, self.names(line))
+        calls = (item for item in line.decorator_list if isinstance(item, ast.Call))
+        given = tuple(self.value(item) for item in calls if source_of(item.func) == CONFIGURES)
+        given = tuple(item for item in given if isinstance(item, Table))
+        self.scope[line.name] = Function(self.module, line, self.names(line), given)
 
     def _importfrom(self, line: ast.Import | ast.ImportFrom) -> None:
         names, _ = imported(line)
@@ -174,6 +183,8 @@ class Frame:
                     before = result.fields.get(name, result.defaults.get(name, MISSING))
                     result.fields[name] = self.kept(before, value)
                     result.places[name] = self.module.place(target)
+                elif isinstance(result, Table):
+                    result[name] = self.kept(result.get(name, MISSING), value)
             case ast.Subscript(value=owner, slice=key):
                 result, at = self.value(owner), self.value(key)
                 if isinstance(result, dict) and _is_key(at):
@@ -286,6 +297,8 @@ class Frame:
         """Return a field of a configuration, or a name of a module; a field that nothing set is a part of its own."""
         if isinstance(owner, Module):
             return owner.lookup(name)
+        if isinstance(owner, Table):
+            return owner.get(name, MISSING)
         if isinstance(owner, Opaque):
             if name == "name" and owner.origin and "." in owner.text:  # of a member of an enumeration
                 return owner.text.rpartition(".")[2]

@@ -31,6 +31,10 @@ class Opaque:
     """Module that a name is imported from."""
 
 
+class Table(dict[str, Any]):
+    """A table of a configuration's file, whose entries are its fields as well."""
+
+
 @dataclass(slots=True, eq=False)
 class Call:
     """What a class or a function that is not read was called with: a configuration, whose fields are set later."""

@@ -123,7 +123,7 @@ def _object(kind: object, world: World) -> Call:
     """Return an object of a dataclass, with its defaults where it can be read."""
     if not isinstance(kind, Class):
         name = kind.text.rpartition(".")[2] if isinstance(kind, Opaque) else "Arguments"
-        return Call(name, str(kind.place) if isinstance(kind, Opaque) else "", kinds=(name,))
+        return Call(name, str(kind.place) if isinstance(kind, Opaque) else "", kinds=("", name))
     frame = world.frame(kind.module, {}, {})
     node = ast.copy_location(ast.Call(ast.Name(kind.node.name, ast.Load()), [], []), kind.node)
     return Caller(frame, node).build(kind)

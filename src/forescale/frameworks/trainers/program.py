@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from forescale.frameworks.reading import ParsedFile, packaged
 from forescale.frameworks.trainers.facts import CONFIGURATION
 from forescale.frameworks.trainers.loop import is_loop, loop_constants
 from forescale.frameworks.trainers.record import OFF, Record
+from forescale.frameworks.trainers.run import neighbour_of
 from forescale.struct import Struct
 
 LARGEST: Final = 2**18
@@ -41,7 +43,12 @@ ENGINES: Final = ("nnscaler", "colossalai", "alpa", "bmtrain")
 FSDP: Final = (
     *("FullyShardedDataParallel", "FSDP", "fully_shard"),
     *("FSDPStrategy", "ModelParallelStrategy", "DeepSpeedStrategy"),
+    *("FullyShardedDataParallelPlugin", "DeepSpeedPlugin"),
 )
+WRAPS: Final = re.compile(
+    r"(?:wrap|setup|set_up|apply|shard|parallelize|prepare|make|create|to)_\w*fsdp\w*|fsdp2?_wrap\w*"
+)
+"""Functions of people's own that shard states."""
 SHARDS: Final = re.compile(
     r"^\S*(?:shard|fsdp)|^[\w-]+ (?:fsdp2?|zero-?[1-3]|hsdp|full_shard)$", re.IGNORECASE
 )
@@ -139,10 +146,16 @@ def modules_of(file: Path) -> list[Path]:
     for place in places:
         nodes = ast.walk(tree) if (tree := _tree(place)) is not None else ()
         names = (node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module)
-        found = [file.parent / f"{name.replace('.', '/')}.py" for name in dict.fromkeys(names)]
-        places += [new for new in found if new not in places and is_file(new)]
+        found = map(partial(_module, file.parent), dict.fromkeys(names))
+        places += [new for new in found if new is not None and new not in places]
         del places[MODULES + 1 :]
     return places
+
+
+def _module(folder: Path, name: str) -> Path | None:
+    """Return the file of a module: in a folder, or, of a name with dots, in one above it."""
+    part = f"{name.replace('.', '/')}.py"
+    return neighbour_of(folder, part) if "." in name else next(filter(is_file, [folder / part]), None)
 
 
 def _tree(file: Path) -> ast.Module | None:
@@ -297,7 +310,8 @@ def lay_sharding(
     if not name or launched or any(values.get(key) for key in ("deepspeed", "deepspeed_config", "fsdp")):
         return []
     words = (f"{key} {value}" for key, value in values.items() if str(value).lower() not in OFF)
-    shards = any(called.rpartition(".")[2] in FSDP for called in program.names)
+    called = {name.rpartition(".")[2] for name in program.names}
+    shards = not called.isdisjoint(FSDP) or any(map(WRAPS.fullmatch, called))
     if not program.engine and not shards and not any(map(SHARDS.search, words)):
         makes = {"deepspeed.initialize", "deepspeed.init_distributed"} & program.names
         return [CONFIGURATION._replace(reason=f"{name} makes it")] if makes else []

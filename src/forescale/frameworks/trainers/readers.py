@@ -480,12 +480,21 @@ def _launched(
 ) -> tuple[ParsedFile | None, int | None]:
     """Return what accelerate lays out and the devices of the command; the Trainer's own `deepspeed` comes first.
 
-    Its `mixed_precision` is what the Trainer computes in, unless that has a type of its own.
+    Its `mixed_precision` is what the Trainer computes in, unless that has a type of its own, then DeepSpeed's as well.
     """
     count = devices.count if devices else None
     mixed = "" if launch is None else launch.workload_fields.get("precision", {}).get("compute")
     if mixed in ("bf16", "fp16") and compute_of(settings) == "tf32":
         settings.set(mixed, value=True)
+    kind = compute_of(settings)
+    if (
+        launch is not None
+        and launch.framework == "deepspeed-zero"
+        and mixed == "tf32"
+        and kind in ("bf16", "fp16")
+    ):
+        types = dict.fromkeys(("compute", "parameters", "gradients", "activations"), kind)
+        launch = replace(launch, workload_fields={**launch.workload_fields, "precision": types})
     if launch is None or not isinstance(settings.get("deepspeed"), str | Mapping):
         return launch, count
     for note in launch.notes:

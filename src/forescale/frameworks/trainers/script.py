@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 from msgspec.structs import replace
 
 from forescale import wording
-from forescale.errors import ReaderError
+from forescale.errors import MissingFact, ReaderError
 from forescale.files import read_text
 from forescale.frameworks.detect import Signed, detect
 from forescale.frameworks.megatron.model import MICRO_BATCH
@@ -27,9 +27,17 @@ from forescale.frameworks.shell import Devices, devices_of, launch_of
 from forescale.frameworks.trainers.accelerated import accelerated
 from forescale.frameworks.trainers.arguments import Arguments, Fields
 from forescale.frameworks.trainers.commands import arguments_of
-from forescale.frameworks.trainers.facts import BATCH, of_one_process, without_facts
+from forescale.frameworks.trainers.configured import configured
+from forescale.frameworks.trainers.facts import BATCH, CONFIGURATION, of_one_process, without_facts
 from forescale.frameworks.trainers.loop import is_loop
-from forescale.frameworks.trainers.program import modules_of
+from forescale.frameworks.trainers.program import (
+    ADAPTERS,
+    STAGE,
+    STAGES,
+    lay_sharding,
+    modules_of,
+    read_program,
+)
 from forescale.frameworks.trainers.readers import LaunchReader, read_mapping
 from forescale.frameworks.trainers.record import is_idle, record_of
 from forescale.frameworks.trainers.release import lay_release
@@ -74,6 +82,17 @@ FROZEN: Final = (
 DEALT: Final = ("auto", "balanced", "balanced_low_0", "sequential")
 """Values of `device_map` that deal the layers of one process to all devices that it sees."""
 ALONE: Final = "device_map deals the layers of one process to its devices, of which one works at a time"
+PLACED: Final = "device_map puts the model on one device"
+
+
+REPLICATES: Final = re.compile(r"(?:|auto|ddp\w*|single_device|None)$")
+"""Strategies of Lightning that shard nothing."""
+
+
+LOADED: Final = re.compile(
+    r"(?!.*(?:Tokenizer|Processor|Config|Extractor|tokenizer|processor|config)\w*\.from).*\.(?:from_pretrained|_?from_config)$"
+)
+"""Calls that make a model."""
 
 
 class Recorder:
@@ -96,6 +115,7 @@ class Recorder:
         self.calls.append(call)
         before = len(self.arguments.made)
         made = self.arguments.answer(call, owner, self.world)
+        made = configured(call, self.arguments.given) if made is MISSING else made
         self.calls += self.arguments.made[before:]
         return made if made is not MISSING else self.answers.get(call.name.rpartition(".")[2], MISSING)
 
@@ -237,14 +257,17 @@ def read_script(
         program = ""
     if not program and devices is None and options.num_devices is None:
         devices = Devices(1, ("unsloth, which trains on one device",))
-    content |= _distributed(content)
+    content |= _distributed(content, unread)
+    decides = launch is None and options.launch is None and not is_whole
+    sharding = _open_sharding(path, content, unread, options) if decides else []
     if "model_name_or_path" not in content and (named := NAMED.search(read_text(path))) is not None:
         content["model_name_or_path"] = named[1]
     if MICRO in unread:
         content[MICRO] = options.over.get("micro_batch_size", 1)
-    facts = [OPEN[key]._replace(reason=f"{key} is {unread[key]}") for key in OPEN if key in unread]
+    facts = sharding + [OPEN[key]._replace(reason=f"{key} is {unread[key]}") for key in OPEN if key in unread]
     others = [f"{key} is {text}" for key, text in unread.items() if key not in OPEN and not is_idle(key)]
     content.setdefault("gradient_checkpointing", False)
+    older += _made_elsewhere(recorder.calls)
     parsed = read_mapping(
         content, "trainer", path, options, lines={}, launch=launch, devices=devices, program=program
     )
@@ -253,8 +276,9 @@ def read_script(
         older.append(f"functions that nothing calls are not read: they call {', '.join(recorder.missed)}")
     warnings = [*older, *([f"only running the script shows {'; '.join(others)}"] if others else [])]
     parsed = replace(parsed, format=ScriptReader.name, warnings=(*parsed.warnings, *warnings))
-    is_alone = dealt and launch is None and (devices is None or devices.count == 1)
-    parsed = of_one_process(parsed, path, options.num_devices, ALONE if is_alone else "")
+    is_alone = launch is None and (devices is None or devices.count == 1)
+    count = None if dealt == PLACED else options.num_devices
+    parsed = of_one_process(parsed, path, count, dealt if is_alone else "")
     return without_facts(parsed, facts)
 
 
@@ -268,6 +292,7 @@ def _settings(path: Path, recorder: Recorder, options: Options) -> tuple[dict[st
     """
     given = recorder.arguments.given
     content, unread = _content(recorder.calls, given)
+    _lay_unsloth(content)
     text = "\n".join(map(read_text, modules_of(path)))
     content = _with_arguments(content, recorder.arguments, text)
     unread = {key: shown for key, shown in unread.items() if key not in given}
@@ -289,14 +314,15 @@ def _content(calls: list[Call], given: Mapping[str, Any]) -> tuple[dict[str, Any
     content, unread, once = dict[str, Any](), dict[str, str](), set[str]()
     for call in calls:
         for row in FACTS["calls"]:
-            names = (call.name, *call.kinds)
+            names = () if call.kinds == (call.name,) else (call.name, *call.kinds)  # a class of its own
             if row["name"] in once or not any(re.fullmatch(row["name"], name) for name in names):
                 continue
             once |= {row["name"]} if row.get("first") else set()
             unread |= {} if call.known else {call.name: "called under a condition"}
             if row.get("used") and not _is_taken(call, calls):
                 unread.setdefault(call.name, "made, and taken by nothing that is read")
-            content |= row.get("sets", {})
+            sets = row.get("sets", {})
+            content |= {key: value for key, value in sets.items() if not call.open or key not in ADAPTERS}
             for name, value in {
                 **dict(zip(row.get("args", ()), call.args, strict=False)),
                 **_fields_of(call, given),
@@ -309,9 +335,21 @@ def _content(calls: list[Call], given: Mapping[str, Any]) -> tuple[dict[str, Any
                     unread[key] = text
                 else:
                     content[key] = _shown(value)
-            if call.open and "*" in row["keys"]:
-                unread |= {key: f"in {call.open}" for key in OPEN if key not in content}
-                unread["what else it is given"] = f"in {call.open}"
+            unread |= _unpacked(call, row, content) if call.open else {}
+    return content, unread
+
+
+def _unpacked(call: Call, row: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, str]:
+    """Return what a call is given that only running shows."""
+    if "*" in row["keys"]:
+        batch = {key: f"in {call.open}" for key in OPEN if key not in content}
+        return {**batch, "what else it is given": f"in {call.open}"}
+    last = call.name.rpartition(".")[2]
+    return {} if MAKES.search(call.name) else {f"what {last} is given": f"in {call.open}"}
+
+
+def _lay_unsloth(content: dict[str, Any]) -> None:
+    """Lay what unsloth makes of a model's name and of training all parameters."""
     if isinstance(named := content.get("model_name_or_path"), str) and named.endswith("-bnb-4bit"):
         content |= {
             "model_name_or_path": re.sub(r"(?:-unsloth)?-bnb-4bit$", "", named),
@@ -319,19 +357,25 @@ def _content(calls: list[Call], given: Mapping[str, Any]) -> tuple[dict[str, Any
         }
     if content.get("gradient_checkpointing") == "unsloth":
         content["gradient_checkpointing"] = "offload"
+    checkpointing = content.pop("full_checkpointing", "unsloth")
     if content.pop("full_finetuning", False):
         content |= {"load_in_4bit": False}
-    return content, unread
+        content.setdefault(
+            "gradient_checkpointing", "offload" if checkpointing == "unsloth" else checkpointing
+        )
 
 
-def _lay_prepared(content: dict[str, Any]) -> bool:
-    """Recompute a model of few bits that is prepared for training; return whether one process deals its layers."""
-    dealt, prepared = content.pop("device_map", None) in DEALT, content.pop("kbit_checkpointing", False)
+def _lay_prepared(content: dict[str, Any]) -> str:
+    """Recompute a model of few bits that is prepared for training; return why one process trains alone."""
+    devices, prepared = content.pop("device_map", None), content.pop("kbit_checkpointing", False)
     if content.get("unsloth"):
-        return False
+        return ""
     if prepared and (content.get("load_in_4bit") or content.get("load_in_8bit")):
         content["gradient_checkpointing"] = True
-    return dealt
+    if isinstance(devices, dict):
+        devices = devices.get("") if len(devices) == 1 else None
+        return PLACED if re.fullmatch(r"(?:cuda:)?\d+", str(devices)) else ""
+    return ALONE if devices in DEALT else ""
 
 
 def _is_taken(made: Call, calls: Sequence[Call]) -> bool:
@@ -364,6 +408,21 @@ def _open_text(key: str, value: object) -> str:
     if isinstance(value, Opaque):
         return "" if value.text.startswith("torch.") else value.text
     return "filled while it runs" if key == "lora_target_modules" and value in ([], (), set()) else ""
+
+
+def _made_elsewhere(calls: Sequence[Call]) -> list[str]:
+    """Return the warning of a model that a function makes which is not read."""
+    if any(LOADED.match(call.name) for call in calls):
+        return []
+    for call in calls:
+        trains = any(name.endswith("Trainer") for name in (call.name, *call.kinds))
+        model = call.fields.get("model", next(iter(call.args), None)) if trains else None
+        if isinstance(model, Opaque) or (isinstance(model, Call) and not model.known):
+            made = model.text if isinstance(model, Opaque) else model.name
+            return [
+                f"{made} is not read: adapters, types and recomputation of the model that it makes are not known"
+            ]
+    return []
 
 
 def _shown(value: Any) -> Any:  # noqa: ANN401
@@ -442,9 +501,24 @@ def _devices(content: dict[str, Any]) -> Devices | None:
     return Devices(int(per_node) * nodes, (f"devices={per_node}", f"num_nodes={nodes}"))
 
 
-def _distributed(content: dict[str, Any]) -> dict[str, Any]:
+def _distributed(content: dict[str, Any], unread: dict[str, str]) -> dict[str, Any]:
     """Return the keys of TrainingArguments that the types and the strategy of Accelerate and Lightning stand for."""
     mixed, strategy = str(content.pop("mixed_precision", "")), str(content.pop("strategy", ""))
     kind = FACTS["mixed"].get(mixed)
     whole = {"dtype": "float32"} if content.pop("lightning", False) and kind != "bfloat16" else {}
+    if strategy not in FACTS["strategies"] and not REPLICATES.match(strategy):
+        unread["strategy"] = strategy
     return {**({kind: True} if kind else {}), **whole, **FACTS["strategies"].get(strategy, {})}
+
+
+def _open_sharding(
+    path: Path, content: dict[str, Any], unread: dict[str, str], options: Options
+) -> list[MissingFact]:
+    """Return what a program leaves open of how its states are sharded, which its calls may decide anywhere."""
+    if text := unread.pop("deepspeed", None):
+        return [CONFIGURATION._replace(reason=f"deepspeed is {text}")]
+    key = next((key for key in ("fsdp", "strategy") if key in unread), "")
+    if not key:
+        return lay_sharding(read_program(path), content, options.over, path.name, launched=False)
+    content["fsdp"] = STAGES.get(options.over.get("zero", 3), "full_shard")
+    return [STAGE._replace(reason=f"{key} is {unread.pop(key)}")]

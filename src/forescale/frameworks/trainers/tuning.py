@@ -44,6 +44,10 @@ def trainable_of(run: Training, model: Model | None) -> dict[str, Any]:
     return {"frozen": tuple(parts)} if parts and model is not None and model.vision is not None else {}
 
 
+PLACED: Final = re.compile(
+    r"(?:^|\.)(?!self_att|cross_att|linear_att|attention|mlp|experts|shared_expert|mixer|mamba|block_|feed_)\w+\.\w+_proj$"
+)
+"""A target below a module that no model has (`self.attn.v_proj`)."""
 FREEZES: Final[Mapping[str, tuple[str, ...]]] = {
     "freeze_text": tuple(part for part in FROZEN_PARTS if part not in ("vision", "projector")),
     "freeze_vision": ("vision",),
@@ -61,6 +65,10 @@ def _adapters(run: Training, model: Model | None) -> dict[str, Any]:
     last = [name.rpartition(".")[2] for name in names]
     other = [name for name, end in zip(names, last, strict=True) if end not in PLACES]
     other += [name for name in modules if name not in WHOLE]
+    if misplaced := [name for name in names if PLACED.search(name)]:
+        run.warnings.append(
+            f"{', '.join(misplaced)}: no module has that path; adapters are projected as if it had"
+        )
     if other:
         run.warnings.append(f"adapters at {', '.join(other)} are not modelled")
     if settings.flag("use_dora"):

@@ -1,0 +1,169 @@
+"""Configurations in YAML or JSON that a program loads itself: by hydra, OmegaConf, yaml or json."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from forescale.errors import ForescaleError
+from forescale.files import is_file, read_text
+from forescale.frameworks.python.values import MISSING, Call, Opaque, Table
+from forescale.frameworks.trainers.accelerated import content_of
+from forescale.frameworks.trainers.run import neighbour_of
+from forescale.syntax import deep_merge
+
+LOADS: Final = re.compile(
+    r"(?:\w+\.)*(?:yaml\.(?:safe_load|full_load|load)|json\.loads?|OmegaConf\.load|load_yaml)"
+)
+"""Functions that return the table of a file."""
+FILES: Final = re.compile(r"(?:\w+\.)*(?:open|Path|PurePath|str)")
+"""Functions that return a file, or its name, by its name."""
+SAME: Final = ("OmegaConf.to_container", "OmegaConf.create", "OmegaConf.to_object", "DictConfig", "Box")
+"""Functions that return the table that they are given."""
+INSERTED: Final = re.compile(r"\$\{([^${}]+)\}")
+"""Another entry of a configuration, by its path."""
+PACKAGE: Final = re.compile(r"^#\s*@package\s+(\S+)", re.MULTILINE)
+"""Where the entries of a file of hydra's go."""
+DEEPEST: Final = 8
+"""Files that take each other in, and entries that stand for each other."""
+
+
+def configured(call: Call, given: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    """Return the configuration that a call loads, changed as a command has `given` it; MISSING of other calls."""
+    folder = Path(call.place.rpartition(", line ")[0]).parent
+    if call.name == "hydra.main":
+        return _started(call, folder, given)
+    if call.name == "open" and call.args:
+        return Call("open", call.place, list(call.args))
+    if call.name in SAME and call.args and isinstance(call.args[0], dict):
+        return call.args[0]
+    if call.name == "OmegaConf.from_cli":
+        return _tabled(_nested(given), call)
+    if call.name == "OmegaConf.merge" and all(isinstance(item, dict) for item in call.args):
+        merged: dict[str, Any] = {}
+        for item in call.args:
+            merged = deep_merge(merged, item)
+        return _tabled(merged, call)
+    if not LOADS.fullmatch(call.name) or not call.args:
+        return MISSING
+    name = _name_of(call.args[0])
+    file = neighbour_of(folder, name) if name else None
+    content = None if file is None else _content(file)
+    return MISSING if content is None else _tabled(content, call)
+
+
+def _name_of(value: object) -> str:
+    """Return the name of a file that a value stands for; "" if it is not known."""
+    while isinstance(value, Call) and FILES.fullmatch(value.name) and value.args:
+        value = value.args[0]
+    return value if isinstance(value, str) else ""
+
+
+def _content(file: Path) -> dict[str, Any] | None:
+    """Return the table in a file; None where it is no table."""
+    with suppress(ForescaleError):
+        return dict(content_of(file))
+    return None
+
+
+def _started(call: Call, folder: Path, given: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    """Return the configuration that hydra starts a program with."""
+    words = {**dict(zip(("config_path", "config_name"), call.args, strict=False)), **call.fields}
+    place, name = words.get("config_path") or ".", words.get("config_name")
+    if not isinstance(place, str) or not isinstance(name, str):
+        return MISSING
+    content = _composed(folder / place, name, given, DEEPEST)
+    if content is None:
+        return MISSING
+    return _tabled(deep_merge(content, _nested(given, content)), call)
+
+
+def _composed(folder: Path, name: str, given: Mapping[str, Any], left: int) -> dict[str, Any] | None:
+    """Return a file of hydra's with those that its `defaults` name; None if one of them is not there."""
+    file = folder / f"{name.removesuffix('.yaml')}.yaml"
+    own = _content(file) if left and is_file(file) else None
+    if own is None:
+        return None
+    rows = own.pop("defaults", [])
+    result: dict[str, Any] = {}
+    for row in [*rows, *(["_self_"] if "_self_" not in rows else [])]:
+        if row == "_self_":
+            result = deep_merge(result, own)
+            continue
+        for place, option, path in _options(row, given):
+            there = (folder / place).parent
+            if (inner := _composed(there, option, given, left - 1)) is None:
+                return None
+            header = PACKAGE.search(read_text(there / f"{option.removesuffix('.yaml')}.yaml"))
+            result = deep_merge(result, _under(header[1] if header else path, inner))
+    return result
+
+
+def _options(row: object, given: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield the file that a row of `defaults` names, its option, and the path that its entries go to."""
+    for key, value in (row if isinstance(row, dict) else {str(row): ""}).items():
+        group, _, package = str(key).rpartition(" ")[2].lstrip("/").partition("@")
+        if group.startswith("hydra/") or str(key).startswith("override "):
+            continue
+        chosen = given.get(group, value)
+        if value == "":  # a file next to this one
+            inside, _, name = group.rpartition("/")
+            yield group, name, package or inside.replace("/", ".") or "_global_"
+        elif chosen is not None:
+            yield f"{group}/{chosen}", str(chosen), package or group.replace("/", ".")
+
+
+def _under(path: str, content: dict[str, Any]) -> dict[str, Any]:
+    """Return a table under a path with dots."""
+    for part in reversed([] if path == "_global_" else path.split(".")):
+        content = {part: content}
+    return content
+
+
+def _nested(given: Mapping[str, Any], known: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return arguments with dots as tables in tables, and others that are entries already."""
+    result: dict[str, Any] = {}
+    for name, value in given.items():
+        is_entry = known is None or (name in known and not isinstance(known[name], dict))
+        if "." in name or is_entry:
+            result = deep_merge(result, _under(name, {"": value}))
+    made: dict[str, Any] = _values(result)
+    return made
+
+
+def _values(table: dict[str, Any]) -> Any:  # noqa: ANN401
+    """Return tables whose only entry has no name as that entry."""
+    if set(table) == {""}:
+        return table[""]
+    return {key: _values(item) if isinstance(item, dict) else item for key, item in table.items()}
+
+
+def _tabled(value: Any, call: Call, root: Mapping[str, Any] | None = None, left: int = DEEPEST) -> Any:  # noqa: ANN401
+    """Return a configuration with entries in place of `${…}`; what is not there is not known."""
+    root = value if root is None else root
+    if isinstance(value, dict):
+        return Table({str(key): _tabled(item, call, root, left) for key, item in value.items()})
+    if isinstance(value, list):
+        return [_tabled(item, call, root, left) for item in value]
+    if not isinstance(value, str) or "${" not in value:
+        return value
+    names = INSERTED.findall(value)
+    found = [_entry(root, name) for name in names]
+    is_whole = bool(names) and value == f"${{{names[0]}}}"
+    if not left or not names or MISSING in found or (isinstance(found[0], dict | list) and not is_whole):
+        return Opaque(value, call.place)
+    made = found[0] if is_whole else INSERTED.sub(lambda item: str(_entry(root, item[1])), value)
+    return _tabled(made, call, root, left - 1)
+
+
+def _entry(root: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401
+    """Return the entry of a path with dots; MISSING if it is not there."""
+    value: Any = root
+    for part in name.split("."):
+        if not isinstance(value, dict) or part not in value:
+            return MISSING
+        value = value[part]
+    return value

@@ -1,0 +1,133 @@
+"""Configurations that a program loads itself are read: by hydra with its defaults, by OmegaConf, yaml and json."""
+
+import pytest
+
+from forescale.catalogue.models import load_model
+from forescale.frameworks.readers import read_file
+from forescale.frameworks.reading import Options
+
+HYDRA = """import hydra
+from omegaconf import OmegaConf
+from peft import LoraConfig
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, TrainingArguments
+from trl import SFTTrainer
+
+
+@hydra.main(config_path="conf", config_name="tune", version_base=None)
+def main(cfg):
+    model = AutoModelForCausalLM.from_pretrained(**cfg.model, quantization_config=BitsAndBytesConfig(**cfg.bits))
+    lora = LoraConfig(**OmegaConf.to_container(cfg.lora, resolve=True))
+    SFTTrainer(model, args=TrainingArguments(**cfg.trainer), peft_config=lora, max_seq_length=cfg["length"]).train()
+
+
+if __name__ == "__main__":
+    main()
+"""
+CONF = {
+    "tune": """defaults:
+  - trainer: small
+  - base/types@bits
+  - optional lora: wide
+  - override hydra/job_logging: disabled
+org: Qwen
+length: 1024
+model: {pretrained_model_name_or_path: "${org}/${name}", torch_dtype: "${dtype:bf16}"}
+name: Qwen2.5-7B
+""",
+    "trainer/small": "per_device_train_batch_size: 2\ngradient_accumulation_steps: ${steps}\nbf16: true\n",
+    "trainer/large": "# @package _global_\ntrainer: {per_device_train_batch_size: 8, bf16: true}\n",
+    "base/types": "load_in_4bit: true\n",
+    "lora/wide": "r: 64\ntarget_modules: [q_proj, v_proj]\n",
+}
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Read a program with the configurations next to it, alone or by the command that starts it."""
+
+    def call(text, command="", **options):
+        (tmp_path / "train.py").write_text(text)
+        file = tmp_path / ("run.sh" if command else "train.py")
+        if command:
+            file.write_text(f"#!/bin/bash\n{command}\n")
+        return read_file(file, Options(**{"model_of": load_model, "strict": False, **options}))
+
+    return call
+
+
+@pytest.fixture
+def conf(tmp_path):
+    """Write hydra's files, some of them changed."""
+
+    def call(**changed):
+        for name, text in {**CONF, **changed}.items():
+            file = tmp_path / "conf" / f"{name}.yaml"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text + ("steps: 4\n" if name == "tune" else ""))
+
+    return call
+
+
+def test_hydra_composes_the_configuration_of_a_program(read, conf):
+    conf()
+    parsed = read(HYDRA, num_devices=2)
+    workload = parsed.workload_fields
+    assert (parsed.model.name, parsed.missing) == ("qwen2.5-7b", ())
+    assert (parsed.layout_fields["micro_batch_size"], workload["global_batch_size"]) == (2, 2 * 4 * 2)
+    assert (workload["seq_len"], workload["precision"]["frozen"]) == (1024, "nf4")
+    assert workload["trainable"]["lora_rank"] == 64
+    assert any("dtype is ${dtype:bf16}" in text for text in parsed.warnings)
+
+
+@pytest.mark.parametrize(
+    ("words", "micro", "batch", "rank"),
+    [
+        ("trainer.per_device_train_batch_size=4 lora.r=16", 4, 4 * 4 * 2, 16),
+        ("trainer=large", 8, 8 * 2, 64),
+    ],
+)
+def test_words_of_a_command_change_it(read, conf, words, micro, batch, rank):
+    conf()
+    parsed = read(HYDRA, f"torchrun --nproc_per_node 2 train.py {words}")
+    assert parsed.layout_fields["micro_batch_size"] == micro
+    assert parsed.workload_fields["global_batch_size"] == batch
+    assert parsed.workload_fields["trainable"]["lora_rank"] == rank
+
+
+def test_a_configuration_that_is_not_there_is_asked_for_or_warned_of(read):
+    parsed = read(HYDRA, num_devices=2)
+    assert "the micro-batch size" in [fact.what for fact in parsed.missing]
+    text = "\n".join(parsed.warnings)
+    assert "LoRA of rank 16" in text
+    for name in ("BitsAndBytesConfig is given is in cfg.bits", "from_pretrained is given is in cfg.model"):
+        assert f"what {name}" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "load"),
+    [
+        ("run.yaml", "import yaml\nwith open('run.yaml') as file:\n    cfg = yaml.safe_load(file)\n"),
+        ("run.yaml", "from omegaconf import OmegaConf\ncfg = OmegaConf.load('run.yaml')\n"),
+        ("run.yaml", "cfg = OmegaConf.merge(OmegaConf.load('run.yaml'), OmegaConf.from_cli())\n"),
+        ("run.json", "import json\nfrom pathlib import Path\ncfg = json.load(open(Path('run.json')))\n"),
+    ],
+)
+def test_files_that_a_program_opens(read, tmp_path, name, load):
+    (tmp_path / name).write_text('{"model": "Qwen/Qwen2.5-7B", "train": {"batch": 3, "length": 512}}')
+    program = """from trl import SFTConfig, SFTTrainer
+args = SFTConfig("out", per_device_train_batch_size=cfg["train"]["batch"], max_length=cfg["train"].get("length"))
+SFTTrainer(cfg["model"], args=args).train()
+"""
+    parsed = read(load + program, num_devices=1)
+    assert (parsed.model.name, parsed.missing) == ("qwen2.5-7b", ())
+    assert (parsed.layout_fields["micro_batch_size"], parsed.workload_fields["seq_len"]) == (3, 512)
+
+
+def test_a_set_field_counts_and_broken_files_are_left_open(read, tmp_path):
+    load = "import yaml\ncfg = yaml.safe_load(open('run.yaml'))\ncfg['batch'] = 5\n"
+    program = "from trl import SFTConfig, SFTTrainer\nSFTTrainer('Qwen/Qwen2.5-7B', args=SFTConfig(max_length=64, per_device_train_batch_size=cfg['batch']))\n"
+    (tmp_path / "run.yaml").write_text("batch: 2\n")
+    assert read(load + program, num_devices=1).layout_fields["micro_batch_size"] == 5
+    (tmp_path / "run.yaml").write_text("batch: [2\n")
+    facts = [fact.part for fact in read(load + program, num_devices=1).missing]
+    assert facts == ["strategy.micro_batch_size"]
