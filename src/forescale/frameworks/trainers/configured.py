@@ -63,7 +63,7 @@ def _name_of(value: object) -> str:
 
 
 def _content(file: Path) -> dict[str, Any] | None:
-    """Return the table in a file; None where it is no table."""
+    """Return the table in a file; None where it holds something else."""
     with suppress(ForescaleError):
         return dict(content_of(file))
     return None
