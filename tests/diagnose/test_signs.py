@@ -215,6 +215,26 @@ def test_a_rank_with_one_slow_kernel_is_not_slow():
     assert [(sign.name, sign.beyond) for sign in found] == [("slow_rank", False)]
 
 
+def test_what_isfinite_runs_inside_is_of_it():
+    finite = {"isfinite": (40, 0.002), "eq": (40, 0.004), "ne": (40, 0.004), "abs": (40, 0.001)}
+    assert [sign.name for sign in signs(trace(changed(**finite)))] == ["statistics"]
+    norms = {"item": (40, 0.002), "eq": (40, 0.004), "ne": (40, 0.004)}
+    assert [sign.name for sign in signs(trace(changed(**norms)))] == ["unfused_kernels"]
+
+
+def test_counted_work_is_named_where_the_step_is_longer_by_no_more_than_it_scatters():
+    known = [steps(trace()), steps(trace(), tuple(1.3 * factor for factor in STEPS))]
+    work = work_of_rows(profile_rows(known[0], [one.samples for one in known]))
+
+    def names(one):
+        case = Comparison(work, measured_work([one]), [one], step_s=STEP_S, tokens=(2, 128))
+        assert case.longer_s < 0.0 < case.mean_longer_s
+        return [sign.name for sign in signs_of(case)]
+
+    assert names(trace(changed(bernoulli_=(16, 0.006), dropout=(16, 0.006)))) == ["dropout"]
+    assert names(trace(changed(1, 1.5))) == []
+
+
 def test_more_launches_have_more_gaps():
     statistics = trace(changed(item=(600, 0.004)), launches=900, idle_s=0.018)
     assert [sign.name for sign in signs(statistics)] == ["statistics"]

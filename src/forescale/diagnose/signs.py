@@ -41,6 +41,21 @@ NAMED = {
     "host_copies": r"aten::(clone|copy_)$|memcpy|catarray",
 }
 """Causes of more operators, by the operators that only they run more often."""
+INSIDE = {
+    "casts": (r"_to_copy|convert", {"aten::copy_"}),
+    "statistics": (r"aten::is(finite|inf)$", {"aten::eq", "aten::ne", "aten::mul"}),
+}
+"""Operators that run inside those of a cause, where it has some of a kind: `isfinite(x)` is (x = x) · (|x| ≠ ∞)."""
+COUNTED = {
+    *NAMED,
+    "extra_messages",
+    "repeated_update",
+    "reduce_per_micro_batch",
+    "small_buckets",
+    "unfused_kernels",
+    "unfused_optimizer",
+}
+"""Causes that calls and bytes show, however steps scatter."""
 
 
 class Sign(Struct, frozen=True, kw_only=True):
@@ -128,6 +143,11 @@ class Comparison:
         expected = list(map(usual, self.expected.ranks.get("rank_step", ()))) or [self.step_s]
         return fmean(usual(_samples(trace, "step", trace.step_s)) for trace in self.traces) - max(expected)
 
+    @property
+    def mean_longer_s(self) -> float:
+        """Seconds by which the recorded steps are longer than the expected one, on the mean of steps and ranks."""
+        return fmean(trace.step_s for trace in self.traces) - self.step_s
+
     def waits(self, name: str, over: Callable[[Iterable[float]], float]) -> tuple[Samples, Samples]:
         """Return the seconds of pauses or gaps in each step, over ranks: measured and expected."""
         measured = [
@@ -175,14 +195,22 @@ def signs_of(case: Comparison) -> list[Sign]:
     """Return the causes that a profile shows, the one that takes most first.
 
     Work that is not the expected one comes before waiting and messages, and what follows from it is not named. Where
-    the step is not longer than expected, nothing else is. What the scatter of the recorded steps and ranks explains
-    comes last, and is no cause (`Sign.beyond`).
+    the step is not longer than expected, nothing else is; where it is longer by no more than steps scatter, nothing but
+    work that its calls and bytes show (`COUNTED`). What the scatter of the recorded steps and ranks explains comes
+    last, and is no cause (`Sign.beyond`).
     """
     least = SHOWN * case.step_s
     structural = [sign for rule in STRUCTURAL for sign in rule(case) if abs(sign.seconds) > least]
     longer = case.longer_s > least
-    rules = () if not longer else OTHERS if structural else (*OTHERS, *OPERATORS)
+    rules = (
+        ()
+        if max(case.longer_s, case.mean_longer_s) <= least
+        else OTHERS
+        if structural
+        else (*OTHERS, *OPERATORS)
+    )
     others = [sign for rule in rules for sign in rule(case) if sign.seconds > least]
+    others = [sign for sign in others if longer or sign.name in COUNTED]
     return [*structural[:1], *sorted(others, key=lambda sign: (not sign.beyond, -sign.seconds))]
 
 
@@ -395,8 +423,9 @@ def _extra_operators(case: Comparison) -> Iterator[Sign]:
     seconds, groups = case.extra_s(left), {}
     for cause, pattern in NAMED.items():
         groups[cause] = {name for name in left if re.search(pattern, name)}
-        if cause == "casts" and groups[cause]:
-            groups[cause] |= left & {"aten::copy_"}
+        kind, inside = INSIDE.get(cause, ("", set[str]()))
+        if any(re.search(kind, name) for name in groups[cause]):
+            groups[cause] |= left & inside
         left -= groups[cause]
     groups["unfused_kernels"] = left
     cause = max(groups, key=lambda name: case.extra_s(groups[name]))
