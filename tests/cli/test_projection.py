@@ -86,7 +86,9 @@ def test_options_of_primus(forescale, experiment):
     slower = projected(forescale, "performance", "--config", experiment, "--gpu-clock-mhz", 1200)
     usual = projected(forescale, "performance", "--config", experiment)
     assert slower["time_s"]["attention"] > 1.5 * usual["time_s"]["attention"]
-    assert slower["step_time_s"] >= usual["step_time_s"], "so small a model waits for the host at either clock"
+    assert slower["step_time_s"] >= usual["step_time_s"], (
+        "so small a model waits for the host at either clock"
+    )
     memory = projected(forescale, "memory", "--config", experiment, "--memory-mode", "simulate")
     assert memory["memory"] == usual["memory"]
 

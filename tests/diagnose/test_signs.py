@@ -232,7 +232,7 @@ def test_counted_work_is_named_where_the_step_is_longer_by_no_more_than_it_scatt
         return [sign.name for sign in signs_of(case)]
 
     assert names(trace(changed(bernoulli_=(16, 0.006), dropout=(16, 0.006)))) == ["dropout"]
-    assert names(trace(changed(1, 1.5))) == []
+    assert names(trace(changed(1, 1.2))) == []
 
 
 def test_more_launches_have_more_gaps():
