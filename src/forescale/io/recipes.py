@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from forescale.question import Note, Question
 from forescale.records import kept_by_value
 from forescale.schedule.legality import LEGALITY
 from forescale.spec import Cluster, Layout, Model
-from forescale.spec.framework import Framework, merged, replayed, searched
+from forescale.spec.framework import Framework, graphs_of, merged, recipes_of_kind, replayed, searched
 from forescale.spec.layout import Recompute
 from forescale.spec.phrases import recompute
 from forescale.spec.proposal import Constraint, Proposal, violated
@@ -194,13 +194,10 @@ def graphed_to_run_ahead(question: Question) -> Question:
         return question
     if not {"graphs", RECIPE} <= {*assumed} or not framework.recipes:
         return question
-    of_run = kind_of(question.model), question.cluster.device.architecture
-    recipes = [item.layout for item in framework.recipes if (item.kind, item.architecture) == of_run]
-    unsuited = {"none", "router", *(("full",) if question.model.is_moe else ())}
-    used = sorted({str(item.get("graphs", "none")) for item in recipes} - unsuited)
+    recipes = recipes_of_kind(framework, question.model, question.cluster)
+    used = [kind for kind in graphs_of(recipes, question.model) if kind != "none"]
     several = [one for kind in used if not _broken(question, one := merged(layout, {"graphs": kind}))]
-    ready = [(prepare(question.with_layout(one)), one) for one in several]
-    times = {one: _step_time(prepared) for prepared, one in ready if _fits(question, prepared)}
+    times = _times_of_fitting(question, several)
     least = (1.0 - WAITING) * _step_time(prepare(question)) if times else 0.0
     best = min(times, key=times.__getitem__, default=layout)
     if best is layout or times[best] > least:
@@ -220,9 +217,14 @@ def _fastest_fitting(question: Question, framework: Framework, layout: Layout) -
     space = replayed(framework, searched(framework, usual, limited=framework.limits is not None), model)
     several = (layout, *(_replaying(question, layout, policy) for policy in space.recompute or ()))
     legal = [item for item in several if not _broken(question, item)]
-    ready = [(prepare(question.with_layout(item)), item) for item in legal]
-    times = {item: _step_time(prepared) for prepared, item in ready if _fits(question, prepared)}
+    times = _times_of_fitting(question, legal)
     return min(times, key=times.__getitem__, default=None)
+
+
+def _times_of_fitting(question: Question, layouts: Sequence[Layout]) -> dict[Layout, Any]:
+    """Return the step of each layout that fits [s]."""
+    ready = [(prepare(question.with_layout(one)), one) for one in layouts]
+    return {one: _step_time(prepared) for prepared, one in ready if _fits(question, prepared)}
 
 
 def _with_compact_states(question: Question) -> Question | None:

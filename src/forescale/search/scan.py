@@ -325,9 +325,9 @@ def _stretched(layout: Layout | None, times: int) -> list[Layout]:
     if layout is None:
         return []
     layout = replace(layout, placement=None)
-    names = (
-        ("dp_shard" if layout.dp_shard > 1 else "dp_replicate", "pp", "tp", "cp") if times > 1 else ("tp",)
-    )
+    if times == 1:
+        return [layout]
+    names = ("dp_shard" if layout.dp_shard > 1 else "dp_replicate", "pp", "tp", "cp")
     return [replace(layout, **{name: times * getattr(layout, name)}) for name in names]
 
 

@@ -449,6 +449,18 @@ def searched(framework: Framework, space: Space, *, limited: bool) -> Space:
     return replace(space, **values)
 
 
+def recipes_of_kind(framework: Framework, model: Model, cluster: Cluster) -> list[Mapping[str, Any]]:
+    """Return the layouts of the recipes of the same kind of model on the same generation of devices."""
+    of_run = (kind_of(model), cluster.device.architecture)
+    return [recipe.layout for recipe in framework.recipes if (recipe.kind, recipe.architecture) == of_run]
+
+
+def graphs_of(recipes: Sequence[Mapping[str, Any]], model: Model) -> list[str]:
+    """Return the graphs that recipes use and that suit a model of another recipe, in order; none may be among them."""
+    unsuited = {"router", *(("full",) if model.is_moe else ())}
+    return sorted({str(recipe["graphs"]) for recipe in recipes if recipe.get("graphs")} - unsuited)
+
+
 def with_recipes(
     framework: Framework, space: Space, model: Model, cluster: Cluster, left_open: Sequence[str]
 ) -> Space:
@@ -464,12 +476,9 @@ def with_recipes(
     """
     base, is_moe, values = space.base, model.is_moe, dict[str, Any]()
     is_open = {name: not left_open or name in left_open for name in ("graphs", "overlap")}
-    of_run = (kind_of(model), cluster.device.architecture)
-    recipes = [recipe.layout for recipe in framework.recipes if (recipe.kind, recipe.architecture) == of_run]
-    used = {str(recipe["graphs"]) for recipe in recipes if recipe.get("graphs")}
+    recipes = recipes_of_kind(framework, model, cluster)
     if is_open["graphs"] and space.graphs == (None,):
-        unsuited = {"router", base.graphs, *(("full",) if is_moe else ())}
-        values["graphs"] = (None, *sorted(used - unsuited))
+        values["graphs"] = (None, *(kind for kind in graphs_of(recipes, model) if kind != base.graphs))
     if is_moe and None in space.dispatcher:
         known = [recipe["dispatcher"] for recipe in recipes if recipe.get("dispatcher")]
         values["dispatcher"] = tuple(dict.fromkeys((*space.dispatcher, *known)))
