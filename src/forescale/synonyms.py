@@ -45,7 +45,7 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "context_length ctx_len ctx context context_window block max_length model_max_length maxlen cutoff_len",
         ("seq_len",),
     ),
-    ("gbs batch train_batch global_batch", ("global_batch_size",)),
+    ("gbs bs bsz batch batchsize train_batch global_batch", ("global_batch_size",)),
     (
         "mbs micro_batch microbatch local_batch per_device_train_batch per_device_batch train_micro_batch "
         "train_micro_batch_size_per_gpu",
