@@ -64,6 +64,8 @@ class World:
         """Functions that are not read and were given a configuration, with the place of the first call."""
         self.absent: dict[str, str] = {}
         """Functions that are not read, with the module that they are imported from, by the place of the call."""
+        self.opens_classes = False
+        """Whether methods of classes that can be read are followed."""
         self.depth = 0
         self.steps, self.entries = Budget(STEPS, "steps"), Budget(ENTRIES, "entries of lists")
 
@@ -146,6 +148,8 @@ class Module:
     def lookup(self, name: str) -> Any:  # noqa: ANN401
         """Return what a name of the file stands for; MISSING where it has none."""
         self.world.step(str(self.path))
+        if name == "__file__":
+            return str(self.path)
         if name in self.functions:
             return Function(self, self.functions[name])
         if name in self.classes:

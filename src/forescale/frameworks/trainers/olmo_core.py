@@ -26,6 +26,8 @@ SIZES: Final = ("d_model", "n_layers", "n_heads", "block", "block_pattern")
 class OlmoRecorder(Recorder):
     """Hooks that answer what a script asks its surroundings."""
 
+    opens_classes: ClassVar[bool] = False
+
     def __init__(self, num_devices: int | None) -> None:
         super().__init__()
         self.num_devices = num_devices

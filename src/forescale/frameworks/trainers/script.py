@@ -100,6 +100,8 @@ class Recorder:
 
     package: Final = ""
     closed: Final = frozenset[str]()
+    opens_classes: ClassVar[bool] = True
+    """Whether methods of classes that can be read are followed."""
 
     def __init__(self, *, has_bf16: bool = True, given: Mapping[str, Any] | None = None) -> None:
         self.answers = {**FACTS["answers"], **dict.fromkeys(FACTS["bf16"], has_bf16)}
@@ -115,7 +117,7 @@ class Recorder:
         self.calls.append(call)
         before = len(self.arguments.made)
         made = self.arguments.answer(call, owner, self.world)
-        made = configured(call, self.arguments.given) if made is MISSING else made
+        made = configured(call, owner, self.arguments.given) if made is MISSING else made
         self.calls += self.arguments.made[before:]
         return made if made is not MISSING else self.answers.get(call.name.rpartition(".")[2], MISSING)
 
@@ -130,6 +132,7 @@ def follow_script(path: Path, recorder: Recorder, options: Options) -> Frame:
     Where nothing that is followed trains, as with `fire.Fire(train)`, functions that train are called as they are.
     """
     recorder.world = World(recorder, Frame, options.folders)
+    recorder.world.opens_classes = recorder.opens_classes
     module = recorder.world.module(path)
     frame = Frame(module, {"__name__": "__main__"})
     for line in module.tree.body:
