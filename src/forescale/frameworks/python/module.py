@@ -120,6 +120,7 @@ class Module:
         self.constants: dict[str, ast.expr] = {}
         self.imports: dict[str, tuple[str, str, int]] = {}
         self.stars: list[tuple[str, int]] = []
+        self.made: dict[str, Call] = {}
         for node in _top(self.tree.body):
             self._take(node)
 
@@ -161,11 +162,20 @@ class Module:
         self.world.depth += 1
         try:
             if name in self.constants:
-                return self.world.frame(self, {}, {}).value(self.constants[name])
+                return self._constant(name)
             brings = (self.bring(module, name, level, "") for module, level in self.stars)
             return next((item for item in brings if not isinstance(item, Opaque)), MISSING)
         finally:
             self.world.depth -= 1
+
+    def _constant(self, name: str) -> Any:  # noqa: ANN401
+        """Return what a name stands for; an object of a class that is followed is made once."""
+        if name in self.made:
+            return self.made[name]
+        result = self.world.frame(self, {}, {}).value(self.constants[name])
+        if isinstance(result, Call) and result.of is not None and self.world.doubt is None:
+            self.made[name] = result
+        return result
 
     def bring(self, module: str, name: str, level: int, alias: str) -> Any:  # noqa: ANN401
         """Return what is imported: `name` of a module, or the module where there is no name."""

@@ -83,7 +83,8 @@ class Frame:
         calls = (item for item in line.decorator_list if isinstance(item, ast.Call))
         given = tuple(self.value(item) for item in calls if source_of(item.func) == CONFIGURES)
         given = tuple(item for item in given if isinstance(item, Table))
-        self.scope[line.name] = Function(self.module, line, self.names(line), given)
+        around = self.names(line)
+        self.scope[line.name] = around[line.name] = Function(self.module, line, around, given)
 
     def _importfrom(self, line: ast.Import | ast.ImportFrom) -> None:
         names, _ = imported(line)
@@ -111,8 +112,10 @@ class Frame:
         text, place = (doubt.text, doubt.place) if doubt else ("what is not read", str(self.module.path))
         return Opaque(f"what depends on {text}", place)
 
-    def _raise(self, line: ast.Raise) -> None:
-        """Raise what the file raises."""
+    def _raise(self, line: ast.Raise) -> str:
+        """Raise what the file raises, unless a line above may have returned."""
+        if self.ended:
+            return RETURN
         cause = line.exc
         name = source_of(cause.func if isinstance(cause, ast.Call) else cause) if cause else "an error"
         value = self.value(cause.args[0]) if isinstance(cause, ast.Call) and cause.args else ""
@@ -199,6 +202,8 @@ class Frame:
             case ast.Attribute(value=owner, attr=name):
                 result = self.owner(owner)
                 if isinstance(result, Call):
+                    if self.world.opens_classes and isinstance(value, Call) and value.idle:
+                        value = Opaque(value.name, value.place)  # its default is past
                     before = result.fields.get(name, result.defaults.get(name, MISSING))
                     result.fields[name] = self.kept(before, value)
                     result.places[name] = self.module.place(target)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+from forescale.files import read_text
 from forescale.frameworks.shell import is_unset
 from forescale.frameworks.trainers.accelerated import plain
+from forescale.frameworks.trainers.program import modules_of
+from forescale.frameworks.trainers.run import neighbour_of
 
 
 def unknown_program(words: Sequence[str]) -> str:
@@ -54,3 +58,38 @@ def in_folder(words: Sequence[str], files: Sequence[str]) -> list[str]:
     """Return the names of configurations in the folder that GPT-NeoX's launcher takes for them."""
     folder = next((after for before, after in pairwise(words) if before in ("-d", "--conf_dir")), "")
     return [f"{folder}/{name}" if folder and "/" not in name else name for name in files]
+
+
+def own_program(words: Sequence[str], at: int) -> str:
+    """Return the file of a Python program or module that is none of TRL's own scripts; "" of others."""
+    name = words[at - 1]
+    if name == "-m" and words[at:]:
+        name = f"{words[at].replace('.', '/')}.py"
+    return "" if not name.endswith(".py") or re.search(r"\btrl/(?:.*/)?scripts/", name) else name
+
+
+def program_file(path: Path, program: str) -> Path | None:
+    """Return the file of a program that a script starts, or else that of its name next to the script."""
+    if not program.endswith(".py"):
+        return None
+    return neighbour_of(path.parent, program) or neighbour_of(path.parent, Path(program).name)
+
+
+def own_arguments(
+    file: Path | None, words: Sequence[str], values: Mapping[str, Any], named: str
+) -> dict[str, Any] | None:
+    """Return the arguments of a program that loads the configuration `named` itself, by an option that it declares."""
+    option = next(
+        (word[2:].partition("=")[0] for word, after in pairwise([*words, ""]) if _names(word, after, named)),
+        "",
+    )
+    if file is None or not option:
+        return None
+    spelled = re.sub(r"[-_]", "[-_]", option)
+    is_declared = re.search(rf"""["']--{spelled}["']""", "\n".join(map(read_text, modules_of(file))))
+    return {**values, option.replace("-", "_"): named} if is_declared else None
+
+
+def _names(word: str, after: str, named: str) -> bool:
+    """Whether a word, or with the one after it, is an option with the name of a file."""
+    return word.startswith("--") and bool(named) and (after == named or word.endswith(f"={named}"))

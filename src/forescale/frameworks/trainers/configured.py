@@ -26,6 +26,10 @@ OPENS: Final = ("open", "read_text", "read_bytes", "read", "readlines")
 """Functions that return an open file, or its text, which stands for the file."""
 EXISTS: Final = ("exists", "is_file", "isfile")
 """Functions that tell whether a file is there."""
+VARIABLE: Final = re.compile(r"(?:os\.)?(?:getenv|environ\.get)")
+"""Functions that return a variable of the environment, or the default that they are given."""
+RANKED: Final = re.compile(r"RANK|WORLD_SIZE|LOCAL_|CUDA_|MASTER_|SLURM_|NNODES|NPROC|NUM_GPUS|N_GPU")
+"""Variables that a launcher sets."""
 SAME: Final = re.compile(
     r"OmegaConf\.(?:to_container|create|to_object)|(?:\w+\.)*(?:DictConfig|ConfigDict|Box|[eE]asyDict|edict|Munch|AttrDict|DotMap)"
 )
@@ -60,6 +64,14 @@ def configured(call: Call, owner: object, given: Mapping[str, Any]) -> Any:  # n
     file = neighbour_of(folder, name) if name else None
     content = None if file is None else _content(file)
     return MISSING if content is None else _tabled(content, call)
+
+
+def variable(call: Call, values: Mapping[str, str]) -> Any:  # noqa: ANN401
+    """Return a variable of the environment: one of `values`, or its default; MISSING of one that a launcher sets."""
+    name, *usual = [*call.args, *call.fields.values()] if VARIABLE.fullmatch(call.name) else [None]
+    if not isinstance(name, str) or RANKED.search(name):
+        return MISSING
+    return values.get(name, usual[0] if usual else None)
 
 
 def _file_of(call: Call, owner: object, folder: Path) -> Any:  # noqa: ANN401

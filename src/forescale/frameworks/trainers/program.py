@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -145,17 +144,27 @@ def modules_of(file: Path) -> list[Path]:
     places = [file]
     for place in places:
         nodes = ast.walk(tree) if (tree := _tree(place)) is not None else ()
-        names = (node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module)
-        found = map(partial(_module, file.parent), dict.fromkeys(names))
-        places += [new for new in found if new is not None and new not in places]
+        names = dict.fromkeys(name for node in nodes for name in _taken(node))
+        found = (
+            _module(folder, name) for name in names for folder in dict.fromkeys((place.parent, file.parent))
+        )
+        places += [new for new in dict.fromkeys(found) if new is not None and new not in places]
         del places[MODULES + 1 :]
     return places
 
 
+def _taken(node: ast.AST) -> list[str]:
+    """Return the modules that a statement takes names from: one, or parts of the package that it lies in."""
+    if not isinstance(node, ast.ImportFrom):
+        return []
+    return [node.module] if node.module else [alias.name for alias in node.names]
+
+
 def _module(folder: Path, name: str) -> Path | None:
-    """Return the file of a module: in a folder, or, of a name with dots, in one above it."""
-    part = f"{name.replace('.', '/')}.py"
-    return neighbour_of(folder, part) if "." in name else next(filter(is_file, [folder / part]), None)
+    """Return the file of a module or package: in a folder, or, of a name with dots, in one above it."""
+    parts = [f"{name.replace('.', '/')}{end}" for end in (".py", "/__init__.py")]
+    found = (neighbour_of(folder, part) if "." in name else folder / part for part in parts)
+    return next((file for file in found if file is not None and is_file(file)), None)
 
 
 def _tree(file: Path) -> ast.Module | None:

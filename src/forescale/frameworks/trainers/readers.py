@@ -16,12 +16,20 @@ from forescale.errors import MissingError, ReaderError, UnknownNameError
 from forescale.files import read_text
 from forescale.frameworks.detect import Signed, detect
 from forescale.frameworks.megatron.ask import open_facts
+from forescale.frameworks.megatron.model import MICRO_BATCH
 from forescale.frameworks.reading import Options, ParsedFile, flat, packaged
 from forescale.frameworks.recipes.reader import read_recipe
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.shell import Devices, Launch, Script, Use, devices_of, follow, is_unset, launch_of
 from forescale.frameworks.trainers.accelerated import accelerated, content_of, required_file
-from forescale.frameworks.trainers.commands import arguments_of, in_folder, unknown_program
+from forescale.frameworks.trainers.commands import (
+    arguments_of,
+    in_folder,
+    own_arguments,
+    own_program,
+    program_file,
+    unknown_program,
+)
 from forescale.frameworks.trainers.devices import alone, environment_of, split_models, visible_devices
 from forescale.frameworks.trainers.facts import CONFIGURATION, of_one_process, without_facts
 from forescale.frameworks.trainers.loop import loops
@@ -266,8 +274,14 @@ class LaunchReader(Signed):
             recipe = with_changes(recipe, words[at - 1 :], path)
             return replace(recipe, format=self.name, notes=(*_origin(devices, options), *recipe.notes))
         content = {**(table or ({} if file is None else content_of(file))), **values}
-        program = _own_program(words, at) if form == "trainer" else words[at - 1]
+        program = own_program(words, at) if form == "trainer" else words[at - 1]
         start = _start(launch, accelerated(launch, path, outer, shell.files), devices, program)
+        own = (
+            own_arguments(program_file(path, program), words[at:], values, named)
+            if form == "trainer"
+            else None
+        )
+        start = replace(start, own=own)
         parsed = self.trained(content, form, path, options, start)
         parsed = of_one_process(parsed, path, options.num_devices, alone(form, devices, visible))
         warnings = (*parsed.warnings, *split_models(visible))
@@ -291,7 +305,7 @@ class LaunchReader(Signed):
         _refuse_megatron(path, own, values)
         if "dpo" not in f"{path.name}{start.program}".lower():
             _refuse_sampling(path, own, values)
-        file = _beside(path, start.program)
+        file = program_file(path, start.program)
         program = read_program(file if own else None)
         added = program.content(values, record_of(form))
         if form == "deepspeed-chat" and "dtype" not in values:
@@ -299,7 +313,13 @@ class LaunchReader(Signed):
         content, launched = {**added, **values}, start.launch is not None or options.launch is not None
         facts = lay_sharding(program, content, options.over, own, launched=launched)
         given = {**values, **({"fsdp": content["fsdp"]} if facts and "fsdp" in content else {})}
-        parsed = self.programmed(file if own else None, given, options, start.launch, start.devices)
+        parsed = None
+        for arguments in ([start.own] if start.own else []) + [given] * bool(own):
+            read = self.programmed(file, arguments, options, start.launch, start.devices)
+            is_open = read is None or (MICRO in given and MICRO_BATCH in read.missing)
+            parsed = read if parsed is None or not is_open else parsed
+            if not is_open:
+                break
         if parsed is None:
             parsed = _outlined(content, added, form, path, options, start, program)
             if start.has_engine and own and not facts and parsed.framework == "transformers":
@@ -371,7 +391,10 @@ class LaunchReader(Signed):
         options: Options,  # noqa: ARG002  (of readers that follow other programs)
     ) -> ParsedFile:
         """Return what a program that is no trainer by its name says."""
-        programs = dict.fromkeys(name for words in commands if (name := unknown_program(words)))
+        names = sorted(
+            filter(None, map(unknown_program, commands)), key=lambda name: not name.endswith(".py")
+        )
+        programs = dict.fromkeys(names)
         if not programs:
             raise ReaderError(
                 path, wording.wrong_format("a command that trains", "it starts no known trainer")
@@ -518,21 +541,6 @@ def _recipe(
     known = packaged("recipes", kind.name)["keys"]
     recipe = _merged({key: value for part in inside for key, value in part.items()}, values, known)
     return read_recipe(kind.name, recipe, file, options, {})
-
-
-def _own_program(words: Sequence[str], at: int) -> str:
-    """Return the file of a Python program or module that is none of TRL's own scripts; "" of others."""
-    name = words[at - 1]
-    if name == "-m" and words[at:]:
-        name = f"{words[at].replace('.', '/')}.py"
-    return "" if not name.endswith(".py") or re.search(r"\btrl/(?:.*/)?scripts/", name) else name
-
-
-def _beside(path: Path, program: str) -> Path | None:
-    """Return the file of a program that a script starts, or else that of its name next to the script."""
-    if not program.endswith(".py"):
-        return None
-    return neighbour_of(path.parent, program) or neighbour_of(path.parent, Path(program).name)
 
 
 def _merged(

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from forescale import wording
 from forescale.errors import MissingFact, ReaderError
-from forescale.files import read_text
+from forescale.files import is_file, read_text
 from forescale.frameworks.detect import Signed, detect
 from forescale.frameworks.megatron.model import MICRO_BATCH
 from forescale.frameworks.python.module import Module, World, source_of
@@ -27,7 +27,7 @@ from forescale.frameworks.shell import Devices, devices_of, launch_of
 from forescale.frameworks.trainers.accelerated import accelerated
 from forescale.frameworks.trainers.arguments import Arguments, Fields
 from forescale.frameworks.trainers.commands import arguments_of
-from forescale.frameworks.trainers.configured import configured
+from forescale.frameworks.trainers.configured import configured, variable
 from forescale.frameworks.trainers.facts import BATCH, CONFIGURATION, of_one_process, without_facts
 from forescale.frameworks.trainers.loop import is_loop
 from forescale.frameworks.trainers.program import (
@@ -85,6 +85,10 @@ ALONE: Final = "device_map deals the layers of one process to its devices, of wh
 PLACED: Final = "device_map puts the model on one device"
 
 
+TOLD: Final = re.compile(
+    r"(?i)model|quant|bits?\b|4bit|8bit|batch|accum|len|lora|dtype|precision|fp16|bf16|checkpointing|optim|stage|shard|fsdp"
+)
+"""Names of variables of the environment that a projection follows from."""
 REPLICATES: Final = re.compile(r"(?:|auto|ddp\w*|single_device|None)$")
 """Strategies of Lightning that shard nothing."""
 
@@ -103,10 +107,20 @@ class Recorder:
     opens_classes: ClassVar[bool] = True
     """Whether methods of classes that can be read are followed."""
 
-    def __init__(self, *, has_bf16: bool = True, given: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        has_bf16: bool = True,
+        given: Mapping[str, Any] | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         self.answers = {**FACTS["answers"], **dict.fromkeys(FACTS["bf16"], has_bf16)}
+        self.answers["get_device_capability"] = (8, 0) if has_bf16 else (7, 5)
         self.world: World | None = None
         self.calls: list[Call] = []
+        self.variables: Mapping[str, str] = variables or {}
+        self.unset: dict[str, None] = {}
+        """Variables of the environment that nothing sets and that name what a projection follows from."""
         self.missed: list[str] = []
         """Calls that count, in functions that nothing calls."""
         self.arguments = Arguments(given or {}, packaged("deepspeed", "trainer")["keys"])
@@ -118,8 +132,17 @@ class Recorder:
         before = len(self.arguments.made)
         made = self.arguments.answer(call, owner, self.world)
         made = configured(call, owner, self.arguments.given) if made is MISSING else made
+        made = self._variable(call) if made is MISSING else made
         self.calls += self.arguments.made[before:]
         return made if made is not MISSING else self.answers.get(call.name.rpartition(".")[2], MISSING)
+
+    def _variable(self, call: Call) -> Any:  # noqa: ANN401
+        """Return a variable of the environment, or its default."""
+        value = variable(call, self.variables)
+        name = call.args[0] if value is not MISSING and call.args else None
+        if isinstance(name, str) and name not in self.variables and TOLD.search(name):
+            self.unset[name] = None
+        return value
 
     def default(self, owner: Call, name: str) -> Any:  # noqa: ANN401, ARG002  (as all hooks)
         """Return the default of a field, which is not known."""
@@ -170,6 +193,15 @@ def _missed(module: Module, calls: Sequence[Call]) -> list[str]:
     return list(dict.fromkeys(missed))
 
 
+def trains(file: Path, *, itself: bool = False) -> bool:
+    """Whether a program trains with these libraries: by what it says `itself`, or by a module that it takes from."""
+    kind = detect(read_text(file))
+    if kind is not None or itself:
+        return kind is not None and kind.name == ScriptReader.name
+    others = (detect(read_text(other)) for other in modules_of(file)[1:])
+    return any(other is not None and other.name == ScriptReader.name for other in others)
+
+
 class ScriptReader(Signed):
     """Python scripts that train with unsloth, TRL, Transformers or Lightning."""
 
@@ -185,7 +217,7 @@ class ScriptReader(Signed):
             start = Start(launch=None, devices=None, program=path.name)
             parsed = LaunchReader().trained({}, "trainer", path, options, start)
             return replace(parsed, format=self.name)
-        return read_script(path, options)
+        return read_script(path, options, must_train=not trains(path, itself=True))
 
 
 class ScriptLaunchReader(LaunchReader):
@@ -193,14 +225,15 @@ class ScriptLaunchReader(LaunchReader):
 
     def started(self, commands: Sequence[Sequence[str]], path: Path, options: Options) -> ParsedFile:
         """Return what the first script that trains says, on the devices that its command starts."""
-        for names in commands:
-            for at, name in enumerate(names):
-                file = neighbour_of(path.parent, name) if name.endswith(".py") else None
-                if (
-                    file is None
-                    or (kind := detect(read_text(file))) is None
-                    or kind.name != ScriptReader.name
-                ):
+        programs = [
+            (file, names, at)
+            for names in commands
+            for at, name in enumerate(names)
+            if name.endswith(".py") and (file := _named(path, name)) is not None
+        ]
+        for itself in (True, False):
+            for file, names, at in programs:
+                if not trains(file, itself=itself):
                     continue
                 launch = launch_of(names[:at])
                 devices = devices_of(launch)
@@ -208,7 +241,9 @@ class ScriptLaunchReader(LaunchReader):
                 outer = replace(options, num_devices=count, strict=False)
                 accelerate = accelerated(launch, path, outer)
                 given = arguments_of(names[at + 1 :])[0]
-                return read_script(file, options, launch=accelerate, devices=devices, given=given)
+                return read_script(
+                    file, options, launch=accelerate, devices=devices, given=given, must_train=not itself
+                )
         return super().started(commands, path, options)
 
     def programmed(
@@ -220,13 +255,19 @@ class ScriptLaunchReader(LaunchReader):
         devices: Devices | None,
     ) -> ParsedFile | None:
         """Return what a program of a person's own makes of its arguments; None if no call in it trains."""
-        kind = detect(read_text(file)) if file is not None else None
-        if file is None or kind is None or kind.name != ScriptReader.name:
+        if file is None or not trains(file):
             return None
         try:
             return read_script(file, options, launch=launch, devices=devices, given=given, is_whole=True)
         except ReaderError:
             return None
+
+
+def _named(path: Path, name: str) -> Path | None:
+    """Return a program by the name that a script has for it, or, in a folder that is not known, next to the script."""
+    return neighbour_of(path.parent, name) or (
+        next(filter(is_file, [path.parent / Path(name).name]), None) if name.startswith("$") else None
+    )
 
 
 def read_script(
@@ -237,17 +278,18 @@ def read_script(
     devices: Devices | None = None,
     given: Mapping[str, Any] | None = None,
     is_whole: bool = False,
+    must_train: bool = False,
 ) -> ParsedFile:
     """Return what the calls of a script say, which `launch` and `devices` start with the arguments `given`.
 
     Raises
     ------
     ReaderError
-        If the script `is_whole` and makes no TrainingArguments.
+        If the script `is_whole`, or `must_train`, and makes no TrainingArguments.
     """
     recorder = Recorder(has_bf16=options.has_bf16, given=given)
     follow_script(path, recorder, options)
-    if is_whole and not any(
+    if (is_whole or must_train) and not any(
         MAKES.search(name) for call in recorder.calls for name in (call.name, *call.kinds)
     ):
         raise ReaderError(path, wording.wrong_format("a script that trains", "it makes no TrainingArguments"))
@@ -275,6 +317,8 @@ def read_script(
         content, "trainer", path, options, lines={}, launch=launch, devices=devices, program=program
     )
     older += _frozen(text) if not any(content.get(key) for key in ("use_peft", "lora_r")) else []
+    if recorder.unset:
+        older.append(f"variables of the environment, taken as not set: {', '.join(recorder.unset)}")
     if recorder.missed:
         older.append(f"functions that nothing calls are not read: they call {', '.join(recorder.missed)}")
     warnings = [*older, *([f"only running the script shows {'; '.join(others)}"] if others else [])]
@@ -323,6 +367,8 @@ def _content(calls: list[Call], given: Mapping[str, Any]) -> tuple[dict[str, Any
             once |= {row["name"]} if row.get("first") else set()
             unread |= {} if call.known else {call.name: "called under a condition"}
             if row.get("used") and not _is_taken(call, calls):
+                if any(other.name == call.name and _is_taken(other, calls) for other in calls):
+                    break  # one that was only tried
                 unread.setdefault(call.name, "made, and taken by nothing that is read")
             sets = row.get("sets", {})
             content |= {key: value for key, value in sets.items() if not call.open or key not in ADAPTERS}
@@ -375,10 +421,11 @@ def _lay_prepared(content: dict[str, Any]) -> str:
         return ""
     if prepared and (content.get("load_in_4bit") or content.get("load_in_8bit")):
         content["gradient_checkpointing"] = True
+    if devices in DEALT:
+        return ALONE
     if isinstance(devices, dict):
         devices = devices.get("") if len(devices) == 1 else None
-        return PLACED if re.fullmatch(r"(?:cuda:)?\d+", str(devices)) else ""
-    return ALONE if devices in DEALT else ""
+    return PLACED if re.fullmatch(r"(?:cuda:)?\d+", str(devices)) else ""
 
 
 def _is_taken(made: Call, calls: Sequence[Call]) -> bool:
@@ -392,7 +439,10 @@ def _is_taken(made: Call, calls: Sequence[Call]) -> bool:
         )
         return any(map(holds, inside))
 
-    return any(holds(value) for call in calls for value in (*call.args, *call.fields.values()))
+    others = (
+        call for call in calls if call.of is None or call.kinds != (call.name,)
+    )  # not what only keeps it
+    return any(holds(value) for call in others for value in (*call.args, *call.fields.values()))
 
 
 def _fields_of(call: Call, given: Mapping[str, Any]) -> Mapping[str, Any]:
