@@ -79,11 +79,13 @@ def own_arguments(
     file: Path | None, words: Sequence[str], values: Mapping[str, Any], named: str
 ) -> dict[str, Any] | None:
     """Return the arguments of a program that loads the configuration `named` itself, by an option that it declares."""
+    if file is None:
+        return None
     option = next(
         (word[2:].partition("=")[0] for word, after in pairwise([*words, ""]) if _names(word, after, named)),
         "",
     )
-    if file is None or not option:
+    if not option:
         return None
     spelled = re.sub(r"[-_]", "[-_]", option)
     is_declared = re.search(rf"""["']--{spelled}["']""", "\n".join(map(read_text, modules_of(file))))

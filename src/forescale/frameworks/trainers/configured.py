@@ -44,7 +44,7 @@ DEEPEST: Final = 8
 
 def configured(call: Call, owner: object, given: Mapping[str, Any]) -> Any:  # noqa: ANN401
     """Return the configuration that a call loads, changed as a command has `given` it; MISSING of other calls."""
-    folder = Path(call.place.rpartition(", line ")[0]).parent
+    folder = folder_of(call)
     if call.name == "hydra.main":
         return _started(call, folder, given)
     if (file := _file_of(call, owner, folder)) is not MISSING:
@@ -60,7 +60,17 @@ def configured(call: Call, owner: object, given: Mapping[str, Any]) -> Any:  # n
         return _tabled(merged, call)
     if not LOADS.fullmatch(call.name) or not call.args:
         return MISSING
-    name = _name_of(call.args[0])
+    return loaded(call.args[0], folder, call)
+
+
+def folder_of(call: Call) -> Path:
+    """Return the folder of the file that a call stands in."""
+    return Path(call.place.rpartition(", line ")[0]).parent
+
+
+def loaded(value: object, folder: Path, call: Call) -> Any:  # noqa: ANN401
+    """Return the table of a file, by its name or where it is opened; MISSING where that is not there."""
+    name = _name_of(value)
     file = neighbour_of(folder, name) if name else None
     content = None if file is None else _content(file)
     return MISSING if content is None else _tabled(content, call)

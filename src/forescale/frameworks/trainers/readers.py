@@ -14,13 +14,13 @@ from msgspec.structs import replace
 from forescale import wording
 from forescale.errors import MissingError, ReaderError, UnknownNameError
 from forescale.files import read_text
-from forescale.frameworks.detect import Signed, detect
+from forescale.frameworks.detect import Signed
 from forescale.frameworks.megatron.ask import open_facts
 from forescale.frameworks.megatron.model import MICRO_BATCH
 from forescale.frameworks.reading import Options, ParsedFile, flat, packaged
 from forescale.frameworks.recipes.reader import read_recipe
 from forescale.frameworks.settings import Settings
-from forescale.frameworks.shell import Devices, Launch, Script, Use, devices_of, follow, is_unset, launch_of
+from forescale.frameworks.shell import Devices, Script, Use, devices_of, follow, launch_of
 from forescale.frameworks.trainers.accelerated import accelerated, content_of, required_file
 from forescale.frameworks.trainers.commands import (
     arguments_of,
@@ -30,13 +30,20 @@ from forescale.frameworks.trainers.commands import (
     program_file,
     unknown_program,
 )
-from forescale.frameworks.trainers.devices import alone, environment_of, split_models, visible_devices
+from forescale.frameworks.trainers.devices import (
+    alone,
+    environment_of,
+    split_models,
+    variables_of,
+    visible_devices,
+)
 from forescale.frameworks.trainers.facts import CONFIGURATION, of_one_process, without_facts
 from forescale.frameworks.trainers.loop import loops
 from forescale.frameworks.trainers.megatron import flags_of, read_megatron
 from forescale.frameworks.trainers.performance import long_options, read_performance
 from forescale.frameworks.trainers.precision import compute_of
 from forescale.frameworks.trainers.program import Program, lay_sharding, made_type, read_program, with_changes
+from forescale.frameworks.trainers.recipe import RECIPE, closed, recipe_of
 from forescale.frameworks.trainers.record import Record, classified, record_of
 from forescale.frameworks.trainers.release import open_release
 from forescale.frameworks.trainers.run import MICRO, STEPS, Start, Training, neighbour_of
@@ -261,28 +268,23 @@ class LaunchReader(Signed):
         named, *more = in_folder(words[at:], files) or [""]
         given = {**values, "config": named, "config_file": launch.options.get("--config-file")}
         _refuse_open(path, text, shell.unset, given, form)
-        values = _closed(values) if form == RECIPE else with_tables(values, shell.files, path)
+        values = closed(values) if form == RECIPE else with_tables(values, shell.files, path)
         table = table_of(shell.files, named, path)
         file = required_file(path, named) if named and table is None else None
         visible = environment_of(shell, words)
         devices = devices_of(launch, script) or visible_devices(shell, launch, path, visible, form)
         count = options.num_devices or (devices.count if devices else None)
         outer = replace(options, num_devices=count, strict=False)
-        recipe = None if file is None else _recipe(path, file, more, values, outer)
-        recipe = recipe or (_litgpt(words[at - 1 :], named, values, path, outer) if form == RECIPE else None)
+        program_words = words[at - 1 :]
+        recipe = recipe_of(program_words * (form == RECIPE), [named, *more], file, values, path, outer)
         if recipe is not None:
-            recipe = with_changes(recipe, words[at - 1 :], path)
+            recipe = with_changes(recipe, program_words, path)
             return replace(recipe, format=self.name, notes=(*_origin(devices, options), *recipe.notes))
-        content = {**(table or ({} if file is None else content_of(file))), **values}
         program = own_program(words, at) if form == "trainer" else words[at - 1]
-        start = _start(launch, accelerated(launch, path, outer, shell.files), devices, program)
-        own = (
-            own_arguments(program_file(path, program), words[at:], values, named)
-            if form == "trainer"
-            else None
-        )
-        start = replace(start, own=own)
-        parsed = self.trained(content, form, path, options, start)
+        start = _start(shell, launch.kinds, accelerated(launch, path, outer, shell.files), devices, program)
+        own = own_arguments(program_file(path, program), words[at:], values, named)
+        content = table or ({} if file is None else content_of(file))
+        parsed = self.trained({**content, **values}, form, path, options, replace(start, own=own))
         parsed = of_one_process(parsed, path, options.num_devices, alone(form, devices, visible))
         warnings = (*parsed.warnings, *split_models(visible))
         return replace(parsed, format=self.name, warnings=warnings, notes=(*several, *parsed.notes))
@@ -315,14 +317,14 @@ class LaunchReader(Signed):
         given = {**values, **({"fsdp": content["fsdp"]} if facts and "fsdp" in content else {})}
         parsed = None
         for arguments in ([start.own] if start.own else []) + [given] * bool(own):
-            read = self.programmed(file, arguments, options, start.launch, start.devices)
+            read = self.programmed(file, arguments, options, start)
             is_open = read is None or (MICRO in given and MICRO_BATCH in read.missing)
             parsed = read if parsed is None or not is_open else parsed
             if not is_open:
                 break
         if parsed is None:
             parsed = _outlined(content, added, form, path, options, start, program)
-            if start.has_engine and own and not facts and parsed.framework == "transformers":
+            if "deepspeed" in start.kinds and own and not facts and parsed.framework == "transformers":
                 facts = [CONFIGURATION._replace(reason=f"deepspeed starts {own}, and no argument names it")]
         if (
             program.freezes
@@ -343,7 +345,7 @@ class LaunchReader(Signed):
     ) -> tuple[ParsedFile | None, list[Run]]:
         """Return what a program says whose settings are its own; else the commands that train, with people's own."""
         try:
-            return self.started(shell.commands, path, options), runs
+            return self.started(shell, path, options), runs
         except ReaderError:
             if not (runs := runs or _runs(shell, own=True) or loops(shell.commands, path.parent)):
                 shell.refuse_stopped(path)
@@ -378,21 +380,20 @@ class LaunchReader(Signed):
         file: Path | None,  # noqa: ARG002  (of readers that follow other programs)
         given: Mapping[str, Any],  # noqa: ARG002
         options: Options,  # noqa: ARG002
-        launch: ParsedFile | None,  # noqa: ARG002
-        devices: Devices | None,  # noqa: ARG002
+        start: Start,  # noqa: ARG002
     ) -> ParsedFile | None:
         """Return what a program of a person's own makes of its arguments; None if it is not read."""
         return None
 
     def started(
         self,
-        commands: Sequence[Sequence[str]],
+        shell: Script,
         path: Path,
         options: Options,  # noqa: ARG002  (of readers that follow other programs)
     ) -> ParsedFile:
         """Return what a program that is no trainer by its name says."""
         names = sorted(
-            filter(None, map(unknown_program, commands)), key=lambda name: not name.endswith(".py")
+            filter(None, map(unknown_program, shell.commands)), key=lambda name: not name.endswith(".py")
         )
         programs = dict.fromkeys(names)
         if not programs:
@@ -404,10 +405,17 @@ class LaunchReader(Signed):
         raise ReaderError(path, wording.wrong_format("a command that trains", starts, fix))
 
 
-def _start(launch: Launch, sharded: ParsedFile | None, devices: Devices | None, program: str) -> Start:
+def _start(
+    shell: Script, kinds: Sequence[str], sharded: ParsedFile | None, devices: Devices | None, program: str
+) -> Start:
     """Return what starts a program."""
-    has_engine = "deepspeed" in launch.kinds
-    return Start(launch=sharded, devices=devices, program=program, has_engine=has_engine)
+    return Start(
+        launch=sharded,
+        devices=devices,
+        program=program,
+        variables=variables_of(shell),
+        kinds=tuple(kinds),
+    )
 
 
 def _runs(shell: Script, *, own: bool = False) -> list[Run]:
@@ -481,23 +489,6 @@ PREFERRING: Final = (*PAIRED, "kto", "ppo", "grpo", "rlhf")
 """Values of a program's own arguments that name a training of more than one sequence or model."""
 
 
-def _closed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a recipe without those that are open and do not count."""
-    return {key: value for key, value in values.items() if not is_unset(str(value))}
-
-
-def _litgpt(
-    words: Sequence[str], named: str, values: Mapping[str, Any], path: Path, options: Options
-) -> ParsedFile:
-    """Return what a command of litgpt says that gives the folder of a checkpoint, and no file."""
-    if not words[0].endswith("litgpt") or len(words) < len(("litgpt", "finetune", "checkpoint")):
-        raise ReaderError(
-            path, wording.wrong_format("a command with a recipe", f"it gives {named or 'none'}")
-        )
-    usual = packaged("recipes", "litgpt")["commands"].get(words[1], {})
-    return read_recipe("litgpt", {**usual, "checkpoint_dir": words[2], **values}, path, options, {})
-
-
 def _launched(
     settings: Settings, launch: ParsedFile | None, devices: Devices | None
 ) -> tuple[ParsedFile | None, int | None]:
@@ -530,34 +521,6 @@ def _stage(form: str, program: str) -> dict[str, Any]:
     return {"stage": program.removesuffix(".py").rpartition("_")[2]} if form == "openrlhf" else {}
 
 
-def _recipe(
-    path: Path, file: Path, more: Sequence[str], values: Mapping[str, Any], options: Options
-) -> ParsedFile | None:
-    """Return what a recipe says that a command names and changes, with further files; None if it is of no recipes."""
-    kind = detect(read_text(file))
-    if kind is None or kind.name not in packaged("recipes", "common")["trainers"]:
-        return None
-    inside = [content_of(file), *(content_of(required_file(path, name)) for name in more)]
-    known = packaged("recipes", kind.name)["keys"]
-    recipe = _merged({key: value for part in inside for key, value in part.items()}, values, known)
-    return read_recipe(kind.name, recipe, file, options, {})
-
-
-def _merged(
-    content: Mapping[str, Any], overrides: Mapping[str, Any], known: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the content of a recipe with what dotted arguments set: keys that it has, or that are `known`."""
-    result = dict(content)
-    for key, value in overrides.items():
-        section, _, inner = key.partition(".")
-        table = result.get(section)
-        if inner and isinstance(table, Mapping):
-            result[section] = {**table, **_merged(table, {inner: value}, {inner: True})}
-        elif key in known or (not inner and key in result):
-            result[key] = value
-    return result
-
-
 def _program(words: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[str, int]:
     """Return the record of the trainer that a command starts, and where its arguments begin; "" if it starts none."""
     for form, pattern, arguments in rows:
@@ -572,8 +535,6 @@ PERFORMANCE: Final = "performance"
 """Scripts of Megatron-Bridge that take a recipe's name."""
 BRIDGE: Final = "bridge-yaml"
 """Recipes of Megatron-Bridge, which a command or a file changes."""
-RECIPE: Final = "recipe"
-"""Programs that take a recipe of torchtune or litgpt."""
 MEGATRON: Final = re.compile(r"pretrain_\w+\.py")
 """Programs of Megatron-LM and its copies."""
 DECIDING: Final[dict[str, str]] = {

@@ -53,8 +53,10 @@ class Start(Struct, frozen=True, kw_only=True):
     """The program, as the command names it."""
     own: Mapping[str, Any] | None = None
     """Its arguments where it loads the configuration itself that the command names."""
-    has_engine: bool = False
-    """Whether DeepSpeed's launcher starts it."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Variables that its script sets."""
+    kinds: tuple[str, ...] = ()
+    """The launchers that start it."""
 
 
 def neighbour_of(folder: Path, name: str) -> Path | None:

@@ -23,11 +23,12 @@ from forescale.frameworks.python.module import Module, World, source_of
 from forescale.frameworks.python.run import Frame
 from forescale.frameworks.python.values import MISSING, Call, Opaque, Stopped
 from forescale.frameworks.reading import Options, ParsedFile, packaged
-from forescale.frameworks.shell import Devices, devices_of, launch_of
+from forescale.frameworks.shell import Devices, Script, devices_of, launch_of
 from forescale.frameworks.trainers.accelerated import accelerated
 from forescale.frameworks.trainers.arguments import Arguments, Fields
-from forescale.frameworks.trainers.commands import arguments_of
+from forescale.frameworks.trainers.commands import arguments_of, own_arguments
 from forescale.frameworks.trainers.configured import configured, variable
+from forescale.frameworks.trainers.devices import variables_of
 from forescale.frameworks.trainers.facts import BATCH, CONFIGURATION, of_one_process, without_facts
 from forescale.frameworks.trainers.loop import is_loop
 from forescale.frameworks.trainers.program import (
@@ -144,6 +145,14 @@ class Recorder:
             self.unset[name] = None
         return value
 
+    def warnings(self) -> list[str]:
+        """Return the warnings of variables that are not set, and of calls that nothing makes."""
+        kinds = {
+            "variables of the environment, taken as not set:": self.unset,
+            "functions that nothing calls are not read: they call": self.missed,
+        }
+        return [f"{text} {', '.join(names)}" for text, names in kinds.items() if names]
+
     def default(self, owner: Call, name: str) -> Any:  # noqa: ANN401, ARG002  (as all hooks)
         """Return the default of a field, which is not known."""
         return MISSING
@@ -223,11 +232,11 @@ class ScriptReader(Signed):
 class ScriptLaunchReader(LaunchReader):
     """Commands that start a trainer, or a Python script next to them that sets up its training itself."""
 
-    def started(self, commands: Sequence[Sequence[str]], path: Path, options: Options) -> ParsedFile:
+    def started(self, shell: Script, path: Path, options: Options) -> ParsedFile:
         """Return what the first script that trains says, on the devices that its command starts."""
         programs = [
             (file, names, at)
-            for names in commands
+            for names in shell.commands
             for at, name in enumerate(names)
             if name.endswith(".py") and (file := _named(path, name)) is not None
         ]
@@ -239,26 +248,29 @@ class ScriptLaunchReader(LaunchReader):
                 devices = devices_of(launch)
                 count = options.num_devices or (devices.count if devices else None)
                 outer = replace(options, num_devices=count, strict=False)
-                accelerate = accelerated(launch, path, outer)
-                given = arguments_of(names[at + 1 :])[0]
-                return read_script(
-                    file, options, launch=accelerate, devices=devices, given=given, must_train=not itself
+                start = Start(
+                    launch=accelerated(launch, path, outer),
+                    devices=devices,
+                    program=file.name,
+                    variables=variables_of(shell),
                 )
-        return super().started(commands, path, options)
+                values, files = arguments_of(names[at + 1 :])
+                given = own_arguments(file, names[at + 1 :], values, next(iter(files), "")) or values
+                return read_script(file, options, start, given=given, must_train=not itself)
+        return super().started(shell, path, options)
 
     def programmed(
         self,
         file: Path | None,
         given: Mapping[str, Any],
         options: Options,
-        launch: ParsedFile | None,
-        devices: Devices | None,
+        start: Start,
     ) -> ParsedFile | None:
         """Return what a program of a person's own makes of its arguments; None if no call in it trains."""
         if file is None or not trains(file):
             return None
         try:
-            return read_script(file, options, launch=launch, devices=devices, given=given, is_whole=True)
+            return read_script(file, options, start, given=given, is_whole=True)
         except ReaderError:
             return None
 
@@ -273,21 +285,22 @@ def _named(path: Path, name: str) -> Path | None:
 def read_script(
     path: Path,
     options: Options,
+    start: Start | None = None,
     *,
-    launch: ParsedFile | None = None,
-    devices: Devices | None = None,
     given: Mapping[str, Any] | None = None,
     is_whole: bool = False,
     must_train: bool = False,
 ) -> ParsedFile:
-    """Return what the calls of a script say, which `launch` and `devices` start with the arguments `given`.
+    """Return what the calls of a script say, which `start` starts with the arguments `given`.
 
     Raises
     ------
     ReaderError
         If the script `is_whole`, or `must_train`, and makes no TrainingArguments.
     """
-    recorder = Recorder(has_bf16=options.has_bf16, given=given)
+    start = start or Start(launch=None, devices=None, program=path.name)
+    launch, devices = start.launch, start.devices
+    recorder = Recorder(has_bf16=options.has_bf16, given=given, variables=start.variables)
     follow_script(path, recorder, options)
     if (is_whole or must_train) and not any(
         MAKES.search(name) for call in recorder.calls for name in (call.name, *call.kinds)
@@ -317,10 +330,7 @@ def read_script(
         content, "trainer", path, options, lines={}, launch=launch, devices=devices, program=program
     )
     older += _frozen(text) if not any(content.get(key) for key in ("use_peft", "lora_r")) else []
-    if recorder.unset:
-        older.append(f"variables of the environment, taken as not set: {', '.join(recorder.unset)}")
-    if recorder.missed:
-        older.append(f"functions that nothing calls are not read: they call {', '.join(recorder.missed)}")
+    older += recorder.warnings()
     warnings = [*older, *([f"only running the script shows {'; '.join(others)}"] if others else [])]
     parsed = replace(parsed, format=ScriptReader.name, warnings=(*parsed.warnings, *warnings))
     is_alone = launch is None and (devices is None or devices.count == 1)
@@ -339,7 +349,7 @@ def _settings(path: Path, recorder: Recorder, options: Options) -> tuple[dict[st
     """
     given = recorder.arguments.given
     content, unread = _content(recorder.calls, given)
-    _lay_unsloth(content)
+    unread |= _lay_unsloth(content, recorder.calls)
     text = "\n".join(map(read_text, modules_of(path)))
     content = _with_arguments(content, recorder.arguments, text)
     unread = {key: shown for key, shown in unread.items() if key not in given}
@@ -397,8 +407,19 @@ def _unpacked(call: Call, row: Mapping[str, Any], content: Mapping[str, Any]) ->
     return {} if MAKES.search(call.name) else {f"what {last} is given": f"in {call.open}"}
 
 
-def _lay_unsloth(content: dict[str, Any]) -> None:
-    """Lay what unsloth makes of a model's name and of training all parameters."""
+ENABLED: Final = re.compile(r"gradient_checkpointing_enable$")
+"""A method that turns recomputation on, which arguments of a Trainer do not turn off."""
+
+
+def _lay_unsloth(content: dict[str, Any], calls: Sequence[Call]) -> dict[str, str]:
+    """Lay what unsloth makes of a model's name and of training all parameters; return what its release decides."""
+    unread = {}
+    if content.get("gradient_checkpointing") is False:
+        named = [call for call in calls if re.search(r"Fast\w*Model\.get_peft_model$", call.name)]
+        if any(call.fields.get("use_gradient_checkpointing", True) for call in named):
+            unread["gradient_checkpointing"] = "on in get_peft_model and off in the arguments, taken as on"
+        if unread or any(ENABLED.search(call.name) and call.known for call in calls):
+            content["gradient_checkpointing"] = "unsloth" if unread else True
     if isinstance(named := content.get("model_name_or_path"), str) and named.endswith("-bnb-4bit"):
         content |= {
             "model_name_or_path": re.sub(r"(?:-unsloth)?-bnb-4bit$", "", named),
@@ -412,6 +433,7 @@ def _lay_unsloth(content: dict[str, Any]) -> None:
         content.setdefault(
             "gradient_checkpointing", "offload" if checkpointing == "unsloth" else checkpointing
         )
+    return unread
 
 
 def _lay_prepared(content: dict[str, Any]) -> str:

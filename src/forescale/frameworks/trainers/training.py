@@ -57,6 +57,7 @@ def read_training(run: Training, options: Options) -> ParsedFile:
     base = _sharding(run, replace(options, num_devices=devices), model)
     pairs, micro = 2 if is_paired(settings) else 1, settings.size(MICRO, 8)
     batch = micro * settings.size(STEPS, 1) * _dp(base)
+    _check_batch(run, batch)
     if (options.over.get("images") or {}).get("count") == 0:
         settings.set("image_max_pixels", 0)
     if run.launch is None:
@@ -85,6 +86,16 @@ def read_training(run: Training, options: Options) -> ParsedFile:
         notes=tuple(dict.fromkeys((*settings.notes, *base.notes))),
     )
     return without_facts(parsed, _open_batch(run, devices))
+
+
+def _check_batch(run: Training, batch: int) -> None:
+    """Warn of a batch of DeepSpeed's file that Accelerate names which is not that of the arguments."""
+    whole = None if run.launch is None else run.launch.workload_fields.get("global_batch_size")
+    if whole not in (None, batch) and MICRO in run.settings:
+        run.warnings.append(
+            f"DeepSpeed's file makes a batch of {whole}, the arguments one of {batch}: the Trainer refuses that, a "
+            f"loop of its own accumulates as the file says (--global-batch-size {whole})"
+        )
 
 
 def _open_batch(run: Training, devices: int | None) -> list[MissingFact]:
