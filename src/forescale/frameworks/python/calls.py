@@ -142,6 +142,7 @@ class Caller:
         if self.world.depth >= DEPTH:
             return MISSING
         node, doubt = function.node, self.world.doubt
+        self.world.followed.add(node)
         inner = self.world.frame(function.module, {}, function.scope)
         inner.scope |= self.bound(inner, node.args, args, values)
         self.world.depth += 1

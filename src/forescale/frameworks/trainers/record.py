@@ -92,13 +92,14 @@ def classified(
         effect = None if name in record.ignored else _matching(name, record.matters)
         known = effect or _matching(name, record.ignored) or _matching(name, rules["ignored"])
         if known is None:
-            inner = isinstance(value, Mapping) and any(key in base or key in record.keys for key in value)
-            effect = "a table whose keys are not read" if inner else _matching(name, rules["matters"])
+            effect = _matching(name, rules["matters"])
             unknown.append(name)
+            if isinstance(value, Mapping) and any(key in base or key in record.keys for key in value):
+                warnings.append(f"{name}: the keys of this table are not read")
+                continue
         usual = record.values.get(name, {}).get(str(value).lower(), value)
         if effect is not None and str(usual).lower() not in OFF:
-            told = "" if isinstance(value, Mapping) else f" {value}"
-            warnings.append(f"{name}:{told} is not modelled ({effect})")
+            warnings.append(f"{name}: {value} is not modelled ({effect})")
         elif name not in unknown:
             ignored.append(name)
     on = (sets for name, sets in record.implies.items() if str(content.get(name, "")).lower() not in OFF)

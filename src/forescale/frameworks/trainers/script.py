@@ -175,7 +175,7 @@ def follow_script(path: Path, recorder: Recorder, options: Options) -> Frame:
             if any(map(_makes, _called(node))):
                 with suppress(Stopped):
                     frame.value(ast.copy_location(ast.Call(ast.Name(node.name, ast.Load()), [], []), node))
-    recorder.missed = _missed(module, recorder.calls)
+    recorder.missed = _missed(module)
     return frame
 
 
@@ -188,16 +188,11 @@ def _called(node: ast.AST) -> list[str]:
     return [source_of(inner.func) for inner in ast.walk(node) if isinstance(inner, ast.Call)]
 
 
-def _missed(module: Module, calls: Sequence[Call]) -> list[str]:
+def _missed(module: Module) -> list[str]:
     """Return calls that count in functions and methods that nothing which is followed calls."""
-    lines = {
-        int(call.place.rpartition(" ")[2]) for call in calls if call.place.startswith(f"{module.path}, ")
-    }
     missed = list[str]()
     for node in ast.walk(module.tree):
-        if isinstance(node, ast.FunctionDef) and lines.isdisjoint(
-            range(node.lineno, (node.end_lineno or 0) + 1)
-        ):
+        if isinstance(node, ast.FunctionDef) and node not in module.world.followed:
             missed += [name.rpartition(".")[2] for name in _called(node) if COUNTS.search(name)]
     return list(dict.fromkeys(missed))
 

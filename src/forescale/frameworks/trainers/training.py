@@ -57,12 +57,12 @@ def read_training(run: Training, options: Options) -> ParsedFile:
     base = _sharding(run, replace(options, num_devices=devices), model)
     pairs, micro = 2 if is_paired(settings) else 1, settings.size(MICRO, 8)
     batch = micro * settings.size(STEPS, 1) * _dp(base)
-    _check_batch(run, batch)
     if (options.over.get("images") or {}).get("count") == 0:
         settings.set("image_max_pixels", 0)
     if run.launch is None:
         micro = base.layout_fields.get("micro_batch_size", micro)
         batch = base.workload_fields.get("global_batch_size", batch)
+    _check_batch(run, base, batch)
     layout = _with_activations({**base.layout_fields, "micro_batch_size": pairs * micro}, settings)
     workload = {**base.workload_fields, "global_batch_size": batch * pairs}
     workload |= _workload(
@@ -88,13 +88,14 @@ def read_training(run: Training, options: Options) -> ParsedFile:
     return without_facts(parsed, _open_batch(run, devices))
 
 
-def _check_batch(run: Training, batch: int) -> None:
-    """Warn of a batch of DeepSpeed's file that Accelerate names which is not that of the arguments."""
-    whole = None if run.launch is None else run.launch.workload_fields.get("global_batch_size")
-    if whole not in (None, batch) and MICRO in run.settings:
+def _check_batch(run: Training, base: ParsedFile, batch: int) -> None:
+    """Warn of a batch of DeepSpeed's file that is not that of the arguments."""
+    whole = (run.launch or base).workload_fields.get("global_batch_size")
+    stated = run.settings.size(MICRO, 8) * run.settings.size(STEPS, 1) * _dp(base)
+    if MICRO in run.settings and whole not in (None, stated):
         run.warnings.append(
-            f"DeepSpeed's file makes a batch of {whole}, the arguments one of {batch}: the Trainer refuses that, a "
-            f"loop of its own accumulates as the file says (--global-batch-size {whole})"
+            f"DeepSpeed's file makes a batch of {whole}, the arguments one of {stated}: the Trainer refuses that, a "
+            f"loop of its own takes the file's; {batch} is projected (--global-batch-size, --micro-batch-size)"
         )
 
 
