@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from forescale.files import read_text
 from forescale.frameworks.shell import is_unset
@@ -14,13 +14,25 @@ from forescale.frameworks.trainers.accelerated import plain
 from forescale.frameworks.trainers.program import modules_of
 from forescale.frameworks.trainers.run import neighbour_of
 
+MODULE: Final = ("-m", "--module")
+"""Options after which a module of Python is named, by its name with dots."""
+
+
+def programs_of(words: Sequence[str]) -> list[tuple[str, int]]:
+    """Return the files of Python that a command may start, and their places: programs, and modules by their files."""
+    pairs = enumerate(pairwise(["", *words]))
+    modules = [
+        (f"{word.replace('.', '/')}.py", at) for at, (before, word) in pairs if before in MODULE and word
+    ]
+    return [(word, at) for at, word in enumerate(words) if word.endswith(".py")] + modules
+
 
 def unknown_program(words: Sequence[str]) -> str:
     """Return the program of a command that has options: a file or a module of Python, or the command itself."""
     if not any(word.startswith("--") for word in words):
         return ""
     for before, word in pairwise(["", *words]):
-        if before == "-m" or word.endswith(".py"):
+        if before in MODULE or word.endswith(".py"):
             return word
     first = next(
         (word for word in words if word not in ("exec", "nohup", "env", "time") and "=" not in word), ""
@@ -63,7 +75,7 @@ def in_folder(words: Sequence[str], files: Sequence[str]) -> list[str]:
 def own_program(words: Sequence[str], at: int) -> str:
     """Return the file of a Python program or module that is none of TRL's own scripts; "" of others."""
     name = words[at - 1]
-    if name == "-m" and words[at:]:
+    if name in MODULE and words[at:]:
         name = f"{words[at].replace('.', '/')}.py"
     return "" if not name.endswith(".py") or re.search(r"\btrl/(?:.*/)?scripts/", name) else name
 

@@ -76,6 +76,22 @@ def loaded(value: object, folder: Path, call: Call) -> Any:  # noqa: ANN401
     return MISSING if content is None else _tabled(content, call)
 
 
+def instantiated(value: object, call: Call, calls: list[Call]) -> Any:  # noqa: ANN401
+    """Return what hydra makes of a table with `_target_`, which `calls` are told; of others the same."""
+    if not isinstance(value, dict):
+        return value
+    inner = {name: instantiated(item, call, calls) for name, item in value.items()}
+    target = inner.pop("_target_", None)
+    if not isinstance(target, str):
+        return inner
+    fields = {
+        name: item for name, item in inner.items() if name not in ("_partial_", "_recursive_", "_convert_")
+    }
+    made = Call(target, call.place, fields=fields)
+    calls.append(made)
+    return made
+
+
 def variable(call: Call, values: Mapping[str, str]) -> Any:  # noqa: ANN401
     """Return a variable of the environment: one of `values`, or its default; MISSING of one that a launcher sets."""
     name, *usual = [*call.args, *call.fields.values()] if VARIABLE.fullmatch(call.name) else [None]

@@ -26,8 +26,8 @@ from forescale.frameworks.reading import Options, ParsedFile, packaged
 from forescale.frameworks.shell import Devices, Script, devices_of, launch_of
 from forescale.frameworks.trainers.accelerated import accelerated
 from forescale.frameworks.trainers.arguments import Arguments, Fields
-from forescale.frameworks.trainers.commands import arguments_of, own_arguments
-from forescale.frameworks.trainers.configured import configured, variable
+from forescale.frameworks.trainers.commands import arguments_of, own_arguments, programs_of
+from forescale.frameworks.trainers.configured import configured, instantiated, variable
 from forescale.frameworks.trainers.devices import variables_of
 from forescale.frameworks.trainers.facts import BATCH, CONFIGURATION, of_one_process, without_facts
 from forescale.frameworks.trainers.loop import is_loop
@@ -90,6 +90,8 @@ TOLD: Final = re.compile(
     r"(?i)model|quant|bits?\b|4bit|8bit|batch|accum|len|lora|dtype|precision|fp16|bf16|checkpointing|optim|stage|shard|fsdp"
 )
 """Names of variables of the environment that a projection follows from."""
+INSTANTIATES: Final = re.compile(r"(?:hydra\.utils\.|hydra\.)?(?:instantiate|call)")
+"""Functions of hydra that make what a table names."""
 REPLICATES: Final = re.compile(r"(?:|auto|ddp\w*|single_device|None)$")
 """Strategies of Lightning that shard nothing."""
 
@@ -134,6 +136,9 @@ class Recorder:
         made = self.arguments.answer(call, owner, self.world)
         made = configured(call, owner, self.arguments.given) if made is MISSING else made
         made = self._variable(call) if made is MISSING else made
+        table = next(iter(call.args), None) if INSTANTIATES.fullmatch(call.name) else None
+        if isinstance(table, dict):
+            made = instantiated({**table, **call.fields}, call, self.calls)
         self.calls += self.arguments.made[before:]
         return made if made is not MISSING else self.answers.get(call.name.rpartition(".")[2], MISSING)
 
@@ -232,8 +237,8 @@ class ScriptLaunchReader(LaunchReader):
         programs = [
             (file, names, at)
             for names in shell.commands
-            for at, name in enumerate(names)
-            if name.endswith(".py") and (file := _named(path, name)) is not None
+            for name, at in programs_of(names)
+            if (file := _named(path, name)) is not None
         ]
         for itself in (True, False):
             for file, names, at in programs:
