@@ -11,8 +11,9 @@ from forescale.frameworks.python.values import MISSING, Call, Opaque, known
 from forescale.frameworks.reading import Options, ParsedFile, packaged
 from forescale.frameworks.recipes.reader import read_recipe
 from forescale.frameworks.trainers.facts import without_facts
+from forescale.frameworks.trainers.recorder import Recorder, follow_script
 from forescale.frameworks.trainers.run import MICRO
-from forescale.frameworks.trainers.script import OPEN, Recorder, follow_script
+from forescale.frameworks.trainers.script import OPEN
 
 OUTSIDE: Final = ("opts", "common", "cli_context")
 """Arguments of the functions of a script that its command line fills in."""

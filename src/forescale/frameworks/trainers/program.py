@@ -52,6 +52,14 @@ SHARDS: Final = re.compile(
     r"^\S*(?:shard|fsdp)|^[\w-]+ (?:fsdp2?|zero-?[1-3]|hsdp|full_shard)$", re.IGNORECASE
 )
 """An argument, by its name or value, that shards states."""
+RECOMPUTES: Final = re.compile(r"^\s*(?:\w+\.)*config\.gradient_checkpointing\s*=\s*True", re.MULTILINE)
+"""A model's configuration that turns recomputation on."""
+FREEZES: Final = re.compile(
+    r"\brequires_grad\s*=\s*False\b|\brequires_grad_\(\s*(?:requires_grad\s*=\s*)?False\b"
+)
+"""Lines that freeze parameters."""
+OTHERS: Final = re.compile(r"(?i)ref|teacher|reward|critic|old_|ema|value_")
+"""Names of models that are not trained."""
 UTILITIES: Final = "utils/ds_utils.py"
 STAGES: Final = {0: "no_shard", 2: "shard_grad_op", 3: "full_shard"}
 """Words of `fsdp` by stage."""
@@ -123,15 +131,14 @@ def read_program(file: Path | None) -> Program:
     named = {_dotted(node.func) for node in nodes if isinstance(node, ast.Call)}
     if is_loop(file):  # a wrapper that another call takes
         named |= {alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names}
-    if any(_enables(node) for node in nodes):
+    text = "\n".join(map(read_text, [] if file is None else modules_of(file)))
+    if RECOMPUTES.search(text):
         calls["gradient_checkpointing"] = True
     defaults = {name: value for node in nodes for name, value in _defaults(node)}
     imported = (name.partition(".")[0] for node in nodes for name in _imported(node))
     engine = next((name for name in imported if name in ENGINES), "")
     own = loop_constants(trees) if is_loop(file) else {}
-    return Program(
-        defaults, calls, doubtful, adapters, frozenset(named), engine, any(map(_freezes, nodes)), own
-    )
+    return Program(defaults, calls, doubtful, adapters, frozenset(named), engine, freezes(text), own)
 
 
 def _trees(file: Path) -> Iterator[ast.Module]:
@@ -220,22 +227,13 @@ def _imported(node: ast.AST) -> list[str]:
     return [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
 
 
-def _enables(node: ast.AST) -> bool:
-    """Whether a statement sets `config.gradient_checkpointing`."""
-    if not isinstance(node, ast.Assign) or _literal(node.value) is not True:
-        return False
-    return any(_dotted(target).endswith("config.gradient_checkpointing") for target in node.targets)
-
-
-def _freezes(node: ast.AST) -> bool:
-    """Whether a statement sets `requires_grad = False`, or calls `requires_grad_(False)`."""
-    if isinstance(node, ast.Assign):
-        return _literal(node.value) is False and any(
-            _dotted(target).endswith(".requires_grad") for target in node.targets
-        )
-    match node:
-        case ast.Call(func=ast.Attribute(attr="requires_grad_"), args=[argument]):
-            return _literal(argument) is False
+def freezes(text: str) -> bool:
+    """Whether a program freezes parameters of the model that it trains."""
+    lines = text.splitlines()
+    for at, line in enumerate(lines):
+        near = " ".join(lines[max(0, at - 2) : at + 1])
+        if FREEZES.search(line.partition("#")[0]) and not OTHERS.search(near):
+            return True
     return False
 
 

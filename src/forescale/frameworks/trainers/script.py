@@ -5,10 +5,8 @@ The script is followed as syntax (`frameworks/python`) and never run. `calls.jso
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -19,61 +17,43 @@ from forescale.errors import MissingFact, ReaderError
 from forescale.files import is_file, read_text
 from forescale.frameworks.detect import Signed, detect
 from forescale.frameworks.megatron.model import MICRO_BATCH
-from forescale.frameworks.python.module import Module, World, source_of
-from forescale.frameworks.python.run import Frame
-from forescale.frameworks.python.values import MISSING, Call, Opaque, Stopped
+from forescale.frameworks.python.values import Call, Opaque
 from forescale.frameworks.reading import Options, ParsedFile, packaged
 from forescale.frameworks.shell import Devices, Script, devices_of, launch_of
 from forescale.frameworks.trainers.accelerated import accelerated
 from forescale.frameworks.trainers.arguments import Arguments, Fields
 from forescale.frameworks.trainers.commands import arguments_of, own_arguments, programs_of
-from forescale.frameworks.trainers.configured import configured, instantiated, variable
 from forescale.frameworks.trainers.devices import variables_of
 from forescale.frameworks.trainers.facts import BATCH, CONFIGURATION, of_one_process, without_facts
 from forescale.frameworks.trainers.loop import is_loop
 from forescale.frameworks.trainers.program import (
     ADAPTERS,
+    RECOMPUTES,
     STAGE,
     STAGES,
+    freezes,
     lay_sharding,
     modules_of,
     read_program,
 )
 from forescale.frameworks.trainers.readers import LaunchReader, read_mapping
 from forescale.frameworks.trainers.record import is_idle, record_of
+from forescale.frameworks.trainers.recorder import FACTS, MAKES, Recorder, follow_script
 from forescale.frameworks.trainers.release import lay_release
 from forescale.frameworks.trainers.run import MICRO, STEPS, Start, neighbour_of
 
-FACTS: Final = packaged("trainers", "calls")
 OPEN: Final = {MICRO: MICRO_BATCH, STEPS: BATCH}
 """Facts by the arguments that decide them, where only running the script shows their values."""
 
 
-MAKES: Final = re.compile(r"TrainingArguments$|^(?:\w+\.)*(?:SFT|DPO|KTO|ORPO|CPO|Reward|GRPO|RLOO)Config$")
-"""Calls that settle how a Trainer trains."""
 USUAL_BATCH: Final = 8
 """Sequences of a device where TrainingArguments are given none."""
 NAMED: Final = re.compile(r"""\.from_pretrained\(\s*["']([^"']+)["']""")
 """A model that a method of a class names, which nothing calls."""
 
 
-RECOMPUTES: Final = re.compile(r"^\s*(?:\w+\.)*config\.gradient_checkpointing\s*=\s*True", re.MULTILINE)
-"""A model's configuration that turns recomputation on."""
-
-
-COUNTS: Final = re.compile(
-    r"(?:^|\.)(?:Lora|BitsAndBytes)Config$|get_peft_model$|gradient_checkpointing_enable$|kbit_training$|"
-    + MAKES.pattern
-)
-"""Calls that a projection follows from."""
 OWN: Final = re.compile(r"lora_|load_in_|use_peft|use_dora|quantization_bit|freeze_|use_bnb")
 """Keys that mean something only to a program that makes adapters or quantised weights of them."""
-FREEZES: Final = re.compile(
-    r"\brequires_grad\s*=\s*False\b|\brequires_grad_\(\s*(?:requires_grad\s*=\s*)?False\b"
-)
-"""Lines that freeze parameters."""
-OTHERS: Final = re.compile(r"(?i)ref|teacher|reward|critic|old_|ema|value_")
-"""Names of models that are not trained."""
 FROZEN: Final = (
     "it freezes parameters (requires_grad), which is not modelled: all are projected as trained "
     "(--lora-rank trains adapters alone)"
@@ -86,12 +66,6 @@ ALONE: Final = "device_map deals the layers of one process to its devices, of wh
 PLACED: Final = "device_map puts the model on one device"
 
 
-TOLD: Final = re.compile(
-    r"(?i)model|quant|bits?\b|4bit|8bit|batch|accum|len|lora|dtype|precision|fp16|bf16|checkpointing|optim|stage|shard|fsdp"
-)
-"""Names of variables of the environment that a projection follows from."""
-INSTANTIATES: Final = re.compile(r"(?:hydra\.utils\.|hydra\.)?(?:instantiate|call)")
-"""Functions of hydra that make what a table names."""
 REPLICATES: Final = re.compile(r"(?:|auto|ddp\w*|single_device|None)$")
 """Strategies of Lightning that shard nothing."""
 
@@ -100,106 +74,6 @@ LOADED: Final = re.compile(
     r"(?!.*(?:Tokenizer|Processor|Config|Extractor|tokenizer|processor|config)\w*\.from).*\.(?:from_pretrained|_?from_config)$"
 )
 """Calls that make a model."""
-
-
-class Recorder:
-    """Hooks that keep the calls of a script, and answer those whose results are known."""
-
-    package: Final = ""
-    closed: Final = frozenset[str]()
-    opens_classes: ClassVar[bool] = True
-    """Whether methods of classes that can be read are followed."""
-
-    def __init__(
-        self,
-        *,
-        has_bf16: bool = True,
-        given: Mapping[str, Any] | None = None,
-        variables: Mapping[str, str] | None = None,
-    ) -> None:
-        self.answers = {**FACTS["answers"], **dict.fromkeys(FACTS["bf16"], has_bf16)}
-        self.answers["get_device_capability"] = (8, 0) if has_bf16 else (7, 5)
-        self.world: World | None = None
-        self.calls: list[Call] = []
-        self.variables: Mapping[str, str] = variables or {}
-        self.unset: dict[str, None] = {}
-        """Variables of the environment that nothing sets and that name what a projection follows from."""
-        self.missed: list[str] = []
-        """Calls that count, in functions that nothing calls."""
-        self.arguments = Arguments(given or {}, packaged("deepspeed", "trainer")["keys"])
-
-    def call(self, call: Call, owner: object) -> Any:  # noqa: ANN401
-        """Keep a call, not known under a condition that is not; return the arguments that it makes, or its answer."""
-        call.known = self.world is None or self.world.doubt is None
-        self.calls.append(call)
-        before = len(self.arguments.made)
-        made = self.arguments.answer(call, owner, self.world)
-        made = configured(call, owner, self.arguments.given) if made is MISSING else made
-        made = self._variable(call) if made is MISSING else made
-        table = next(iter(call.args), None) if INSTANTIATES.fullmatch(call.name) else None
-        if isinstance(table, dict):
-            made = instantiated({**table, **call.fields}, call, self.calls)
-        self.calls += self.arguments.made[before:]
-        return made if made is not MISSING else self.answers.get(call.name.rpartition(".")[2], MISSING)
-
-    def _variable(self, call: Call) -> Any:  # noqa: ANN401
-        """Return a variable of the environment, or its default."""
-        value = variable(call, self.variables)
-        name = call.args[0] if value is not MISSING and call.args else None
-        if isinstance(name, str) and name not in self.variables and TOLD.search(name):
-            self.unset[name] = None
-        return value
-
-    def warnings(self) -> list[str]:
-        """Return the warnings of variables that are not set, and of calls that nothing makes."""
-        kinds = {
-            "variables of the environment, taken as not set:": self.unset,
-            "functions that nothing calls are not read: they call": self.missed,
-        }
-        return [f"{text} {', '.join(names)}" for text, names in kinds.items() if names]
-
-    def default(self, owner: Call, name: str) -> Any:  # noqa: ANN401, ARG002  (as all hooks)
-        """Return the default of a field, which is not known."""
-        return MISSING
-
-
-def follow_script(path: Path, recorder: Recorder, options: Options) -> Frame:
-    """Follow a script, so that `recorder` has its calls; what it raises on its data ends one statement alone.
-
-    Where nothing that is followed trains, as with `fire.Fire(train)`, functions that train are called as they are.
-    """
-    recorder.world = World(recorder, Frame, options.folders)
-    recorder.world.opens_classes = recorder.opens_classes
-    module = recorder.world.module(path)
-    frame = Frame(module, {"__name__": "__main__"})
-    for line in module.tree.body:
-        with suppress(Stopped):
-            frame.body([line])
-    if not any(_makes(name) for call in recorder.calls for name in (call.name, *call.kinds)):
-        for node in list(module.functions.values()):
-            if any(map(_makes, _called(node))):
-                with suppress(Stopped):
-                    frame.value(ast.copy_location(ast.Call(ast.Name(node.name, ast.Load()), [], []), node))
-    recorder.missed = _missed(module)
-    return frame
-
-
-def _makes(name: str) -> bool:
-    return MAKES.search(name) is not None or name.rpartition(".")[2] in ("Trainer", "SFTTrainer")
-
-
-def _called(node: ast.AST) -> list[str]:
-    """Return the dotted names that lines call."""
-    return [source_of(inner.func) for inner in ast.walk(node) if isinstance(inner, ast.Call)]
-
-
-def _missed(module: Module) -> list[str]:
-    """Return calls that count in functions and methods that nothing which is followed calls."""
-    missed = list[str]()
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.FunctionDef) and node not in module.world.followed:
-            missed += [name.rpartition(".")[2] for name in _called(node) if COUNTS.search(name)]
-    return list(dict.fromkeys(missed))
 
 
 def trains(file: Path, *, itself: bool = False) -> bool:
@@ -329,7 +203,7 @@ def read_script(
     parsed = read_mapping(
         content, "trainer", path, options, lines={}, launch=launch, devices=devices, program=program
     )
-    older += _frozen(text) if not any(content.get(key) for key in ("use_peft", "lora_r")) else []
+    older += [FROZEN] * (freezes(text) and not any(content.get(key) for key in ("use_peft", "lora_r")))
     older += recorder.warnings()
     warnings = [*older, *([f"only running the script shows {'; '.join(others)}"] if others else [])]
     parsed = replace(parsed, format=ScriptReader.name, warnings=(*parsed.warnings, *warnings))
@@ -360,7 +234,7 @@ def _settings(path: Path, recorder: Recorder, options: Options) -> tuple[dict[st
             fix = "it takes its arguments from the command line; give the command or script that starts it"
             raise ReaderError(path, wording.wrong_format("a script with its settings", fix))
         content[MICRO] = USUAL_BATCH
-    if RECOMPUTES.search(read_text(path)):
+    if RECOMPUTES.search(text):
         content.setdefault("gradient_checkpointing", True)
     unread.pop("device_map", None)
     return content, unread
@@ -549,16 +423,6 @@ def _text_of(recorder: Recorder) -> str:
     """Return the text of a program and of the modules next to it that it follows."""
     modules = recorder.world.modules if recorder.world is not None else ()
     return "\n".join(map(read_text, modules))
-
-
-def _frozen(text: str) -> list[str]:
-    """Return the warning of a program that freezes parameters of the model that it trains."""
-    lines = text.splitlines()
-    for at, line in enumerate(lines):
-        near = " ".join(lines[max(0, at - 2) : at + 1])
-        if FREEZES.search(line.partition("#")[0]) and not OTHERS.search(near):
-            return [FROZEN]
-    return []
 
 
 def is_known(name: str) -> bool:
