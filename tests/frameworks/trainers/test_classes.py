@@ -81,11 +81,11 @@ def test_a_trainer_in_a_class_is_read_with_the_file_of_its_settings(read):
     assert parsed.workload_fields["precision"]["compute"] == "bf16"
 
 
-def test_devices_without_bf16_have_a_capability_below_8(read):
-    parsed = read({"train.py": TUNER, "conf/tune.yaml": CONF}, num_devices=8, has_bf16=False)
-    assert parsed.workload_fields["precision"]["compute"] != "fp16"
-    (text,) = (text for text in parsed.warnings if "neither" in text or "bf16" in text)
-    assert text
+@pytest.mark.parametrize(("has_bf16", "compute"), [(True, "bf16"), (False, "tf32")])
+def test_devices_without_bf16_have_a_capability_below_8(read, has_bf16, compute):
+    program = TUNER.replace(', torch_dtype="bfloat16"', "")
+    parsed = read({"train.py": program, "conf/tune.yaml": CONF}, num_devices=8, has_bf16=has_bf16)
+    assert parsed.workload_fields["precision"]["compute"] == compute
 
 
 @pytest.mark.parametrize(
@@ -251,3 +251,112 @@ SFTTrainer(model="Qwen/Qwen3-8B", args=args, peft_config=peft).train()
     parsed = read({"train.py": program}, num_devices=1)
     assert parsed.workload_fields["trainable"]["lora_rank"] == 16
     assert not [text for text in parsed.warnings if "taken by nothing" in text]
+
+
+def test_unsloth_loads_4_bits_unless_it_is_told_not_to(read):
+    program = """from unsloth import FastLanguageModel
+from trl import SFTConfig, SFTTrainer
+model, tokenizer = FastLanguageModel.from_pretrained("unsloth/Qwen3-8B", max_seq_length=2048)
+model = FastLanguageModel.get_peft_model(model, r=16)
+args = SFTConfig("out", per_device_train_batch_size=1)
+SFTTrainer(model=model, args=args).train()
+"""
+    assert read({"train.py": program}).workload_fields["precision"]["frozen"] == "nf4"
+    eight = program.replace("max_seq", "load_in_8bit=True, max_seq")
+    assert read({"train.py": eight}).workload_fields["precision"]["frozen"] == "int8"
+    whole = program.replace("max_seq", "load_in_4bit=False, max_seq")
+    assert "frozen" not in read({"train.py": whole}).workload_fields["precision"]
+
+
+def test_other_models_and_configurations_are_warned_of(read):
+    program = """from transformers import AutoModelForCausalLM
+from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
+teacher = AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-8B")
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-0.6B")
+SFTTrainer(model=model, args=SFTConfig("a", per_device_train_batch_size=8, max_length=1024, bf16=True)).train()
+GRPOTrainer(model=model, args=GRPOConfig("b", per_device_train_batch_size=1, bf16=True)).train()
+"""
+    warnings = read({"train.py": program}, num_devices=1).warnings
+    assert any("it loads Qwen3-8B and Qwen3-0.6B" in text for text in warnings)
+    assert any("it makes SFTConfig and GRPOConfig, which differ" in text for text in warnings)
+
+
+COMMAND = """import typer
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+app = typer.Typer()
+
+
+def tune(batch):
+    model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-8B")
+    Trainer(model=model, args=TrainingArguments("out", per_device_train_batch_size=batch, bf16=True)).train()
+
+
+@app.command()
+def main(batch: int = typer.Option(4, "--batch"), name: str = typer.Option(..., "--name")):
+    tune(batch)
+
+
+app()
+"""
+
+
+@pytest.mark.parametrize("typer", [True, False])
+def test_a_command_is_followed_with_the_defaults_of_its_options(read, typer):
+    click = (
+        COMMAND.replace("import typer", "import click")
+        .replace("app = typer.Typer()\n", "")
+        .replace("@app.command()", '@click.command()\n@click.option("--batch", "-b", default=4, type=int)')
+        .replace('batch: int = typer.Option(4, "--batch"), name: str = typer.Option(..., "--name")', "batch")
+        .replace("app()", "main()")
+    )
+    files, over = {"train.py": COMMAND if typer else click}, {"seq_len": 2048}
+    assert read(files, num_devices=2, over=over).workload_fields["global_batch_size"] == 8
+    run = {"run.sh": "torchrun --nproc_per_node 2 train.py --batch 16 --model_name_or_path x\n", **files}
+    assert read(run, over=over).workload_fields["global_batch_size"] == 32
+
+
+def test_a_program_of_which_nothing_that_trains_is_followed_says_so(read):
+    program = """from transformers import Trainer, TrainingArguments
+from somewhere import build
+
+
+class Tuner:
+    def run(self):
+        Trainer(args=TrainingArguments("out", per_device_train_batch_size=2)).train()
+
+
+build(Tuner)
+"""
+    parsed = read({"train.py": program}, num_devices=2)
+    assert any("no call that is followed trains" in text for text in parsed.warnings)
+
+
+def test_only_functions_of_modules_that_are_reached_count(read):
+    loop = """import torch
+from model import build
+batch_size = 4
+model = build()
+loss = model(torch.zeros(1))
+loss.backward()
+"""
+    model = """from peft import LoraConfig
+
+
+def build():
+    return make()
+
+
+def make():
+    return None
+
+
+def other(model):
+    model.gradient_checkpointing_enable()
+"""
+    run = "torchrun --nproc_per_node 2 train.py --model_name_or_path Qwen/Qwen3-8B --output_dir out\n"
+    over = {"seq_len": 1024, "micro_batch_size": 1, "global_batch_size": 2}
+    parsed = read({"run.sh": run, "train.py": loop, "model.py": model}, over=over)
+    assert parsed.layout_fields["recompute"] == {"granularity": "none"}
+    reached = model.replace("    return None", "    other(net())")
+    parsed = read({"run.sh": run, "train.py": loop, "model.py": reached}, over=over)
+    assert parsed.layout_fields["recompute"] == {"granularity": "full"}

@@ -119,7 +119,7 @@ def read_program(file: Path | None) -> Program:
     calls, doubtful, adapters = dict[str, Any](), dict[str, str](), dict[str, Any]()
     nodes = [node for tree in trees for node in ast.walk(tree)]
     constants = dict(_constants(nodes))
-    for call, known in (item for tree in trees for item in _calls(tree, known=True)):
+    for call, known in _reached(trees):
         sets = _sets(call, constants)
         if DECIDED.isdisjoint(sets):
             continue
@@ -182,13 +182,40 @@ def _tree(file: Path) -> ast.Module | None:
         return None
 
 
-def _calls(node: ast.AST, *, known: bool) -> Iterator[tuple[ast.Call, bool]]:
-    """Yield each call, and whether it stands under no condition other than that the file is the program."""
+def _reached(trees: Sequence[ast.Module]) -> Iterator[tuple[ast.Call, bool]]:
+    """Yield each call, and whether it is made for certain: of modules, in what the program's own calls come to."""
+    parts = [
+        node for tree in trees[1:] for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    ]
+    names, left = set(_named(trees[:1])), parts
+    while new := [node for node in left if node.name in names]:
+        names.update(_named(new))
+        left = [node for node in left if node not in new]
+    for tree in trees:
+        for node in tree.body:
+            yield from _calls(ast.Module([node], []), known=node not in left)
+
+
+def _named(nodes: Sequence[ast.AST]) -> Iterator[str]:
+    """Yield the last parts of all names in lines, which may be those of functions that they call."""
+    for node in (inner for outer in nodes for inner in ast.walk(outer)):
+        if isinstance(node, ast.Name | ast.Attribute):
+            yield node.id if isinstance(node, ast.Name) else node.attr
+
+
+def _calls(node: ast.AST, *, known: bool, inside: str = "") -> Iterator[tuple[ast.Call, bool]]:
+    """Yield each call, and whether it stands under no condition other than that the file is the program.
+
+    A method that hands a call on to another object of its own name makes none.
+    """
     for inner in ast.iter_child_nodes(node):
-        if isinstance(inner, ast.Call):
+        if isinstance(inner, ast.Call) and _dotted(inner.func).rpartition(".")[2] != inside:
             yield inner, known
-        conditional = isinstance(inner, ast.If | ast.IfExp) and "__name__" not in ast.unparse(inner.test)
-        yield from _calls(inner, known=known and not conditional)
+        conditional = isinstance(inner, ast.match_case) or (
+            isinstance(inner, ast.If | ast.IfExp) and "__name__" not in ast.unparse(inner.test)
+        )
+        name = inner.name if isinstance(inner, ast.FunctionDef) else inside
+        yield from _calls(inner, known=known and not conditional, inside=name)
 
 
 def _constants(nodes: list[ast.AST]) -> Iterator[tuple[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -333,11 +333,7 @@ class LaunchReader(Signed):
         ):
             text = f"{own} freezes parameters itself, which are projected as trained (--freeze, --lora-rank)"
             parsed = replace(parsed, warnings=(*parsed.warnings, text))
-        if own and (told := [key for key in parsed.unknown if TELLING.fullmatch(str(values.get(key, "")))]):
-            text = "; ".join(f"{key} {values[key]}" for key in told)
-            parsed = replace(
-                parsed, warnings=(*parsed.warnings, f"{text}: not known, may change memory or time")
-            )
+        parsed = replace(parsed, warnings=(*parsed.warnings, *_told(parsed, own, program, values)))
         return without_facts(parsed, facts) if facts else parsed
 
     def _followed(
@@ -436,6 +432,15 @@ def _refuse_megatron(path: Path, own: str, values: Mapping[str, Any]) -> None:
     if MEGATRON.fullmatch(own) and {"num_layers", "hidden_size"} & values.keys():
         fix = "they stand in the file that it names; give them as a table of flags (--num-layers: 12)"
         raise ReaderError(path, wording.wrong_format("a command with Megatron-LM's flags", fix))
+
+
+def _told(parsed: ParsedFile, own: str, program: Program, values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the warnings of what the names of a person's own program, and its arguments, tell."""
+    if own and (told := [key for key in parsed.unknown if TELLING.fullmatch(str(values.get(key, "")))]):
+        yield f"{'; '.join(f'{key} {values[key]}' for key in told)}: not known, may change memory or time"
+    types = parsed.workload_fields.get("precision", {})
+    if "deepspeed.initialize" in program.names and types.get("compute") == "tf32":
+        yield f"{own} makes DeepSpeed's configuration: its types are not known; tf32 is projected (--precision)"
 
 
 def _refuse_sampling(path: Path, own: str, values: Mapping[str, Any]) -> None:

@@ -28,6 +28,10 @@ TOLD: Final = re.compile(
     r"(?i)model|quant|bits?\b|4bit|8bit|batch|accum|len|lora|dtype|precision|fp16|bf16|checkpointing|optim|stage|shard|fsdp"
 )
 """Names of variables of the environment that a projection follows from."""
+COMMANDS: Final = re.compile(r"\b(?:command|option)\b")
+"""Decorators of click and typer that make a command of a function, or give it an option."""
+OPTIONS: Final = re.compile(r"(?:typer\.)?(?:Option|Argument)")
+"""Defaults of typer, which have the value."""
 INSTANTIATES: Final = re.compile(r"(?:hydra\.utils\.|hydra\.)?(?:instantiate|call)")
 """Functions of hydra that make what a table names."""
 
@@ -66,6 +70,9 @@ class Recorder:
         made = self.arguments.answer(call, owner, self.world)
         made = configured(call, owner, self.arguments.given) if made is MISSING else made
         made = self._variable(call) if made is MISSING else made
+        if OPTIONS.fullmatch(call.name) and (call.args or "default" in call.fields):
+            usual = call.args[0] if call.args else call.fields["default"]
+            made = usual if usual is not ... else MISSING
         table = next(iter(call.args), None) if INSTANTIATES.fullmatch(call.name) else None
         if isinstance(table, dict):
             made = instantiated({**table, **call.fields}, call, self.calls)
@@ -86,7 +93,11 @@ class Recorder:
             "variables of the environment, taken as not set:": self.unset,
             "functions that nothing calls are not read: they call": self.missed,
         }
-        return [f"{text} {', '.join(names)}" for text, names in kinds.items() if names]
+        texts = [f"{text} {', '.join(names)}" for text, names in kinds.items() if names]
+        called = {name.rpartition(".")[2] for call in self.calls for name in names_of(call)}
+        if not any(map(makes, called)) and called.isdisjoint(("Accelerator", "Fabric")):
+            texts.append("no call that is followed trains: adapters, types and recomputation are not known")
+        return texts
 
     def default(self, owner: Call, name: str) -> Any:  # noqa: ANN401, ARG002  (as all hooks)
         """Return the default of a field, which is not known."""
@@ -96,22 +107,33 @@ class Recorder:
 def follow_script(path: Path, recorder: Recorder, options: Options) -> Frame:
     """Follow a script, so that `recorder` has its calls; what it raises on its data ends one statement alone.
 
-    Where nothing that is followed trains, as with `fire.Fire(train)`, functions that train are called as they are.
+    Where nothing that is followed trains, as with `fire.Fire(train)`, commands are called with their defaults, or else
+    functions that train as they are.
     """
     recorder.world = World(recorder, Frame, options.folders)
     recorder.world.opens_classes = recorder.opens_classes
     module = recorder.world.module(path)
     frame = Frame(module, {"__name__": "__main__"})
+    nodes = list(module.functions.values())
+    commands = [node for node in nodes if any(map(COMMANDS.search, map(source_of, node.decorator_list)))]
+    for node in commands:
+        _lay_options(node, recorder.arguments.given)
     for line in module.tree.body:
         with suppress(Stopped):
             frame.body([line])
-    if not any(makes(name) for call in recorder.calls for name in (call.name, *call.kinds)):
-        for node in list(module.functions.values()):
-            if any(map(makes, _called(node))):
-                with suppress(Stopped):
-                    frame.value(ast.copy_location(ast.Call(ast.Name(node.name, ast.Load()), [], []), node))
+    for functions in (commands, [node for node in nodes if any(map(makes, _called(node)))]):
+        if any(makes(name) for call in recorder.calls for name in names_of(call)):
+            break
+        for node in functions:
+            with suppress(Stopped):
+                frame.value(ast.copy_location(ast.Call(ast.Name(node.name, ast.Load()), [], []), node))
     recorder.missed = _missed(module)
     return frame
+
+
+def names_of(call: Call) -> tuple[str, ...]:
+    """Return the names of a call and of the classes that it builds on; none of a class of a program's own."""
+    return () if call.kinds == (call.name,) else (call.name, *call.kinds)
 
 
 def makes(name: str) -> bool:
@@ -122,6 +144,27 @@ def makes(name: str) -> bool:
 def _called(node: ast.AST) -> list[str]:
     """Return the dotted names that lines call."""
     return [source_of(inner.func) for inner in ast.walk(node) if isinstance(inner, ast.Call)]
+
+
+def _lay_options(node: ast.FunctionDef, given: Mapping[str, Any]) -> None:
+    """Give a command of click or typer its options, as they are `given` or by default, as arguments by name."""
+    named = dict(pair for item in node.decorator_list for pair in _option(item))
+    late = node.args.args[len(node.args.args) - len(node.args.defaults) :]
+    usual = {arg.arg: value for arg, value in zip(late, node.args.defaults, strict=True)} | named
+    words = {name: ast.copy_location(ast.Constant(value), node) for name, value in given.items()}
+    for arg in node.args.args:
+        node.args.kwonlyargs.append(arg)
+        node.args.kw_defaults.append(words.get(arg.arg, usual.get(arg.arg)))
+    node.args.args, node.args.defaults = [], []
+
+
+def _option(item: ast.expr) -> list[tuple[str, ast.expr]]:
+    """Return the name of an option that a decorator of click declares, with its default."""
+    if not isinstance(item, ast.Call) or not COMMANDS.search(source_of(item.func)):
+        return []
+    names = [arg.value for arg in item.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
+    name = next((name for name in names if name.startswith("--")), "").lstrip("-").replace("-", "_")
+    return [(name, word.value) for word in item.keywords if word.arg == "default" and name]
 
 
 def _missed(module: Module) -> list[str]:

@@ -38,7 +38,7 @@ from forescale.frameworks.trainers.program import (
 )
 from forescale.frameworks.trainers.readers import LaunchReader, read_mapping
 from forescale.frameworks.trainers.record import is_idle, record_of
-from forescale.frameworks.trainers.recorder import FACTS, MAKES, Recorder, follow_script
+from forescale.frameworks.trainers.recorder import FACTS, MAKES, Recorder, follow_script, names_of
 from forescale.frameworks.trainers.release import lay_release
 from forescale.frameworks.trainers.run import MICRO, STEPS, Start, neighbour_of
 
@@ -70,6 +70,8 @@ REPLICATES: Final = re.compile(r"(?:|auto|ddp\w*|single_device|None)$")
 """Strategies of Lightning that shard nothing."""
 
 
+NAMES: Final = ("model_name", "pretrained_model_name_or_path")
+"""Arguments that name a model."""
 LOADED: Final = re.compile(
     r"(?!.*(?:Tokenizer|Processor|Config|Extractor|tokenizer|processor|config)\w*\.from).*\.(?:from_pretrained|_?from_config)$"
 )
@@ -177,7 +179,7 @@ def read_script(
     recorder = Recorder(has_bf16=options.has_bf16, given=given, variables=start.variables)
     follow_script(path, recorder, options)
     if (is_whole or must_train) and not any(
-        MAKES.search(name) for call in recorder.calls for name in (call.name, *call.kinds)
+        MAKES.search(name) for call in recorder.calls for name in names_of(call)
     ):
         raise ReaderError(path, wording.wrong_format("a script that trains", "it makes no TrainingArguments"))
     text = _text_of(recorder)
@@ -204,7 +206,7 @@ def read_script(
         content, "trainer", path, options, lines={}, launch=launch, devices=devices, program=program
     )
     older += [FROZEN] * (freezes(text) and not any(content.get(key) for key in ("use_peft", "lora_r")))
-    older += recorder.warnings()
+    older += recorder.warnings() + _several(recorder.calls)
     warnings = [*older, *([f"only running the script shows {'; '.join(others)}"] if others else [])]
     parsed = replace(parsed, format=ScriptReader.name, warnings=(*parsed.warnings, *warnings))
     is_alone = launch is None and (devices is None or devices.count == 1)
@@ -245,8 +247,7 @@ def _content(calls: list[Call], given: Mapping[str, Any]) -> tuple[dict[str, Any
     content, unread, once = dict[str, Any](), dict[str, str](), set[str]()
     for call in calls:
         for row in FACTS["calls"]:
-            names = () if call.kinds == (call.name,) else (call.name, *call.kinds)  # a class of its own
-            if row["name"] in once or not any(re.fullmatch(row["name"], name) for name in names):
+            if row["name"] in once or not any(re.fullmatch(row["name"], name) for name in names_of(call)):
                 continue
             once |= {row["name"]} if row.get("first") else set()
             unread |= {} if call.known else {call.name: "called under a condition"}
@@ -302,6 +303,8 @@ def _lay_unsloth(content: dict[str, Any], calls: Sequence[Call]) -> dict[str, st
     if content.get("gradient_checkpointing") == "unsloth":
         content["gradient_checkpointing"] = "offload"
     checkpointing = content.pop("full_checkpointing", "unsloth")
+    if content.get("load_in_8bit") or content.pop("load_in_16bit", False):
+        content["load_in_4bit"] = False
     if content.pop("full_finetuning", False):
         content |= {"load_in_4bit": False}
         content.setdefault(
@@ -372,6 +375,37 @@ def _made_elsewhere(calls: Sequence[Call]) -> list[str]:
                 f"{made} is not read: adapters, types and recomputation of the model that it makes are not known"
             ]
     return []
+
+
+def _several(calls: Sequence[Call]) -> list[str]:
+    """Return the warnings of a program with models, or with configurations of trainings, that differ."""
+    named = [
+        next((item for item in (*call.args, *map(call.fields.get, NAMES)) if isinstance(item, str)), "")
+        for call in calls
+        if LOADED.match(call.name)
+    ]
+    names = [name.rpartition("/")[2] for name in named]
+    models = dict.fromkeys(re.sub(r"(?:-unsloth)?-bnb-4bit$", "", name) for name in names if name)
+    made = [call for call in calls if MAKES.search(call.name) and MICRO in call.fields]
+    batches = {
+        repr(call.fields[MICRO]): call.name.rpartition(".")[2]
+        for call in made
+        if _is_plain(call.fields[MICRO])
+    }
+    texts = []
+    if len(models) > 1:
+        texts.append(
+            f"it loads {wording.listed(list(models), 'and')}; the first is projected as the one trained (--model)"
+        )
+    if len(batches) > 1:
+        texts.append(
+            f"it makes {wording.listed(list(batches.values()), 'and')}, which differ; the last is projected"
+        )
+    return texts
+
+
+def _is_plain(value: object) -> bool:
+    return not isinstance(value, Call | Opaque)
 
 
 def _shown(value: Any) -> Any:  # noqa: ANN401
