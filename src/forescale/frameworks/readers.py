@@ -35,7 +35,7 @@ from forescale.frameworks.trainers.readers import (
     LlamaFactoryReader,
     TrainerReader,
 )
-from forescale.frameworks.trainers.script import ScriptLaunchReader, ScriptReader
+from forescale.frameworks.trainers.script import ScriptLaunchReader, ScriptReader, trains
 from forescale.limits import whole_of
 from forescale.logs import format_of
 from forescale.positions import says_lines
@@ -219,6 +219,8 @@ def reader_of(text: str, where: object) -> Reader:
         If it is in none, or in one that is not read.
     """
     detection = detect(text) or _started(text, where) or detect_script(text, getattr(where, "suffix", ""))
+    if detection is None and isinstance(where, Path) and where.suffix == ".py" and trains(where):
+        return ScriptReader()
     if detection is None:
         _refuse_unknown(text, where)
     for reader in READERS:
