@@ -274,3 +274,26 @@ def test_the_batch_of_gpt_neox_counts_its_devices(read):
 )
 def test_gradients_have_the_type_that_they_are_reduced_in(read, name, old, new, types):
     assert read(name, old, new).workload_fields["precision"] == types
+
+
+def test_a_flag_that_is_false_is_none(read):
+    parsed = read("flagscale", "  precision:", "  standalone_embedding_stage: false\n  precision:")
+    assert not parsed.warnings
+    with raises(ReaderError, "not_expressed --standalone-embedding-stage"):
+        read("flagscale", "  precision:", "  standalone_embedding_stage: true\n  precision:")
+
+
+def test_stages_of_their_own_kinds_of_devices_are_refused(read):
+    with raises(ReaderError, "not_expressed system.hetero.enable_hetero"):
+        read(
+            "flagscale",
+            "  precision:",
+            "  hetero: {enable_hetero: true, hetero_use_cpu_communication: false}\n  precision:",
+        )
+    assert not read("flagscale", "  precision:", "  hetero: {enable_hetero: false}\n  precision:").warnings
+
+
+def test_the_example_of_devices_holds_experts_that_are_split_as_the_rest(read):
+    experts = "  num_experts: 8\n  expert_model_parallel_size: 8\n  moe_ffn_hidden_size: 64\nmodel:"
+    parsed = read("flagscale", "model:", experts, Options(model_of=load_model, strict=False))
+    assert [fact.example for fact in parsed.missing] == ["--devices 16"]
