@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from difflib import get_close_matches
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -25,7 +26,7 @@ from forescale.frameworks.nanotron.reader import NanotronReader
 from forescale.frameworks.primus.reader import PrimusReader
 from forescale.frameworks.reading import Options, ParsedFile, Reader, Variables
 from forescale.frameworks.recipes.reader import readers as recipe_readers
-from forescale.frameworks.shell import follow
+from forescale.frameworks.shell import devices_of, follow, launch_of
 from forescale.frameworks.shell.near import near
 from forescale.frameworks.torchtitan.reader import TorchtitanJobReader
 from forescale.frameworks.traces import TraceReader
@@ -35,6 +36,7 @@ from forescale.frameworks.trainers.readers import (
     LlamaFactoryReader,
     TrainerReader,
 )
+from forescale.frameworks.trainers.run import found_by_end
 from forescale.frameworks.trainers.script import ScriptLaunchReader, ScriptReader
 from forescale.limits import whole_of
 from forescale.logs import format_of
@@ -103,7 +105,10 @@ def read_file(path: str | Path, options: Options | None = None) -> ParsedFile:
         file, explicit = _started_by_chart(text, file, explicit)
         text = read_text(file, most=LARGEST)
     try:
-        return _read(reader_of(text, file), file, explicit)
+        reader = reader_of(text, file)
+        if reader.name == ScriptLaunchReader.name and (parsed := _configured(text, file, explicit)):
+            return parsed
+        return _read(reader, file, explicit)
     except RecursionError as error:
         raise ReaderError(file, wording.too_deep()) from error
 
@@ -120,6 +125,45 @@ def _started_by_chart(text: str, file: Path, options: Options) -> tuple[Path, Op
 
 
 SCRIPTS: Final = ("launcher.sh", "launch_script.sh")
+CONFIG_FILE: Final = re.compile(r"--(?:job[.])?config[-_]file\b")
+"""Flags by which commands name the file of a run: of nanotron, and of torchtitan 0.2 and earlier."""
+
+
+def _configured(text: str, file: Path, options: Options) -> ParsedFile | None:
+    """Return what the nanotron file that a script starts a run with says; None where it starts none.
+
+    Raises
+    ------
+    ReaderError
+        If it is TOML of torchtitan 0.2 or earlier, or its devices are not those of the launcher.
+    """
+    if not CONFIG_FILE.search(text):
+        return None
+    for command in follow(text, options.variables, str(file), near(file), options.arguments).commands:
+        words = [part for word in command for part in (word.split("=", 1) if word[:1] == "-" else [word])]
+        named = next(
+            ((flag, name) for flag, name in pairwise(words) if CONFIG_FILE.fullmatch(flag)), ("", "")
+        )
+        if named[0].startswith("--job") and named[1].endswith(".toml"):
+            raise ReaderError(file, removed(" ".join(named), TITAN_FIX))
+        path = found_by_end(file.parent, named[1]) if named[1].endswith((".yaml", ".yml")) else None
+        if path is not None and (kind := detect(read_text(path))) and kind.name == NanotronReader.name:
+            return _of_nanotron(path, command, file, options)
+    return None
+
+
+def _of_nanotron(path: Path, command: Sequence[str], file: Path, options: Options) -> ParsedFile:
+    """Return what nanotron's file `path` says; nanotron stops on other devices than its degrees make."""
+    parsed = _read(NanotronReader(), path, options)
+    program = next((at for at, word in enumerate(command) if word.endswith(".py")), 0)
+    devices = devices_of(launch_of(command[:program]), near(file))
+    count = parsed.num_devices
+    if options.num_devices is None and devices is not None and count not in (None, devices.count):
+        launched = f"the number of devices of {' x '.join(devices.options)}"
+        degrees = f"the product of the degrees of {path.name}"
+        raise ReaderError(file, wording.differs(launched, devices.count, degrees, count, "give --devices N"))
+    note = f"it starts nanotron with {path.name}, which is read"
+    return replace(parsed, format=ScriptLaunchReader.name, notes=(note, *parsed.notes))
 
 
 def _read(reader: Reader, file: Path, options: Options) -> ParsedFile:
