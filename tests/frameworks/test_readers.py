@@ -7,7 +7,7 @@ from tests.conformance.readers import Sample, check_reader
 from tests.errors import raises
 from tests.frameworks.recipes.samples import SAMPLES as RECIPES
 
-from forescale.errors import ReaderError
+from forescale.errors import MissingError, ReaderError
 from forescale.frameworks.readers import READERS, HuggingFaceReader, read_file, reader_of
 from forescale.frameworks.reading import Options
 from forescale.frameworks.traces import document_of, traced_model
@@ -454,6 +454,18 @@ def test_a_script_that_starts_nanotron_is_read_by_its_file(tmp_path):
     with raises(ReaderError, "differs"):
         read_file(path)
     assert read_file(path, Options(num_devices=count * 2)).num_devices == count * 2
+
+
+def test_flags_of_a_script_that_an_argument_names(tmp_path):
+    path = tmp_path / "run.sh"
+    path.write_text('source $1\nCMD="deepspeed --num_gpus 8 pretrain_own.py ${flags}"\neval $CMD\n')
+    (tmp_path / "tiny.sh").write_text(f'flags="{MEGATRON.text}"\n')
+    with raises(MissingError, "missing --args", fix="--args flags.sh"):
+        read_file(path)
+    parsed = read_file(path, Options(arguments=("tiny.sh",)))
+    assert (parsed.format, parsed.num_devices, parsed.model.num_layers) == ("megatron", 8, 4)
+    path.write_text("source $1\ntorchrun --nproc-per-node 8 train.py --model_name_or_path x --bf16\n")
+    assert reader_of(path.read_text(), path).name == "launch"
 
 
 def test_a_hugging_face_model_has_no_layout(tmp_path):

@@ -12,7 +12,7 @@ from typing import Final, NoReturn
 from msgspec.structs import replace
 
 from forescale import wording
-from forescale.errors import ReaderError, SpecError, UnknownNameError, removed
+from forescale.errors import MissingError, MissingFact, ReaderError, SpecError, UnknownNameError, removed
 from forescale.files import is_file, is_folder, read_text
 from forescale.frameworks.adapters import AdapterReader
 from forescale.frameworks.bridge.reader import BridgeReader
@@ -26,8 +26,9 @@ from forescale.frameworks.nanotron.reader import NanotronReader
 from forescale.frameworks.primus.reader import PrimusReader
 from forescale.frameworks.reading import Options, ParsedFile, Reader, Variables
 from forescale.frameworks.recipes.reader import readers as recipe_readers
-from forescale.frameworks.shell import devices_of, follow, launch_of
+from forescale.frameworks.shell import devices_of, follow, is_unset, launch_of
 from forescale.frameworks.shell.near import near
+from forescale.frameworks.shell.syntax import has_program
 from forescale.frameworks.torchtitan.reader import TorchtitanJobReader
 from forescale.frameworks.traces import TraceReader
 from forescale.frameworks.trainers.olmo_core import OlmoCoreReader
@@ -105,7 +106,7 @@ def read_file(path: str | Path, options: Options | None = None) -> ParsedFile:
         file, explicit = _started_by_chart(text, file, explicit)
         text = read_text(file, most=LARGEST)
     try:
-        reader = reader_of(text, file)
+        reader = reader_of(text, file, explicit)
         if reader.name == ScriptLaunchReader.name and (parsed := _configured(text, file, explicit)):
             return parsed
         return _read(reader, file, explicit)
@@ -254,15 +255,18 @@ def takes_arguments(file: Path) -> bool:
     return is_file(file) and re.search(r"\$\{?[1-9@*#]", read_text(file)) is not None
 
 
-def reader_of(text: str, where: object) -> Reader:
-    """Return the reader of the format that `text` is in.
+def reader_of(text: str, where: object, options: Options | None = None) -> Reader:
+    """Return the reader of the format that `text` is in, or that a script which it starts with `options` is in.
 
     Raises
     ------
     ReaderError
         If it is in none, or in one that is not read.
     """
-    detection = detect(text) or _started(text, where) or detect_script(text, getattr(where, "suffix", ""))
+    detection = detect(text)
+    if detection is None or (detection.name == ScriptLaunchReader.name and _SOURCES.search(text)):
+        detection = _started(text, where, options or Options()) or detection
+    detection = detection or detect_script(text, getattr(where, "suffix", ""))
     if detection is None:
         _refuse_unknown(text, where)
     for reader in READERS:
@@ -271,13 +275,15 @@ def reader_of(text: str, where: object) -> Reader:
     raise _unread(detection, where)
 
 
-def _started(text: str, where: object) -> Detection | None:
-    """Return the format of the script that a script only starts; None if it starts none.
+def _started(text: str, where: object, options: Options) -> Detection | None:
+    """Return the format of the script that a script only starts, or takes its flags from; None if it starts none.
 
     Raises
     ------
     ReaderError
         If that script is not there.
+    MissingError
+        If it is an argument that is not known.
     """
     if not isinstance(where, Path) or not _STARTS.search(text):
         return None
@@ -288,7 +294,10 @@ def _started(text: str, where: object) -> Detection | None:
         texts.extend([content] if content else [])
         return content
 
-    script = follow(text, {}, str(where), noted)
+    script = follow(text, options.variables, str(where), noted, options.arguments)
+    is_open = any(is_unset(word) for words in script.commands if has_program(words) for word in words)
+    if options.arguments is None and is_open and _SOURCES.search(text):
+        raise MissingError.of(where, [SOURCED])
     if not texts and script.missing:
         names = ", ".join(dict.fromkeys(script.missing))
         raise ReaderError(where, wording.not_found(f"script {names}", "copy it next to this file"))
@@ -297,8 +306,12 @@ def _started(text: str, where: object) -> Detection | None:
 
 _STARTS: Final = re.compile(
     r"^\s*(?:(?:bash|sh|source|sbatch|srun)\s|\.{1,2}[\s/])[^\n]*\.(?:sh|slurm|sbatch)\b"
-    r"|^\s*(?:bash|sh|sbatch|srun)\s+[\"']?\$\{?\w",
+    r"|^\s*(?:bash|sh|sbatch|srun)\s+[\"']?\$\{?\w|^[ \t]*(?:source|\.)[ \t]+[\"']?\$\{?1\b",
     re.M,
+)
+_SOURCES: Final = re.compile(r"^[ \t]*(?:source|\.)[ \t]+[\"']?\$\{?1\b", re.M)
+SOURCED: Final = MissingFact(
+    "the argument $1, a script that it takes its flags from", '--args "…"', "--args flags.sh"
 )
 
 

@@ -405,7 +405,13 @@ def test_script_that_ends_itself_names_its_exit():
 
 @pytest.mark.parametrize(
     "test",
-    ["[ ${#LOST[@]} -gt 0 ]", "(( COUNT > 0 ))", "[ $COPY -gt 0 ]", "[ $ARGS -lt 1 ]", "[[ ${#LOST} -gt 0 ]]"],
+    [
+        "[ ${#LOST[@]} -gt 0 ]",
+        "(( COUNT > 0 ))",
+        "[ $COPY -gt 0 ]",
+        "[ $ARGS -lt 1 ]",
+        "[[ ${#LOST} -gt 0 ]]",
+    ],
 )
 def test_what_only_a_file_decides_ends_no_script(test):
     text = f"""

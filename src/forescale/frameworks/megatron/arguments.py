@@ -210,7 +210,7 @@ def _chosen(
     flags = [word for words in flagged for value in words if value.strip() for word in _parted(value)]
     if not any(map(_known, runs)):
         script.refuse_stopped(where)
-    run = max((*runs, _run_of([])), key=lambda run: (not _idle(run), _known(run)) if _known(run) else ())
+    run = max((*runs, _run_of([])), key=_fullness)
     others = sum(_known(item) > 1 and item.pairs != run.pairs for item in runs)
     run = run if _known(run) > 1 or not _known(_run_of(flags)) else _run_of(flags)
     explicit = (" ".join(variable) for name, variable in script.variables.items() if name in ALLOCATOR)
@@ -225,6 +225,11 @@ def _chosen(
 
 
 _EXPORTS: Final = re.compile(rf"^[ \t]*export[ \t][^#\n]*\b{WORLD}\b", re.MULTILINE)
+
+
+def _fullness(run: _Run) -> tuple[int, ...]:
+    """Return what says which of several runs has the most flags, of those Megatron-LM has first."""
+    return (not _idle(run), _known(run), len(run.pairs)) if _known(run) else ()
 
 
 def _idle(run: _Run) -> str | None:
