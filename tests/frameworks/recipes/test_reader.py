@@ -120,8 +120,25 @@ def test_adapters(read):
 def test_optimizers(read):
     assert read("llm-foundry").workload_fields["optimizer"] == "lion"
     assert read("veomni").workload_fields["optimizer"] == "muon"
-    paged = read("torchtune", "torch.optim.AdamW", "bitsandbytes.optim.PagedAdamW8bit")
-    assert (paged.workload_fields["optimizer"], len(paged.warnings)) == ("adamw", 1)
+
+
+@pytest.mark.parametrize(
+    ("named", "moments", "warned"),
+    [
+        ("bitsandbytes.optim.PagedAdamW8bit", "fp8", 1),
+        ("bitsandbytes.optim.PagedAdamW", "fp32", 1),
+        ("torchao.optim.AdamW8bit", "fp8", 0),
+        ("torchao.optim.AdamW4bit", "fp8", 1),
+        ("torchao.optim.AdamWFp8", "fp8", 0),
+        ("bitsandbytes.optim.AdamW", "fp32", 0),
+        ("torch.optim.AdamW", "bf16", 0),
+    ],
+)
+def test_types_of_moments(read, named, moments, warned):
+    parsed = read("torchtune", "torch.optim.AdamW", named)
+    workload = parsed.workload_fields
+    assert (workload["optimizer"], workload["precision"]["moments"]) == ("adamw", moments)
+    assert len(parsed.warnings) == warned
 
 
 def test_what_is_not_modelled_is_a_warning_and_other_keys_are_not(read):
