@@ -314,3 +314,9 @@ def test_the_example_of_devices_holds_experts_that_are_split_as_the_rest(read):
     experts = "  num_experts: 8\n  expert_model_parallel_size: 8\n  moe_ffn_hidden_size: 64\nmodel:"
     parsed = read("flagscale", "model:", experts, Options(model_of=load_model, strict=False))
     assert [fact.example for fact in parsed.missing] == ["--devices 16"]
+
+
+def test_buckets_of_gpt_neox_are_those_of_deepspeed(read):
+    assert "bucket_elements" not in read("gpt-neox").layout_fields["kernels"]
+    parsed = read("gpt-neox", '{"stage": 1}', '{"stage": 1, "reduce_bucket_size": 1260000000}')
+    assert parsed.layout_fields["kernels"]["bucket_elements"] == 1.26e9

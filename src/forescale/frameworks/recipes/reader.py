@@ -28,6 +28,7 @@ from forescale.errors import (
 from forescale.files import is_file, read_text
 from forescale.frameworks.detect import Signed
 from forescale.frameworks.megatron.arguments import known_flags
+from forescale.frameworks.megatron.engine import with_engine
 from forescale.frameworks.megatron.forks import translate
 from forescale.frameworks.megatron.model import MICRO_BATCH, describes_model, open_sizes
 from forescale.frameworks.megatron.reader import OVER, read_settings
@@ -182,6 +183,8 @@ def _megatron(settings: Settings, form: str, framework: str, path: Path, options
         framework=framework,
         based=based,
     )
+    bucket = settings.number("reduce_bucket_size")
+    parsed = with_engine(parsed, {"kernels": {"bucket_elements": bucket}}) if bucket else parsed
     return replace(parsed, missing=missing)
 
 
