@@ -58,22 +58,23 @@ class SeveralClusters(ClusterOptions, frozen=True, kw_only=True):
 class OnMachines(LaidOut, frozen=True, kw_only=True):
     """One question of several machines; without a layout each has its best."""
 
-    model: str | None = argument(f"{KINDS}; or a MODEL, with --cluster A,B.", "A")
+    model: str | None = argument(
+        "A MODEL, with --cluster A,B; or a plan, JSON of project or search (FILE#2: the second layout), or a trace.",
+        "A",
+    )
     cluster: SeveralClusters = msgspec.field(default_factory=SeveralClusters)
 
 
 def compare_command(
     *,
     request: OnMachines,
-    b: str | None = argument("What A is compared with: the same kinds.", "B"),
-    equal_budget: str | None = option(
-        "Of two plans: the soonest run that each cluster gets for this money, such as 10M.", "AMOUNT"
-    ),
+    b: str | None = argument("What A is compared with: the same kind.", "B"),
+    equal_budget: str | None = option("Of two plans: the soonest run for it, such as 10M.", "AMOUNT"),
     vary: list[str] | None = option(
-        "Several values of an option, such as zero=2,3, or of what --set takes. Repeatable.",
+        "Values to compare, such as zero=2,3. Repeatable.",
         "NAME=A,B",
     ),
-    price: str | None = option("Of a device and hour on each cluster, such as 2,4.", "A,B"),
+    price: str | None = option("Of a device-hour on each cluster, such as 2,4.", "A,B"),
     jobs: int | None = option("Processes; one per core by default.", check=Bounded(JOBS)),
     cost: CostOptions,
     output: PageOptions,

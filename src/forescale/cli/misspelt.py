@@ -66,6 +66,13 @@ def table() -> Mapping[str, Any]:
     return loaded
 
 
+def examples_of(path: str) -> Sequence[tuple[str, str]]:
+    """Return questions and the commands that answer them, as the help of a command shows them."""
+    text = Path(__file__).with_name("examples.json").read_text(encoding="utf-8")
+    loaded: Mapping[str, Sequence[tuple[str, str]]] = json.loads(text)
+    return loaded.get(path, ())
+
+
 def rows_of(rows: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield name and row of every option and argument of a command or group, also of groups in it."""
     for name, row in rows.items():
