@@ -84,6 +84,9 @@ def compare_command(
 
     if request.model is None and request.plan.plan is None and request.plan.config is None:
         raise missing("A", "give two plans or projections, or a MODEL with --cluster A,B")
+    if models := _models(request, b):
+        _compare_machines(request, _variants([f"model={models}", *(vary or ())]), cost, output, price, jobs)
+        return
     if b is None:
         _compare_machines(request, _variants(vary or ()), cost, output, price, jobs)
         return
@@ -106,6 +109,18 @@ def compare_command(
     from forescale.cli.render.compare import comparison_view
 
     show(answer_of(result, comparison_view), output)
+
+
+def _models(request: OnMachines, b: str | None) -> str:
+    """Return the models of A and B, or of A alone, with commas between them; empty where there is one, or a file."""
+    names = [name for text in (request.model, b) for name in (text or "").split(",") if name]
+    are_files = any(is_file(Path(name)) or is_folder(Path(name)) or _is_answer(name) for name in names)
+    return ",".join(names) if len(names) > 1 and not are_files else ""
+
+
+def _is_answer(text: str) -> bool:
+    """Return whether a text is the name of a plan or of what a command printed."""
+    return numbered(text)[0].suffix.lower() in (".json", ".toml", ".yaml", ".yml")
 
 
 def _is_profile(text: str) -> bool:

@@ -73,6 +73,13 @@ def examples_of(path: str) -> Sequence[tuple[str, str]]:
     return loaded.get(path, ())
 
 
+def started(words: Sequence[str]) -> str:
+    """Return the first example of a command that was typed without anything else, for an error; else nothing."""
+    path, rest = _command_of(words)
+    shown = [] if path is None or rest else examples_of(path)
+    return f"For example: forescale {shown[0][1]} (more: forescale {path} --help)" if shown else ""
+
+
 def rows_of(rows: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield name and row of every option and argument of a command or group, also of groups in it."""
     for name, row in rows.items():

@@ -17,6 +17,8 @@ STATES = frozenset(
     ("optimizer", "zero", "moment-dtype", "second-moment-dtype", "master-dtype", "offload-optimizer")
 )
 """Options that change the bytes of the optimizer, which then have a column."""
+NAMED = 3
+"""Models that a title names."""
 MAX_CHANGES = 8
 """Choices shown; the rest are counted."""
 
@@ -119,8 +121,9 @@ def machines_view(result: Machines) -> View:
 
 
 def _title(result: Machines) -> str:
-    models = {item.projection.model.name for item in result.machines if item.projection is not None}
-    return models.pop() if len(models) == 1 else "machines"
+    names = (item.projection.model.name for item in result.machines if item.projection is not None)
+    models = [*dict.fromkeys(names)]
+    return ", ".join(models) if 0 < len(models) <= NAMED else "machines"
 
 
 def _lead(result: Machines) -> str:
