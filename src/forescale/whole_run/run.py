@@ -19,6 +19,7 @@ from forescale.goodput.expected import (
     daly_goodput,
     daly_interval,
     kokolis_goodput,
+    nodes_away,
     young_interval,
 )
 from forescale.goodput.operations import (
@@ -222,6 +223,17 @@ class RunProjection(Result):
     sources: Mapping[str, str] = field(hash=False)
 
     @property
+    def failures(self) -> str:
+        """Name of the rates of failure."""
+        return rates_of(self.operations, self.phases[0].projection.cluster.devices_per_node).name
+
+    @property
+    def nodes_away(self) -> float:
+        """Mean number of nodes that are away for repairs."""
+        repaired = attributes(self.operations, "fatal", "repair")
+        return float(nodes_away(**repaired, mttf=self.mttf_s))
+
+    @property
     def goodput(self) -> float:
         """Share of the calendar that trains."""
         return self.parts_days["goodput"] / sum(self.parts_days.values())
@@ -266,7 +278,7 @@ class RunProjection(Result):
             "schema": SCHEMA,
             "model": first.model.name,
             "cluster": first.cluster.name,
-            "failures": rates_of(self.operations).name,
+            "failures": self.failures,
             "operations": operations,
             "phases": self.rows(),
             "days": asdict(self.days),
@@ -314,7 +326,8 @@ def project_run(
     pue, carbon = explicit.energy()
     seconds = float(hours.mean()) * SECONDS_PER_HOUR
     joules = energy(power=cluster.device.power_w, num_devices=1, seconds=seconds, pue=pue[0])
-    exposed, failures = float((days.mean(axis=0) * devices).sum()), rates_of(operations)
+    exposed = float((days.mean(axis=0) * devices).sum())
+    failures = rates_of(operations, cluster.devices_per_node)
     return RunProjection(
         phases=tuple(phases),
         operations=operations,
@@ -334,7 +347,12 @@ def project_run(
         tonnes_co2=float(joules) / MWH * carbon[0] / 1e3,
         spread=drawn.spread(days.sum(axis=1)),
         money_spread={} if price is None else drawn.spread(hours * drawn.prices(price[0]), price[0]),
-        sources={**sources_of(operations), "pue": pue[1], "carbon": carbon[1], **priced},
+        sources={
+            **sources_of(operations, cluster.devices_per_node),
+            "pue": pue[1],
+            "carbon": carbon[1],
+            **priced,
+        },
     )
 
 
@@ -382,7 +400,7 @@ def _drawn(
 ) -> _Drawn:
     """Draw runs: one step error for all phases, which share model and devices, and one rate of failure."""
     rng = np.random.default_rng(seed)
-    errors, rates = drawn(rates_of(operations), draws, rng)
+    errors, rates = drawn(rates_of(operations, phases[0].projection.cluster.devices_per_node), draws, rng)
     work = np.array(
         [
             float(case.work) * stretched(phase.projection.step_time, errors)
