@@ -166,7 +166,10 @@ _WITH_VALUES: tuple[tuple[str, str], ...] = (
     ("adapter peft lora use_peft", "--lora-rank 16"),
     ("qlora load_in_4bit", "--lora-rank 16 --frozen-dtype nf4"),
     ("load_in_8bit", "--lora-rank 16 --frozen-dtype int8"),
-    ("cpu_offload offload optimizer_offload offload_to_cpu", "--offload-optimizer 1"),
+    ("cpu_offload offload optimizer_offload offload_to_cpu offload_optimizer", "--offload-optimizer 1"),
+    ("lora_rank", "--lora-rank 16"),
+    ("frozen_dtype", "--frozen-dtype nf4"),
+    ("recompute", "--recompute full"),
     ("adamw adam", "--optimizer adamw"),
     ("muon", "--optimizer muon"),
     ("max_seq_len max_seq_length max_sequence_length max_context longest", "--solve seq_len"),
@@ -285,6 +288,11 @@ def device_field(name: str) -> str | None:
 def is_without_effect(name: str) -> bool:
     """Return whether an option of others changes neither time nor memory."""
     return name.strip("-_").replace("-", "_").lower() in _WITHOUT_EFFECT.split()
+
+
+def is_per_device(name: str) -> bool:
+    """Return whether an option of Hugging Face's Trainer counts the sequences of one device."""
+    return name.strip("-_").replace("-", "_").lower().startswith("per_device")
 
 
 def is_hybrid(text: str) -> bool:

@@ -118,6 +118,10 @@ def machines_view(result: Machines) -> View:
             f": {_place(cheapest)}, {cost:.3g} per million tokens{'' if result.priced else ' (list prices)'}"
         )
         contents.append(line(("cheapest", "bold"), text))
+    if best is None and all(item.chosen == "given" and not item.problem for item in result.machines):
+        contents.append(
+            line("nothing fits as given: leave options of the layout out for the best one of each")
+        )
     contents += [line(f"{_place(item)}: {item.problem}") for item in result.machines if item.problem]
     return View(title=_title(result), lead=_lead(result), contents=tuple(contents))
 
