@@ -76,7 +76,7 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("mtbf mtbf_hours mttf failure_rate", ("failures",)),
     ("spare_nodes num_spares hot_spares spare", ("spares",)),
     ("checkpoint_interval checkpoint_every save_interval save_steps checkpoint_frequency", ("interval",)),
-    ("energy_price electricity_price power_price price_per_kwh", ("prices",)),
+    ("energy_price electricity electricity_cost power_price price_per_kwh kwh_price", ("electricity_price",)),
     (
         "hourly_price gpu_hour_price price_per_hour price_per_gpu_hour cost_per_hour",
         ("price", "price_per_device_hour"),
@@ -204,7 +204,6 @@ _LEFT_OUT: tuple[tuple[str, str, str], ...] = (
         "the fastest layout is first, so its step time decides",
     ),
     ("compare", "budget max_cost", "the answer has the cost of a million tokens"),
-    ("run", "energy_price electricity_price power_price price_per_kwh", "the answer has the MWh of the run"),
     (
         "compare",
         "deadline target_days max_days max_time within",
@@ -234,7 +233,6 @@ _CONVERTED: tuple[tuple[str, str], ...] = (
         "mtbf mtbf_hours mttf",
         "failures of a node and day: 24 h / (nodes × time between failures of the job)",
     ),
-    ("energy_price electricity_price power_price price_per_kwh", "a file of prices"),
     (
         "nproc_per_node gpus_per_node num_gpus_per_node ntasks_per_node devices_per_node",
         "devices = nodes × devices of a node",

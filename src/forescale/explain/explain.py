@@ -467,7 +467,9 @@ class Explainer(Struct, frozen=True, kw_only=True):
     def _token_flops(self) -> Term:
         tokens = Term(float(self.question.workload.seq_len), name="seq_len", unit="1")
         six = 6.0 * count_parameters(self.question.model).active / 1e9
-        text = f"FLOP of one sequence / seq_len; 6 × active parameters, without attention, are {six:.4g} GFLOP"
+        text = (
+            f"FLOP of one sequence / seq_len; 6 × active parameters, without attention, are {six:.4g} GFLOP"
+        )
         return as_term(self._sequence_flops(full=False) / tokens).renamed(
             "model_flops_per_token", unit="FLOP", text=text
         )

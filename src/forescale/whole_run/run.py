@@ -54,7 +54,7 @@ from forescale.whole_run.prices import PriceList, published_prices
 SCHEMA = "forescale.run/1"
 DRAWS = 200
 """Runs that are drawn: the 10th and 90th percentiles of days move by less than 1 % with the seed."""
-MWH = 3.6e9
+KWH, MWH = 3.6e6, 3.6e9
 HOURS = 24.0
 
 
@@ -174,6 +174,8 @@ class Prices(Struct, frozen=True, kw_only=True):
     pue: float | None = None
     carbon: str | float = "us-2023"
     """kg of CO2 per MWh, or the name of a place in the list."""
+    electricity: float | None = None
+    """Of a kilowatt-hour."""
     listed: PriceList = msgspec.field(default_factory=published_prices)
 
     def of(self, device: Device) -> tuple[Interval, str] | None:
@@ -182,6 +184,10 @@ class Prices(Struct, frozen=True, kw_only=True):
         if self.device_hour is None and not price_per_hour:
             return self.listed.price(device.name)
         return Interval(low=price_per_hour, expected=price_per_hour, high=price_per_hour), "given"
+
+    def bill(self, joules: float) -> float | None:
+        """Return the cost of so much energy; None where the price of electricity is not given."""
+        return None if self.electricity is None else joules / KWH * self.electricity
 
     def energy(self) -> tuple[tuple[float, str], tuple[float, str]]:
         """Return PUE and carbon intensity [kg of CO2 per MWh], each with its source."""
@@ -221,6 +227,8 @@ class RunProjection(Result):
     money_spread: Mapping[str, float] = field(hash=False)
     """The same of the money; empty without a price."""
     sources: Mapping[str, str] = field(hash=False)
+    electricity: float | None = None
+    """Cost of the energy; None without a price of electricity."""
 
     @property
     def failures(self) -> str:
@@ -287,6 +295,7 @@ class RunProjection(Result):
             "mttf_s": self.mttf_s,
             "checkpoint": {**asdict(self.checkpoint), "interval_s": self.interval_s},
             **attributes(self, "closed_forms", "device_hours", "money", "currency", "mwh", "tonnes_co2"),
+            "electricity": self.electricity,
             **attributes(self, "spread", "money_spread", "sources"),
         }
 
@@ -344,6 +353,7 @@ def project_run(
         money=None if price is None else _interval(hours * drawn.prices(price[0])),
         currency="" if price is None or price[1] == "given" else explicit.listed.currency,
         mwh=float(joules) / MWH,
+        electricity=explicit.bill(float(joules)),
         tonnes_co2=float(joules) / MWH * carbon[0] / 1e3,
         spread=drawn.spread(days.sum(axis=1)),
         money_spread={} if price is None else drawn.spread(hours * drawn.prices(price[0]), price[0]),

@@ -220,7 +220,8 @@ def _facts(result: RunProjection) -> list[tuple[str, str]]:
         power = 1e3 * result.mwh / (words.HOURS * result.days.expected)
         drawn = f"{_amount(power / 1e3)} MW" if power >= LITTLE else f"{power:.3g} kW"
         text = f"{_amount(result.mwh)} MWh at rated power, {drawn}; {_amount(result.tonnes_co2)} t CO2"
-        rows.append(("energy", text))
+        bill = "" if result.electricity is None else f"; electricity costs {_amount(result.electricity)}"
+        rows.append(("energy", f"{text}{bill}"))
     if result.closed_forms:
         forms = result.closed_forms
         text = (
