@@ -109,7 +109,9 @@ def _stage_notes(framework: Framework, layout: Mapping[str, Any], cluster: Clust
     if "zero" in layout or not known or usual in known or math.prod(degrees) >= cluster.num_devices:
         return ()
     stages = " or ".join(map(str, known))
-    text = f"zero is not given: {usual} is assumed, which {framework.label} does not have; give --zero {stages}"
+    text = (
+        f"zero is not given: {usual} is assumed, which {framework.label} does not have; give --zero {stages}"
+    )
     return (Note(topic="framework", text=text),)
 
 
