@@ -177,8 +177,10 @@ def accumulated(name: str, values: Mapping[str, str]) -> tuple[tuple[str, ...], 
 
 def replicas(name: str, values: Mapping[str, str]) -> str | None:
     """Return the replicas of hybrid sharding, one of each node; None where the devices are open or the name another."""
+    if not (is_hybrid(name) or is_hybrid(values[name])):
+        return None
     counts = {_plain(key): int(text) for key, text in values.items() if text.isdecimal()}
     devices = next((count for key, count in counts.items() if meant(key, {"devices"}) == "devices"), 0)
     usual = devices // (_devices_per_node(values) or devices + 1)
     nodes = next((count for key, count in counts.items() if meant(key, {"nodes"}) == "nodes"), usual)
-    return f"{nodes}" if (is_hybrid(name) or is_hybrid(values[name])) and nodes > 1 else None
+    return f"{nodes}" if nodes > 1 else None
