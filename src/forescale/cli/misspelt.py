@@ -271,9 +271,7 @@ def _corrected(path: str, words: Sequence[str]) -> Correction:
         elif assigned:
             example[-1] += f"={value}" if not has_value else ""
     open_names |= _without_replicas(unknown, values, example)
-    example += (batch := _batch_per_device(values, lacking(example, flags)))
-    added = f" and {' '.join(batch)}" if batch else ""
-    read |= {name: f"{text}{added}" for name, text in read.items() if is_per_device(name)}
+    example += _batch_per_device(values, lacking(example, flags), read)
     replacing = _converted(path, values, open_names)
     for name, (said, is_same) in replacing.items():
         open_names.discard(name)
@@ -281,8 +279,7 @@ def _corrected(path: str, words: Sequence[str]) -> Correction:
             read[name] = " ".join(said) or "the devices of each node"
     for option, text in _pairs([said for said, _ in replacing.values()]).items():
         if option in example[:-1] and option == "--tokens":  # of one epoch
-            place = example.index(option)
-            del example[place : place + 2]
+            del example[(place := example.index(option)) : place + 2]
         example += [option, text]
     return Correction(unknown, None if open_names else tuple(example), read)
 
@@ -317,14 +314,22 @@ def _varied(field: str, values: str) -> str | None:
     return f"{other[2:]}={','.join(one.get(other, UNSAID[other]) for one in ours)}"
 
 
-def _batch_per_device(values: Mapping[str, str], lacked: Sequence[str]) -> tuple[str, ...]:
-    """Return the global batch where a batch of each device is given alone, as Hugging Face's Trainer counts it."""
+def _batch_per_device(
+    values: Mapping[str, str], lacked: Sequence[str], read: dict[str, str]
+) -> tuple[str, ...]:
+    """Return the global batch where a batch of each device is given alone, as Hugging Face's Trainer counts it.
+
+    `read` gets what the option is read as.
+    """
     from forescale.cli.conversions import accumulated
 
     if "--global-batch-size" not in lacked:
         return ()
     batches = (accumulated(name, values) for name in values if is_per_device(name))
-    return next((words[:2] for words, _ in filter(None, batches)), ())
+    batch: tuple[str, ...] = next((words[:2] for words, _ in filter(None, batches)), ())
+    added = f" and {' '.join(batch)}" if batch else ""
+    read |= {name: f"{text}{added}" for name, text in read.items() if is_per_device(name)}
+    return batch
 
 
 def _pairs(replacements: Sequence[Sequence[str]]) -> dict[str, str]:

@@ -330,13 +330,11 @@ def project_run(
     hours = days @ devices * HOURS
     longest = int(np.argmax(days.mean(axis=0)))
     (case, saved), cluster = cases[longest], phases[longest].projection.cluster
-    price = explicit.of(cluster.device)
-    priced = {} if price is None else {"price": price[1]}
-    pue, carbon = explicit.energy()
-    seconds = float(hours.mean()) * SECONDS_PER_HOUR
-    joules = energy(power=cluster.device.power_w, num_devices=1, seconds=seconds, pue=pue[0])
+    price, (pue, carbon) = explicit.of(cluster.device), explicit.energy()
+    watts, seconds = cluster.device.power_w, float(hours.mean()) * SECONDS_PER_HOUR
+    joules = float(energy(power=watts, num_devices=1, seconds=seconds, pue=pue[0]))
     exposed = float((days.mean(axis=0) * devices).sum())
-    failures = rates_of(operations, cluster.devices_per_node)
+    failures = rates_of(operations, per_node := cluster.devices_per_node)
     return RunProjection(
         phases=tuple(phases),
         operations=operations,
@@ -352,17 +350,13 @@ def project_run(
         device_hours=_interval(hours),
         money=None if price is None else _interval(hours * drawn.prices(price[0])),
         currency="" if price is None or price[1] == "given" else explicit.listed.currency,
-        mwh=float(joules) / MWH,
-        electricity=explicit.bill(float(joules)),
-        tonnes_co2=float(joules) / MWH * carbon[0] / 1e3,
+        mwh=joules / MWH,
+        electricity=explicit.bill(joules),
+        tonnes_co2=joules / MWH * carbon[0] / 1e3,
         spread=drawn.spread(days.sum(axis=1)),
         money_spread={} if price is None else drawn.spread(hours * drawn.prices(price[0]), price[0]),
-        sources={
-            **sources_of(operations, cluster.devices_per_node),
-            "pue": pue[1],
-            "carbon": carbon[1],
-            **priced,
-        },
+        sources={**sources_of(operations, per_node), "pue": pue[1], "carbon": carbon[1]}
+        | ({} if price is None else {"price": price[1]}),
     )
 
 
