@@ -251,6 +251,16 @@ def _residual_experts(values: Mapping[str, Any], text: str) -> dict[str, Any]:  
     return {"moe_shared_expert_intermediate_size": width}
 
 
+def _experts_over_tp(values: Mapping[str, Any], text: str) -> dict[str, Any]:  # noqa: ARG001  (as all rules)
+    """Return the degrees of experts that are dealt whole to tensor-parallel ranks as well, tp x ep of them (MindSpeed).
+
+    A degree that is not known yet stays so.
+    """
+    keys = "expert_model_parallel_size", "tensor_model_parallel_size"
+    ep, tp = (whole_of(str(values.get(key, 1))) for key in keys)
+    return {"expert_tensor_parallel_size": 1, **({keys[0]: ep * tp} if ep and tp else {})}
+
+
 def _layers_of_rank(values: Mapping[str, Any], text: str) -> dict[str, Any]:  # noqa: ARG001  (as all rules)
     """Return the recomputed layers of each chunk; those of a rank go round its chunks (MindSpeed, should_recompute)."""
     layers, pp = _count(values, "num_layers"), _count(values, "pipeline_model_parallel_size", 1)
@@ -277,6 +287,7 @@ RULES: Mapping[str, Callable[[Mapping[str, Any], str], dict[str, Any]]] = {
     "expert interval": _expert_interval,
     "residual experts": _residual_experts,
     "layers of a rank": _layers_of_rank,
+    "experts over tp": _experts_over_tp,
     "sparse indexer": _sparse_indexer,
 }
 """Rules by name: settings that follow from a value and from other settings."""
