@@ -229,6 +229,8 @@ def test_experts_that_extend_over_tensor_parallel_ranks():
     )
     layout = read(flags + "--moe-tp-extend-ep").strategy
     assert (layout.tp, layout.ep, layout.etp) == (2, 8, 1)
+    split = read(flags + "--moe-extended-tp").strategy
+    assert (split.tp, split.ep, split.etp) == (2, 1, 8)
     assert (read(flags).strategy.ep, read(flags).strategy.etp) == (4, 2)
     with raises(MissingError, "missing --var"):
         read(flags.replace("size 4", "size ${EP}") + "--moe-tp-extend-ep")

@@ -251,14 +251,24 @@ def _residual_experts(values: Mapping[str, Any], text: str) -> dict[str, Any]:  
     return {"moe_shared_expert_intermediate_size": width}
 
 
-def _experts_over_tp(values: Mapping[str, Any], text: str) -> dict[str, Any]:  # noqa: ARG001  (as all rules)
-    """Return the degrees of experts that are dealt whole to tensor-parallel ranks as well, tp x ep of them (MindSpeed).
+EP, ETP, TP = "expert_model_parallel_size", "expert_tensor_parallel_size", "tensor_model_parallel_size"
 
-    A degree that is not known yet stays so.
-    """
-    keys = "expert_model_parallel_size", "tensor_model_parallel_size"
-    ep, tp = (whole_of(str(values.get(key, 1))) for key in keys)
-    return {"expert_tensor_parallel_size": 1, **({keys[0]: ep * tp} if ep and tp else {})}
+
+def _experts_over_tp(values: Mapping[str, Any], text: str) -> dict[str, Any]:  # noqa: ARG001  (as all rules)
+    """Return the degrees of whole experts on tp x ep ranks (MindSpeed); open ones stay so."""
+    ranks = _ranks_of_experts(values)
+    return {ETP: 1, **({EP: ranks} if ranks else {})}
+
+
+def _experts_split_over_ep(values: Mapping[str, Any], text: str) -> dict[str, Any]:  # noqa: ARG001  (as all rules)
+    """Return the degrees of experts that are all split over tp x ep ranks (Megatron-Core 0.8)."""
+    ranks = _ranks_of_experts(values)
+    return {EP: 1, ETP: ranks} if ranks else {}
+
+
+def _ranks_of_experts(values: Mapping[str, Any]) -> int | None:
+    ep, tp = (whole_of(str(values.get(key, 1))) for key in (EP, TP))
+    return ep * tp if ep and tp else None
 
 
 def _layers_of_rank(values: Mapping[str, Any], text: str) -> dict[str, Any]:  # noqa: ARG001  (as all rules)
@@ -288,6 +298,7 @@ RULES: Mapping[str, Callable[[Mapping[str, Any], str], dict[str, Any]]] = {
     "residual experts": _residual_experts,
     "layers of a rank": _layers_of_rank,
     "experts over tp": _experts_over_tp,
+    "experts split over ep": _experts_split_over_ep,
     "sparse indexer": _sparse_indexer,
 }
 """Rules by name: settings that follow from a value and from other settings."""
