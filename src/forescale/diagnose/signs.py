@@ -45,7 +45,7 @@ INSIDE = {
     "casts": (r"_to_copy|convert", {"aten::copy_"}),
     "statistics": (r"aten::is(finite|inf)$", {"aten::eq", "aten::ne", "aten::mul"}),
 }
-"""Operators that run inside those of a cause, where it has some of a kind: `isfinite(x)` is (x = x) · (|x| is finite)."""
+"""Operators that run inside those of a cause, where it has some of a kind: `isfinite(x)` multiplies comparisons."""
 COUNTED = {
     *NAMED,
     "extra_messages",
