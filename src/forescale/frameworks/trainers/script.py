@@ -179,9 +179,8 @@ def read_script(
     launch, devices = start.launch, start.devices
     recorder = Recorder(has_bf16=options.has_bf16, given=given, variables=start.variables)
     follow_script(path, recorder, options)
-    if (is_whole or must_train) and not any(
-        MAKES.search(name) for call in recorder.calls for name in names_of(call)
-    ):
+    makes_arguments = any(MAKES.search(name) for call in recorder.calls for name in names_of(call))
+    if (is_whole or must_train) and not makes_arguments:
         raise ReaderError(path, wording.wrong_format("a script that trains", "it makes no TrainingArguments"))
     text = _text_of(recorder)
     content, unread = _settings(path, recorder, options)
@@ -194,7 +193,8 @@ def read_script(
         devices = Devices(1, ("unsloth, which trains on one device",))
     content |= _distributed(content, unread)
     decides = launch is None and options.launch is None and not is_whole
-    sharding = _open_sharding(path, content, unread, options, start.kinds) if decides else []
+    kinds = () if makes_arguments else start.kinds  # a Trainer that is given no configuration shards nothing
+    sharding = _open_sharding(path, content, unread, options, kinds) if decides else []
     if "model_name_or_path" not in content and (named := NAMED.search(read_text(path))) is not None:
         content["model_name_or_path"] = named[1]
     if MICRO in unread:
