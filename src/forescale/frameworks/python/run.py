@@ -26,6 +26,8 @@ from forescale.frameworks.python.values import (
 )
 
 RETURN, BREAK, CONTINUE = "return", "break", "continue"
+FILLS = ("append", "add", "extend", "insert", "update", "remove", "discard", "pop", "clear")
+"""Methods that change a list, a set or a table."""
 CONFIGURES = "hydra.main"
 """A decorator that gives a function its configuration."""
 
@@ -199,6 +201,10 @@ class Frame:
             self.world.step(self.module.place(line))
             if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
                 self.assign(node, Opaque(text_of(node), self.module.place(node)))
+            match node:
+                case ast.Call(func=ast.Attribute(value=ast.Name() | ast.Attribute() as owner, attr=name)):
+                    if name in FILLS and self.world.opens_classes and known(self.value(owner)):
+                        self.assign(owner, Opaque(text_of(owner), self.module.place(node)))
 
     def assign(self, target: ast.expr, value: Any) -> None:  # noqa: ANN401
         """Set a name, a field of a configuration, or an entry of a list or table."""

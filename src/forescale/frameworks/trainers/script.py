@@ -380,7 +380,7 @@ def _made_elsewhere(calls: Sequence[Call]) -> list[str]:
     return []
 
 
-DECIDES: Final = re.compile(r"batch|accum|zero|stage|shard|parallel|quant|\dbit|lora_r|rank$")
+DECIDES: Final = re.compile(r"batch|accum|zero|stage|shard|parallel|quant|\dbit|lora_r|rank$|vision|freeze")
 """Arguments of a program's own that it may make much of."""
 
 
