@@ -69,6 +69,9 @@ class SharedFactors(Struct, frozen=True, kw_only=True):
     interleaving: Factor = 1.0
     """Time of the host per launch where exchanges of experts run beside another micro-batch's compute, over that where
     they do not: each layer is then several nodes with streams and events of their own."""
+    looping: Factor = 1.0
+    """Time of the host for each launch of a loop over experts, over that of a launch alone: tensors are allocated,
+    split and noted down for every expert (NVIDIA/TransformerEngine issue 2897)."""
     crossing: Measure = 0.0
     """Calls of the host for a chunk's forward that runs beside another's backward: a plan of both, streams and events,
     messages in their midst."""
@@ -242,6 +245,7 @@ class RunCalibration(Struct, frozen=True, kw_only=True):
             contention=shared.contention,
             data_contention=stack.contention,
             interleaving=shared.interleaving,
+            looping=shared.looping,
             crossing=shared.crossing,
             kernel_interval_s=stack.kernel_interval_s * device.host_pace,
             microbatch_overhead_s=stack.microbatch_overhead_s,
