@@ -261,9 +261,7 @@ def launch_gap(*, kernels: Numeric, interval: Numeric, busy: Numeric, blocking: 
     return launches if blocking else maximum(launches - busy, 0.0)
 
 
-def calls_of(
-    primitive: Primitive, groups: Mapping[MeshAxis, Group], looping: Numeric = 1.0
-) -> Numeric:
+def calls_of(primitive: Primitive, groups: Mapping[MeshAxis, Group], looping: Numeric = 1.0) -> Numeric:
     """Return the host cost of launching a primitive, in number of calls from the framework.
 
     A message within one rank and a step that moves nothing are not launched.
