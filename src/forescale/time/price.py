@@ -120,8 +120,7 @@ class Pricing:
         routes = self.graphs != "none" and (operator.name in ROUTING or "shared_experts" in operator.modules)
         if self.graphs == "full" or routes or (self.graphs == "partial" and operator.part != "moe"):
             return 0.0
-        looping = self.models.run.looping
-        calls = summed(calls_of(primitive, self.groups, looping) for primitive in work)
+        calls = summed(calls_of(item, self.groups, self.models.run.looping) for item in work)
         return calls * DETERMINISTIC if self.deterministic else calls
 
     def prepare(self, ops: Iterable[Primitive]) -> None:
