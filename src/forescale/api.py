@@ -422,6 +422,7 @@ def run(
     *,
     phases: Sequence[Mapping[str, Any]] = (),
     price: float | None = None,
+    electricity_price: float | None = None,
     pue: float | None = None,
     carbon: str | float = "us-2023",
     prices: str | Path | None = None,
@@ -436,6 +437,8 @@ def run(
         `rampup_batch_size`, a growing batch: start, increment and samples.
     price
         Price of one device for one hour; by default the published price of the device.
+    electricity_price
+        Price of one kWh, for the cost of the energy.
     pue
         Power of the data centre divided by the power of the devices.
     carbon
@@ -465,7 +468,7 @@ def run(
         questions += (parts := ramped(question, values.get(RAMP)))
         result += projected_phases(str(place), parts, lambda item: searched(item, top=1), project_as)
     listed = published_prices() if prices is None else read_prices(Path(prices))
-    rates = Prices(device_hour=price, pue=pue, carbon=carbon, listed=listed)
+    rates = Prices(device_hour=price, electricity=electricity_price, pue=pue, carbon=carbon, listed=listed)
     return project_run(result, questions[-1].operations, rates, seed=seed)
 
 

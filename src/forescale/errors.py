@@ -34,7 +34,8 @@ class UnknownNameError(SpecError):
         """`fix` is what else can be given than one of the known."""
         there = tuple(known)
         self.kind, self.name, self.suggestions = kind, name, nearest(name, there)
-        super().__init__(unknown_name(kind, name, there, did_you_mean(self.suggestions), fix))
+        violation = unknown_name(kind, name, there, did_you_mean(self.suggestions), fix)
+        super().__init__(violation, nearest=self.suggestions)
 
 
 class AmbiguousNameError(SpecError):

@@ -2065,6 +2065,7 @@ def run(
     *,
     phases: Sequence[Mapping[str, Any]] = (),
     price: float | None = None,
+    electricity_price: float | None = None,
     pue: float | None = None,
     carbon: str | float = "us-2023",
     prices: str | Path | None = None,
@@ -2173,6 +2174,8 @@ def run(
         `rampup_batch_size`, a growing batch: start, increment and samples.
     price
         Price of one device for one hour; by default the published price of the device.
+    electricity_price
+        Price of one kWh, for the cost of the energy.
     pue
         Power of the data centre divided by the power of the devices.
     carbon
@@ -2193,4 +2196,4 @@ def run(
     --------
     >>> fs.run("llama-3.1-8b", "h100", devices=8, seq_len=8192, global_batch_size=64, zero=3, tokens="100B", price=2.5).days
     """
-    return api.run(locals(), phases=phases, price=price, pue=pue, carbon=carbon, prices=prices, seed=seed)
+    return api.run(locals(), phases=phases, price=price, electricity_price=electricity_price, pue=pue, carbon=carbon, prices=prices, seed=seed)

@@ -76,7 +76,7 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("mtbf mtbf_hours mttf failure_rate", ("failures",)),
     ("spare_nodes num_spares hot_spares spare", ("spares",)),
     ("checkpoint_interval checkpoint_every save_interval save_steps checkpoint_frequency", ("interval",)),
-    ("energy_price electricity_price power_price price_per_kwh", ("prices",)),
+    ("energy_price electricity electricity_cost power_price price_per_kwh kwh_price", ("electricity_price",)),
     (
         "hourly_price gpu_hour_price price_per_hour price_per_gpu_hour cost_per_hour",
         ("price", "price_per_device_hour"),
@@ -166,7 +166,10 @@ _WITH_VALUES: tuple[tuple[str, str], ...] = (
     ("adapter peft lora use_peft", "--lora-rank 16"),
     ("qlora load_in_4bit", "--lora-rank 16 --frozen-dtype nf4"),
     ("load_in_8bit", "--lora-rank 16 --frozen-dtype int8"),
-    ("cpu_offload offload optimizer_offload offload_to_cpu", "--offload-optimizer 1"),
+    ("cpu_offload offload optimizer_offload offload_to_cpu offload_optimizer", "--offload-optimizer 1"),
+    ("lora_rank", "--lora-rank 16"),
+    ("frozen_dtype", "--frozen-dtype nf4"),
+    ("recompute", "--recompute full"),
     ("adamw adam", "--optimizer adamw"),
     ("muon", "--optimizer muon"),
     ("max_seq_len max_seq_length max_sequence_length max_context longest", "--solve seq_len"),
@@ -201,7 +204,6 @@ _LEFT_OUT: tuple[tuple[str, str, str], ...] = (
         "the fastest layout is first, so its step time decides",
     ),
     ("compare", "budget max_cost", "the answer has the cost of a million tokens"),
-    ("run", "energy_price electricity_price power_price price_per_kwh", "the answer has the MWh of the run"),
     (
         "compare",
         "deadline target_days max_days max_time within",
@@ -231,7 +233,6 @@ _CONVERTED: tuple[tuple[str, str], ...] = (
         "mtbf mtbf_hours mttf",
         "failures of a node and day: 24 h / (nodes × time between failures of the job)",
     ),
-    ("energy_price electricity_price power_price price_per_kwh", "a file of prices"),
     (
         "nproc_per_node gpus_per_node num_gpus_per_node ntasks_per_node devices_per_node",
         "devices = nodes × devices of a node",
@@ -285,6 +286,11 @@ def device_field(name: str) -> str | None:
 def is_without_effect(name: str) -> bool:
     """Return whether an option of others changes neither time nor memory."""
     return name.strip("-_").replace("-", "_").lower() in _WITHOUT_EFFECT.split()
+
+
+def is_per_device(name: str) -> bool:
+    """Return whether an option of Hugging Face's Trainer counts the sequences of one device."""
+    return name.strip("-_").replace("-", "_").lower().startswith("per_device")
 
 
 def is_hybrid(text: str) -> bool:

@@ -47,6 +47,10 @@ class ForescaleError(ValueError):
         What to change.
     location
         File, line and path of the key, if known.
+    nearest
+        The allowed values that are most like `value`, the best first; empty if unknown.
+    causes
+        The errors that this one consists of, each with fields of its own.
     """
 
     code: str = ""
@@ -55,6 +59,8 @@ class ForescaleError(ValueError):
     allowed: Any = None
     fix: str = ""
     location: Location | None = None
+    nearest: tuple[Any, ...] = ()
+    causes: tuple[ForescaleError, ...] = ()
 
     def __init__(self, text: str | ForescaleError = "", **fields: Any) -> None:  # noqa: ANN401  (any value)
         """Make an error with a text, or with the text and the fields of another one."""
@@ -66,9 +72,9 @@ class ForescaleError(ValueError):
         return _restored, (type(self), self.args, self.__dict__)
 
     def adopt(self, other: object) -> None:
-        """Copy code, key, value, allowed, fix and location from `other` if it is a Forescale error; return nothing."""
+        """Copy the fields of `other` if it is a Forescale error; return nothing."""
         if isinstance(other, ForescaleError):
-            fields = ("code", "key", "value", "allowed", "fix", "location")
+            fields = ("code", "key", "value", "allowed", "fix", "location", "nearest", "causes")
             self.__dict__.update({name: getattr(other, name) for name in fields})
 
     def at(self: E, where: object) -> E:

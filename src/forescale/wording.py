@@ -123,12 +123,12 @@ def not_one_of(key: str, value: object, allowed: Iterable[object], fix: str = ""
 
 
 @_code
-def not_divisible(key: str, value: object, divisor: object, terms: str = "", fix: str = "") -> str:
-    """Describe a number that must be a multiple of `divisor`, which is the product of `terms`."""
-    if not fix and isinstance(value, int) and isinstance(divisor, int):
-        lower = value // divisor * divisor
-        fix = f"try {listed(number for number in (lower, lower + divisor) if number > 0)}"
-    return _fixed(f"{key} {value} must be a multiple of {terms}{' = ' if terms else ''}{divisor}", fix)
+def not_divisible(key: str, value: object, allowed: object, terms: str = "", fix: str = "") -> str:
+    """Describe a number that must be a multiple of `allowed`, which is the product of `terms`."""
+    if not fix and isinstance(value, int) and isinstance(allowed, int):
+        lower = value // allowed * allowed
+        fix = f"try {listed(number for number in (lower, lower + allowed) if number > 0)}"
+    return _fixed(f"{key} {value} must be a multiple of {terms}{' = ' if terms else ''}{allowed}", fix)
 
 
 @_code

@@ -7,6 +7,7 @@ import pytest
 from tests.errors import raises
 
 from forescale.catalogue.clusters import (
+    OWN_DEVICE,
     cluster_names,
     cluster_record,
     device_names,
@@ -146,7 +147,19 @@ def test_unknown_names_suggest_the_nearest():
     ):
         with pytest.raises(UnknownNameError) as caught:
             load(name)
-        assert near in caught.value.suggestions
+        assert near in caught.value.suggestions == caught.value.nearest
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("3060", "rtx-3090"), ("4080", "rtx-4090"), ("rtx4070ti", "rtx-4090"), ("RTX 4080", "rtx-4090")],
+)
+def test_an_unknown_board_is_like_a_board_and_a_file_can_describe_it(name, near):
+    with pytest.raises(UnknownNameError) as caught:
+        load_cluster(name, num_devices=8)
+    assert caught.value.nearest[0] == near
+    assert all(item.startswith("rtx-") for item in caught.value.nearest)
+    assert caught.value.fix == OWN_DEVICE
 
 
 SHORT = {

@@ -309,3 +309,53 @@ def test_optimizer_bytes_have_a_column_where_the_optimizer_varies(forescale):
         stage = max(body["memory"]["stages"], key=lambda stage: stage["peak_bytes"])
         assert gib == round(stage["optimizer_bytes"] / 2**30, 1)
     assert "optim GiB" not in forescale("compare", *words, "--vary", "seq-len=1k,2k").out
+
+
+def test_several_models_are_compared(forescale, tmp_path):
+    flags = (
+        "--cluster",
+        "h100",
+        "--devices",
+        "2",
+        "--seq-len",
+        "2048",
+        "--global-batch-size",
+        "8",
+        "--tp",
+        "2",
+    )
+    names = ("llama-3.2-1b", "llama-3.2-3b")
+    ran = forescale("compare", *names, *flags)
+    assert ran.out.startswith("llama-3.2-1b, llama-3.2-3b · ")
+    body = document(forescale("compare", *names, *flags, "--json"))
+    assert [item["varied"] for item in body["machines"]] == [f"model {name}" for name in names]
+    alone = document(forescale("project", names[1], *flags, "--json"))
+    assert body["machines"][1]["step_time_s"] == alone["step_time_s"]
+    assert document(forescale("compare", ",".join(names), *flags, "--json")) == body
+    assert "unknown_name model" in forescale("compare", names[0], "lama-3.2-3b", *flags).refused
+    assert "not_found" in forescale("compare", "mine.json", "best.json#1").refused
+
+
+def test_layouts_that_do_not_fit_are_told_how_to_get_one(forescale):
+    flags = ("--devices", "2", "--seq-len", "2048", "--global-batch-size", "8", "--offload-optimizer", "1")
+    ran = forescale("compare", "llama-3.1-70b", "--cluster", "h100,a100", *flags)
+    assert "nothing fits as given" in ran.out
+
+
+def test_a_short_run_has_hours(forescale):
+    flags = (
+        "--cluster",
+        "h100",
+        "--devices",
+        "1,2",
+        "--seq-len",
+        "2048",
+        "--global-batch-size",
+        "8",
+        "--tp",
+        "1",
+    )
+    text = forescale("compare", "llama-3.2-1b", *flags, "--tokens", "100M").out
+    assert "hours" in text and "days" not in text.partition("fastest")[0]
+    body = document(forescale("compare", "llama-3.2-1b", *flags, "--tokens", "100M", "--json"))
+    assert f" {24.0 * body['machines'][0]['days']:.2f} " in text

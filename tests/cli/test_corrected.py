@@ -5,11 +5,19 @@ from __future__ import annotations
 import pytest
 
 from forescale.cli.corrected import corrected
-from forescale.errors import UnknownNameError, not_divisible, not_one_of, out_of_range
+from forescale.errors import (
+    SpecError,
+    UnknownNameError,
+    not_divisible,
+    not_one_of,
+    out_of_range,
+    wrong_suffix,
+)
 from forescale.violation import ForescaleError
 
-MULTIPLE = not_divisible("global_batch_size", 7, 4, "dp 4 × micro_batch_size 1")
-SUFFIX = not_one_of("the suffix of --output", ".png", ".html, .svg or .json")
+ONE = SpecError(not_divisible("global_batch_size", 7, 4, "dp 4 × micro_batch_size 1"), nearest=(8, 4))
+MULTIPLE = SpecError("two rules; of another", causes=(SpecError("no field"), ONE))
+SUFFIX = wrong_suffix("--plot", "p.png", (".html", ".svg"))
 COMPILED = not_one_of("--vary compile", "on", ("none", "default"))
 NAME = UnknownNameError("cluster", "h100-sxn", ("h100-sxm", "b200"))
 
@@ -28,7 +36,12 @@ NAME = UnknownNameError("cluster", "h100-sxn", ("h100-sxm", "b200"))
             "project m --global-batch-size=8 --seq-len 7",
         ),
         (MULTIPLE, "project plan.toml", ""),  # the file has it
-        (SUFFIX, "pipeline draw 1f1b -o p.png", "pipeline draw 1f1b -o p.svg"),
+        (
+            not_divisible("global_batch_size", 7, 4),
+            "project m --global-batch-size 7",
+            "",
+        ),  # its text is not read
+        (SUFFIX, "memory compare m --plot p.png", "memory compare m --plot p.svg"),
         (COMPILED, "compare m --vary compile=on,none", "compare m --vary compile=default,none"),
         (COMPILED, "compare on --vary compile=on,none", ""),  # two places
         (NAME, "project m --cluster h100-sxn", "project m --cluster h100-sxm"),
@@ -48,3 +61,16 @@ def test_the_suggested_command_runs(forescale) -> None:  # type: ignore[no-untyp
     example = refused.err.strip().partition("For example: forescale ")[2].split()
     assert example == [*words[:-1], "2"]
     assert forescale(*example).code == 0
+
+
+def test_a_layout_that_breaks_rules_is_corrected_in_one_place(forescale) -> None:  # type: ignore[no-untyped-def]
+    words = ["project", "llama-3.1-8b", "--cluster", "h100-sxm", "--devices", "64", "--pp", "64"]
+    refused = forescale(*words, "--global-batch-size", "64")
+    assert refused.error.causes[0].nearest == (32,)
+    assert refused.err.strip().endswith("--devices 64 --pp 32 --global-batch-size 64")
+
+
+def test_a_picture_gets_a_suffix_that_is_written(forescale, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    words = ("pipeline", "draw", "1f1b", "--pp", "2", "-m", "2", "-o")
+    refused = forescale(*words, tmp_path / "p.png")
+    assert refused.err.strip().endswith(f"-o {tmp_path / 'p.svg'}")

@@ -207,9 +207,14 @@ def test_what_is_open_is_not_read_otherwise(words: str) -> None:
     ("words", "example"),
     [
         (
-            "run m --mtbf 3h --devices 16384",
-            "run m --devices 16384 --failures 0.00391 --global-batch-size 64",
+            "run m --mtbf 3h --cluster h100 --devices 16384",
+            "run m --cluster h100 --devices 16384 --failures 0.00391 --global-batch-size 64",
         ),
+        (
+            "run m --mtbf 3h --cluster gb200 --devices 16384",  # nodes of four
+            "run m --cluster gb200 --devices 16384 --failures 0.00195 --global-batch-size 64",
+        ),
+        ("run m --mtbf 3h --devices 16384", None),  # of nodes of how many
         ("run m --mtbf 2d --nodes 4", "run m --nodes 4 --failures 0.125 --global-batch-size 64"),
         (
             "compare m --cluster h100 --network 100G,400G",
@@ -225,16 +230,21 @@ def test_what_is_open_is_not_read_otherwise(words: str) -> None:
             "fit m --micro-batch-size 2 --global-batch-size 16 --devices 1",
         ),
         (
-            "project m --devices 64 --hsdp --global-batch-size 64",
-            "project m --devices 64 --zero 3 --global-batch-size 64 --dp-replicate 8",
+            "project m --cluster h100 --devices 64 --hsdp --global-batch-size 64",
+            "project m --cluster h100 --devices 64 --zero 3 --global-batch-size 64 --dp-replicate 8",
         ),
+        (
+            "project m --cluster gb200 --devices 64 --hsdp --global-batch-size 64",
+            "project m --cluster gb200 --devices 64 --zero 3 --global-batch-size 64 --dp-replicate 16",
+        ),
+        ("project m --devices 64 --hsdp --global-batch-size 64", None),  # in nodes of how many
         (
             "compare m --devices 64 --hsdp --replicas 1,8 --global-batch-size 64",
             "compare m --devices 64 --zero 3 --vary dp-replicate=1,8 --global-batch-size 64",
         ),
         (
-            "project m --devices 64 --fsdp hybrid_shard --global-batch-size 64",
-            "project m --devices 64 --zero 3 --global-batch-size 64 --dp-replicate 8",
+            "project m --cluster h100 --devices 64 --fsdp hybrid_shard --global-batch-size 64",
+            "project m --cluster h100 --devices 64 --zero 3 --global-batch-size 64 --dp-replicate 8",
         ),
         ("project m --devices 8 --hsdp", None),  # of one node
         (
@@ -249,7 +259,6 @@ def test_what_is_open_is_not_read_otherwise(words: str) -> None:
             "compare m --devices 8,16 --budget 100k --global-batch-size 64",
             "compare m --devices 8,16 --global-batch-size 64",
         ),
-        ("run m --nodes 2 --electricity-price 0.1", "run m --nodes 2 --global-batch-size 64"),
         ("project m --nodes 2 --zzz", None),
     ],
 )
@@ -276,6 +285,27 @@ def test_values_in_other_units_are_an_example(words: str, example: str | None) -
         ("fit m --optim adamw_8bit", "fit m --optimizer adamw --moment-dtype fp8"),
         ("fit m --optimizer adamw_8bit", "fit m --optimizer adamw --moment-dtype fp8"),
         ("run m --failure-rate 0.01", "run m --failures 0.01"),
+        ("run m --energy-price 0.1", "run m --electricity-price 0.1"),
+        ("search m --fsdp --gpus 8", "search m --fix zero=3 --devices 8"),
+        ("search m --fsdp full_shard --gpus 8", "search m --fix zero=3 --devices 8"),
+        ("search m --gradient-checkpointing", "search m --fix recompute=full"),
+        ("search m --cpu-offload", "search m --set layout.offload.optimizer=1"),
+        ("search m --qlora", "search m --lora-rank 16 --frozen-dtype nf4"),
+        ("fit m --offload-optimizer --devices 8", "fit m --offload-optimizer 1 --devices 8"),
+        ("fit m --devices 8 --recompute", "fit m --devices 8 --recompute full"),
+        ("compare m --vary optimizer=adamw,adamw_8bit", "compare m --vary moment-dtype=fp32,fp8"),
+        ("compare m --optim adamw_torch,adamw_8bit", "compare m --vary moment-dtype=fp32,fp8"),
+        ("compare m --vary optimizer=adamw_torch,muon", "compare m --vary optimizer=adamw,muon"),
+        (
+            "project m --devices 8 --tp 2 --per-device-train-batch-size 2",
+            "project m --devices 8 --tp 2 --micro-batch-size 2 --global-batch-size 8",
+        ),
+        (
+            "fit m --cluster gb200 --nodes 2 --per-device-train-batch-size 2",
+            "fit m --cluster gb200 --nodes 2 --micro-batch-size 2 --global-batch-size 16",
+        ),
+        ("fit m --per-device-train-batch-size 2", "fit m --micro-batch-size 2 --global-batch-size 2"),
+        ("fit p.toml --nodes 2 --per-device-train-batch-size 2", "fit p.toml --nodes 2 --micro-batch-size 2"),
         ("run m --checkpoint-interval auto", "run m"),
         (
             "network --gpu h100 --op all_reduce --size 1GB",
@@ -288,6 +318,25 @@ def test_values_and_plurals_of_other_tools_are_read_as_ours(words: str, read: st
     result = translated(words.split())
     assert result is not None
     assert result[0] == read.split()
+
+
+def test_a_note_says_how_the_batch_of_one_device_is_given() -> None:
+    for words in (
+        "project m --batch-size 64 --framework transformers@sdpa",
+        "project m --batch-size 64 --framework=trl",
+        "project m --batch-size 64 --per-device-train-batch-size 2",
+    ):
+        result = translated(words.split())
+        assert result is not None
+        assert "--per-device-train-batch-size gives one device's" in " ".join(result[1].split())
+    result = translated(["project", "m", "--batch-size", "64", "--framework", "megatron"])
+    assert result is not None
+    assert "gives one device's" not in result[1]
+
+
+def test_values_of_two_options_are_not_varied() -> None:
+    assert translated(["compare", "m", "--vary", "optimizer=muon,adamw_8bit"]) is None
+    assert translated(["compare", "m", "--vary", "zero=2,3"]) is None
 
 
 def test_a_link_between_sites_and_another_command_are_examples() -> None:

@@ -1,6 +1,7 @@
 """`forescale run` and `forescale sites` as they are typed."""
 
 import json
+import re
 
 import pytest
 
@@ -157,6 +158,26 @@ def test_the_story_on_one_screen(forescale):
         "closed forms",
     ):
         assert word in ran.out
+
+
+def test_nodes_hours_and_power_of_a_run(forescale):
+    ran = forescale("run", *RUN, "--tp", 1, "--tokens", "1T", "--electricity-price", "0.1")
+    body = json.loads(
+        forescale("run", *RUN, "--tp", 1, "--tokens", "1T", "--electricity-price", "0.1", "--json").out
+    )
+    days = body["days"]["expected"]
+    power = 1e3 * body["mwh"] / (24.0 * days)
+    assert f"{power:.3g} kW" in ran.out or f"{power / 1e3:.3g} MW" in ran.out
+    assert body["electricity"] == pytest.approx(100.0 * body["mwh"])
+    assert "electricity costs" in ran.out
+    often = forescale("run", *RUN, "--tp", 1, "--tokens", "1T", "--failures", "1").out
+    assert "away for repairs on average" in often
+    assert (
+        "1 given" in forescale("run", *RUN, "--tp", 1, "--tokens", "1T", "--failures", "1", "--spares", 1).out
+    )
+    short = forescale("run", *RUN, "--tp", 1, "--tokens", "1B").out
+    assert re.search(r"^days .* = [\d.]+ hours;", short, re.MULTILINE)
+    assert "away for repairs" not in short
 
 
 APART = ("--sites", "2,1Gbit/s", "--outer", "diloco every=100 fragments=8 overlap=1 bits=4")

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from forescale.cost.timings import ProfiledOperator
 from forescale.diagnose.signs import Comparison, signs_of
-from forescale.diagnose.work import measured_work, work_of_rows
+from forescale.diagnose.work import Work, measured_work, work_of_rows
 from forescale.files import packaged
 from forescale.profiles import TraceSummary, part_of, profile_rows
 from forescale.profiles.shapes import Shapes
@@ -130,6 +130,20 @@ def test_a_step_as_short_as_expected_has_no_sign():
     assert signs(trace(messages=(0.001,), idle_s=0.0), slow) == []
 
 
+def test_work_of_unknown_operators_takes_the_share_that_exceeds_the_expected():
+    known = Work(operators={}, messages={}, transfers={}, flops={"fp32": 1e9}, attention={"forward": 8.0})
+    padded = trace(shapes={"sequences": {(2, 160): 8.0}}, idle_s=0.02)
+    case = Comparison(known, measured_work([padded]), [padded], step_s=STEP_S, tokens=(2, 128))
+    assert signs_of(case)[0].name == "padding"
+    assert signs_of(case)[0].seconds == pytest.approx(padded.computing_s * (1.0 - 128 / 160))
+
+
+def test_the_share_of_attention_that_is_not_fused():
+    half = {**UNFUSED, **{name: value for name, value in OPERATORS.items() if "attention" in name}}
+    (sign,) = signs(trace(half, shapes={"attention": {"forward": 2.0, "backward": 2.0}}))
+    assert (sign.name, "75" in sign.text) == ("unfused_attention", True)
+
+
 def test_experts_and_missing_recompute():
     uneven = signs(*CASES["uneven_load"], routed=True)
     assert [sign.name for sign in uneven] == ["expert_imbalance"]
@@ -232,7 +246,18 @@ def test_counted_work_is_named_where_the_step_is_longer_by_no_more_than_it_scatt
         return [sign.name for sign in signs_of(case)]
 
     assert names(trace(changed(bernoulli_=(16, 0.006), dropout=(16, 0.006)))) == ["dropout"]
+    assert names(trace(data_s=0.012, idle_s=0.018)) == ["data_loading"]
+    assert names(trace(pauses=4, pauses_s=0.012, idle_s=0.018)) == ["host_gaps"]
     assert names(trace(changed(1, 1.2))) == []
+
+
+def test_other_work_is_named_if_it_takes_half_as_much_in_a_longer_step():
+    halves = {name: (2 * calls, 1.03 * took) for name, (calls, took) in OPERATORS.items()}
+    shapes = {"sequences": {(1, 128): 16.0}}
+    longer = signs(trace(halves, shapes=shapes, idle_s=0.01, launches=600))
+    assert [sign.name for sign in longer] == ["small_micro_batches"]
+    assert 0.015 * STEP_S < longer[0].seconds < 0.03 * STEP_S
+    assert signs(trace(halves, shapes=shapes)) == []
 
 
 def test_more_launches_have_more_gaps():

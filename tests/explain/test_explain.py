@@ -327,3 +327,10 @@ def test_a_step_of_an_account_is_its_parts():
         explain(question, "mfu", stage=0)
     with raises(SpecError, "not_one_of stage"):
         explain(question, "memory.peak", stage=3)
+
+
+def test_the_flop_of_a_token_are_those_of_a_sequence_over_its_length():
+    question = asked(dense(), cluster(8), Layout(dp_shard=8), workload())
+    node, step = explain(question, "model_flops_per_token"), explain(question, "model_flops")
+    assert node.value == pytest.approx(step.value / question.workload.tokens_per_step)
+    assert [part.name for _, part in node.inputs] == ["FLOP of one sequence", "seq_len"]

@@ -1,12 +1,13 @@
 import json
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from tests.conformance.readers import Sample, check_reader
 from tests.errors import raises
 from tests.frameworks.recipes.samples import SAMPLES as RECIPES
 
-from forescale.errors import ReaderError
+from forescale.errors import MissingError, ReaderError
 from forescale.frameworks.readers import READERS, HuggingFaceReader, read_file, reader_of
 from forescale.frameworks.reading import Options
 from forescale.frameworks.traces import document_of, traced_model
@@ -429,6 +430,42 @@ def test_a_toml_file_of_torchtitan_names_the_releases_that_have_it_and_what_is_r
     assert refused.value.path == "train.toml, line 3"
     for part in ("torchtitan 0.2 and earlier", "torchtitan 0.3", "--framework torchtitan@0.2"):
         assert part in refused.value.fix
+
+
+def test_a_script_that_starts_torchtitan_with_a_toml_file_is_refused_with_its_line(tmp_path):
+    path = tmp_path / "run.sh"
+    path.write_text('F=${F:-"./runs/8b.toml"}\ntorchrun --nproc_per_node 8 ./train.py --job.config_file $F\n')
+    with raises(ReaderError, "removed --job.config_file ./runs/8b.toml") as refused:
+        read_file(path)
+    assert "--framework torchtitan@0.2" in refused.value.fix
+
+
+def test_a_script_that_starts_nanotron_is_read_by_its_file(tmp_path):
+    tiny = Path(__file__).parents[1] / "data" / "nanotron" / "config_tiny_llama.yaml"
+    (tmp_path / "tiny.yaml").write_text(tiny.read_text())
+    count = read_file(tiny).num_devices
+    for name, flags in (("a.sh", "--config-file runs/tiny.yaml"), ("b.sh", "--config-file=/x/tiny.yaml")):
+        path = tmp_path / name
+        path.write_text(f"torchrun --nproc_per_node={count} run_train.py {flags}\n")
+        parsed = read_file(path)
+        assert (parsed.format, parsed.framework, parsed.num_devices) == ("launch", "nanotron", count)
+        assert parsed.model == read_file(tmp_path / "tiny.yaml").model
+    path.write_text(f"torchrun --nproc_per_node={count * 2} run_train.py --config-file tiny.yaml\n")
+    with raises(ReaderError, "differs"):
+        read_file(path)
+    assert read_file(path, Options(num_devices=count * 2)).num_devices == count * 2
+
+
+def test_flags_of_a_script_that_an_argument_names(tmp_path):
+    path = tmp_path / "run.sh"
+    path.write_text('source $1\nCMD="deepspeed --num_gpus 8 pretrain_own.py ${flags}"\neval $CMD\n')
+    (tmp_path / "tiny.sh").write_text(f'flags="{MEGATRON.text}"\n')
+    with raises(MissingError, "missing --args", fix="--args flags.sh"):
+        read_file(path)
+    parsed = read_file(path, Options(arguments=("tiny.sh",)))
+    assert (parsed.format, parsed.num_devices, parsed.model.num_layers) == ("megatron", 8, 4)
+    path.write_text("source $1\ntorchrun --nproc-per-node 8 train.py --model_name_or_path x --bf16\n")
+    assert reader_of(path.read_text(), path).name == "launch"
 
 
 def test_a_hugging_face_model_has_no_layout(tmp_path):

@@ -12,6 +12,7 @@ from forescale.goodput.expected import (
     Case,
     daly_goodput,
     daly_interval,
+    enough_spares,
     erlang_b,
     expected,
     kokolis_goodput,
@@ -272,6 +273,13 @@ def test_many_runs_at_once_are_each_alone():
         assert {name: float(item) for name, item in alone.items()} == {
             name: float(np.broadcast_to(item, 2)[at]) for name, item in many.items()
         }
+
+
+@pytest.mark.parametrize(("load", "spares"), [(0.005, 0), (0.05, 1), (3.9, 9), (1000.0, 1028)])
+def test_enough_spares_wait_less_than_one_part_in_a_hundred(load, spares):
+    assert enough_spares(load) == spares
+    assert erlang_b(load=load, servers=spares + 1) < 0.01
+    assert spares == 0 or erlang_b(load=load, servers=spares) >= 0.01
 
 
 def test_erlangs_table():

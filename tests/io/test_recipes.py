@@ -116,3 +116,21 @@ def test_a_search_tries_what_recipes_of_such_models_and_devices_set(name, left_o
     space = with_recipes(framework, space, load_model(name), cluster, left_open)
     assert (space.graphs, space.overlap) == (graphs, overlap)
     assert ("hybridep" in space.dispatcher) == (name != "llama-3.1-8b")
+
+
+def notes_of(**strategy):
+    values = {
+        "model": "llama-3.1-8b",
+        "cluster": "h100-sxm",
+        "devices": 8,
+        "framework": "torchtitan",
+        "strategy": strategy,
+        "workload": {"seq_len": 8192, "global_batch_size": 64},
+    }
+    return [note.text for note in build_question(values, where="test").notes if note.topic == "framework"]
+
+
+def test_a_stage_of_sharding_that_the_framework_does_not_have_is_noted():
+    assert any("--zero 0 or 3" in text for text in notes_of())
+    assert not any("--zero" in text for text in notes_of(zero=3))
+    assert not any("--zero" in text for text in notes_of(tp=8))  # one data parallel rank

@@ -245,9 +245,16 @@ def test_ones_own_prices_lie_over_the_catalogues(tmp_path):
         read_prices(path)
 
 
-def test_rates_are_of_nodes_of_eight_devices():
-    assert rates_of(Operations(failures=0.8)).total == pytest.approx(0.1)
-    twice = rates_of(Operations(failures="meta-rsc-1", failure_factor=2.0))
+def test_the_electricity_is_priced_by_the_kilowatt_hour():
+    result = project_run([phase()], operations(), Prices(electricity=0.12), draws=20)
+    assert result.electricity == result.to_json()["electricity"] == pytest.approx(120.0 * result.mwh)
+    assert project_run([phase()], operations(), draws=20).electricity is None
+
+
+def test_rates_are_of_nodes_of_the_cluster():
+    assert rates_of(Operations(failures=0.8), 8).total == pytest.approx(0.1)
+    assert rates_of(Operations(failures=0.8), 4).total == pytest.approx(0.2)
+    twice = rates_of(Operations(failures="meta-rsc-1", failure_factor=2.0), 8)
     assert twice.total == pytest.approx(2.0 * load_failures("meta-rsc-1").total)
 
 

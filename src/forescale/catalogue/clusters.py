@@ -50,6 +50,10 @@ _ALIASES = "cluster_aliases.json"
 _COMPANIES = ("nvidia", "amd", "intel", "google", "gcp", "aws", "azure")
 _MAKERS = frozenset({*_COMPANIES, "standard", "geforce", "tesla", "instinct", "dgx", "hgx"})
 """Words before a product's name that do not tell products apart."""
+_BOARD = re.compile(r"(?:[rg]tx-?)?\d{4}(?:-?(?:ti|super|d))*")
+"""Numbers of boards that people own."""
+OWN_DEVICE = "give a file of the device (its matrix_flops, hbm_bytes and hbm_bandwidth)"
+"""What to give where the catalogue does not have a device."""
 _COUNTED = re.compile(
     r"(?P<before>\d+) ?[x×] ?(?P<name>.+)|(?P<stem>.+?)(?: ?[x×*] ?(?P<after>\d+)|-\d+)", re.IGNORECASE
 )
@@ -131,7 +135,9 @@ def resolve_cluster_name(name: str) -> str:
     if not candidates:
         _refuse_count(name)
         papers = [entry for entry in entries if entry not in real]
-        raise UnknownNameError("cluster", name, [*real, *get_close_matches(plain, papers, 3, MISSPELT)])
+        boards = [item for item in real if item.startswith("rtx-")] if _BOARD.fullmatch(plain) else []
+        known = boards or [*real, *get_close_matches(plain, papers, 3, MISSPELT)]
+        raise UnknownNameError("cluster", name, known, OWN_DEVICE)
     return candidates[0]
 
 

@@ -54,8 +54,11 @@ def _run(names: Sequence[str]) -> int:
 
 def _refuse(error: ForescaleError) -> int:
     from forescale.cli.corrected import corrected
+    from forescale.cli.misspelt import started
 
     text, example = _with_option(error), corrected(error, TYPED.get())
+    if error.code == "missing" and "For example" not in text:
+        example = started(TYPED.get())
     code = refused(f"{text}{'' if text[-1:] in '.?' else '.'} {example}" if example else text)
     if isinstance(error, InfeasibleError) and error.rows:
         from forescale.cli.formats.text import to_text

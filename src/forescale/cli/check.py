@@ -64,7 +64,7 @@ def check_command(
     request: Checked,
     limit: LimitOptions,
     operated: OperationsOptions,
-    folder: Path | None = option("Also all configurations in a folder.", "DIR", flag="--all"),
+    folder: Path | None = option("Also all configurations in a folder.", "DIR", panel=REPORTS, flag="--all"),
     junit: Path | None = option("Write the findings as JUnit XML.", "FILE.xml", panel=REPORTS),
     github: bool = option("Print findings as annotations of GitHub Actions.", default=False, panel=REPORTS),
     output: OutputOptions,

@@ -58,22 +58,23 @@ class SeveralClusters(ClusterOptions, frozen=True, kw_only=True):
 class OnMachines(LaidOut, frozen=True, kw_only=True):
     """One question of several machines; without a layout each has its best."""
 
-    model: str | None = argument(f"{KINDS}; or a MODEL, with --cluster A,B.", "A")
+    model: str | None = argument(
+        "A MODEL, with --cluster A,B; or a plan, JSON of project or search (FILE#2: the second layout), or a trace.",
+        "A",
+    )
     cluster: SeveralClusters = msgspec.field(default_factory=SeveralClusters)
 
 
 def compare_command(
     *,
     request: OnMachines,
-    b: str | None = argument("What A is compared with: the same kinds.", "B"),
-    equal_budget: str | None = option(
-        "Of two plans: the soonest run that each cluster gets for this money, such as 10M.", "AMOUNT"
-    ),
+    b: str | None = argument("What A is compared with: the same kind.", "B"),
+    equal_budget: str | None = option("Of two plans: the soonest run for it, such as 10M.", "AMOUNT"),
     vary: list[str] | None = option(
-        "Several values of an option, such as zero=2,3, or of what --set takes. Repeatable.",
+        "Values to compare, such as zero=2,3. Repeatable.",
         "NAME=A,B",
     ),
-    price: str | None = option("Of a device and hour on each cluster, such as 2,4.", "A,B"),
+    price: str | None = option("Of a device-hour on each cluster, such as 2,4.", "A,B"),
     jobs: int | None = option("Processes; one per core by default.", check=Bounded(JOBS)),
     cost: CostOptions,
     output: PageOptions,
@@ -83,6 +84,9 @@ def compare_command(
 
     if request.model is None and request.plan.plan is None and request.plan.config is None:
         raise missing("A", "give two plans or projections, or a MODEL with --cluster A,B")
+    if models := _models(request, b):
+        _compare_machines(request, _variants([f"model={models}", *(vary or ())]), cost, output, price, jobs)
+        return
     if b is None:
         _compare_machines(request, _variants(vary or ()), cost, output, price, jobs)
         return
@@ -105,6 +109,18 @@ def compare_command(
     from forescale.cli.render.compare import comparison_view
 
     show(answer_of(result, comparison_view), output)
+
+
+def _models(request: OnMachines, b: str | None) -> str:
+    """Return the models of A and B, or of A alone, with commas between them; empty where there is one, or a file."""
+    names = [name for text in (request.model, b) for name in (text or "").split(",") if name]
+    are_files = any(is_file(Path(name)) or is_folder(Path(name)) or _is_answer(name) for name in names)
+    return ",".join(names) if len(names) > 1 and not are_files else ""
+
+
+def _is_answer(text: str) -> bool:
+    """Return whether a text is the name of a plan or of what a command printed."""
+    return numbered(text)[0].suffix.lower() in (".json", ".toml", ".yaml", ".yml")
 
 
 def _is_profile(text: str) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
+from typing import Any
 
-from forescale.synonyms import is_hybrid, meant
+from forescale.synonyms import is_hybrid, is_per_device, meant
 
 SAMPLES = frozenset(
     ("samples", "num_samples", "train_samples", "max_samples", "examples", "num_examples", "dataset_size")
@@ -28,8 +30,6 @@ ACCUMULATED = frozenset(
         "accumulation_steps",
     )
 )
-NODE = 8
-"""Devices of a node, where a question gives only devices."""
 ROLES = ("devices", "nodes", "tp", "pp", "cp", "micro_batch_size", "global_batch_size")
 """Of options, which say how many sequences a step has."""
 _COUNT = re.compile(r"(\d+(?:[._]\d+)*)([kKmMbBtT]?)", re.ASCII)
@@ -83,10 +83,28 @@ def failure_rate(text: str, values: Mapping[str, str]) -> str | None:
     devices = next(
         (count for name, count in counts.items() if name == "devices" or meant(name, {"devices"})), 0
     )
-    nodes = counts.get("nodes", devices / NODE)
+    nodes = counts.get("nodes", devices / (_devices_per_node(values) or math.inf))
     if time is None or not nodes or not float(time[1]):
         return None
     return f"{24.0 / (float(time[1]) * _HOURS[time[2] or 'h']) / nodes:.3g}"
+
+
+def _cluster(values: Mapping[str, str]) -> Mapping[str, Any] | None:
+    """Return the catalogue's entry of the cluster that options name; None where they name none, or a file."""
+    from forescale.catalogue.clusters import cluster_record
+    from forescale.errors import SpecError
+
+    name = next((value for key, value in values.items() if _plain(key) in ("cluster", "gpu")), None)
+    try:
+        return None if name is None else cluster_record(name)
+    except SpecError:
+        return None
+
+
+def _devices_per_node(values: Mapping[str, str]) -> int:
+    """Return the devices of a node of the cluster that options name; 0 where that is open."""
+    record = _cluster(values)
+    return 0 if record is None else int(record["devices_per_node"])
 
 
 def tier_bandwidth(option: str, text: str, values: Mapping[str, str]) -> str | None:
@@ -94,16 +112,10 @@ def tier_bandwidth(option: str, text: str, values: Mapping[str, str]) -> str | N
 
     The tier is the one that the option names, such as --nvlink-bandwidth, else the outermost.
     """
-    from forescale.catalogue.clusters import cluster_record
-    from forescale.errors import SpecError
-
-    name = next((value for key, value in values.items() if _plain(key) in ("cluster", "gpu")), None)
-    if name is None or not (rates := [_rate(item.strip()) for item in text.split(",")]) or None in rates:
+    record = _cluster(values)
+    if record is None or not (rates := [_rate(item.strip()) for item in text.split(",")]) or None in rates:
         return None
-    try:
-        tiers = [str(tier["name"]) for tier in cluster_record(name)["tiers"]]
-    except SpecError:
-        return None
+    tiers = [str(tier["name"]) for tier in record["tiers"]]
     tier = next((tier for tier in tiers if _plain(option).startswith(tier)), tiers[-1])
     return f"cluster.tiers.{tier}.bandwidth={','.join(map(str, rates))}"
 
@@ -133,7 +145,8 @@ def all_devices(name: str, text: str, values: Mapping[str, str]) -> tuple[str, .
 def accumulated(name: str, values: Mapping[str, str]) -> tuple[tuple[str, ...], bool] | None:
     """Return the global batch of a micro-batch that is accumulated, and whether the devices are given; None if open.
 
-    Without devices it is that of one device, and the words say so.
+    Without devices it is that of one device, and the words say so. The batch of a device is accumulated once where
+    nothing else is said.
     """
     counts = {_plain(key): int(text) for key, text in values.items() if text.isdecimal()}
     roles: dict[str, int] = {}
@@ -141,11 +154,21 @@ def accumulated(name: str, values: Mapping[str, str]) -> tuple[tuple[str, ...], 
         role = key if key in ACCUMULATED else meant(key, ROLES)
         if role is not None:
             roles["steps" if role in ACCUMULATED else role] = count
-    if _plain(name) not in ACCUMULATED or not {"steps", "micro_batch_size"} <= roles.keys():
+    if is_per_device(name) and "steps" not in roles:
+        roles["steps"] = 1
+    elif _plain(name) not in ACCUMULATED:
+        return None
+    if not {"steps", "micro_batch_size"} <= roles.keys():
         return None
     degree = roles.get("tp", 1) * roles.get("pp", 1) * roles.get("cp", 1)
-    devices = roles.get("devices", roles.get("nodes", 0) * NODE)
-    if "global_batch_size" in roles or (devices or degree) % degree or (degree > 1 and not devices):
+    per_node = _devices_per_node(values) if "nodes" in roles else 1
+    devices = roles.get("devices", roles.get("nodes", 0) * per_node)
+    if (
+        "global_batch_size" in roles
+        or not (per_node or "devices" in roles)
+        or (devices or degree) % degree
+        or (degree > 1 and not devices)
+    ):
         return None
     batch = roles["micro_batch_size"] * roles["steps"] * max(1, devices // degree)
     alone = () if devices else ("--devices", "1")
@@ -154,9 +177,10 @@ def accumulated(name: str, values: Mapping[str, str]) -> tuple[tuple[str, ...], 
 
 def replicas(name: str, values: Mapping[str, str]) -> str | None:
     """Return the replicas of hybrid sharding, one of each node; None where the devices are open or the name another."""
+    if not (is_hybrid(name) or is_hybrid(values[name])):
+        return None
     counts = {_plain(key): int(text) for key, text in values.items() if text.isdecimal()}
     devices = next((count for key, count in counts.items() if meant(key, {"devices"}) == "devices"), 0)
-    nodes = next(
-        (count for key, count in counts.items() if meant(key, {"nodes"}) == "nodes"), devices // NODE
-    )
-    return f"{nodes}" if (is_hybrid(name) or is_hybrid(values[name])) and nodes > 1 else None
+    usual = devices // (_devices_per_node(values) or devices + 1)
+    nodes = next((count for key, count in counts.items() if meant(key, {"nodes"}) == "nodes"), usual)
+    return f"{nodes}" if nodes > 1 else None

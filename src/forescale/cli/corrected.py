@@ -2,44 +2,50 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Collection, Sequence
-from pathlib import Path
+from pathlib import PurePath
 
-from forescale.errors import ForescaleError, UnknownNameError, nearest
+from forescale.errors import ForescaleError, nearest
 from forescale.synonyms import spelling
 
 LONGEST = 400
 """Characters of a command that an error shows."""
 PICTURE = ".svg"
 """Suffix of a picture whose format is not written."""
-_MULTIPLE = re.compile(r"(?:.*, )?(\w+) (\d+) must be a multiple of .*; try (?:\d+ or )?(\d+)", re.DOTALL)
 
 
 def corrected(error: ForescaleError, typed: Sequence[str]) -> str:
     """Return the command line that was `typed` with the nearest allowed value, for an error's text; empty if open."""
-    words = _with_fix(error, typed)
+    corrections = (_with_nearest(cause, typed) for cause in error.causes or (error,))
+    words = next((words for words in corrections if words is not None), None)
     text = "" if words is None else shlex.join(("forescale", *words))
     return f"For example: {text}" if text and len(text) <= LONGEST else ""
 
 
-def _with_fix(error: ForescaleError, typed: Sequence[str]) -> list[str] | None:
-    if isinstance(error, UnknownNameError) and error.suggestions:
-        return _replaced(typed, error.name, error.suggestions[0])
-    if (multiple := _MULTIPLE.fullmatch(str(error))) is not None:
-        name, value, fix = multiple.groups()
-        return _replaced(typed, value, fix, f"--{name.replace('_', '-')}")
-    if error.code not in ("not_one_of", "wrong_suffix") or not isinstance(error.value, str | Path):
+def _with_nearest(error: ForescaleError, typed: Sequence[str]) -> list[str] | None:
+    """Return the words with the nearest allowed value of an error; None if there is none, or no word has its value."""
+    if error.value is None or (like := _nearest(error)) is None:
         return None
     value = str(error.value)
-    if "--output" in error.key and isinstance(error.allowed, str) and PICTURE in error.allowed:
-        path = next((word for word in typed if value[:1] == "." and word.endswith(value)), None)
-        return None if path is None else _replaced(typed, path, f"{path.removesuffix(value)}{PICTURE}")
-    if isinstance(error.allowed, str) or not isinstance(error.allowed, Collection):
+    if like[:1] == ".":  # the suffix of a file
+        path = next((word for word in typed if word.endswith(value) and PurePath(word).suffix), None)
+        return None if path is None else _replaced(typed, path, str(PurePath(path).with_suffix(like)))
+    return _replaced(typed, value, like, f"--{error.key.replace('_', '-')}" if value.isdecimal() else "")
+
+
+def _nearest(error: ForescaleError) -> str | None:
+    """Return the allowed value that is most like the one of an error; None where that is open."""
+    if error.nearest:
+        return str(error.nearest[0])
+    allowed = error.allowed
+    if isinstance(allowed, str) or not isinstance(allowed, Collection):
         return None
-    like = spelling(value, error.allowed) or next(iter(nearest(value, map(str, error.allowed))), None)
-    return None if like is None else _replaced(typed, value, like)
+    if error.code == "wrong_suffix":
+        return PICTURE if PICTURE in allowed else str(next(iter(allowed)))
+    if error.code != "not_one_of" or not isinstance(error.value, str):
+        return None
+    return spelling(error.value, allowed) or next(iter(nearest(error.value, map(str, allowed))), None)
 
 
 def _replaced(typed: Sequence[str], value: str, other: str, flag: str = "") -> list[str] | None:

@@ -57,7 +57,16 @@ STARTS = (
         "Which layout is best?",
         "search llama-3.1-70b --cluster h100 --devices 64 --seq-len 8192 --global-batch-size 256",
     ),
-    ("Does my file pass?", "check train.yaml --cluster h100"),
+    (
+        "Which machine is the fastest, which the cheapest?",
+        "compare llama-3.1-8b --cluster h100,b200,mi300x --devices 64 --global-batch-size 512",
+    ),
+    (
+        "How long does a run take, and what does it cost?",
+        "run llama-3.1-8b --cluster h100 --devices 64 --global-batch-size 512 --tokens 1T --price 2.50",
+    ),
+    ("It runs out of memory: what do I change?", "fit train.yaml --cluster h100 --devices 8"),
+    ("Which examples does a command have?", "run --help"),
 )
 """What a newcomer may ask first."""
 WIDTH = 78

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from forescale.cli.declare import Rare
-from forescale.cli.misspelt import EVERYTHING
+from forescale.cli.misspelt import EVERYTHING, examples_of
 from forescale.errors import no_value, not_one_of, wrong_type
 from forescale.limits import whole_of
 from forescale.spec.space import DEGREE_NAMES
@@ -33,6 +33,10 @@ KINDS = {
 """Short words for kinds of values that have no name of their own."""
 _SIZED = re.compile(r"(\d+(?:\.\d+)?) ?([kKmMbB]?) ?(tok(?:ens?)?)?")
 """A number with a unit: digits, thousands, tokens."""
+_WHOLE: dict[str, Any] = {"break_on_hyphens": False, "break_long_words": False}
+"""Options of a wrapped text whose words stay whole."""
+_WITH_VALUE = re.compile(r"(?<= )(--?[\w-]+) (?=[^- ])")
+"""An option of a command line whose value follows."""
 NUMBERS = {int: "a whole number", float: "a number"}
 """Kinds of values that a text may fail to be, in words."""
 
@@ -56,6 +60,8 @@ class Command(TyperCommand):
         groups: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             names, text = parameter.get_help_record(ctx) or ("", "")
+            if "--help" in parameter.opts and self.params:  # who reads this knows it
+                continue
             if parameter.param_type_name == "argument":
                 groups.setdefault("Arguments", []).append((names.split()[0], text))
             else:
@@ -66,11 +72,15 @@ class Command(TyperCommand):
         for name, records in groups.items():
             _section(formatter, name, records)
         if folded:
-            rows = [
-                (name, ", ".join(flag for names, _ in records for flag in _flags(names)))
-                for name, records in folded.items()
-            ]
-            _section(formatter, f"More ({EVERYTHING} describes them)", rows)
+            with formatter.section(f"More ({EVERYTHING} describes them)"):
+                for name, records in folded.items():
+                    flags = ", ".join(flag for names, _ in records for flag in _flags(names))
+                    _paragraph(formatter, f"{name}: {flags}")
+        if shown := examples_of(ctx.command_path.partition(" ")[2]):
+            with formatter.section("Examples"):
+                for question, command in shown:
+                    _paragraph(formatter, question)
+                    _paragraph(formatter, f"  forescale {command}", continued=" \\")
 
 
 class CommandGroup(TyperGroup):
@@ -189,6 +199,18 @@ def _short(names: str, text: str) -> tuple[str, str]:
     listed = values.strip("<>[]").replace("|", ", ")
     message, bracket, default = text.partition("  [")
     return f"{flags} WORD", f"{message} One of {listed}.{bracket}{default}"
+
+
+def _paragraph(formatter: Any, text: str, continued: str = "") -> None:  # noqa: ANN401
+    """Write a text in lines, further ones indented; `continued` ends each line but the last, as shells continue one.
+
+    An option stays on the line of its value.
+    """
+    indent = " " * (formatter.current_indent + len(text) - len(text.lstrip()))
+    width = max(20, formatter.width - len(continued))
+    kept = _WITH_VALUE.sub("\\1\0", text.strip())
+    lines = wrap(kept, width, initial_indent=indent, subsequent_indent=f"{indent}  ", **_WHOLE)
+    formatter.write(f"{continued}\n".join(lines).replace("\0", " ") + "\n")
 
 
 def _section(formatter: Any, title: str, rows: Iterable[tuple[str, str]]) -> None:  # noqa: ANN401

@@ -9,6 +9,7 @@ import json
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,10 +19,12 @@ from forescale.synonyms import (
     command_called,
     converted,
     is_hybrid,
+    is_per_device,
     is_without_effect,
     left_out,
     meant,
     remark,
+    spelling,
     with_value,
 )
 
@@ -47,6 +50,23 @@ SLIP = 0.85
 """Similarity of a misspelt option and the one that an example has instead."""
 SHORT = 4
 """Characters of a name up to which others are not taken to have it in theirs."""
+SET = {"--offload-optimizer": "layout.offload.optimizer"}
+"""Options of a layout that a search does not hold by name, and what its --set calls them."""
+UNSAID = {"--moment-dtype": "fp32"}
+"""Options that a value of others changes, and what they are where it does not."""
+OF_DEVICE = "; --micro-batch-size or --per-device-train-batch-size gives one device's"
+"""What a note adds to a global batch where Hugging Face's Trainer is used."""
+HUGGING_FACE = (
+    "transformers",
+    "trl",
+    "unsloth",
+    "axolotl",
+    "llama-factory",
+    "llamafactory",
+    "ms-swift",
+    "accelerate",
+)
+"""Names that `--framework` has for it and for what trains by it."""
 REMARKS = {
     "--global-batch-size": " (sequences of a step over all devices)",
     "--stragglers": " (spread of the speeds of all devices, not one slow device)",
@@ -64,6 +84,20 @@ def table() -> Mapping[str, Any]:
     """Return the options and arguments of every command, and of groups that commands share, and what a search holds."""
     loaded: Mapping[str, Any] = json.loads(Path(__file__).with_name("flags.json").read_text(encoding="utf-8"))
     return loaded
+
+
+def examples_of(path: str) -> Sequence[tuple[str, str]]:
+    """Return questions and the commands that answer them, as the help of a command shows them."""
+    text = Path(__file__).with_name("examples.json").read_text(encoding="utf-8")
+    loaded: Mapping[str, Sequence[tuple[str, str]]] = json.loads(text)
+    return loaded.get(path, ())
+
+
+def started(words: Sequence[str]) -> str:
+    """Return the first example of a command that was typed without anything else, for an error; else nothing."""
+    path, rest = _command_of(words)
+    shown = [] if path is None or rest else examples_of(path)
+    return f"For example: forescale {shown[0][1]} (more: forescale {path} --help)" if shown else ""
 
 
 def rows_of(rows: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -121,7 +155,11 @@ def translated(arguments: Sequence[str]) -> tuple[list[str], str] | None:
     correction = _corrected(path, words)
     if not correction.unknown or not correction.is_same or correction.words is None:
         return None
-    parts = [f"{name} as {text}{REMARKS.get(text, '')}" for name, text in correction.read.items() if text]
+    parts = [
+        f"{name} as {text}{REMARKS.get(text, '')}{_of_device(text, words)}"
+        for name, text in correction.read.items()
+        if text
+    ]
     if parts:
         parts[0] = parts[0].replace(" as ", " is read as ", 1)
     idle = [name for name, text in correction.read.items() if not text]
@@ -129,6 +167,16 @@ def translated(arguments: Sequence[str]) -> tuple[list[str], str] | None:
         parts.append(f"{', '.join(idle)}: no effect on time and memory")
     read = ", ".join(parts)
     return [*correction.words], "\n".join(wrap(f"note (options): {read}", WIDTH, break_on_hyphens=False))
+
+
+def _of_device(option: str, words: Sequence[str]) -> str:
+    """Return how a batch of one device is given, where words of Hugging Face's Trainer are next to a global one."""
+    frameworks = {
+        word.partition("=")[2] or after for word, after in pairwise((*words, "")) if "framework" in word
+    }
+    names = {name.partition("@")[0] for name in frameworks}
+    is_theirs = any(map(is_per_device, words)) or {*HUGGING_FACE} & names
+    return OF_DEVICE if option == "--global-batch-size" and is_theirs else ""
 
 
 def misspelt(arguments: Sequence[str]) -> str | None:
@@ -204,7 +252,7 @@ def _corrected(path: str, words: Sequence[str]) -> Correction:
             example += [word, *left]
             break
         values[name] = value = value if assigned else (left or ["-"])[0]
-        is_known = name in flags and not _is_several(name, path, value) and not _of_value(name, value, flags)
+        is_known = name in flags and not _is_otherwise(name, path, value, flags, assigned=bool(assigned))
         if name[:2] != "--" or is_known:
             taken = 0 if assigned else flags.get(name, 0)
             example += [word, *left[:taken]]
@@ -223,6 +271,7 @@ def _corrected(path: str, words: Sequence[str]) -> Correction:
         elif assigned:
             example[-1] += f"={value}" if not has_value else ""
     open_names |= _without_replicas(unknown, values, example)
+    example += _batch_per_device(values, lacking(example, flags), read)
     replacing = _converted(path, values, open_names)
     for name, (said, is_same) in replacing.items():
         open_names.discard(name)
@@ -230,10 +279,57 @@ def _corrected(path: str, words: Sequence[str]) -> Correction:
             read[name] = " ".join(said) or "the devices of each node"
     for option, text in _pairs([said for said, _ in replacing.values()]).items():
         if option in example[:-1] and option == "--tokens":  # of one epoch
-            place = example.index(option)
-            del example[place : place + 2]
+            del example[(place := example.index(option)) : place + 2]
         example += [option, text]
     return Correction(unknown, None if open_names else tuple(example), read)
+
+
+def _is_otherwise(name: str, path: str, value: str, flags: Mapping[str, int], *, assigned: bool) -> bool:
+    """Return whether an option has values that others write, several of them, or none where it needs one."""
+    lacks = flags[name] > 0 and not assigned and value[:2] in ("-", "--") and with_value(name) is not None
+    if name == "--vary":
+        return _varied(*value.partition("=")[::2]) not in (None, value)
+    return lacks or _is_several(name, path, value) or bool(_of_value(name, value, flags))
+
+
+def _varied(field: str, values: str) -> str | None:
+    """Return what --vary takes for several values as others write them; None where they are of several options.
+
+    Values that differ in another option alone, such as optimizers of 32 and 8 bits, are values of that.
+    """
+    rows = (row for _, row in rows_of(table()["commands"]["compare"]) if f"--{field}" in row.get("on", ()))
+    kind = next(rows, {"kind": ""})["kind"]
+    ours = []
+    for item in values.split(","):
+        words = (with_value(item) or "").split()
+        plain = [f"--{field}", spelling(item, kind if isinstance(kind, list) else ()) or item]
+        said = words if words[:1] == plain[:1] and plain[1] not in kind else plain
+        ours.append(dict(zip(said[::2], said[1::2], strict=True)))
+    others = {name for one in ours for name in one} - {f"--{field}"}
+    if not others:
+        return f"{field}={','.join(one[f'--{field}'] for one in ours)}"
+    if len(others) > 1 or len({one[f"--{field}"] for one in ours}) > 1 or not others <= UNSAID.keys():
+        return None
+    [other] = others
+    return f"{other[2:]}={','.join(one.get(other, UNSAID[other]) for one in ours)}"
+
+
+def _batch_per_device(
+    values: Mapping[str, str], lacked: Sequence[str], read: dict[str, str]
+) -> tuple[str, ...]:
+    """Return the global batch where a batch of each device is given alone, as Hugging Face's Trainer counts it.
+
+    `read` gets what the option is read as.
+    """
+    from forescale.cli.conversions import accumulated
+
+    if "--global-batch-size" not in lacked:
+        return ()
+    batches = (accumulated(name, values) for name in values if is_per_device(name))
+    batch: tuple[str, ...] = next((words[:2] for words, _ in filter(None, batches)), ())
+    added = f" and {' '.join(batch)}" if batch else ""
+    read |= {name: f"{text}{added}" for name, text in read.items() if is_per_device(name)}
+    return batch
 
 
 def _pairs(replacements: Sequence[Sequence[str]]) -> dict[str, str]:
@@ -288,6 +384,18 @@ def _converted(
             several = "--vary" in options and "," in tier
             result[name] = (("--vary" if several else "--set", tier), False)
     return result
+
+
+def _written(name: str, path: str, value: str) -> tuple[str, ...]:
+    """Return the options of a command that say what an option of others does with a value; nothing if that is open."""
+    options = options_of(path)
+    if name == "--vary":
+        varied = _varied(*value.partition("=")[::2])
+        return () if varied is None else (name, varied)
+    held = table()["held_by_fix"] if "--fix" in options else ()
+    if meant(name, held) and (fixed := _fixed((with_value(value) or "").split())):
+        return fixed
+    return _of_value(_called(name, options) or name, value, options)
 
 
 def _of_value(name: str, value: str, options: Collection[str]) -> tuple[str, ...]:
@@ -352,7 +460,7 @@ def advised(name: str, path: str, value: str) -> Advice:
     options = options_of(path)
     if (switch := _of_switch(name, path, value)) is not None:
         return switch
-    if written := _of_value(_called(name, options) or name, value, options):
+    if written := _written(name, path, value):
         return Advice(f"write {' '.join(written)}", written, True, True)
     arguments = {key for key, row in rows_of(table()["commands"].get(path, {})) if "on" not in row}
     if name.strip("-") in arguments:
@@ -370,9 +478,8 @@ def advised(name: str, path: str, value: str) -> Advice:
     like = _like(name, options)
     is_same = _called(name, options) is not None
     is_sure = is_same or (len(like) == 1 and _is_slip(name, like[0]))
-    if "," in value and "--vary" in options and len(like) == 1 and is_sure and like[0] not in COMPARED:
-        each = [(_of_value(like[0], item, options) or (like[0], item))[1] for item in value.split(",")]
-        varied = f"{like[0][2:]}={','.join(each)}"
+    is_list = "," in value and "--vary" in options and len(like) == 1 and is_sure and like[0] not in COMPARED
+    if is_list and (varied := _varied(like[0][2:], value)) is not None:
         return Advice(f"write --vary {varied}", ("--vary", varied), True, True)
     is_ours = not like or _letters(like[0]) == _letters(name) or like == [MICROBATCHES]
     how = None if is_ours else converted(word)
@@ -392,6 +499,8 @@ def _of_switch(name: str, path: str, value: str) -> Advice | None:
     if is_hybrid(value) and _called(name, options_of(path)) == ZERO:
         return Advice(f"write {with_value(value)}; {remark(value)}", (ZERO, "3"), has_value=True)
     said = with_value(name) if value[:1] == "-" else None
+    if said and "--fix" in options_of(path) and not _takes(path, said) and (fixed := _fixed(said.split())):
+        return Advice(f"write {' '.join(fixed)}", fixed, is_same=remark(name) is None)
     homes = [other for other in (path, *table()["commands"]) if said and _takes(other, said)]
     if said is None or not homes:
         return None
@@ -401,6 +510,19 @@ def _of_switch(name: str, path: str, value: str) -> Advice | None:
         (*said.split(),) if here else None,
         is_same=here and remark(name) is None,
     )
+
+
+def _fixed(words: Sequence[str]) -> tuple[str, ...]:
+    """Return options of a layout, with their values, as a search takes them; nothing where it cannot hold one."""
+    dimensions = {f"--{name.replace('_', '-')}": name for name in table()["held_by_fix"]}
+    named = [*zip(words[::2], words[1::2], strict=False)]
+    if not all(name in dimensions or name in SET for name, _ in named):
+        return ()
+    pairs = [
+        ("--fix", f"{dimensions[name]}={value}") if name in dimensions else ("--set", f"{SET[name]}={value}")
+        for name, value in named
+    ]
+    return tuple(word for pair in pairs for word in pair)
 
 
 def _takes(path: str, words: str) -> bool:

@@ -150,7 +150,9 @@ class ClusterOptions(Group, frozen=True, kw_only=True):
     cluster: str | None = _machine(
         "Catalogue name or a file. Required.", "NAME|FILE", complete=complete_clusters
     )
-    hardware_config: Path | None = _machine("Primus's node and network, over --cluster's.", "FILE.yaml")
+    hardware_config: Path | None = option(
+        "Primus's node and network, over --cluster's.", "FILE.yaml", panel=FILES
+    )
     devices: int | None = _machine("Devices.")
     nodes: int | None = _machine("Nodes, instead of devices.", flag="--nodes --target-nodes")
     sites: str | None = _types(

@@ -58,7 +58,15 @@ from forescale.cli.render.pipeline import (
     table_view,
 )
 from forescale.cli.reproduce import TYPED
-from forescale.errors import ForescaleError, differs, no_effect, not_one_of, required_with, unsupported_by
+from forescale.errors import (
+    ForescaleError,
+    SpecError,
+    differs,
+    no_effect,
+    not_one_of,
+    required_with,
+    unsupported_by,
+)
 from forescale.io.schedule_table import limit_of, read_schedule
 from forescale.limits import JOBS, PRICE, Interval
 from forescale.report.document import View
@@ -245,10 +253,9 @@ def _format(draw_format: DrawFormat | None, output: Path | None, width: int | No
     """Return what is drawn: as asked for, or as the file's name says; refuse names and widths of other kinds."""
     by_name = None if output is None else WRITTEN.get(output.suffix)
     if output is not None and not by_name and output.suffix not in ("", ".txt"):
-        known = ", ".join(WRITTEN)
-        raise not_one_of(
-            "the suffix of --output", output.suffix, f"{known}, or .txt for the terminal's picture"
-        )
+        known = f"{', '.join(WRITTEN)}, or .txt for the terminal's picture"
+        error = not_one_of("the suffix of --output", output.suffix, known)
+        raise SpecError(error, nearest=(".svg",))
     if draw_format is not None and by_name not in (None, draw_format):
         raise differs(f"--output {output}", by_name, "--format", draw_format, "give one of them")
     result = draw_format or by_name or "terminal"

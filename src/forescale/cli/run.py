@@ -56,6 +56,9 @@ class PriceOptions(Group, frozen=True, kw_only=True):
     price: float | None = _service(
         "Of one device for one hour.", "AMOUNT", check=Bounded(Interval(ge=0, le=1e6), whole=False)
     )
+    electricity_price: float | None = _service(
+        "Of one kWh, such as 0.08.", "AMOUNT", check=Bounded(Interval(ge=0, le=1e6), whole=False)
+    )
     pue: float | None = _service(
         "What the data centre draws over its devices.",
         "RATIO",
@@ -252,6 +255,7 @@ def _prices(price_options: PriceOptions) -> Prices:
     return Prices(
         device_hour=price_options.price,
         pue=price_options.pue,
+        electricity=price_options.electricity_price,
         carbon=price_options.carbon if carbon is None else carbon,
         listed=published_prices() if price_options.prices is None else read_prices(price_options.prices),
     )

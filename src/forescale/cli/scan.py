@@ -27,7 +27,7 @@ RANGE = re.compile(r"(\d{1,9})-(\d{1,9}):(\d{1,9})")
 SCANNED = 1_000
 """Numbers of devices or batches that one command goes through."""
 _scan = partial(option, panel="Fronts, targets and batches")
-_planned = partial(option, panel=Rare("Whole run"))
+_planned, _limited = (partial(option, panel=Rare(name)) for name in ("Whole run", "This machine"))
 
 
 class ScanOptions(Group, frozen=True, kw_only=True):
@@ -42,15 +42,15 @@ class ScanOptions(Group, frozen=True, kw_only=True):
     )
     target_step_time: str | None = _scan("Fewest of --devices with a step this short.", "TIME")
     batches: str | None = _scan("The best layout at each global batch size.", "N,N")
-    price_per_device_hour: float | None = _scan(
+    price_per_device_hour: float | None = _planned(
         "Price for cost, in any currency.",
         "PRICE",
         flag="--price-per-device-hour --price",
         check=Bounded(PRICE, whole=False),
     )
 
-    jobs: int | None = _scan("Processes, else one per core.", check=Bounded(JOBS))
-    max_host_memory: str | None = _scan("Memory to search in, such as 4GiB.", "SIZE")
+    jobs: int | None = _limited("Processes, else one per core.", check=Bounded(JOBS))
+    max_host_memory: str | None = _limited("Memory to search in, such as 4GiB.", "SIZE")
     deadline: str | None = _planned(
         "The cheapest run on up to --devices that ends within this, such as 90d.", "TIME"
     )

@@ -32,12 +32,8 @@ class SpaceOptions(Group, frozen=True, kw_only=True):
         flag="--to --for",
         complete=complete_frameworks,
     )
-    fix: list[str] | None = _space(
-        "Hold one dimension, such as tp=8, zero=1,2 or recompute=full. Repeatable.", "NAME=VALUE"
-    )
-    allow: list[str] | None = _space(
-        "Let values be chosen too, such as schedule=zbv or cp_kind=ulysses. Repeatable.", "NAME=VALUE"
-    )
+    fix: list[str] | None = _space("Hold it, such as tp=8 or zero=1,2. Repeatable.", "NAME=VALUE")
+    allow: list[str] | None = _space("Let it be chosen, such as schedule=zbv. Repeatable.", "NAME=VALUE")
 
 
 def spaced(

@@ -17,7 +17,7 @@ from forescale.cli.declare import Bounded, CommandGroup, Declaration, Group
 from forescale.cli.front import COMMANDS, TEXT
 from forescale.cli.help import CommandGroup as TyperGroup
 from forescale.cli.help import Commands
-from forescale.cli.misspelt import instead, no_command, options_of
+from forescale.cli.misspelt import instead, no_command, options_of, started
 from forescale.cli.options import described_options
 from forescale.cli.reproduce import TYPED
 from forescale.cli.words import command_of
@@ -207,7 +207,8 @@ def _usage(error: Exception) -> int:
         text = f"unexpected argument {extra[1]!r}{_taken(extra[1], path[len('forescale ') :])}"
     elif path == "forescale" and (word := _COMMAND.match(text)):
         text = no_command(word[1])
-    return refused(f"{text.rstrip('.')} (see {path} --help)")
+    example = started(TYPED.get())
+    return refused(f"{text.rstrip('.')}. {example}" if example else f"{text.rstrip('.')} (see {path} --help)")
 
 
 def _taken(text: str, path: str) -> str:

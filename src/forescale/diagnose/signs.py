@@ -45,7 +45,7 @@ INSIDE = {
     "casts": (r"_to_copy|convert", {"aten::copy_"}),
     "statistics": (r"aten::is(finite|inf)$", {"aten::eq", "aten::ne", "aten::mul"}),
 }
-"""Operators that run inside those of a cause, where it has some of a kind: `isfinite(x)` is (x = x) · (|x| is finite)."""
+"""Operators that run inside those of a cause, where it has some of a kind: `isfinite(x)` multiplies comparisons."""
 COUNTED = {
     *NAMED,
     "extra_messages",
@@ -54,8 +54,10 @@ COUNTED = {
     "small_buckets",
     "unfused_kernels",
     "unfused_optimizer",
+    "data_loading",
+    "host_gaps",
 }
-"""Causes that calls and bytes show, however steps scatter."""
+"""Causes that calls, bytes and pauses show, however steps scatter."""
 
 
 class Sign(Struct, frozen=True, kw_only=True):
@@ -196,19 +198,19 @@ def signs_of(case: Comparison) -> list[Sign]:
 
     Work that is not the expected one comes before waiting and messages, and what follows from it is not named. Where
     the step is not longer than expected, nothing else is; where it is longer by no more than steps scatter, nothing but
-    work that its calls and bytes show (`COUNTED`). What the scatter of the recorded steps and ranks explains comes
-    last, and is no cause (`Sign.beyond`).
+    what its calls, bytes and pauses show (`COUNTED`). What the scatter of the recorded steps and ranks explains comes
+    last, and is no cause (`Sign.beyond`). Other work than expected in a longer step is certain, the seconds that it
+    takes are not: half of what other causes need is enough.
     """
     least = SHOWN * case.step_s
-    structural = [sign for rule in STRUCTURAL for sign in rule(case) if abs(sign.seconds) > least]
-    longer = case.longer_s > least
-    rules = (
-        ()
-        if max(case.longer_s, case.mean_longer_s) <= least
-        else OTHERS
-        if structural
-        else (*OTHERS, *OPERATORS)
-    )
+    longer, at_all = case.longer_s > least, max(case.longer_s, case.mean_longer_s) > least
+    structural = [
+        sign
+        for rule in STRUCTURAL
+        for sign in rule(case)
+        if abs(sign.seconds) > least or (at_all and sign.seconds > 0.5 * least)
+    ]
+    rules = () if not at_all else OTHERS if structural else (*OTHERS, *OPERATORS)
     others = [sign for rule in rules for sign in rule(case) if sign.seconds > least]
     others = [sign for sign in others if longer or sign.name in COUNTED]
     return [*structural[:1], *sorted(others, key=lambda sign: (not sign.beyond, -sign.seconds))]

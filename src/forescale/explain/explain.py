@@ -292,8 +292,8 @@ PALM = "Chowdhery et al. 2022, PaLM, arXiv:2204.02311, appendix B"
 MEMORY_QUANTITIES = tuple(MemoryParts.__dataclass_fields__)
 SCALARS = (
     "step_time", "tokens_per_s_per_device", "training_days", "num_microbatches", "mfu", "mfu_full_attention",
-    "hfu", "model_flops", "model_flops_full_attention", "hardware_flops", "params.total", "params.active",
-    "params.trained", "params.per_device_max", "memory.peak",
+    "hfu", "model_flops", "model_flops_per_token", "model_flops_full_attention", "hardware_flops", "params.total",
+    "params.active", "params.trained", "params.per_device_max", "memory.peak",
 )  # fmt: skip
 
 
@@ -381,6 +381,8 @@ class Explainer(Struct, frozen=True, kw_only=True):
             raise required_with("memory or one of its parts (memory.activations, ...)", "a stage", quantity)
         if family == "params":
             return self._parameters(part)
+        if quantity == "model_flops_per_token":
+            return self._token_flops()
         if quantity.startswith("model_flops"):
             return self._model_flops(full=quantity.endswith("full_attention"))
         if quantity == "num_microbatches":
@@ -459,21 +461,33 @@ class Explainer(Struct, frozen=True, kw_only=True):
         return as_term(Picker(rows)(values), name=part).renamed(part, unit="byte")
 
     def _model_flops(self, *, full: bool) -> Term:
+        batch = Term(float(self.question.workload.global_batch_size), name="global_batch_size", unit="1")
+        return as_term(self._sequence_flops(full=full) * batch).renamed("model_flops", unit="FLOP")
+
+    def _token_flops(self) -> Term:
+        tokens = Term(float(self.question.workload.seq_len), name="seq_len", unit="1")
+        six = 6.0 * count_parameters(self.question.model).active / 1e9
+        text = (
+            f"FLOP of one sequence / seq_len; 6 × active parameters, without attention, are {six:.4g} GFLOP"
+        )
+        return as_term(self._sequence_flops(full=False) / tokens).renamed(
+            "model_flops_per_token", unit="FLOP", text=text
+        )
+
+    def _sequence_flops(self, *, full: bool) -> Term:
         run = self.question.workload
         flops = flops_of(self.question.model, self.question.layout.routing, run)
         convention = (
             "every query-key pair counted" if full else "only the query-key pairs that the mask leaves"
         )
         spared = "" if run.trainable.is_all else ", 2 × by frozen weights"
-        one = Term(
+        return Term(
             flops.full if full else flops.masked,
             name="FLOP of one sequence",
             unit="FLOP",
             source=PALM,
             text=f"3 × those of the forward products{spared}; {convention}, nothing recomputed",
         )
-        batch = Term(float(self.question.workload.global_batch_size), name="global_batch_size", unit="1")
-        return as_term(one * batch).renamed("model_flops", unit="FLOP")
 
     def _hardware_flops(self) -> Term:
         flops = as_term(self.evaluation.flops) * Term(

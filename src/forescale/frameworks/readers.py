@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from difflib import get_close_matches
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, NoReturn
 
 from msgspec.structs import replace
 
 from forescale import wording
-from forescale.errors import ReaderError, SpecError, UnknownNameError, removed
+from forescale.errors import MissingError, MissingFact, ReaderError, SpecError, UnknownNameError, removed
 from forescale.files import is_file, is_folder, read_text
 from forescale.frameworks.adapters import AdapterReader
 from forescale.frameworks.bridge.reader import BridgeReader
@@ -25,8 +26,9 @@ from forescale.frameworks.nanotron.reader import NanotronReader
 from forescale.frameworks.primus.reader import PrimusReader
 from forescale.frameworks.reading import Options, ParsedFile, Reader, Variables
 from forescale.frameworks.recipes.reader import readers as recipe_readers
-from forescale.frameworks.shell import follow
+from forescale.frameworks.shell import devices_of, follow, is_unset, launch_of
 from forescale.frameworks.shell.near import near
+from forescale.frameworks.shell.syntax import has_program
 from forescale.frameworks.torchtitan.reader import TorchtitanJobReader
 from forescale.frameworks.traces import TraceReader
 from forescale.frameworks.trainers.olmo_core import OlmoCoreReader
@@ -35,7 +37,8 @@ from forescale.frameworks.trainers.readers import (
     LlamaFactoryReader,
     TrainerReader,
 )
-from forescale.frameworks.trainers.script import ScriptLaunchReader, ScriptReader
+from forescale.frameworks.trainers.run import found_by_end
+from forescale.frameworks.trainers.script import ScriptLaunchReader, ScriptReader, trains
 from forescale.limits import whole_of
 from forescale.logs import format_of
 from forescale.positions import says_lines
@@ -103,7 +106,10 @@ def read_file(path: str | Path, options: Options | None = None) -> ParsedFile:
         file, explicit = _started_by_chart(text, file, explicit)
         text = read_text(file, most=LARGEST)
     try:
-        return _read(reader_of(text, file), file, explicit)
+        reader = reader_of(text, file, explicit)
+        if reader.name == ScriptLaunchReader.name and (parsed := _configured(text, file, explicit)):
+            return parsed
+        return _read(reader, file, explicit)
     except RecursionError as error:
         raise ReaderError(file, wording.too_deep()) from error
 
@@ -120,6 +126,45 @@ def _started_by_chart(text: str, file: Path, options: Options) -> tuple[Path, Op
 
 
 SCRIPTS: Final = ("launcher.sh", "launch_script.sh")
+CONFIG_FILE: Final = re.compile(r"--(?:job[.])?config[-_]file\b")
+"""Flags by which commands name the file of a run: of nanotron, and of torchtitan 0.2 and earlier."""
+
+
+def _configured(text: str, file: Path, options: Options) -> ParsedFile | None:
+    """Return what the nanotron file that a script starts a run with says; None where it starts none.
+
+    Raises
+    ------
+    ReaderError
+        If it is TOML of torchtitan 0.2 or earlier, or its devices are not those of the launcher.
+    """
+    if not CONFIG_FILE.search(text):
+        return None
+    for command in follow(text, options.variables, str(file), near(file), options.arguments).commands:
+        words = [part for word in command for part in (word.split("=", 1) if word[:1] == "-" else [word])]
+        named = next(
+            ((flag, name) for flag, name in pairwise(words) if CONFIG_FILE.fullmatch(flag)), ("", "")
+        )
+        if named[0].startswith("--job") and named[1].endswith(".toml"):
+            raise ReaderError(file, removed(" ".join(named), TITAN_FIX))
+        path = found_by_end(file.parent, named[1]) if named[1].endswith((".yaml", ".yml")) else None
+        if path is not None and (kind := detect(read_text(path))) and kind.name == NanotronReader.name:
+            return _of_nanotron(path, command, file, options)
+    return None
+
+
+def _of_nanotron(path: Path, command: Sequence[str], file: Path, options: Options) -> ParsedFile:
+    """Return what nanotron's file `path` says; nanotron stops on other devices than its degrees make."""
+    parsed = _read(NanotronReader(), path, options)
+    program = next((at for at, word in enumerate(command) if word.endswith(".py")), 0)
+    devices = devices_of(launch_of(command[:program]), near(file))
+    count = parsed.num_devices
+    if options.num_devices is None and devices is not None and count not in (None, devices.count):
+        launched = f"the number of devices of {' x '.join(devices.options)}"
+        degrees = f"the product of the degrees of {path.name}"
+        raise ReaderError(file, wording.differs(launched, devices.count, degrees, count, "give --devices N"))
+    note = f"it starts nanotron with {path.name}, which is read"
+    return replace(parsed, format=ScriptLaunchReader.name, notes=(note, *parsed.notes))
 
 
 def _read(reader: Reader, file: Path, options: Options) -> ParsedFile:
@@ -210,15 +255,20 @@ def takes_arguments(file: Path) -> bool:
     return is_file(file) and re.search(r"\$\{?[1-9@*#]", read_text(file)) is not None
 
 
-def reader_of(text: str, where: object) -> Reader:
-    """Return the reader of the format that `text` is in.
+def reader_of(text: str, where: object, options: Options | None = None) -> Reader:
+    """Return the reader of the format that `text` is in, or that a script which it starts with `options` is in.
 
     Raises
     ------
     ReaderError
         If it is in none, or in one that is not read.
     """
-    detection = detect(text) or _started(text, where) or detect_script(text, getattr(where, "suffix", ""))
+    detection = detect(text)
+    if detection is None or (detection.name == ScriptLaunchReader.name and _SOURCES.search(text)):
+        detection = _started(text, where, options or Options()) or detection
+    detection = detection or detect_script(text, getattr(where, "suffix", ""))
+    if detection is None and isinstance(where, Path) and where.suffix == ".py" and trains(where):
+        return ScriptReader()
     if detection is None:
         _refuse_unknown(text, where)
     for reader in READERS:
@@ -227,13 +277,15 @@ def reader_of(text: str, where: object) -> Reader:
     raise _unread(detection, where)
 
 
-def _started(text: str, where: object) -> Detection | None:
-    """Return the format of the script that a script only starts; None if it starts none.
+def _started(text: str, where: object, options: Options) -> Detection | None:
+    """Return the format of the script that a script only starts, or takes its flags from; None if it starts none.
 
     Raises
     ------
     ReaderError
         If that script is not there.
+    MissingError
+        If it is an argument that is not known.
     """
     if not isinstance(where, Path) or not _STARTS.search(text):
         return None
@@ -244,7 +296,10 @@ def _started(text: str, where: object) -> Detection | None:
         texts.extend([content] if content else [])
         return content
 
-    script = follow(text, {}, str(where), noted)
+    script = follow(text, options.variables, str(where), noted, options.arguments)
+    is_open = any(is_unset(word) for words in script.commands if has_program(words) for word in words)
+    if options.arguments is None and is_open and _SOURCES.search(text):
+        raise MissingError.of(where, [SOURCED])
     if not texts and script.missing:
         names = ", ".join(dict.fromkeys(script.missing))
         raise ReaderError(where, wording.not_found(f"script {names}", "copy it next to this file"))
@@ -253,8 +308,12 @@ def _started(text: str, where: object) -> Detection | None:
 
 _STARTS: Final = re.compile(
     r"^\s*(?:(?:bash|sh|source|sbatch|srun)\s|\.{1,2}[\s/])[^\n]*\.(?:sh|slurm|sbatch)\b"
-    r"|^\s*(?:bash|sh|sbatch|srun)\s+[\"']?\$\{?\w",
+    r"|^\s*(?:bash|sh|sbatch|srun)\s+[\"']?\$\{?\w|^[ \t]*(?:source|\.)[ \t]+[\"']?\$\{?1\b",
     re.M,
+)
+_SOURCES: Final = re.compile(r"^[ \t]*(?:source|\.)[ \t]+[\"']?\$\{?1\b", re.M)
+SOURCED: Final = MissingFact(
+    "the argument $1, a script that it takes its flags from", '--args "…"', "--args flags.sh"
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import count as whole_numbers
 
 from forescale.arrays import np
 from forescale.formula import formula
@@ -22,6 +23,8 @@ PARTS: Mapping[str, str] = {
 """Where the wall clock goes, by the names of Google's ml-goodput-measurement (`BadputType`, 0.0.16)."""
 NEVER = 1e18
 """Seconds between failures beyond which nothing fails."""
+WAITING = 0.01
+"""Share of the time that a run with enough spares waits for repairs."""
 RARE = 1e-12
 """Chance that more nodes are away than are counted one by one."""
 
@@ -130,7 +133,7 @@ def expected(case: Case) -> dict[str, Numeric]:
 
 def _short_of_nodes(case: Case, values: dict[str, Numeric], busy: Numeric) -> dict[str, Numeric]:
     """Add what a run waits for repairs, or trains more slowly without a replica, where spares run out."""
-    load = case.fatal * case.repair / case.mttf
+    load = nodes_away(fatal=case.fatal, repair=case.repair, mttf=case.mttf)
     if case.spares is None or not np.any(load):
         return values
     if case.replica_share is None:
@@ -141,6 +144,21 @@ def _short_of_nodes(case: Case, values: dict[str, Numeric], busy: Numeric) -> di
     slow = 1.0 - _mean_speed(case, load)
     with np.errstate(divide="ignore"):
         return {**values, "other": values["other"] + busy * slow / (1.0 - slow)}
+
+
+@formula(unit="1", source="Little's law: arrivals × time away")
+def nodes_away(*, fatal: Numeric, repair: Numeric, mttf: Numeric) -> Numeric:
+    """Mean number of nodes that are away for repairs."""
+    return fatal * repair / mttf
+
+
+def enough_spares(load: float) -> int:
+    """Return the fewest spare nodes with which a run waits for repairs less than `WAITING` of the time.
+
+    `load` is the mean number of nodes that are away.
+    """
+    fewest = whole_numbers(max(0, int(load * (1.0 - WAITING)) - 1))
+    return next(spares for spares in fewest if erlang_b(load=load, servers=spares + 1) < WAITING)
 
 
 @formula(unit="1", source="Erlang 1917: blocking of an M/M/c/c system, by its recursion")

@@ -49,7 +49,7 @@ def calendar(
     """
     if workload.tokens is None:
         return None
-    failures = rates_of(operations)
+    failures = rates_of(operations, cluster.devices_per_node)
     seconds = workload.tokens / workload.tokens_per_step * step.expected
     case, _ = case_of(
         operations, parameters=parameters, precision=workload.precision, cluster=cluster, seconds=seconds
@@ -125,8 +125,6 @@ def walls(case: Case, step: Interval, errors: Array, rates: Array) -> Array:
 
 REMARKS = ("restart_source", "observed_source")
 """Keys of published failures that are for readers."""
-NODE = 8
-"""Devices of the nodes that published rates count."""
 
 
 @formula(unit="s", source="definition; Kokolis et al. 2024, arXiv:2410.21680, section III: MTTF = 1 / (N r)")
@@ -170,8 +168,10 @@ def load_failures(name: str) -> Failures:
     return FailureCounts(name=name, **record).rates
 
 
-def rates_of(operations: Operations) -> Failures:
+def rates_of(operations: Operations, devices_per_node: int) -> Failures:
     """Return the rates of failure that a run is operated under: given, published, or so many per node and day.
+
+    `devices_per_node` is that of the cluster.
 
     Raises
     ------
@@ -180,7 +180,7 @@ def rates_of(operations: Operations) -> Failures:
     """
     failures, factor = operations.failures, operations.failure_factor
     if isinstance(failures, float | int):
-        failures = Failures(per_device_day={"all": failures / NODE})
+        failures = Failures(per_device_day={"all": failures / devices_per_node})
     elif isinstance(failures, str):
         failures = load_failures(failures)
     if factor == 1.0:
@@ -203,9 +203,9 @@ def published(name: str, *keys: str) -> tuple[float, str]:
     return float(record["value"]), str(record["source"])
 
 
-def sources_of(operations: Operations) -> dict[str, str]:
+def sources_of(operations: Operations, devices_per_node: int) -> dict[str, str]:
     """Return where the figures are from that a run is operated with."""
-    rates, saved = rates_of(operations), operations.checkpointing
+    rates, saved = rates_of(operations, devices_per_node), operations.checkpointing
     restarts = rates.source if rates.restart is not None else published("restart_s")[1]
     return {
         "failures": rates.source,
@@ -268,7 +268,7 @@ def case_of(
     """
     from forescale.goodput.expected import Case, slowest_share
 
-    rates, devices = rates_of(operations), cluster.num_devices
+    rates, devices = rates_of(operations, cluster.devices_per_node), cluster.num_devices
     mttf = _mean_time(devices, rates.total)
     saved = saving(operations, parameters, precision, cluster)
     if saved.written > mttf:

@@ -271,7 +271,7 @@ def build_operations(values: Mapping[str, Any], where: str, folder: Path | None 
     if isinstance(values, Mapping) and "failures" in values:
         values = {**values, "failures": failures_given(values["failures"], folder)}
     built = build(Operations, values, where=where)
-    rates_of(built)
+    rates_of(built, 1)  # refuses the name of rates that are not published
     return built
 
 

@@ -61,6 +61,7 @@ SCHEDULES: tuple[Constraint, ...] = (
     ),
     Constraint(
         name="pieces of sequences",
+        key="sequence_pieces",
         choices=("schedule",),
         holds=lambda q: (q.degrees.pp == 1) | (q.workload.seq_len % q.degrees.sequence_pieces == 0),
         message=lambda q: (

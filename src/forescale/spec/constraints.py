@@ -7,7 +7,7 @@ from math import gcd, lcm, prod
 from typing import Any
 
 from forescale.arrays import np
-from forescale.errors import illegal_layout, not_a_factor, not_divisible
+from forescale.errors import SpecError, illegal_layout, not_a_factor, not_divisible
 from forescale.numeric import Numeric, divisors, maximum, minimum, truth
 from forescale.spec.cluster import Cluster
 from forescale.spec.context import CONTEXT_KINDS, ContextKind, ContextParallel, halves_evenly, inner_ranks
@@ -20,12 +20,14 @@ from forescale.spec.proposal import (
     Mask,
     Proposal,
     Values,
+    errors_of,
     masks_of,
     refused_by,
     violated,
 )
 from forescale.spec.summa import SUMMA_NEIGHBOURS, ffn_widths, inner_widths, panels_fit, summa_refusal
 from forescale.spec.traced_constraints import TRACED_CONSTRAINTS
+from forescale.spec.vision_constraints import VISION_CONSTRAINTS
 from forescale.spec.workload import (
     ALL_LINEAR,
     FROZEN_PARTS,
@@ -151,13 +153,15 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     Constraint(
         name="heads over tp",
+        key="tp",
         holds=lambda q: _all([_divides(q.degrees.tp, heads) for heads, _ in _heads(q.model)]),
-        message=lambda q: str(
-            not_a_factor("tp", q.degrees.tp, _heads(q.model)[0][0], f"the attention heads of {q.model.name}")
+        message=lambda q: not_a_factor(
+            "tp", q.degrees.tp, _heads(q.model)[0][0], f"the attention heads of {q.model.name}"
         ),
     ),
     Constraint(
         name="key/value heads over tp",
+        key="tp",
         holds=lambda q: _all(
             [_divides(q.degrees.tp, kv) | _divides(kv, q.degrees.tp) for _, kv in _heads(q.model)]
         ),
@@ -168,35 +172,40 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     Constraint(
         name="feed-forward over tp",
+        key="tp",
         holds=lambda q: _all([_divides(q.degrees.tp, width) for width in ffn_widths(q.model)]),
-        message=lambda q: str(
-            not_a_factor("tp", q.degrees.tp, ffn_widths(q.model), f"the feed-forward sizes of {q.model.name}")
+        message=lambda q: not_a_factor(
+            "tp", q.degrees.tp, ffn_widths(q.model), f"the feed-forward sizes of {q.model.name}"
         ),
     ),
     Constraint(
         name="experts over ep",
+        key="ep",
         holds=lambda q: _divides(q.degrees.ep, _fewest_experts(q)),
-        message=lambda q: str(
-            not_a_factor("ep", q.degrees.ep, _fewest_experts(q), f"the experts of {q.model.name}")
+        message=lambda q: not_a_factor(
+            "ep", q.degrees.ep, _fewest_experts(q), f"the experts of {q.model.name}"
         ),
         applies=lambda q: q.model.is_moe,
     ),
     Constraint(
         name="expert width over etp",
+        key="etp",
         holds=lambda q: _divides(q.degrees.etp, _moe(q).ffn_hidden_size),
-        message=lambda q: str(
-            not_a_factor("etp", q.degrees.etp, _moe(q).ffn_hidden_size, f"the expert size of {q.model.name}")
+        message=lambda q: not_a_factor(
+            "etp", q.degrees.etp, _moe(q).ffn_hidden_size, f"the expert size of {q.model.name}"
         ),
         applies=lambda q: q.model.is_moe,
     ),
     Constraint(
         name="ep × etp over the stage",
+        key="ep",
         holds=lambda q: _divides(q.degrees.ep * q.degrees.etp, _folded(q)),
         message=_unfolded,
         applies=lambda q: q.model.is_moe,
     ),
     Constraint(
         name="ep without experts",
+        key="ep",
         holds=lambda q: (q.degrees.ep == 1) & (q.degrees.etp == 1),
         message=lambda q: (
             f"{q.model.name} has no experts: ep {q.degrees.ep} and etp {q.degrees.etp} must be 1"
@@ -205,6 +214,7 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     Constraint(
         name="layers over pp × vpp",
+        key="pp",
         holds=lambda q: q.degrees.pp * q.degrees.vpp <= _most_stages(q.model, q.degrees.vpp),
         message=lambda q: (
             f"pp {q.degrees.pp} × vpp {q.degrees.vpp} needs about as many layers; {q.model.name} has "
@@ -213,23 +223,24 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     Constraint(
         name="vpp needs pp",
+        key="vpp",
         holds=lambda q: (q.degrees.vpp == 1) | (q.degrees.pp > 1),
         message=lambda q: f"vpp {q.degrees.vpp} needs pp > 1; pp is {q.degrees.pp}",
     ),
     Constraint(
         name="sequence over cp × tp",
+        key="seq_len",
         holds=lambda q: _divides(_sequence_parts(q), q.workload.seq_len),
-        message=lambda q: str(
-            not_divisible(
-                "seq_len",
-                q.workload.seq_len,
-                int(_sequence_parts(q)),
-                f"cp {q.degrees.cp} (× 2 in zig-zag) × tp {q.degrees.tp} (under sp)",
-            )
+        message=lambda q: not_divisible(
+            "seq_len",
+            q.workload.seq_len,
+            int(_sequence_parts(q)),
+            f"cp {q.degrees.cp} (× 2 in zig-zag) × tp {q.degrees.tp} (under sp)",
         ),
     ),
     Constraint(
         name="heads over tp × cp",
+        key="cp",
         choices=("cp_kind",),
         holds=lambda q: exchanged_heads_divide(
             q.model, q.degrees.tp, q.degrees.cp, q.degrees.cp_kind, _inner(q)
@@ -270,6 +281,7 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     Constraint(
         name="cp_inner divides cp",
+        key="cp_inner",
         choices=("cp_kind",),
         holds=lambda q: halves_evenly(q.degrees.cp, _inner(q)),
         message=lambda q: (
@@ -279,18 +291,18 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     Constraint(
         name="global batch",
+        key="global_batch_size",
         holds=lambda q: _divides(_dp(q.degrees) * q.degrees.micro_batch_size, q.workload.global_batch_size),
-        message=lambda q: str(
-            not_divisible(
-                "global_batch_size",
-                q.workload.global_batch_size,
-                int(_dp(q.degrees) * q.degrees.micro_batch_size),
-                f"dp {_dp(q.degrees)} × micro_batch_size {q.degrees.micro_batch_size}",
-            )
+        message=lambda q: not_divisible(
+            "global_batch_size",
+            q.workload.global_batch_size,
+            int(_dp(q.degrees) * q.degrees.micro_batch_size),
+            f"dp {_dp(q.degrees)} × micro_batch_size {q.degrees.micro_batch_size}",
         ),
     ),
     Constraint(
         name="interleaving needs m % pp = 0",
+        key="global_batch_size",
         choices=("schedule",),
         holds=lambda q: (q.degrees.vpp == 1) | _divides(q.degrees.pp, _microbatches(q)),
         message=lambda q: (
@@ -300,6 +312,7 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     Constraint(
         name="groups of micro-batches",
+        key="microbatch_group",
         choices=("schedule",),
         holds=lambda q: (
             groups_fit(q.degrees.pp, q.degrees.vpp, _microbatches(q), _group(q))
@@ -331,33 +344,10 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         ),
         applies=lambda q: q.workload.trainable.lora_rank > 0,
     ),
-    Constraint(
-        name="images",
-        holds=lambda q: not _images(q),
-        message=lambda q: _images(q),  # noqa: PLW0108
-        applies=lambda q: q.model.vision is not None,
-    ),
-    Constraint(
-        name="images of a text model",
-        holds=lambda q: q.workload.images.count <= 1 and q.workload.images.size is None,
-        message=lambda q: (
-            f"{q.model.name} has no vision tower to see images; leave images out (--images)"
-            if q.workload.images.count
-            else "images 0 are of no size; leave images.size out (--image-size)"
-        ),
-        applies=lambda q: q.model.vision is None,
-    ),
-    Constraint(
-        name="vision tower over tp",
-        holds=lambda q: _all([_divides(q.degrees.tp, width) for width in _tower_widths(q.model)]),
-        message=lambda q: (
-            f"tp {q.degrees.tp} does not divide the heads and feed-forward sizes {_tower_widths(q.model)} of the "
-            f"vision tower of {q.model.name}, which tp cuts (kernels.cuts_vision)"
-        ),
-        applies=lambda q: q.model.vision is not None and q.degrees.kernels.cuts_vision,
-    ),
+    *VISION_CONSTRAINTS,
     Constraint(
         name="offloaded parameters under zero 3",
+        key="zero",
         holds=lambda q: q.degrees.zero == 3,
         message=lambda q: (
             f"offload.parameters keeps the shards of zero 3 on the host; zero is {q.degrees.zero}"
@@ -366,6 +356,7 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     Constraint(
         name="reshard divides the shards",
+        key="reshard",
         choices=("tp_kind",),
         holds=lambda q: _neighbours_divide(q.degrees, q.degrees.reshard, is_moe=q.model.is_moe),
         message=lambda q: _undivided(q),  # noqa: PLW0108
@@ -487,34 +478,6 @@ def _misplaced_adapters(q: Proposal) -> list[LoraTarget]:
     return [target for target in targets if target in RECURRENT]
 
 
-def _images(q: Proposal) -> str:
-    """Return what is wrong with the images of a sequence; nothing if all is well."""
-    vision, images = q.model.vision, q.workload.images
-    assert vision is not None
-    size, side = images.size or vision.image_size, vision.patch_size * vision.merge
-    if not size:
-        return (
-            f"{q.model.name} takes images of any size: give images.size (--image-size), such as {16 * side}"
-        )
-    if vision.tiles is None and size % side:
-        return str(not_divisible("images.size", size, side, f"the pixels of a token of {q.model.name}"))
-    tokens, room = vision.tokens(images), q.workload.seq_len
-    if images.count * tokens > room:
-        text = f"{counted(images.count, 'image')} of {counted(tokens, 'token')}"
-        return f"{text} are more than the {room} of a sequence; give fewer, or a longer sequence"
-    return ""
-
-
-def _tower_widths(model: Model) -> tuple[int, ...]:
-    """Return what tp must divide of a vision tower that it cuts."""
-    if model.vision is None:
-        return ()
-    inner = (model.vision.projector_ffn,) if model.vision.projector_ffn else ()
-    split = (*model.vision.projector[:-1][::2], *inner)
-    heads = (heads for pair in _heads(model.vision.encoder) for heads in pair)
-    return tuple(dict.fromkeys((*heads, *ffn_widths(model.vision.encoder), *split)))
-
-
 def _placement(q: Proposal) -> tuple[Share, ...]:
     return q.degrees.placement or ()
 
@@ -578,7 +541,9 @@ def check(
     """Raise SpecError with every violated constraint of one layout."""
     proposal = Proposal(model=model, cluster=cluster, workload=workload, degrees=layout)
     if result := violated(proposal, rules):
-        raise illegal_layout([item.name for item in result], [item.message(proposal) for item in result])
+        errors = errors_of(proposal, result, rules)
+        text = illegal_layout([item.name for item in result], [*map(str, errors)])
+        raise SpecError(text, causes=tuple(errors))
 
 
 def legal(

@@ -346,7 +346,7 @@ class Layout(SpecStruct, frozen=True, kw_only=True):
     dp_shard: Annotated[Degree, Option("Ranks that share states; by default derived.")] = 1
     """Data-parallel ranks that share the states; by default derived from the devices."""
     zero: Annotated[int, Interval(ge=0, le=3),
-        Option("States sharded over dp: 1 optimizer, 2 also gradients, 3 also weights.", "0-3",
+        Option("Shard over dp: 1 optimizer, 2 + gradients, 3 + weights.", "0-3",
         label="ZeRO stage")] = 1  # fmt: skip
     """ZeRO stage: 0 replicates all states; 1 shards optimizer states, 2 also gradients, 3 also parameters (FSDP)."""
     micro_batch_size: Annotated[Degree, Option("Sequences per micro-batch and data-parallel rank.",

@@ -147,11 +147,11 @@ class Images(SpecStruct, frozen=True, kw_only=True):
     """What a vision tower is given with each sequence."""
 
     count: Annotated[OptionalExtent, Option("Images per sequence; 0 leaves a vision tower out.", "N",
-        flag="images", group="Run")] = 1  # fmt: skip
+        flag="images", group="Types, training")] = 1  # fmt: skip
     """Images per sequence, or tiles of them where a model cuts images into tiles and `Vision.tiles` does not say how;
     0 trains on text alone."""
     size: Annotated[Extent | None, Option("Pixels along each side of an image.", "N", flag="image-size",
-        group="Run")] = None  # fmt: skip
+        group="Types, training")] = None  # fmt: skip
     """Pixels along each side; None is the size that the tower was made for."""
 
 

@@ -107,7 +107,7 @@ class Operations(SpecStruct, frozen=True, kw_only=True):
     failures: Annotated[Failures | str | Annotated[float, Interval(ge=0, le=1e6)],
         _operated("Rates of failure: published (llama-3, the default, meta-rsc-1, meta-rsc-2), counted in a file, "
         "or per node and day.", "NAME|FILE|RATE")] = USUAL  # fmt: skip
-    """Rates of one's own by cause, the name of published ones, or failures per node of eight devices and day."""
+    """Rates of one's own by cause, the name of published ones, or failures per node of the cluster and day."""
     failure_factor: Annotated[float, Interval(ge=0, le=1e6),
         _operated("Failures over what those rates say, such as 2.", "FACTOR")] = 1.0  # fmt: skip
     """Times as often as those rates say."""

@@ -1,11 +1,15 @@
-"""What a condition on layouts is: a mask over arrays of them, and a sentence about one that breaks it."""
+"""What a condition on layouts is: a mask over arrays of them, and an error about one that breaks it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count, islice
 from typing import Any, TypeAlias
 
+from msgspec.structs import replace
+
 from forescale.arrays import np
+from forescale.errors import SpecError
 from forescale.numeric import Booleans, all_true
 from forescale.spec.cluster import Cluster
 from forescale.spec.layout import Layout
@@ -34,10 +38,12 @@ class Constraint(Struct, frozen=True, kw_only=True):
 
     name: str
     holds: Callable[[Proposal], Any]
-    message: Callable[[Proposal], str]
+    message: Callable[[Proposal], str | SpecError]
     applies: Callable[[Proposal], bool] = lambda _: True
     choices: tuple[str, ...] = ()
     """Fields of the layout other than degrees that it depends on and that a search chooses, such as cp_kind."""
+    key: str = ""
+    """Field of the layout or the workload, a whole number, that an error suggests to change; empty for none."""
 
 
 class ManyLayouts:
@@ -71,3 +77,69 @@ def refused_by(masks: Mapping[str, Mask], size: int) -> dict[str, int]:
         name: (holds.size - int(np.count_nonzero(holds))) * (size // max(holds.size, 1))
         for name, holds in masks.items()
     }
+
+
+FILLED = ("tp", "cp", "pp")
+"""Degrees that data parallelism makes up for: its shards fill the devices."""
+LOOKED_AT = 65_536
+"""Values on each side of the given one among which an allowed one is looked for."""
+
+
+def errors_of(
+    proposal: Proposal, broken: Sequence[Constraint], rules: Sequence[Constraint]
+) -> list[SpecError]:
+    """Return an error for each of the `broken` rules, with the value of its key and the nearest that break no rule."""
+    nearest = {key: _nearest(proposal, key, broken, rules) for key in {rule.key for rule in broken} if key}
+    errors = [(rule, SpecError(rule.message(proposal))) for rule in broken]
+    return [
+        SpecError(
+            error,
+            code=error.code or "illegal_layout",
+            **(
+                {"key": rule.key, "value": _value(proposal, rule.key), "nearest": nearest[rule.key]}
+                if rule.key
+                else {}
+            ),
+        )
+        for rule, error in errors
+    ]
+
+
+def _value(proposal: Proposal, key: str) -> Any:  # noqa: ANN401  (a whole number, or a word)
+    return getattr(proposal.degrees if hasattr(proposal.degrees, key) else proposal.workload, key)
+
+
+def _nearest(
+    proposal: Proposal, key: str, broken: Sequence[Constraint], rules: Sequence[Constraint]
+) -> tuple[int, ...]:
+    """Return the next smaller and larger value of a key for which no rule is broken, the nearer one first."""
+    value = _value(proposal, key)
+    if not isinstance(value, int):
+        return ()
+    sides = (range(value - 1, 0, -1), count(value + 1))
+    fitting = [
+        next(
+            (item for item in islice(side, LOOKED_AT) if _is_legal(proposal, key, item, broken, rules)), None
+        )
+        for side in sides
+    ]
+    return tuple(sorted((item for item in fitting if item is not None), key=lambda item: abs(item - value)))
+
+
+def _is_legal(
+    proposal: Proposal, key: str, value: int, broken: Sequence[Constraint], rules: Sequence[Constraint]
+) -> bool:
+    """Return whether a layout breaks no rule with another value; the shards of data parallelism fill the devices."""
+    layout = proposal.degrees
+    if not hasattr(layout, key):
+        other = replace(proposal, workload=replace(proposal.workload, **{key: value}))
+    elif key not in FILLED:
+        other = replace(proposal, degrees=replace(layout, **{key: value}))
+    else:
+        degrees = {name: getattr(layout, name) for name in FILLED} | {key: value}
+        ranks = layout.dp_replicate * degrees["tp"] * degrees["cp"] * degrees["pp"]
+        shards, rest = divmod(proposal.cluster.num_devices, ranks)
+        if rest or not shards:
+            return False
+        other = replace(proposal, degrees=replace(layout, **degrees, dp_shard=shards))
+    return not violated(other, broken) and not violated(other, rules)

@@ -51,6 +51,7 @@ def splits_blocks(model: Model, degrees: Any, axis: str) -> Any:  # noqa: ANN401
 def _splits(axis: str) -> Constraint:
     return Constraint(
         name=f"traced model: {axis}",
+        key=axis,
         holds=lambda q: splits_blocks(q.model, q.degrees, axis),
         message=lambda q: (
             f"{axis} {getattr(q.degrees, axis)} splits the blocks of {q.model.name}, whose trace has "
@@ -80,10 +81,8 @@ TRACED_CONSTRAINTS: tuple[Constraint, ...] = (
         name="traced model: heads over tp × cp",
         choices=("cp_kind",),
         holds=lambda q: _shared_heads(q.model) % (q.degrees.tp * q.degrees.cp) == 0,
-        message=lambda q: str(
-            not_a_factor(
-                "tp × cp", q.degrees.tp * q.degrees.cp, _shared_heads(q.model), f"the heads of {q.model.name}"
-            )
+        message=lambda q: not_a_factor(
+            "tp × cp", q.degrees.tp * q.degrees.cp, _shared_heads(q.model), f"the heads of {q.model.name}"
         ),
         applies=lambda q: bool(q.model.traces) and CONTEXT_KINDS[q.degrees.cp_kind].exchanges is not None,
     ),

@@ -275,7 +275,7 @@ class Workload(SpecStruct, frozen=True, kw_only=True):
     """Sequences, and with them tensors, differ in length from step to step (fine-tuning without packing or padding):
     the allocator's memory then breaks into more pieces. `seq_len` is the longest."""
 
-    document_len: Annotated[Count | None, _run("Tokens of documents packed into a sequence.", "N",
+    document_len: Annotated[Count | None, _types("Tokens of documents packed into a sequence.", "N",
         unit="length")] = None  # fmt: skip
     """Tokens of the documents that are packed into a sequence, of which attention sees one at a time: their mean
     weighted by tokens, Σd²/Σd, which leaves as many pairs as they do. None is sequences of one document."""

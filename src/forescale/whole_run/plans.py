@@ -196,7 +196,7 @@ def plan_run(
         front=front,
         limits=limits,
         price=price,
-        failures=rates_of(question.operations).name,
+        failures=rates_of(question.operations, question.cluster.devices_per_node).name,
         num_tried=len(counts),
         elapsed_s=time.perf_counter() - started,
     )

@@ -19,6 +19,7 @@ from forescale.goodput.expected import (
     daly_goodput,
     daly_interval,
     kokolis_goodput,
+    nodes_away,
     young_interval,
 )
 from forescale.goodput.operations import (
@@ -53,7 +54,7 @@ from forescale.whole_run.prices import PriceList, published_prices
 SCHEMA = "forescale.run/1"
 DRAWS = 200
 """Runs that are drawn: the 10th and 90th percentiles of days move by less than 1 % with the seed."""
-MWH = 3.6e9
+KWH, MWH = 3.6e6, 3.6e9
 HOURS = 24.0
 
 
@@ -173,6 +174,8 @@ class Prices(Struct, frozen=True, kw_only=True):
     pue: float | None = None
     carbon: str | float = "us-2023"
     """kg of CO2 per MWh, or the name of a place in the list."""
+    electricity: float | None = None
+    """Of a kilowatt-hour."""
     listed: PriceList = msgspec.field(default_factory=published_prices)
 
     def of(self, device: Device) -> tuple[Interval, str] | None:
@@ -181,6 +184,10 @@ class Prices(Struct, frozen=True, kw_only=True):
         if self.device_hour is None and not price_per_hour:
             return self.listed.price(device.name)
         return Interval(low=price_per_hour, expected=price_per_hour, high=price_per_hour), "given"
+
+    def bill(self, joules: float) -> float | None:
+        """Return the cost of so much energy; None where the price of electricity is not given."""
+        return None if self.electricity is None else joules / KWH * self.electricity
 
     def energy(self) -> tuple[tuple[float, str], tuple[float, str]]:
         """Return PUE and carbon intensity [kg of CO2 per MWh], each with its source."""
@@ -220,6 +227,19 @@ class RunProjection(Result):
     money_spread: Mapping[str, float] = field(hash=False)
     """The same of the money; empty without a price."""
     sources: Mapping[str, str] = field(hash=False)
+    electricity: float | None = None
+    """Cost of the energy; None without a price of electricity."""
+
+    @property
+    def failures(self) -> str:
+        """Name of the rates of failure."""
+        return rates_of(self.operations, self.phases[0].projection.cluster.devices_per_node).name
+
+    @property
+    def nodes_away(self) -> float:
+        """Mean number of nodes that are away for repairs."""
+        repaired = attributes(self.operations, "fatal", "repair")
+        return float(nodes_away(**repaired, mttf=self.mttf_s))
 
     @property
     def goodput(self) -> float:
@@ -266,7 +286,7 @@ class RunProjection(Result):
             "schema": SCHEMA,
             "model": first.model.name,
             "cluster": first.cluster.name,
-            "failures": rates_of(self.operations).name,
+            "failures": self.failures,
             "operations": operations,
             "phases": self.rows(),
             "days": asdict(self.days),
@@ -275,6 +295,7 @@ class RunProjection(Result):
             "mttf_s": self.mttf_s,
             "checkpoint": {**asdict(self.checkpoint), "interval_s": self.interval_s},
             **attributes(self, "closed_forms", "device_hours", "money", "currency", "mwh", "tonnes_co2"),
+            "electricity": self.electricity,
             **attributes(self, "spread", "money_spread", "sources"),
         }
 
@@ -309,12 +330,11 @@ def project_run(
     hours = days @ devices * HOURS
     longest = int(np.argmax(days.mean(axis=0)))
     (case, saved), cluster = cases[longest], phases[longest].projection.cluster
-    price = explicit.of(cluster.device)
-    priced = {} if price is None else {"price": price[1]}
-    pue, carbon = explicit.energy()
-    seconds = float(hours.mean()) * SECONDS_PER_HOUR
-    joules = energy(power=cluster.device.power_w, num_devices=1, seconds=seconds, pue=pue[0])
-    exposed, failures = float((days.mean(axis=0) * devices).sum()), rates_of(operations)
+    price, (pue, carbon) = explicit.of(cluster.device), explicit.energy()
+    watts, seconds = cluster.device.power_w, float(hours.mean()) * SECONDS_PER_HOUR
+    joules = float(energy(power=watts, num_devices=1, seconds=seconds, pue=pue[0]))
+    exposed = float((days.mean(axis=0) * devices).sum())
+    failures = rates_of(operations, per_node := cluster.devices_per_node)
     return RunProjection(
         phases=tuple(phases),
         operations=operations,
@@ -330,11 +350,13 @@ def project_run(
         device_hours=_interval(hours),
         money=None if price is None else _interval(hours * drawn.prices(price[0])),
         currency="" if price is None or price[1] == "given" else explicit.listed.currency,
-        mwh=float(joules) / MWH,
-        tonnes_co2=float(joules) / MWH * carbon[0] / 1e3,
+        mwh=joules / MWH,
+        electricity=explicit.bill(joules),
+        tonnes_co2=joules / MWH * carbon[0] / 1e3,
         spread=drawn.spread(days.sum(axis=1)),
         money_spread={} if price is None else drawn.spread(hours * drawn.prices(price[0]), price[0]),
-        sources={**sources_of(operations), "pue": pue[1], "carbon": carbon[1], **priced},
+        sources={**sources_of(operations, per_node), "pue": pue[1], "carbon": carbon[1]}
+        | ({} if price is None else {"price": price[1]}),
     )
 
 
@@ -382,7 +404,7 @@ def _drawn(
 ) -> _Drawn:
     """Draw runs: one step error for all phases, which share model and devices, and one rate of failure."""
     rng = np.random.default_rng(seed)
-    errors, rates = drawn(rates_of(operations), draws, rng)
+    errors, rates = drawn(rates_of(operations, phases[0].projection.cluster.devices_per_node), draws, rng)
     work = np.array(
         [
             float(case.work) * stretched(phase.projection.step_time, errors)

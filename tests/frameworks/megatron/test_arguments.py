@@ -119,3 +119,20 @@ def test_a_script_that_only_sets_arrays_keeps_their_values():
     text = "A=(\n --num-layers 4\n --hidden-size 64\n)\nB=(--bf16)\n"
     line = parse_arguments(text, where="x", strict=False)
     assert (line.settings.size("num_layers"), line.settings.size("hidden_size")) == (4, 64)
+
+
+WORLD = "NODES=3\n{set}WORLD_SIZE=$((4 * NODES))\n{start} pretrain_gpt.py --num-layers 2 --hidden-size 64\n"
+
+
+@pytest.mark.parametrize(
+    ("sets", "start", "devices"),
+    [
+        ("export ", "numactl -m 4-7 python", 12),
+        ("", "python", None),
+        ("export ", "torchrun --nproc-per-node 8", 8),
+    ],
+)
+def test_processes_without_a_launcher_are_those_of_the_environment(sets, start, devices):
+    line = parse_arguments(WORLD.format(set=sets, start=start), where="run.sh")
+    assert line.num_devices == devices
+    assert line.places == {12: ("WORLD_SIZE 12 (line 2)",), None: ()}.get(devices, line.places)

@@ -107,3 +107,14 @@ def test_example_chooses_the_usual_type_and_no_recomputation():
     text += "AC=$5; if [ $AC = full ]; then R=1; elif [ $AC = none ]; then R=2; fi\n"
     with raises(MissingError, "missing --args", fix='--args "1 1B 1 bf16 none"'):
         read(text=text)
+
+
+def test_flags_and_the_vocabulary_are_asked_for_at_once():
+    text = "torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 32 \\\n"
+    text += "  --micro-batch-size 1 --tokenizer-type SentencePieceTokenizer ${LOG_ARGS}\n"
+    with raises(MissingError, "missing") as refused:
+        read(text=text)
+    assert [fact.flag for fact in refused.value.facts] == [
+        "--var LOG_ARGS='FLAGS'",
+        "--set model.vocab_size=N",
+    ]

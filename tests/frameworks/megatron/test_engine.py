@@ -119,3 +119,12 @@ def test_experts_that_their_ranks_do_not_divide_are_named_by_their_flags():
 def test_vision_transformer_is_no_text_model():
     with raises(ReaderError, "not_expressed pretrain_vision_classify.py"):
         read_arguments(f"deepspeed pretrain_vision_classify.py {FLAGS} --vocab-size 0 --micro-batch-size 1")
+
+
+@pytest.mark.parametrize(("size", "elements"), [('"reduce_bucket_size": 2e8, ', 2e8), ("", None)])
+def test_the_bucket_of_the_configuration_is_one_of_the_kernels(size, elements):
+    text = HEAD.replace('"stage": $STAGE', f'{size}"stage": $STAGE').format(stage=1, kind="fp16")
+    text += f"deepspeed pretrain_gpt.py {FLAGS} --fp16 --micro-batch-size 2"
+    parsed = read_arguments(text, options=Options(num_devices=8, strict=False))
+    assert parsed.layout_fields["kernels"].get("bucket_elements") == elements
+    assert len(parsed.layout_fields["kernels"]) > 1

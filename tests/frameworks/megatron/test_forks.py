@@ -212,3 +212,10 @@ def test_adapters_on_quantised_weights():
     assert read_arguments(flags, options=options).workload_fields["precision"]["frozen"] is None
     quantised = read_arguments(f"{flags} --qlora", options=options)
     assert quantised.workload_fields["precision"]["frozen"] == "nf4"
+
+
+def test_a_fork_may_take_a_flag_of_megatron_in_another_way():
+    parsed = read("--zero-stage 1 --deepspeed --profile pt --profile-ranks 0 1")
+    assert any("--profile" in note for note in parsed.notes)
+    with raises(ReaderError, "wrong_type --profile"):
+        read("--profile pt")

@@ -174,3 +174,12 @@ def test_a_misspelt_model_config_is_named(tmp_path):
     path.write_text("parallelism: {}\nmodel:\n  model_confg: {}\ntokens: {}\n")
     with raises(ForescaleError, "unknown_key model_confg"):
         NanotronReader().read(path, Options())
+
+
+def test_keys_of_a_fork_are_reported(read):
+    changes = {"segments": {"length": 1024, "gated": True}, "model/model_config/window_kinds": "all"}
+    parsed = read(changes, strict=False)
+    (warning,) = parsed.warnings
+    assert warning.endswith(": model.model_config.window_kinds, segments")
+    with raises(ForescaleError, "unknown_key parallelism.tpp"):
+        read({"parallelism": {"tpp": 2, "dp": 2, "pp": 1}}, strict=False)

@@ -120,8 +120,25 @@ def test_adapters(read):
 def test_optimizers(read):
     assert read("llm-foundry").workload_fields["optimizer"] == "lion"
     assert read("veomni").workload_fields["optimizer"] == "muon"
-    paged = read("torchtune", "torch.optim.AdamW", "bitsandbytes.optim.PagedAdamW8bit")
-    assert (paged.workload_fields["optimizer"], len(paged.warnings)) == ("adamw", 1)
+
+
+@pytest.mark.parametrize(
+    ("named", "moments", "warned"),
+    [
+        ("bitsandbytes.optim.PagedAdamW8bit", "fp8", 1),
+        ("bitsandbytes.optim.PagedAdamW", "fp32", 1),
+        ("torchao.optim.AdamW8bit", "fp8", 0),
+        ("torchao.optim.AdamW4bit", "fp8", 1),
+        ("torchao.optim.AdamWFp8", "fp8", 0),
+        ("bitsandbytes.optim.AdamW", "fp32", 0),
+        ("torch.optim.AdamW", "bf16", 0),
+    ],
+)
+def test_types_of_moments(read, named, moments, warned):
+    parsed = read("torchtune", "torch.optim.AdamW", named)
+    workload = parsed.workload_fields
+    assert (workload["optimizer"], workload["precision"]["moments"]) == ("adamw", moments)
+    assert len(parsed.warnings) == warned
 
 
 def test_what_is_not_modelled_is_a_warning_and_other_keys_are_not(read):
@@ -274,3 +291,32 @@ def test_the_batch_of_gpt_neox_counts_its_devices(read):
 )
 def test_gradients_have_the_type_that_they_are_reduced_in(read, name, old, new, types):
     assert read(name, old, new).workload_fields["precision"] == types
+
+
+def test_a_flag_that_is_false_is_none(read):
+    parsed = read("flagscale", "  precision:", "  standalone_embedding_stage: false\n  precision:")
+    assert not parsed.warnings
+    with raises(ReaderError, "not_expressed --standalone-embedding-stage"):
+        read("flagscale", "  precision:", "  standalone_embedding_stage: true\n  precision:")
+
+
+def test_stages_of_their_own_kinds_of_devices_are_refused(read):
+    with raises(ReaderError, "not_expressed system.hetero.enable_hetero"):
+        read(
+            "flagscale",
+            "  precision:",
+            "  hetero: {enable_hetero: true, hetero_use_cpu_communication: false}\n  precision:",
+        )
+    assert not read("flagscale", "  precision:", "  hetero: {enable_hetero: false}\n  precision:").warnings
+
+
+def test_the_example_of_devices_holds_experts_that_are_split_as_the_rest(read):
+    experts = "  num_experts: 8\n  expert_model_parallel_size: 8\n  moe_ffn_hidden_size: 64\nmodel:"
+    parsed = read("flagscale", "model:", experts, Options(model_of=load_model, strict=False))
+    assert [fact.example for fact in parsed.missing] == ["--devices 16"]
+
+
+def test_buckets_of_gpt_neox_are_those_of_deepspeed(read):
+    assert "bucket_elements" not in read("gpt-neox").layout_fields["kernels"]
+    parsed = read("gpt-neox", '{"stage": 1}', '{"stage": 1, "reduce_bucket_size": 1260000000}')
+    assert parsed.layout_fields["kernels"]["bucket_elements"] == 1.26e9

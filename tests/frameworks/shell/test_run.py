@@ -401,3 +401,25 @@ def test_script_that_ends_itself_names_its_exit():
     with raises(ReaderError, "wrong_format a script that trains"):
         script.refuse_stopped("run.sh")
     assert follow(text, {"TP": "1"}, "run.sh").stopped == ""
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "[ ${#LOST[@]} -gt 0 ]",
+        "(( COUNT > 0 ))",
+        "[ $COPY -gt 0 ]",
+        "[ $ARGS -lt 1 ]",
+        "[[ ${#LOST} -gt 0 ]]",
+    ],
+)
+def test_what_only_a_file_decides_ends_no_script(test):
+    text = f"""
+    ARGS=$#
+    for f in a.bin b.bin; do if [ ! -f $f ]; then LOST+=($f); COUNT=2; fi; done
+    COPY=$COUNT
+    if {test}; then echo lost; exit 1; fi
+    python train.py
+    """
+    script = follow(text, {}, "run.sh")
+    assert (script.commands[-1], script.stopped) == (["python", "train.py"], "")

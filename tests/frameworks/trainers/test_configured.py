@@ -131,3 +131,32 @@ def test_a_set_field_counts_and_broken_files_are_left_open(read, tmp_path):
     (tmp_path / "run.yaml").write_text("batch: [2\n")
     facts = [fact.part for fact in read(load + program, num_devices=1).missing]
     assert facts == ["strategy.micro_batch_size"]
+
+
+INSTANTIATED = """import hydra
+from hydra.utils import instantiate
+from transformers import AutoModelForCausalLM
+from trl import SFTTrainer
+
+
+@hydra.main(config_path="conf", config_name="tune", version_base=None)
+def main(cfg):
+    model = AutoModelForCausalLM.from_pretrained(cfg.name, torch_dtype="bfloat16")
+    SFTTrainer(model=model, args=instantiate(cfg.args, bf16=True), peft_config=instantiate(cfg.peft)).train()
+
+
+main()
+"""
+
+
+def test_hydra_makes_what_a_table_names(read, tmp_path):
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "tune.yaml").write_text(
+        "name: Qwen/Qwen3-8B\n"
+        "args: {_target_: trl.SFTConfig, per_device_train_batch_size: 4, max_length: 1024, output_dir: out}\n"
+        "peft: {_target_: peft.LoraConfig, r: 32, target_modules: [q_proj]}\n"
+    )
+    parsed = read(INSTANTIATED, num_devices=2)
+    assert parsed.workload_fields["global_batch_size"] == 8
+    assert parsed.workload_fields["trainable"]["lora_rank"] == 32
+    assert parsed.workload_fields["seq_len"] == 1024

@@ -17,6 +17,10 @@ STATES = frozenset(
     ("optimizer", "zero", "moment-dtype", "second-moment-dtype", "master-dtype", "offload-optimizer")
 )
 """Options that change the bytes of the optimizer, which then have a column."""
+CHEAP = 100.0
+"""Cost below which its hundredths are shown."""
+NAMED = 3
+"""Models that a title names."""
 MAX_CHANGES = 8
 """Choices shown; the rest are counted."""
 
@@ -114,13 +118,18 @@ def machines_view(result: Machines) -> View:
             f": {_place(cheapest)}, {cost:.3g} per million tokens{'' if result.priced else ' (list prices)'}"
         )
         contents.append(line(("cheapest", "bold"), text))
+    if best is None and all(item.chosen == "given" and not item.problem for item in result.machines):
+        contents.append(
+            line("nothing fits as given: leave options of the layout out for the best one of each")
+        )
     contents += [line(f"{_place(item)}: {item.problem}") for item in result.machines if item.problem]
     return View(title=_title(result), lead=_lead(result), contents=tuple(contents))
 
 
 def _title(result: Machines) -> str:
-    models = {item.projection.model.name for item in result.machines if item.projection is not None}
-    return models.pop() if len(models) == 1 else "machines"
+    names = (item.projection.model.name for item in result.machines if item.projection is not None)
+    models = [*dict.fromkeys(names)]
+    return ", ".join(models) if 0 < len(models) <= NAMED else "machines"
 
 
 def _lead(result: Machines) -> str:
@@ -138,7 +147,8 @@ def _columns(result: Machines) -> list[str]:
         columns += ["|cluster", "devices"]
     if not _varies(result) or any(item.chosen != "given" for item in result.machines):
         columns.append("<layout")
-    has_run = any(item.days is not None for item in result.machines)
+    days = [item.days for item in result.machines if item.days is not None]
+    has_run, time = bool(days), "hours" if max(days, default=0.0) < words.SHORT else "days"
     return [
         *columns,
         "step",
@@ -151,7 +161,7 @@ def _columns(result: Machines) -> list[str]:
             else ()
         ),
         "|fit",
-        *(("days", "cost") if has_run else ("per M tokens",)),
+        *((time, "cost") if has_run else ("per M tokens",)),
     ]
 
 
@@ -195,7 +205,8 @@ def _machines(result: Machines) -> Iterator[Sequence[Cell]]:
                 "optim GiB": f"{_optimizer_bytes(one.memory) / GIB:.1f}" if one.memory.stages else "",
                 "fit": words.verdict(one.memory.verdict),
                 "per M tokens": "" if cost is None else f"{cost:.3g}",
-                "days": "" if item.days is None else f"{item.days:,.1f}",
-                "cost": "" if item.cost is None else f"{item.cost:,.0f}",
+                "days": "" if item.days is None else words.days(item.days),
+                "hours": "" if item.days is None else f"{words.HOURS * item.days:.2f}",
+                "cost": "" if item.cost is None else f"{item.cost:,.{2 if item.cost < CHEAP else 0}f}",
             }
         yield tuple(cells.get(name, "") for name in columns)

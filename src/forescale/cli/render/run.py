@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import groupby
 from math import isfinite
 from typing import Any
 
 from forescale.cli.render import words
 from forescale.cli.render.search import layout_columns
-from forescale.goodput.expected import PARTS
-from forescale.goodput.operations import rates_of
+from forescale.goodput.expected import PARTS, enough_spares
 from forescale.projection.result import Interval, Projection
 from forescale.question import Note
 from forescale.report.document import (
@@ -33,6 +32,10 @@ APART = ("left out", "sites", "layout", "devices", "schedule", "cluster")
 """Topics of notes that are shown of a run."""
 VISIBLE = 0.005
 """Share of a range that a cause has at least to be named."""
+RARELY = 0.05
+"""Nodes away on average below which spares are not named."""
+LITTLE = 100.0
+"""What is below it is shown with three digits."""
 CAUSES = 6
 """Causes of interruptions that are shown by name."""
 
@@ -42,7 +45,7 @@ def run_view(result: RunProjection) -> View:
     first = result.phases[0].projection
     return View(
         title=words.asked(first.model, first.cluster, ""),
-        lead=f"failures as {rates_of(result.operations).name}",
+        lead=f"failures as {result.failures}",
         contents=(
             listed(_PHASES, result.rows()),
             *_layouts(result),
@@ -94,8 +97,10 @@ _FIGURES: tuple[Column[Plan], ...] = (
     Column("+ spare nodes", lambda plan: str(plan.spares)),
     Column("saved every", lambda plan: format_seconds(plan.calendar.checkpoint_interval_s)),
     Column("step", lambda plan: format_seconds(plan.projection.step_time_s)),
-    Column("days", lambda plan: f"{plan.days:,.1f}"),
-    Column("8 in 10", lambda plan: f"{plan.calendar.days.low:,.1f}–{plan.calendar.days.high:,.1f}"),
+    Column("days", lambda plan: words.days(plan.days)),
+    Column(
+        "8 in 10", lambda plan: "–".join(map(words.days, (plan.calendar.days.low, plan.calendar.days.high)))
+    ),
     Column("goodput", lambda plan: words.percent(plan.calendar.goodput)),
     Column("cost", lambda plan: format_count(plan.cost)),
 )
@@ -166,7 +171,7 @@ _PHASES: tuple[Column[dict[str, Any]], ...] = (
     Column("step", lambda row: format_seconds(row["step_time_s"])),
     Column("MFU", lambda row: f"{row['mfu']:.1%}"),
     Column("memory", lambda row: words.verdict(row["verdict"])),
-    Column("ideal days", lambda row: f"{row['ideal_days']:.1f}"),
+    Column("ideal days", lambda row: words.days(row["ideal_days"])),
 )
 
 
@@ -195,7 +200,7 @@ def _facts(result: RunProjection) -> list[tuple[str, str]]:
     rows = [
         (
             "days",
-            f"{_range(result.days, '{:,.1f}')}; {result.ideal_days:.1f} without failures; "
+            f"{_range(result.days, words.days)}{_hours(result)}; {words.days(result.ideal_days)} without failures; "
             f"goodput {result.goodput:.1%}{_causes(result.spread)}",
         ),
         ("interruptions", f"{unexpected}; {result.planned:.0f} planned"),
@@ -205,13 +210,18 @@ def _facts(result: RunProjection) -> list[tuple[str, str]]:
             f"{format_seconds(saved.blocking)}, whole after {format_seconds(saved.written)}, read in "
             f"{format_seconds(saved.reload)}; written {saved.reload / result.interval_s:.1%} of the time",
         ),
-        ("device-hours", _range(result.device_hours, "{:,.0f}")),
+        *_spares(result),
+        ("device-hours", _range(result.device_hours, "{:,.0f}".format)),
     ]
     if result.money is not None:
-        money = f"{result.currency} {_range(result.money, '{:,.0f}')}".lstrip()
+        money = f"{result.currency} {_range(result.money, '{:,.0f}'.format)}".lstrip()
         rows.append(("money", f"{money}{_causes(result.money_spread)}"))
     if result.mwh:
-        rows.append(("energy", f"{result.mwh:,.0f} MWh at rated power, {result.tonnes_co2:,.0f} t CO2"))
+        power = 1e3 * result.mwh / (words.HOURS * result.days.expected)
+        drawn = f"{_amount(power / 1e3)} MW" if power >= LITTLE else f"{power:.3g} kW"
+        text = f"{_amount(result.mwh)} MWh at rated power, {drawn}; {_amount(result.tonnes_co2)} t CO2"
+        bill = "" if result.electricity is None else f"; electricity costs {_amount(result.electricity)}"
+        rows.append(("energy", f"{text}{bill}"))
     if result.closed_forms:
         forms = result.closed_forms
         text = (
@@ -253,6 +263,27 @@ def sites_view(document: Mapping[str, Any]) -> View:
     )
 
 
-def _range(value: Interval, form: str) -> str:
-    low, middle, high = (form.format(item) for item in (value.low, value.expected, value.high))
+def _amount(value: float) -> str:
+    return f"{value:,.0f}" if value >= LITTLE else f"{value:.3g}"
+
+
+def _hours(result: RunProjection) -> str:
+    """Return the hours of a short run."""
+    days = result.days.expected
+    return f" = {words.HOURS * days:.2g} hours" if days < words.SHORT else ""
+
+
+def _spares(result: RunProjection) -> list[tuple[str, str]]:
+    """Return how many nodes are away, and the spares that replace them; nothing where hardly any is."""
+    away = result.nodes_away
+    if away < RARELY:
+        return []
+    spares = result.operations.spares
+    enough = counted(enough_spares(away), "spare")
+    text = f"{away:.1f} away for repairs on average; {enough} would be enough 99 % of the time"
+    return [("nodes", f"{text} ({'enough assumed' if spares is None else f'{spares} given'})")]
+
+
+def _range(value: Interval, form: Callable[[float], str]) -> str:
+    low, middle, high = (form(item) for item in (value.low, value.expected, value.high))
     return f"{middle} ({low} to {high}, 80 % interval)"

@@ -29,6 +29,10 @@ def asked(model: Model, cluster: Cluster, devices: str | None = None) -> str:
 _PREFIXES = (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 
+SHORT = 2.0
+"""Days of a run below which it is also told in hours."""
+HOURS = 24.0
+"""Of a day."""
 RISKY = f"! {result.AT_RISK}"
 """What the mark next to memory means."""
 
@@ -125,6 +129,11 @@ def gib(value: float) -> str:
 def percent(share: float, digits: int = 1) -> str:
     """Return a fraction in percent."""
     return f"{100.0 * share:.{digits}f} %"
+
+
+def days(value: float) -> str:
+    """Return days with one digit after the point, and two digits of a short run."""
+    return f"{value:,.1f}" if value >= SHORT else f"{value:.2g}"
 
 
 def quantity(value: float, unit: str) -> str:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from msgspec import field
 from msgspec.structs import replace
@@ -32,7 +32,8 @@ from forescale.frameworks.megatron.forks import (
 )
 from forescale.frameworks.reading import packaged
 from forescale.frameworks.settings import MISSING, Settings
-from forescale.frameworks.shell import HEADERS, Devices, Use, devices_of, follow, is_unset, launch_of
+from forescale.frameworks.shell import HEADERS, WORLD, Devices, Use, devices_of, follow, is_unset, launch_of
+from forescale.limits import whole_of
 from forescale.struct import Struct
 from forescale.units import counted
 
@@ -198,16 +199,18 @@ def _chosen(
     hosts = cache(read_neighbour)
     lists = (names for names in script.commands if names[0].startswith("--") and _program(names) is None)
     bare = [word for names in lists for word in names]
+    exports = _EXPORTS.search(text) is not None
     runs = [
-        _run_of(command, hosts)
-        for command in (*script.commands, bare)
-        if _program(command) is not None or command is bare
+        _run_of(command, hosts, world if exports else "")
+        for command, world in zip(script.commands, (item[WORLD] for item in script.environments), strict=True)
+        if _program(command) is not None
     ]
+    runs.append(_run_of(bare, hosts))
     flagged = (words for words in script.variables.values() if any(map(_HAS_FLAG.search, words)))
     flags = [word for words in flagged for value in words if value.strip() for word in _parted(value)]
     if not any(map(_known, runs)):
         script.refuse_stopped(where)
-    run = max((*runs, _run_of([])), key=lambda run: (not _idle(run), _known(run)) if _known(run) else ())
+    run = max((*runs, _run_of([])), key=_fullness)
     others = sum(_known(item) > 1 and item.pairs != run.pairs for item in runs)
     run = run if _known(run) > 1 or not _known(_run_of(flags)) else _run_of(flags)
     explicit = (" ".join(variable) for name, variable in script.variables.items() if name in ALLOCATOR)
@@ -219,6 +222,14 @@ def _chosen(
         files=script.files,
         missing=tuple(script.missing),
     )
+
+
+_EXPORTS: Final = re.compile(rf"^[ \t]*export[ \t][^#\n]*\b{WORLD}\b", re.MULTILINE)
+
+
+def _fullness(run: _Run) -> tuple[int, ...]:
+    """Return what says which of several runs has the most flags, of those Megatron-LM has first."""
+    return (not _idle(run), _known(run), len(run.pairs)) if _known(run) else ()
 
 
 def _idle(run: _Run) -> str | None:
@@ -256,11 +267,12 @@ def _command_line(
     spelling = dict(_flag_of_key())
     pairs: list[Pair] = []
     names: list[str] = []
+    fork = fork_of(flag for flag, _ in run.pairs)
     for flag, words in run.pairs:
         if _is_open(flag, words):
             continue
         value = _set_words(words)
-        if flag in known_flags():
+        if flag in known_flags() and not (fork is not None and fork.has(flag)):
             key, kind = known_flags()[flag]
             values[key] = _value(flag, kind, value, f"{where}{_line(text, flag)}")
             spelling[key] = flag
@@ -268,7 +280,6 @@ def _command_line(
             names.append(flag)
         else:
             pairs.append((flag, value))
-    fork = fork_of(flag for flag, _ in run.pairs)
     effects, made = translate(fork, pairs, values, where)
     _refuse_unknown(run, effects, where, text, strict=strict)
     if run.allocator is not None:
@@ -418,11 +429,19 @@ def _program(names: Sequence[str]) -> int | None:
     )
 
 
-def _run_of(names: Sequence[str], read_neighbour: Callable[[str], str | None] = lambda _: None) -> _Run:
-    """Split the words of one command; those before the program are the launcher's."""
+def _run_of(
+    names: Sequence[str], read_neighbour: Callable[[str], str | None] = lambda _: None, world: str = ""
+) -> _Run:
+    """Split the words of one command; those before the program are the launcher's.
+
+    Without a launcher the processes are those of WORLD_SIZE, `world`.
+    """
     at = _program(names)
     start = -1 if at is None else at
-    devices = devices_of(launch_of(names[:start]), read_neighbour) if start > 0 else None
+    launch = launch_of(names[: max(start, 0)])
+    devices = devices_of(launch, read_neighbour) if start > 0 else None
+    if devices is None and not launch.kinds and (count := whole_of(world)):
+        devices = Devices(count, (f"{WORLD} {count}",))
     words = names[start + 1 :]
     return _Run(_pairs(words), devices, None if at is None else names[at], words)
 

@@ -45,9 +45,9 @@ def ask(settings: Settings, line: CommandLine, options: Options) -> None:
     open_vocabulary = any(
         "${" in str(settings.raw(key)) for key in DECIDING if "vocab" in key or "tokenizer" in key
     )
+    facts += line.open_flags
     if facts and not open_vocabulary and stated_vocabulary(settings, options) is None:
         facts.append(VOCABULARY)
-    facts += line.open_flags
     if facts:
         raise MissingError.of(settings.where, facts)
 

@@ -14,14 +14,14 @@ from forescale.errors import ForescaleError, differs
 from forescale.files import parse_json
 from forescale.frameworks.deepspeed.reader import read_config
 from forescale.frameworks.megatron.forks import RULES
-from forescale.frameworks.reading import Options
+from forescale.frameworks.reading import Options, ParsedFile
 from forescale.frameworks.settings import Settings
 from forescale.limits import whole_of
 from forescale.units import counted
 
 INTERVAL: Final = "2"
 """--expert-interval where a command does not give it (arguments.py)."""
-FIELDS: Final = ("zero", "offload", "reshard")
+FIELDS: Final = ("zero", "offload", "reshard", "kernels")
 """Fields of a layout that DeepSpeed's configuration sets."""
 SAME: Final = (
     ("train_micro_batch_size_per_gpu", "micro_batch_size"),
@@ -134,6 +134,12 @@ def read_engine(settings: Settings, config: Mapping[str, Any] | None, options: O
     settings.set("zero_stage", stage)
     _check_types(settings, config)
     return {name: value for name, value in parsed.layout_fields.items() if name in FIELDS}
+
+
+def with_engine(parsed: ParsedFile, fields: Mapping[str, Any]) -> ParsedFile:
+    """Return what a file says with fields of the layout that DeepSpeed sets, single kernels among the others."""
+    kernels = {**parsed.layout_fields.get("kernels", {}), **fields.get("kernels", {})}
+    return replace(parsed, layout_fields={**parsed.layout_fields, **fields, "kernels": kernels})
 
 
 def _check_sizes(settings: Settings, config: Mapping[str, Any]) -> None:

@@ -38,6 +38,10 @@ class Fork(Struct, frozen=True, kw_only=True):
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Values of Megatron-LM's settings that the fork sets where a command does not."""
 
+    def has(self, flag: str) -> bool:
+        """Return whether a flag is the fork's own, or one of Megatron-LM that it takes in another way."""
+        return _dashed(flag) in self.none or _dashed(flag) in self.flags
+
 
 class Effects(Struct, frozen=True):
     """What became of the flags that Megatron-LM does not have."""
@@ -148,7 +152,7 @@ def translate(
     effects, spelling, rules = Effects(), dict[str, str](), []
     for flag, value in pairs:
         dashed = _dashed(flag)
-        table = next((item for item in tables if dashed in item.none or dashed in item.flags), None)
+        table = next((item for item in tables if item.has(flag)), None)
         if table is None or dashed in table.none:
             plain = table is not None or dashed.startswith(tuple(packaged("megatron", "forks")["prefixes"]))
             (effects.none if plain else effects.unknown).append(flag)

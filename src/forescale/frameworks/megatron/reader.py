@@ -15,7 +15,13 @@ from forescale.files import parse_json, read_text
 from forescale.frameworks.detect import Signed
 from forescale.frameworks.megatron.arguments import ALLOCATOR, CommandLine, parse_arguments, yaml_keys
 from forescale.frameworks.megatron.ask import DECIDING, ask, open_facts
-from forescale.frameworks.megatron.engine import lay_engine, lay_recompute, parse_config, read_engine
+from forescale.frameworks.megatron.engine import (
+    lay_engine,
+    lay_recompute,
+    parse_config,
+    read_engine,
+    with_engine,
+)
 from forescale.frameworks.megatron.forks import DEEPSPEED, misspelt
 from forescale.frameworks.megatron.laws import ParsedConfig, check_settings
 from forescale.frameworks.megatron.layout import KERNELS, check_param_gather, read_strategy
@@ -156,7 +162,7 @@ def read_arguments(
         unknown=line.unknown,
         framework=line.framework,
     )
-    return replace(parsed, layout_fields={**parsed.layout_fields, **sharded}) if sharded else parsed
+    return with_engine(parsed, sharded) if sharded else parsed
 
 
 def _note_devices(settings: Settings, line: CommandLine, options: Options) -> None:

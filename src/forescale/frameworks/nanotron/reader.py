@@ -1,23 +1,24 @@
 """nanotron's YAML: model, layout and batch in one file; devices are the product of its degrees.
 
-Keys are checked as nanotron does: those of its dataclasses and no others, but for those that releases before had.
+Keys are those of its dataclasses, and those that releases before had; others are reported, as forks add them.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 from forescale import wording
 from forescale.errors import ReaderError, UnknownKeyError
 from forescale.files import read_text
 from forescale.frameworks.detect import Signed
+from forescale.frameworks.megatron.forks import misspelt
 from forescale.frameworks.nanotron.model import CONFIG, family_of, read_model
 from forescale.frameworks.reading import Options, ParsedFile, explicit_fields, flat, packaged, unknown_of
 from forescale.frameworks.settings import Settings, errors_of
@@ -77,6 +78,7 @@ class NanotronReader(Signed):
 
     name: Final = "nanotron"
     title: Final = "nanotron configuration in YAML"
+    classifies: ClassVar[bool] = True
 
     def read(self, path: Path, options: Options) -> ParsedFile:
         """Return what the configuration at `path` says."""
@@ -119,12 +121,17 @@ def _settings(
     earlier = table["earlier"]["keys"]
     known = {*table["keys"], *earlier, *(f"{CONFIG}{key}" for key in table["models"][family])}
     lines = {_ITEM.sub("[]", key): line for key, line in where_of}
-    unknown = tuple(dict.fromkeys(key for key in _flat_keys(content) if not _is_known(key, known)))
+    given = dict.fromkeys(_flat_keys(content))
+    unknown = tuple(key for key in given if not _is_known(key, known))
     unknown_of(unknown, known, path, lines, strict=strict)
+    wrong = [key for key in unknown[:LOOKED_AT] if _is_misspelt(key, known, given)]
+    unknown_of(wrong, known, path, lines, strict=True)
     values = {key: value for key, value in flat(content) if key not in unknown}
     if any(key.startswith(EXPERTS) for key in values):
         values[EXPERTS] = True
     settings = Settings(values, str(path), lines=lines)
+    if topmost := [key for key in unknown if key.rpartition(".")[0] not in unknown]:
+        settings.warnings.append(f"not known, may change memory or step time: {', '.join(topmost)}")
     for key, count in Counter(key for key, _ in where_of).items():
         if count > 1:
             settings.note(f"{settings.spell(key)} is given {count} times; as in nanotron the last counts")
@@ -142,6 +149,18 @@ def _is_known(key: str, known: set[str]) -> bool:
     return key in known or any(name in known_keys()["free"] for name in above)
 
 
+def _is_misspelt(key: str, known: set[str], given: Collection[str]) -> bool:
+    """Return whether an unknown key is nearly one of its section, above all one that is not given."""
+    section, dot, name = key.rpartition(".")
+    names = [other.rpartition(".")[2] for other in known if other.rpartition(".")[0] == section]
+    absent = [other for other in names if f"{section}{dot}{other}" not in given]
+    return misspelt(name, names) or bool(get_close_matches(name, absent, 1, NEARLY))
+
+
+NEARLY: Final = 0.8
+"""Similarity of a key and one that is not given from which it is taken for that one, misspelt."""
+LOOKED_AT: Final = 100
+"""Unknown keys that are compared with those that are known."""
 EXPERTS = f"{CONFIG}moe_config"
 
 

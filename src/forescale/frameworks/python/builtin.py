@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import posixpath
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -27,7 +28,7 @@ def copied(value: Any, seen: dict[int, Any] | None = None) -> Any:  # noqa: ANN4
         return seen[id(value)]
     if isinstance(value, Call):
         made = seen[id(value)] = Call(value.name, value.place, list(value.args), known=value.known)
-        made.kinds = value.kinds
+        made.kinds, made.of = value.kinds, value.of
         made.fields = {name: copied(item, seen) for name, item in value.fields.items()}
         made.defaults = {name: copied(default, seen) for name, default in value.defaults.items()}
         made.places = dict(value.places)
@@ -99,6 +100,10 @@ BUILTINS: Final[Mapping[str, Callable[..., Any]]] = {
     "reversed": lambda value: _items(value)[::-1],
     "enumerate": lambda value, start=0: list(enumerate(_items(value), start)),
     "zip": _pairs,
+    "os.path.join": posixpath.join,
+    "os.path.dirname": posixpath.dirname,
+    "os.path.basename": posixpath.basename,
+    **dict.fromkeys(("os.path.abspath", "os.path.realpath", "os.path.expanduser"), _text),
     "math.ceil": math.ceil,
     "math.floor": math.floor,
     "math.gcd": math.gcd,
@@ -124,8 +129,13 @@ _OF_TEXT = frozenset(
 _OF_LIST = frozenset(("append", "insert", "pop", "index", "count", "copy", "remove", "reverse", "clear"))
 _OF_TABLE = frozenset(("get", "items", "keys", "values", "pop", "setdefault", "copy", "clear"))
 _OF_SET = frozenset(("add", "discard", "union"))
+PATHS: Final[Mapping[str, Callable[..., str]]] = {
+    **dict.fromkeys(("resolve", "absolute", "expanduser", "as_posix"), _text),
+    "joinpath": posixpath.join,
+}
+"""Methods of a path, which stands for its text."""
 METHODS: Final[Mapping[type, frozenset[str]]] = {
-    str: _OF_TEXT, list: _OF_LIST, tuple: frozenset(("index", "count")), dict: _OF_TABLE, set: _OF_SET,
+    str: _OF_TEXT | PATHS.keys(), list: _OF_LIST, tuple: frozenset(("index", "count")), dict: _OF_TABLE, set: _OF_SET,
 }  # fmt: skip
 
 
@@ -171,7 +181,20 @@ def method(owner: Any, name: str, args: list[Any], values: Mapping[str, Any]) ->
     if name not in METHODS.get(kind, ()) or (isinstance(owner, str) and not all(map(known, args))):
         return MISSING
     try:
-        result = getattr(owner, name)(*args, **values)
+        of_path = isinstance(owner, str) and name in PATHS
+        result = PATHS[name](owner, *args) if of_path else getattr(owner, name)(*args, **values)
     except (TypeError, ValueError, LookupError):
         return MISSING
     return list(result) if isinstance(owner, dict) and name in ("items", "keys", "values") else result
+
+
+def path_part(owner: str, name: str) -> Any:  # noqa: ANN401
+    """Return a part of a path by its text; MISSING of another name."""
+    if name == "parents":
+        above = [posixpath.dirname(owner)]
+        while above[-1] not in ("", "/") and len(above) < LONGEST_NUMBER:
+            above.append(posixpath.dirname(above[-1]))
+        return above
+    stem, suffix = posixpath.splitext(posixpath.basename(owner))
+    parts = {"parent": posixpath.dirname(owner), "name": stem + suffix, "stem": stem, "suffix": suffix}
+    return parts.get(name, MISSING)

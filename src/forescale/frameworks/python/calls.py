@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
 from typing import Any, Final, Protocol
 
 from forescale.frameworks.python.builtin import BUILTINS, TYPES, built_in, copied, method
 from forescale.frameworks.python.module import DEPTH, Class, Function, Module, World, source_of, text_of
-from forescale.frameworks.python.values import MISSING, Call, Opaque, known
+from forescale.frameworks.python.values import MISSING, Call, Opaque, Stopped, known
 
 COPIES: Final = ("copy.deepcopy", "copy.copy", "deepcopy", "copy")
 PARTIALS: Final = ("partial", "functools.partial")
@@ -113,7 +115,10 @@ class Caller:
         """Return what is called."""
         if isinstance(func, ast.Attribute):
             if isinstance(owner, Call):
-                return owner.fields.get(func.attr, MISSING)
+                field = owner.fields.get(func.attr, MISSING)
+                return method_of(self.world, owner, func.attr) if field is MISSING else field
+            if isinstance(owner, Class):
+                return method_of(self.world, owner, func.attr)
             return self.frame.attribute(owner, func.attr, func) if isinstance(owner, Module) else MISSING
         return owner
 
@@ -137,6 +142,7 @@ class Caller:
         if self.world.depth >= DEPTH:
             return MISSING
         node, doubt = function.node, self.world.doubt
+        self.world.followed.add(node)
         inner = self.world.frame(function.module, {}, function.scope)
         inner.scope |= self.bound(inner, node.args, args, values)
         self.world.depth += 1
@@ -178,14 +184,24 @@ class Caller:
         """Return a configuration of a class, with the defaults of its fields, which its `question` has too."""
         kinds: dict[str, None] = {}
         defaults = self.fields_of(kind, kinds)
-        inherits = any(name.endswith(UNREAD) for name in kinds if name != kind.node.name)
+        starts = method_of(self.world, kind, "__init__")
+        inherits = starts is not MISSING or any(
+            name.endswith(UNREAD) for name in kinds if name != kind.node.name
+        )
         fields = ({} if inherits else dict(zip(defaults, self.args, strict=False))) | self.words
+        if starts is not MISSING and tuple(kinds) == (kind.node.name,):  # it says itself what its fields are
+            fields = {}
         usual = {name: value for name, value in defaults.items() if value is not MISSING}
         places = dict.fromkeys(fields, self.place) | self.places
-        made = Call(kind.node.name, self.place, self.args, fields, places, usual, tuple(kinds))
+        made = Call(kind.node.name, self.place, self.args, fields, places, usual, tuple(kinds), of=kind)
         if question is not None:
             question.fields, question.places, question.defaults = made.fields, made.places, usual
             question.kinds = made.kinds
+        args, words = (self.args, self.words) if starts is not MISSING else ([], {})
+        first = method_of(self.world, made, "__post_init__" if starts is MISSING else "__init__")
+        if isinstance(first, Function):
+            with suppress(Stopped):
+                self.run(first, [*first.args, *args], words)
         return made
 
     def fields_of(self, kind: Class, kinds: dict[str, None], depth: int = 0) -> dict[str, Any]:
@@ -222,6 +238,19 @@ class Caller:
             return MISSING
         return inner.value(
             ast.copy_location(ast.Call(func=keywords["default_factory"], args=[], keywords=[]), node)
+        )
+
+    def _super(self) -> Any:  # noqa: ANN401
+        """Return an object as one of the first class above that of the method which can be read."""
+        around = {**getattr(self.frame, "around", {}), **self.frame.scope}
+        owner, kind = around.get(SELF), around.get(OWN)
+        if not isinstance(owner, Call) or not isinstance(kind, Class):
+            return MISSING
+        above = list(islice(lineage(self.world, kind), 1, 2))
+        if not above:
+            return MISSING
+        return Call(
+            owner.name, owner.place, owner.args, owner.fields, owner.places, owner.defaults, of=above[0]
         )
 
     def _hasattr(self) -> Any:  # noqa: ANN401
@@ -263,5 +292,43 @@ class Caller:
         return False if value.kinds or all(name in TYPES for name in names) else MISSING
 
 
-SPECIAL: Final = {"hasattr": 2, "getattr": 2, "setattr": 3, "isinstance": 2}
+def lineage(world: World, kind: Class, depth: int = 0) -> Iterator[Class]:
+    """Yield a class, and those that it builds on and that can be read."""
+    yield kind
+    for base in kind.node.bases if depth < DEPTH else ():
+        above = world.frame(kind.module, {}, {}).value(base)
+        if isinstance(above, Class):
+            yield from lineage(world, above, depth + 1)
+
+
+def method_of(world: World, owner: Call | Class, name: str) -> Any:  # noqa: ANN401
+    """Return a method of an object or a class, with what it is bound to; MISSING where none can be read."""
+    kind = owner if isinstance(owner, Class) else owner.of
+    for above in lineage(world, kind) if world.opens_classes and kind is not None else ():
+        for line in above.node.body:
+            if isinstance(line, ast.FunctionDef) and line.name == name:
+                words = set(map(source_of, line.decorator_list))
+                itself = (owner,) * (owner is not kind)
+                first = () if "staticmethod" in words else (kind,) if "classmethod" in words else itself
+                return Function(above.module, line, {OWN: above, SELF: owner}, first)
+    return MISSING
+
+
+def part_of(frame: Frame, owner: Call | Class, name: str, node: ast.expr) -> Any:  # noqa: ANN401
+    """Return a property or a method of an object, or a field of a class; MISSING where it has none that can be read."""
+    method = method_of(frame.world, owner, name)
+    caller = Caller(frame, ast.copy_location(ast.Call(node, [], []), node))
+    if isinstance(method, Function) and isinstance(method.node, ast.FunctionDef):
+        is_asked = any("property" in source_of(item) for item in method.node.decorator_list)
+        return caller.run(method, list(method.args), {}) if is_asked else method
+    if not isinstance(owner, Class) or not frame.world.opens_classes:
+        return MISSING
+    kinds: dict[str, None] = {}
+    fields = caller.fields_of(owner, kinds)
+    return MISSING if any(kind.endswith("Enum") for kind in kinds) else fields.get(name, MISSING)
+
+
+OWN, SELF = "__class__", "__self__"
+"""Names around a method: its class, and the object that it is called on."""
+SPECIAL: Final = {"super": 0, "hasattr": 2, "getattr": 2, "setattr": 3, "isinstance": 2}
 """Functions of Python on fields and kinds, and the arguments that they need."""

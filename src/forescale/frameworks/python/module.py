@@ -64,6 +64,10 @@ class World:
         """Functions that are not read and were given a configuration, with the place of the first call."""
         self.absent: dict[str, str] = {}
         """Functions that are not read, with the module that they are imported from, by the place of the call."""
+        self.followed: set[ast.AST] = set()
+        """Functions that were called."""
+        self.opens_classes = False
+        """Whether methods of classes that can be read are followed."""
         self.depth = 0
         self.steps, self.entries = Budget(STEPS, "steps"), Budget(ENTRIES, "entries of lists")
 
@@ -118,6 +122,7 @@ class Module:
         self.constants: dict[str, ast.expr] = {}
         self.imports: dict[str, tuple[str, str, int]] = {}
         self.stars: list[tuple[str, int]] = []
+        self.made: dict[str, Call] = {}
         for node in _top(self.tree.body):
             self._take(node)
 
@@ -146,6 +151,8 @@ class Module:
     def lookup(self, name: str) -> Any:  # noqa: ANN401
         """Return what a name of the file stands for; MISSING where it has none."""
         self.world.step(str(self.path))
+        if name == "__file__":
+            return str(self.path)
         if name in self.functions:
             return Function(self, self.functions[name])
         if name in self.classes:
@@ -157,11 +164,20 @@ class Module:
         self.world.depth += 1
         try:
             if name in self.constants:
-                return self.world.frame(self, {}, {}).value(self.constants[name])
+                return self._constant(name)
             brings = (self.bring(module, name, level, "") for module, level in self.stars)
             return next((item for item in brings if not isinstance(item, Opaque)), MISSING)
         finally:
             self.world.depth -= 1
+
+    def _constant(self, name: str) -> Any:  # noqa: ANN401
+        """Return what a name stands for; an object of a class that is followed is made once."""
+        if name in self.made:
+            return self.made[name]
+        result = self.world.frame(self, {}, {}).value(self.constants[name])
+        if isinstance(result, Call) and result.of is not None and self.world.doubt is None:
+            self.made[name] = result
+        return result
 
     def bring(self, module: str, name: str, level: int, alias: str) -> Any:  # noqa: ANN401
         """Return what is imported: `name` of a module, or the module where there is no name."""

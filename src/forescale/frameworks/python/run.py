@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from forescale.frameworks.python.builtin import listed
-from forescale.frameworks.python.calls import Caller
-from forescale.frameworks.python.module import Function, Module, imported, source_of, text_of
+from forescale.frameworks.python.builtin import listed, path_part
+from forescale.frameworks.python.calls import Caller, part_of
+from forescale.frameworks.python.module import Class, Function, Module, imported, source_of, text_of
 from forescale.frameworks.python.values import (
     LONGEST,
     MISSING,
@@ -82,7 +83,8 @@ class Frame:
         calls = (item for item in line.decorator_list if isinstance(item, ast.Call))
         given = tuple(self.value(item) for item in calls if source_of(item.func) == CONFIGURES)
         given = tuple(item for item in given if isinstance(item, Table))
-        self.scope[line.name] = Function(self.module, line, self.names(line), given)
+        around = self.names(line)
+        self.scope[line.name] = around[line.name] = Function(self.module, line, around, given)
 
     def _importfrom(self, line: ast.Import | ast.ImportFrom) -> None:
         names, _ = imported(line)
@@ -110,19 +112,26 @@ class Frame:
         text, place = (doubt.text, doubt.place) if doubt else ("what is not read", str(self.module.path))
         return Opaque(f"what depends on {text}", place)
 
-    def _raise(self, line: ast.Raise) -> None:
-        """Raise what the file raises."""
+    def _raise(self, line: ast.Raise) -> str:
+        """Raise what the file raises, unless a line above may have returned."""
+        if self.ended:
+            return RETURN
         cause = line.exc
         name = source_of(cause.func if isinstance(cause, ast.Call) else cause) if cause else "an error"
         value = self.value(cause.args[0]) if isinstance(cause, ast.Call) and cause.args else ""
         raise Stopped(self.module.place(line), name, value if isinstance(value, str) else "")
 
     def _if(self, node: ast.If) -> str | None:
-        """Run what a condition chooses; where it is not known both, and what they set is in doubt."""
+        """Run what a condition chooses; where it is not known both, and what they set is in doubt.
+
+        What a program checks of its arguments, which are not all known, is taken as met.
+        """
         test = self.value(node.test)
         selected = truth(test)
         if selected is not None:
-            return self.body(node.body if selected else node.orelse)
+            lines = node.body if selected else node.orelse
+            is_check = self.world.opens_classes and bool(lines) and isinstance(lines[-1], ast.Raise)
+            return None if is_check else self.body(lines)
         before = self.world.doubt
         self.world.doubt = before or Opaque(text_of(node.test), self.module.place(node))
         parts = []
@@ -135,12 +144,20 @@ class Frame:
             self.world.doubt = before
         return parts[0] if parts[0] is not None and parts[0] == parts[1] else None
 
+    def _match(self, node: ast.Match) -> str | None:
+        """Run the case that a value chooses, as a chain of conditions."""
+        chain: list[ast.stmt] = []
+        for case in reversed(node.cases):
+            test = _tested(node.subject, case.pattern)
+            test = test if case.guard is None else ast.BoolOp(ast.And(), [test, case.guard])
+            chain = [ast.copy_location(ast.If(ast.copy_location(test, node.subject), case.body, chain), node)]
+        return self.body(chain)
+
     def _for(self, node: ast.For) -> str | None:
         """Run a loop over what is known."""
         items = listed(self.value(node.iter))
         if items is None:
-            self._while(node)
-            return None
+            return self._while(node)
         for item in items:
             self.assign(node.target, item)
             word = self.body(node.body)
@@ -165,7 +182,17 @@ class Frame:
             word = self.body(handler.body)
         return self.body(node.finalbody) or word
 
-    def _while(self, line: ast.stmt) -> None:
+    def _while(self, line: ast.While | ast.For) -> None:
+        """Run a loop over what is not known once; names and fields that it sets are not known before and after."""
+        self.forget(line)
+        if not self.world.opens_classes:
+            return
+        with suppress(Stopped):
+            if self.body(line.body) == RETURN:
+                self.ended = True
+        self.forget(line)
+
+    def forget(self, line: ast.stmt) -> None:
         """Take names and fields that lines may set as unknown."""
         for node in ast.walk(line):
             self.world.step(self.module.place(line))
@@ -180,6 +207,8 @@ class Frame:
             case ast.Attribute(value=owner, attr=name):
                 result = self.owner(owner)
                 if isinstance(result, Call):
+                    if self.world.opens_classes and isinstance(value, Call) and value.idle:
+                        value = Opaque(value.name, value.place)  # its default is past
                     before = result.fields.get(name, result.defaults.get(name, MISSING))
                     result.fields[name] = self.kept(before, value)
                     result.places[name] = self.module.place(target)
@@ -299,6 +328,10 @@ class Frame:
             return owner.lookup(name)
         if isinstance(owner, Table):
             return owner.get(name, MISSING)
+        if isinstance(owner, str):
+            return path_part(owner, name)
+        if isinstance(owner, Class):
+            return part_of(self, owner, name, node)
         if isinstance(owner, Opaque):
             if name == "name" and owner.origin and "." in owner.text:  # of a member of an enumeration
                 return owner.text.rpartition(".")[2]
@@ -306,6 +339,8 @@ class Frame:
         if not isinstance(owner, Call):
             return MISSING
         result = self.field(owner, name)
+        if result is MISSING and owner.of is not None:
+            result = part_of(self, owner, name, node)
         if result is MISSING:
             result = owner.fields[name] = Call(text_of(node), self.module.place(node), known=False)
         return result
@@ -427,6 +462,22 @@ class Frame:
             return True
 
         return values if fill(loops) else MISSING
+
+
+def _tested(subject: ast.expr, pattern: ast.pattern) -> ast.expr:
+    """Return the condition under which a value is of a pattern; a name that none has where it is of another kind."""
+    match pattern:
+        case ast.MatchValue(value=value):
+            test: ast.expr = ast.Compare(subject, [ast.Eq()], [value])
+        case ast.MatchSingleton(value=value):
+            test = ast.Compare(subject, [ast.Is()], [ast.copy_location(ast.Constant(value), subject)])
+        case ast.MatchOr(patterns=patterns):
+            test = ast.BoolOp(ast.Or(), [_tested(subject, inner) for inner in patterns])
+        case ast.MatchAs(pattern=None, name=None):
+            test = ast.Constant(value=True)
+        case _:
+            test = ast.Name(source_of(pattern), ast.Load())
+    return ast.copy_location(test, subject)
 
 
 def _loaded(target: ast.expr) -> ast.expr:

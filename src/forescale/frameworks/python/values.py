@@ -6,6 +6,7 @@ import ast
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from posixpath import join
 from typing import Any, Final
 
 from forescale.frameworks.shell.expressions import ORDER
@@ -51,6 +52,8 @@ class Call:
     """Names of its class and of those that it builds on, where these can be read."""
     open: str = ""
     """What is unpacked into it (`**config`) and not known."""
+    of: Any = None
+    """The class that it is an object of, where that can be read (`module.Class`)."""
     known: bool = True
     """False: a part that nothing made, or what a function returned that is not read."""
 
@@ -95,6 +98,11 @@ def _power(base: Any, exponent: Any) -> Any:  # noqa: ANN401
     return base**exponent
 
 
+def _quotient(left: Any, right: Any) -> Any:  # noqa: ANN401
+    """Return a quotient; of two texts, which are paths then, the path that they join to."""
+    return join(left, right) if isinstance(left, str) and isinstance(right, str) else left / right
+
+
 POWER: Final = 64
 """Largest exponent."""
 _BINARY: Mapping[type, Callable[[Any, Any], Any]] = {
@@ -103,7 +111,7 @@ _BINARY: Mapping[type, Callable[[Any, Any], Any]] = {
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.FloorDiv: operator.floordiv,
-    ast.Div: operator.truediv,
+    ast.Div: _quotient,
     ast.Mod: operator.mod,
     ast.BitOr: operator.or_,
 }

@@ -28,6 +28,7 @@ from forescale.errors import (
 from forescale.files import is_file, read_text
 from forescale.frameworks.detect import Signed
 from forescale.frameworks.megatron.arguments import known_flags
+from forescale.frameworks.megatron.engine import with_engine
 from forescale.frameworks.megatron.forks import translate
 from forescale.frameworks.megatron.model import MICRO_BATCH, describes_model, open_sizes
 from forescale.frameworks.megatron.reader import OVER, read_settings
@@ -102,7 +103,7 @@ def read_recipe(
     if before:
         values |= {key: value for key, value in flat(content) if not key.startswith(before)}
     with errors_of(path):
-        result = _flags(table, values) if table.get("flags") else _translated(table, values)
+        result = _flags(table, values, path) if table.get("flags") else _translated(table, values)
     if result.unknown and options.strict:
         where = f"{path}, line {lines.get(before + result.unknown[0], 1)}"
         raise UnknownKeyError(result.unknown[0], where, sorted(table["keys"]))
@@ -149,7 +150,10 @@ def _megatron(settings: Settings, form: str, framework: str, path: Path, options
         If the recipe leaves sizes open.
     """
     settings.override(options.over, OVER)
-    inner, pp, ep = (prod(settings.degree(key) for key in keys) for keys in DEGREES)
+    inner, pp = (prod(settings.degree(key) for key in keys) for keys in DEGREES)
+    ep = settings.degree("expert_model_parallel_size") * settings.count(
+        EXPERT, settings.degree(TENSOR), least=1
+    )
     stated = _stated_devices(settings) or _counted_devices(settings, options, inner * pp)
     devices = options.num_devices or (None if stated and stated % lcm(inner * pp, ep * pp) else stated)
     reason = f"{stated} are stated, which the degrees do not divide; the launcher sets more"
@@ -179,14 +183,13 @@ def _megatron(settings: Settings, form: str, framework: str, path: Path, options
         framework=framework,
         based=based,
     )
+    bucket = settings.number("reduce_bucket_size")
+    parsed = with_engine(parsed, {"kernels": {"bucket_elements": bucket}}) if bucket else parsed
     return replace(parsed, missing=missing)
 
 
-DEGREES: Final = (
-    ("tensor_model_parallel_size", "context_parallel_size"),
-    ("pipeline_model_parallel_size",),
-    ("expert_model_parallel_size", "expert_tensor_parallel_size"),
-)
+TENSOR, EXPERT = "tensor_model_parallel_size", "expert_tensor_parallel_size"
+DEGREES: Final = ((TENSOR, "context_parallel_size"), ("pipeline_model_parallel_size",))
 
 
 def _stated_devices(settings: Settings) -> int | None:
@@ -301,8 +304,11 @@ def _take(result: _Translated, rows: Mapping[str, Any], key: str, value: object)
             result.values[name], result.spelling[name] = setting, key
 
 
-def _flags(table: Mapping[str, Any], values: Mapping[str, Any]) -> _Translated:
-    """Return keys that are flags of Megatron-LM, with underscores, in tables of any name, after the rows of `table`."""
+def _flags(table: Mapping[str, Any], values: Mapping[str, Any], path: Path) -> _Translated:
+    """Return keys that are flags of Megatron-LM, with underscores, in tables of any name, after the rows of `table`.
+
+    A key without a value, or one of another fork that is False, is no flag.
+    """
     known = {
         key
         for key in values
@@ -314,13 +320,14 @@ def _flags(table: Mapping[str, Any], values: Mapping[str, Any]) -> _Translated:
         if key in known:
             continue
         if flag not in known_flags() or value is None:
-            pairs += [] if value is None or flag in HOUSEKEEPING else [(flag, value)]
+            off = value is None or value is False or flag in HOUSEKEEPING
+            pairs += [] if off else [(flag, value)]
             result.ignored.append(key)
             continue
         setting, kind = known_flags()[flag]
         result.values[setting] = value if kind == "value" else (kind == "true") is (value is not False)
         result.spelling[setting] = key
-    effects, made = translate(None, pairs, result.values, "")
+    effects, made = translate(None, pairs, result.values, str(path))
     result.spelling |= {setting: setting for setting in made if setting not in result.spelling}
     result.unknown = tuple(key for key in result.ignored if _flag(key) in effects.unknown)
     result.ignored = [key for key in result.ignored if key not in result.unknown]

@@ -180,28 +180,36 @@ def _workload(settings: Settings, layout: Layout) -> Iterator[tuple[str, Any]]:
     count = settings.count("max_steps")
     if count and batch and length:
         yield "tokens", float(count * batch * length)
-    named = settings.text("optimizer", "adamw")
-    optimizer = re.sub(
-        r"^(?:fused|cpu|paged|decoupled_?)|(?:8bit|4bit)$", "", named.rpartition(".")[2].lower()
-    )
-    optimizer = packaged("recipes", "common")["optimizers"].get(optimizer, optimizer)
-    if optimizer not in OPTIMIZERS:
-        settings.warnings.append(
-            f"not modelled, may change memory: the states of {named} are taken as AdamW's"
-        )
-        optimizer = "adamw"
-    if "8bit" in named.lower():
-        settings.warnings.append(f"not modelled, may change memory: {named} keeps moments in 8 bits")
+    optimizer, moments = _optimizer(settings)
     if "packing" in settings:
         yield "varied_lengths", not settings.flag("packing")
     if reference := settings.text("reference"):
         yield "reference", reference
     yield "optimizer", optimizer
-    yield "precision", _precision(settings)
+    yield "precision", {**_precision(settings), **moments}
     if rank := settings.count("lora_rank", 0):
         targets = targets_of(settings.words("lora_targets") or ("q_proj", "v_proj"), settings.refuse)
         dropout = settings.number("lora_dropout") or 0.0
         yield "trainable", lora_words(rank, tuple(dict.fromkeys(targets)), dropout=dropout)
+
+
+def _optimizer(settings: Settings) -> tuple[str, dict[str, str]]:
+    """Return the optimizer, and the type of its moments where that is not the one of the weights."""
+    named = settings.text("optimizer", "adamw")
+    bare = named.rpartition(".")[2].lower()
+    plain = re.sub(r"^(?:fused|cpu|paged|decoupled_?)|_?(?:fp8|[84]bit)$", "", bare)
+    optimizer = packaged("recipes", "common")["optimizers"].get(plain, plain)
+    if optimizer not in OPTIMIZERS:
+        settings.warnings.append(
+            f"not modelled, may change memory: the states of {named} are taken as AdamW's"
+        )
+        optimizer = "adamw"
+    for word, text in packaged("trainers", "optimizers")["note"].items():
+        if word in bare:
+            settings.warnings.append(f"not modelled, may change memory: {text}")
+    if bare.endswith(("8bit", "4bit", "fp8")):
+        return optimizer, {"moments": "fp8"}
+    return optimizer, {"moments": "fp32"} if named.startswith("bitsandbytes.") else {}
 
 
 def _check_batch(settings: Settings, layout: Layout, batch: int) -> None:

@@ -122,19 +122,19 @@ class Expansions:
 
     def _parameter(self, inside: str, piece: str) -> list[str]:
         """Return the words of a variable, or of what stands for it where it is not set."""
+        name = re.match(r"[A-Za-z_]\w*|\d+", inside.removeprefix("#"))
+        self.guessed = self.guessed or (name is not None and name[0] in self.doubted)
         if counted := re.fullmatch(r"#(\w+)\[[@*]\]", inside):
             return [str(len(self.known[counted[1]]))] if counted[1] in self.known else [piece]
         if (sized := re.fullmatch(r"#(\w+)", inside)) and sized[1] in self.known:
             return [str(len("".join(self.known[sized[1]][:1])))]
         if (pointed := re.fullmatch(r"!(\w+)", inside)) and (target := self.known.get(pointed[1])):
             return self._parameter("".join(target), piece)
-        name = re.match(r"[A-Za-z_]\w*|\d+", inside)
-        if name is None:
+        if name is None or inside[0] == "#":
             return [piece]
         at = re.match(r"\[(\d{1,6})\]", inside[name.end() :])
         rest = re.sub(r"^\[[^\]]*\]", "", inside[name.end() :])
         value = self.known.get(name[0])
-        self.guessed = self.guessed or name[0] in self.doubted
         if at and value is not None:
             value = value[int(at[1]) : int(at[1]) + 1]
         missing = value is None or (rest[:1] == ":" and not "".join(value))
@@ -176,6 +176,7 @@ class Expansions:
             return f"$(({text}))"
 
     def _number(self, name: str) -> str:
+        self.guessed = self.guessed or name in self.doubted
         return "".join(self.known.get(name, ["unset"])) or "0"
 
     def assigned_sum(self, text: str) -> int | str:

@@ -37,7 +37,9 @@ _TEXT: Final = 2**23
 _TESTED: Final = 1_000
 """Words of one test."""
 
-COUNTING: Final = ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "NPROC_PER_NODE", "NNODES")
+WORLD: Final = "WORLD_SIZE"
+"""Variable of PyTorch that counts processes."""
+COUNTING: Final = ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "NPROC_PER_NODE", "NNODES", WORLD)
 """Variables that trainers take devices and processes from."""
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
 _SHELLS = ("bash", "sh", "zsh")
@@ -491,10 +493,16 @@ class _Walk(Expansions):
         return []
 
     def _assigned(self, token: Token) -> bool:
-        """Take a word as an assignment, if it is one."""
+        """Take a word as an assignment, if it is one; what is set to a value that is not sure is not sure either."""
         name = ASSIGNS.match(token.text)
         if name is None or token.kind == "text":
             return False
+        self._assign(token, name)
+        if self.guessed and name[1] not in self.given:
+            self.doubted.add(name[1])
+        return True
+
+    def _assign(self, token: Token, name: re.Match[str]) -> None:
         if token.kind == "array":
             parts = [item for raw in token.words for item in self.fields(raw)]
         else:
@@ -507,9 +515,8 @@ class _Walk(Expansions):
             if name[2] and name[1] in self.known:
                 parts = ["".join((*self.known[name[1]], *parts))]
                 self._set(name[1], parts)
-                return True
+                return
         self._set(name[1], [*self.known.get(name[1], []), *parts] if name[2] else parts)
-        return True
 
 
 _PRINTED = re.compile(r"\$\([^(].*\)|`.*`", re.DOTALL)

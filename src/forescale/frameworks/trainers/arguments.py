@@ -10,11 +10,14 @@ from typing import Any, Final
 from forescale.frameworks.python.calls import Caller
 from forescale.frameworks.python.module import Class, World
 from forescale.frameworks.python.values import MISSING, Call, Opaque
+from forescale.frameworks.trainers.configured import folder_of, loaded
 
 PARSERS: Final = ("HfArgumentParser", "TrlParser", "H4ArgumentParser")
 """Parsers whose arguments are the fields of dataclasses."""
 PARSES: Final = ("parse_args_into_dataclasses", "parse_args_and_config", "parse")
 """Methods that return one object for each of these dataclasses."""
+TABLES: Final = ("parse_dict", "parse_yaml_file", "parse_json_file")
+"""Methods that do so for a table, or for that of a file."""
 SHORTEST: Final = 10
 """Letters of a name that is completed."""
 LENGTHS: Final = ("max_seq_length", "model_max_length", "max_length", "max_seq_len")
@@ -74,9 +77,15 @@ class Arguments:
         if call.name == "vars" and call.args and isinstance(space := call.args[0], Call):
             self._all_used(space)
             return {**space.defaults, **space.fields}
-        parses = isinstance(owner, Call) and owner.name in PARSERS and last in PARSES
+        parses = isinstance(owner, Call) and owner.name in PARSERS and last in (*PARSES, *TABLES)
         if not parses or world is None:
             return MISSING
+        if last in TABLES:
+            first = next(iter((*call.args, *call.fields.values())), None)
+            table = first if isinstance(first, dict) else loaded(first, folder_of(call), call)
+            if not isinstance(table, dict):
+                return MISSING
+            self.given |= {str(name): value for name, value in table.items() if _plain(value)}
         objects = self._objects(owner, world)  # type: ignore[arg-type]
         return objects[0] if last == "parse" and len(objects) == 1 else objects
 

@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
+from forescale.files import read_text
 from forescale.frameworks.shell import is_unset
 from forescale.frameworks.trainers.accelerated import plain
+from forescale.frameworks.trainers.program import modules_of
+from forescale.frameworks.trainers.run import neighbour_of
+
+MODULE: Final = ("-m", "--module")
+"""Options after which a module of Python is named, by its name with dots."""
+
+
+def programs_of(words: Sequence[str]) -> list[tuple[str, int]]:
+    """Return the files of Python that a command may start, and their places: programs, and modules by their files."""
+    pairs = enumerate(pairwise(["", *words]))
+    modules = [
+        (f"{word.replace('.', '/')}.py", at) for at, (before, word) in pairs if before in MODULE and word
+    ]
+    return [(word, at) for at, word in enumerate(words) if word.endswith(".py")] + modules
 
 
 def unknown_program(words: Sequence[str]) -> str:
@@ -16,7 +32,7 @@ def unknown_program(words: Sequence[str]) -> str:
     if not any(word.startswith("--") for word in words):
         return ""
     for before, word in pairwise(["", *words]):
-        if before == "-m" or word.endswith(".py"):
+        if before in MODULE or word.endswith(".py"):
             return word
     first = next(
         (word for word in words if word not in ("exec", "nohup", "env", "time") and "=" not in word), ""
@@ -54,3 +70,40 @@ def in_folder(words: Sequence[str], files: Sequence[str]) -> list[str]:
     """Return the names of configurations in the folder that GPT-NeoX's launcher takes for them."""
     folder = next((after for before, after in pairwise(words) if before in ("-d", "--conf_dir")), "")
     return [f"{folder}/{name}" if folder and "/" not in name else name for name in files]
+
+
+def own_program(words: Sequence[str], at: int) -> str:
+    """Return the file of a Python program or module that is none of TRL's own scripts; "" of others."""
+    name = words[at - 1]
+    if name in MODULE and words[at:]:
+        name = f"{words[at].replace('.', '/')}.py"
+    return "" if not name.endswith(".py") or re.search(r"\btrl/(?:.*/)?scripts/", name) else name
+
+
+def program_file(path: Path, program: str) -> Path | None:
+    """Return the file of a program that a script starts, or else that of its name next to the script."""
+    if not program.endswith(".py"):
+        return None
+    return neighbour_of(path.parent, program) or neighbour_of(path.parent, Path(program).name)
+
+
+def own_arguments(
+    file: Path | None, words: Sequence[str], values: Mapping[str, Any], named: str
+) -> dict[str, Any] | None:
+    """Return the arguments of a program that loads the configuration `named` itself, by an option that it declares."""
+    if file is None:
+        return None
+    option = next(
+        (word[2:].partition("=")[0] for word, after in pairwise([*words, ""]) if _names(word, after, named)),
+        "",
+    )
+    if not option:
+        return None
+    spelled = re.sub(r"[-_]", "[-_]", option)
+    is_declared = re.search(rf"""["']--{spelled}["']""", "\n".join(map(read_text, modules_of(file))))
+    return {**values, option.replace("-", "_"): named} if is_declared else None
+
+
+def _names(word: str, after: str, named: str) -> bool:
+    """Whether a word, or with the one after it, is an option with the name of a file."""
+    return word.startswith("--") and bool(named) and (after == named or word.endswith(f"={named}"))

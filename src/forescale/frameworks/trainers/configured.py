@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from posixpath import join
 from typing import Any, Final
 
 from forescale.errors import ForescaleError
@@ -19,9 +20,19 @@ LOADS: Final = re.compile(
     r"(?:\w+\.)*(?:yaml\.(?:safe_load|full_load|load)|json\.loads?|OmegaConf\.load|load_yaml)"
 )
 """Functions that return the table of a file."""
-FILES: Final = re.compile(r"(?:\w+\.)*(?:open|Path|PurePath|str)")
-"""Functions that return a file, or its name, by its name."""
-SAME: Final = ("OmegaConf.to_container", "OmegaConf.create", "OmegaConf.to_object", "DictConfig", "Box")
+PATH: Final = re.compile(r"(?:pathlib\.)?(?:Pure)?(?:Posix)?Path")
+"""A class whose objects stand for their text."""
+OPENS: Final = ("open", "read_text", "read_bytes", "read", "readlines")
+"""Functions that return an open file, or its text, which stands for the file."""
+EXISTS: Final = ("exists", "is_file", "isfile")
+"""Functions that tell whether a file is there."""
+VARIABLE: Final = re.compile(r"(?:os\.)?(?:getenv|environ\.get)")
+"""Functions that return a variable of the environment, or the default that they are given."""
+RANKED: Final = re.compile(r"RANK|WORLD_SIZE|LOCAL_|CUDA_|MASTER_|SLURM_|NNODES|NPROC|NUM_GPUS|N_GPU")
+"""Variables that a launcher sets."""
+SAME: Final = re.compile(
+    r"OmegaConf\.(?:to_container|create|to_object)|(?:\w+\.)*(?:DictConfig|ConfigDict|Box|[eE]asyDict|edict|Munch|AttrDict|DotMap)"
+)
 """Functions that return the table that they are given."""
 INSERTED: Final = re.compile(r"\$\{([^${}]+)\}")
 """Another entry of a configuration, by its path."""
@@ -31,15 +42,15 @@ DEEPEST: Final = 8
 """Files that take each other in, and entries that stand for each other."""
 
 
-def configured(call: Call, given: Mapping[str, Any]) -> Any:  # noqa: ANN401
+def configured(call: Call, owner: object, given: Mapping[str, Any]) -> Any:  # noqa: ANN401
     """Return the configuration that a call loads, changed as a command has `given` it; MISSING of other calls."""
-    folder = Path(call.place.rpartition(", line ")[0]).parent
+    folder = folder_of(call)
     if call.name == "hydra.main":
         return _started(call, folder, given)
-    if call.name == "open" and call.args:
-        return Call("open", call.place, list(call.args))
-    if call.name in SAME and call.args and isinstance(call.args[0], dict):
-        return call.args[0]
+    if (file := _file_of(call, owner, folder)) is not MISSING:
+        return file
+    if SAME.fullmatch(call.name) and call.args and isinstance(call.args[0], dict):
+        return call.args[0] if isinstance(call.args[0], Table) else Table(call.args[0])
     if call.name == "OmegaConf.from_cli":
         return _tabled(_nested(given), call)
     if call.name == "OmegaConf.merge" and all(isinstance(item, dict) for item in call.args):
@@ -49,16 +60,62 @@ def configured(call: Call, given: Mapping[str, Any]) -> Any:  # noqa: ANN401
         return _tabled(merged, call)
     if not LOADS.fullmatch(call.name) or not call.args:
         return MISSING
-    name = _name_of(call.args[0])
+    return loaded(call.args[0], folder, call)
+
+
+def folder_of(call: Call) -> Path:
+    """Return the folder of the file that a call stands in."""
+    return Path(call.place.rpartition(", line ")[0]).parent
+
+
+def loaded(value: object, folder: Path, call: Call) -> Any:  # noqa: ANN401
+    """Return the table of a file, by its name or where it is opened; MISSING where that is not there."""
+    name = _name_of(value)
     file = neighbour_of(folder, name) if name else None
     content = None if file is None else _content(file)
     return MISSING if content is None else _tabled(content, call)
 
 
+def instantiated(value: object, call: Call, calls: list[Call]) -> Any:  # noqa: ANN401
+    """Return what hydra makes of a table with `_target_`, which `calls` are told; of others the same."""
+    if not isinstance(value, dict):
+        return value
+    inner = {name: instantiated(item, call, calls) for name, item in value.items()}
+    target = inner.pop("_target_", None)
+    if not isinstance(target, str):
+        return inner
+    fields = {
+        name: item for name, item in inner.items() if name not in ("_partial_", "_recursive_", "_convert_")
+    }
+    made = Call(target, call.place, fields=fields)
+    calls.append(made)
+    return made
+
+
+def variable(call: Call, values: Mapping[str, str]) -> Any:  # noqa: ANN401
+    """Return a variable of the environment: one of `values`, or its default; MISSING of one that a launcher sets."""
+    name, *usual = [*call.args, *call.fields.values()] if VARIABLE.fullmatch(call.name) else [None]
+    if not isinstance(name, str) or RANKED.search(name):
+        return MISSING
+    return values.get(name, usual[0] if usual else None)
+
+
+def _file_of(call: Call, owner: object, folder: Path) -> Any:  # noqa: ANN401
+    """Return the path or the open file that a call makes, or whether a file is there; MISSING of other calls."""
+    if PATH.fullmatch(call.name) and call.args and all(isinstance(arg, str) for arg in call.args):
+        return join(*call.args)
+    last = call.name.rpartition(".")[2]
+    value = owner if last != call.name and isinstance(owner, str | Call) else next(iter(call.args), None)
+    name = _name_of(value)
+    if last in OPENS and name:
+        return Call("open", call.place, [name])
+    is_there = last in EXISTS and isinstance(value, str) and neighbour_of(folder, value) is not None
+    return True if is_there else MISSING
+
+
 def _name_of(value: object) -> str:
     """Return the name of a file that a value stands for; "" if it is not known."""
-    while isinstance(value, Call) and FILES.fullmatch(value.name) and value.args:
-        value = value.args[0]
+    value = value.args[0] if isinstance(value, Call) and value.name == "open" and value.args else value
     return value if isinstance(value, str) else ""
 
 

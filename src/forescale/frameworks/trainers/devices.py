@@ -18,6 +18,11 @@ def environment_of(shell: Script, words: Sequence[str]) -> Mapping[str, str]:
     return {} if at is None else {name: value for name, value in shell.environments[at].items() if value}
 
 
+def variables_of(shell: Script) -> dict[str, str]:
+    """Return the variables that a script sets, each as one word."""
+    return {name: " ".join(words) for name, words in shell.variables.items()}
+
+
 def alone(form: str, devices: Devices | None, variables: Mapping[str, str]) -> str:
     """Return why ms-swift starts one process alone on several visible devices; "" where it does not."""
     visible = variables.get("CUDA_VISIBLE_DEVICES", "").count(",") + 1

@@ -11,8 +11,9 @@ from forescale.frameworks.python.values import MISSING, Call, Opaque, known
 from forescale.frameworks.reading import Options, ParsedFile, packaged
 from forescale.frameworks.recipes.reader import read_recipe
 from forescale.frameworks.trainers.facts import without_facts
+from forescale.frameworks.trainers.recorder import Recorder, follow_script
 from forescale.frameworks.trainers.run import MICRO
-from forescale.frameworks.trainers.script import OPEN, Recorder, follow_script
+from forescale.frameworks.trainers.script import OPEN
 
 OUTSIDE: Final = ("opts", "common", "cli_context")
 """Arguments of the functions of a script that its command line fills in."""
@@ -25,6 +26,8 @@ SIZES: Final = ("d_model", "n_layers", "n_heads", "block", "block_pattern")
 
 class OlmoRecorder(Recorder):
     """Hooks that answer what a script asks its surroundings."""
+
+    opens_classes: ClassVar[bool] = False
 
     def __init__(self, num_devices: int | None) -> None:
         super().__init__()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,6 +52,14 @@ SHARDS: Final = re.compile(
     r"^\S*(?:shard|fsdp)|^[\w-]+ (?:fsdp2?|zero-?[1-3]|hsdp|full_shard)$", re.IGNORECASE
 )
 """An argument, by its name or value, that shards states."""
+RECOMPUTES: Final = re.compile(r"^\s*(?:\w+\.)*config\.gradient_checkpointing\s*=\s*True", re.MULTILINE)
+"""A model's configuration that turns recomputation on."""
+FREEZES: Final = re.compile(
+    r"\brequires_grad\s*=\s*False\b|\brequires_grad_\(\s*(?:requires_grad\s*=\s*)?False\b"
+)
+"""Lines that freeze parameters."""
+OTHERS: Final = re.compile(r"(?i)ref|teacher|reward|critic|old_|ema|value_")
+"""Names of models that are not trained."""
 UTILITIES: Final = "utils/ds_utils.py"
 STAGES: Final = {0: "no_shard", 2: "shard_grad_op", 3: "full_shard"}
 """Words of `fsdp` by stage."""
@@ -112,7 +119,7 @@ def read_program(file: Path | None) -> Program:
     calls, doubtful, adapters = dict[str, Any](), dict[str, str](), dict[str, Any]()
     nodes = [node for tree in trees for node in ast.walk(tree)]
     constants = dict(_constants(nodes))
-    for call, known in (item for tree in trees for item in _calls(tree, known=True)):
+    for call, known in _reached(trees):
         sets = _sets(call, constants)
         if DECIDED.isdisjoint(sets):
             continue
@@ -124,15 +131,14 @@ def read_program(file: Path | None) -> Program:
     named = {_dotted(node.func) for node in nodes if isinstance(node, ast.Call)}
     if is_loop(file):  # a wrapper that another call takes
         named |= {alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names}
-    if any(_enables(node) for node in nodes):
+    text = "\n".join(map(read_text, [] if file is None else modules_of(file)))
+    if RECOMPUTES.search(text):
         calls["gradient_checkpointing"] = True
     defaults = {name: value for node in nodes for name, value in _defaults(node)}
     imported = (name.partition(".")[0] for node in nodes for name in _imported(node))
     engine = next((name for name in imported if name in ENGINES), "")
     own = loop_constants(trees) if is_loop(file) else {}
-    return Program(
-        defaults, calls, doubtful, adapters, frozenset(named), engine, any(map(_freezes, nodes)), own
-    )
+    return Program(defaults, calls, doubtful, adapters, frozenset(named), engine, freezes(text), own)
 
 
 def _trees(file: Path) -> Iterator[ast.Module]:
@@ -145,17 +151,27 @@ def modules_of(file: Path) -> list[Path]:
     places = [file]
     for place in places:
         nodes = ast.walk(tree) if (tree := _tree(place)) is not None else ()
-        names = (node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module)
-        found = map(partial(_module, file.parent), dict.fromkeys(names))
-        places += [new for new in found if new is not None and new not in places]
+        names = dict.fromkeys(name for node in nodes for name in _taken(node))
+        found = (
+            _module(folder, name) for name in names for folder in dict.fromkeys((place.parent, file.parent))
+        )
+        places += [new for new in dict.fromkeys(found) if new is not None and new not in places]
         del places[MODULES + 1 :]
     return places
 
 
+def _taken(node: ast.AST) -> list[str]:
+    """Return the modules that a statement takes names from: one, or parts of the package that it lies in."""
+    if not isinstance(node, ast.ImportFrom):
+        return []
+    return [node.module] if node.module else [alias.name for alias in node.names]
+
+
 def _module(folder: Path, name: str) -> Path | None:
-    """Return the file of a module: in a folder, or, of a name with dots, in one above it."""
-    part = f"{name.replace('.', '/')}.py"
-    return neighbour_of(folder, part) if "." in name else next(filter(is_file, [folder / part]), None)
+    """Return the file of a module or package: in a folder, or, of a name with dots, in one above it."""
+    parts = [f"{name.replace('.', '/')}{end}" for end in (".py", "/__init__.py")]
+    found = (neighbour_of(folder, part) if "." in name else folder / part for part in parts)
+    return next((file for file in found if file is not None and is_file(file)), None)
 
 
 def _tree(file: Path) -> ast.Module | None:
@@ -166,13 +182,40 @@ def _tree(file: Path) -> ast.Module | None:
         return None
 
 
-def _calls(node: ast.AST, *, known: bool) -> Iterator[tuple[ast.Call, bool]]:
-    """Yield each call, and whether it stands under no condition other than that the file is the program."""
+def _reached(trees: Sequence[ast.Module]) -> Iterator[tuple[ast.Call, bool]]:
+    """Yield each call, and whether it is made for certain: of modules, in what the program's own calls come to."""
+    parts = [
+        node for tree in trees[1:] for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    ]
+    names, left = set(_named(trees[:1])), parts
+    while new := [node for node in left if node.name in names]:
+        names.update(_named(new))
+        left = [node for node in left if node not in new]
+    for tree in trees:
+        for node in tree.body:
+            yield from _calls(ast.Module([node], []), known=node not in left)
+
+
+def _named(nodes: Sequence[ast.AST]) -> Iterator[str]:
+    """Yield the last parts of all names in lines, which may be those of functions that they call."""
+    for node in (inner for outer in nodes for inner in ast.walk(outer)):
+        if isinstance(node, ast.Name | ast.Attribute):
+            yield node.id if isinstance(node, ast.Name) else node.attr
+
+
+def _calls(node: ast.AST, *, known: bool, inside: str = "") -> Iterator[tuple[ast.Call, bool]]:
+    """Yield each call, and whether it stands under no condition other than that the file is the program.
+
+    A method that hands a call on to another object of its own name makes none.
+    """
     for inner in ast.iter_child_nodes(node):
-        if isinstance(inner, ast.Call):
+        if isinstance(inner, ast.Call) and _dotted(inner.func).rpartition(".")[2] != inside:
             yield inner, known
-        conditional = isinstance(inner, ast.If | ast.IfExp) and "__name__" not in ast.unparse(inner.test)
-        yield from _calls(inner, known=known and not conditional)
+        conditional = isinstance(inner, ast.match_case) or (
+            isinstance(inner, ast.If | ast.IfExp) and "__name__" not in ast.unparse(inner.test)
+        )
+        name = inner.name if isinstance(inner, ast.FunctionDef) else inside
+        yield from _calls(inner, known=known and not conditional, inside=name)
 
 
 def _constants(nodes: list[ast.AST]) -> Iterator[tuple[str, Any]]:
@@ -211,22 +254,13 @@ def _imported(node: ast.AST) -> list[str]:
     return [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
 
 
-def _enables(node: ast.AST) -> bool:
-    """Whether a statement sets `config.gradient_checkpointing`."""
-    if not isinstance(node, ast.Assign) or _literal(node.value) is not True:
-        return False
-    return any(_dotted(target).endswith("config.gradient_checkpointing") for target in node.targets)
-
-
-def _freezes(node: ast.AST) -> bool:
-    """Whether a statement sets `requires_grad = False`, or calls `requires_grad_(False)`."""
-    if isinstance(node, ast.Assign):
-        return _literal(node.value) is False and any(
-            _dotted(target).endswith(".requires_grad") for target in node.targets
-        )
-    match node:
-        case ast.Call(func=ast.Attribute(attr="requires_grad_"), args=[argument]):
-            return _literal(argument) is False
+def freezes(text: str) -> bool:
+    """Whether a program freezes parameters of the model that it trains."""
+    lines = text.splitlines()
+    for at, line in enumerate(lines):
+        near = " ".join(lines[max(0, at - 2) : at + 1])
+        if FREEZES.search(line.partition("#")[0]) and not OTHERS.search(near):
+            return True
     return False
 
 

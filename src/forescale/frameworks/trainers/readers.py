@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -14,21 +14,36 @@ from msgspec.structs import replace
 from forescale import wording
 from forescale.errors import MissingError, ReaderError, UnknownNameError
 from forescale.files import read_text
-from forescale.frameworks.detect import Signed, detect
+from forescale.frameworks.detect import Signed
 from forescale.frameworks.megatron.ask import open_facts
+from forescale.frameworks.megatron.model import MICRO_BATCH
 from forescale.frameworks.reading import Options, ParsedFile, flat, packaged
 from forescale.frameworks.recipes.reader import read_recipe
 from forescale.frameworks.settings import Settings
-from forescale.frameworks.shell import Devices, Launch, Script, Use, devices_of, follow, is_unset, launch_of
+from forescale.frameworks.shell import Devices, Script, Use, devices_of, follow, launch_of
 from forescale.frameworks.trainers.accelerated import accelerated, content_of, required_file
-from forescale.frameworks.trainers.commands import arguments_of, in_folder, unknown_program
-from forescale.frameworks.trainers.devices import alone, environment_of, split_models, visible_devices
+from forescale.frameworks.trainers.commands import (
+    arguments_of,
+    in_folder,
+    own_arguments,
+    own_program,
+    program_file,
+    unknown_program,
+)
+from forescale.frameworks.trainers.devices import (
+    alone,
+    environment_of,
+    split_models,
+    variables_of,
+    visible_devices,
+)
 from forescale.frameworks.trainers.facts import CONFIGURATION, of_one_process, without_facts
 from forescale.frameworks.trainers.loop import loops
 from forescale.frameworks.trainers.megatron import flags_of, read_megatron
 from forescale.frameworks.trainers.performance import long_options, read_performance
 from forescale.frameworks.trainers.precision import compute_of
 from forescale.frameworks.trainers.program import Program, lay_sharding, made_type, read_program, with_changes
+from forescale.frameworks.trainers.recipe import RECIPE, closed, recipe_of
 from forescale.frameworks.trainers.record import Record, classified, record_of
 from forescale.frameworks.trainers.release import open_release
 from forescale.frameworks.trainers.run import MICRO, STEPS, Start, Training, neighbour_of
@@ -253,22 +268,23 @@ class LaunchReader(Signed):
         named, *more = in_folder(words[at:], files) or [""]
         given = {**values, "config": named, "config_file": launch.options.get("--config-file")}
         _refuse_open(path, text, shell.unset, given, form)
-        values = _closed(values) if form == RECIPE else with_tables(values, shell.files, path)
+        values = closed(values) if form == RECIPE else with_tables(values, shell.files, path)
         table = table_of(shell.files, named, path)
         file = required_file(path, named) if named and table is None else None
         visible = environment_of(shell, words)
         devices = devices_of(launch, script) or visible_devices(shell, launch, path, visible, form)
         count = options.num_devices or (devices.count if devices else None)
         outer = replace(options, num_devices=count, strict=False)
-        recipe = None if file is None else _recipe(path, file, more, values, outer)
-        recipe = recipe or (_litgpt(words[at - 1 :], named, values, path, outer) if form == RECIPE else None)
+        program_words = words[at - 1 :]
+        recipe = recipe_of(program_words * (form == RECIPE), [named, *more], file, values, path, outer)
         if recipe is not None:
-            recipe = with_changes(recipe, words[at - 1 :], path)
+            recipe = with_changes(recipe, program_words, path)
             return replace(recipe, format=self.name, notes=(*_origin(devices, options), *recipe.notes))
-        content = {**(table or ({} if file is None else content_of(file))), **values}
-        program = _own_program(words, at) if form == "trainer" else words[at - 1]
-        start = _start(launch, accelerated(launch, path, outer, shell.files), devices, program)
-        parsed = self.trained(content, form, path, options, start)
+        program = own_program(words, at) if form == "trainer" else words[at - 1]
+        start = _start(shell, launch.kinds, accelerated(launch, path, outer, shell.files), devices, program)
+        own = own_arguments(program_file(path, program), words[at:], values, named)
+        content = table or ({} if file is None else content_of(file))
+        parsed = self.trained({**content, **values}, form, path, options, replace(start, own=own))
         parsed = of_one_process(parsed, path, options.num_devices, alone(form, devices, visible))
         warnings = (*parsed.warnings, *split_models(visible))
         return replace(parsed, format=self.name, warnings=warnings, notes=(*several, *parsed.notes))
@@ -291,7 +307,7 @@ class LaunchReader(Signed):
         _refuse_megatron(path, own, values)
         if "dpo" not in f"{path.name}{start.program}".lower():
             _refuse_sampling(path, own, values)
-        file = _beside(path, start.program)
+        file = program_file(path, start.program)
         program = read_program(file if own else None)
         added = program.content(values, record_of(form))
         if form == "deepspeed-chat" and "dtype" not in values:
@@ -299,10 +315,16 @@ class LaunchReader(Signed):
         content, launched = {**added, **values}, start.launch is not None or options.launch is not None
         facts = lay_sharding(program, content, options.over, own, launched=launched)
         given = {**values, **({"fsdp": content["fsdp"]} if facts and "fsdp" in content else {})}
-        parsed = self.programmed(file if own else None, given, options, start.launch, start.devices)
+        parsed = None
+        for arguments in ([start.own] if start.own else []) + [given] * bool(own):
+            read = self.programmed(file, arguments, options, start)
+            is_open = read is None or (MICRO in given and MICRO_BATCH in read.missing)
+            parsed = read if parsed is None or not is_open else parsed
+            if not is_open:
+                break
         if parsed is None:
             parsed = _outlined(content, added, form, path, options, start, program)
-            if start.has_engine and own and not facts and parsed.framework == "transformers":
+            if "deepspeed" in start.kinds and own and not facts and parsed.framework == "transformers":
                 facts = [CONFIGURATION._replace(reason=f"deepspeed starts {own}, and no argument names it")]
         if (
             program.freezes
@@ -311,11 +333,7 @@ class LaunchReader(Signed):
         ):
             text = f"{own} freezes parameters itself, which are projected as trained (--freeze, --lora-rank)"
             parsed = replace(parsed, warnings=(*parsed.warnings, text))
-        if own and (told := [key for key in parsed.unknown if TELLING.fullmatch(str(values.get(key, "")))]):
-            text = "; ".join(f"{key} {values[key]}" for key in told)
-            parsed = replace(
-                parsed, warnings=(*parsed.warnings, f"{text}: not known, may change memory or time")
-            )
+        parsed = replace(parsed, warnings=(*parsed.warnings, *_told(parsed, own, program, values)))
         return without_facts(parsed, facts) if facts else parsed
 
     def _followed(
@@ -323,7 +341,7 @@ class LaunchReader(Signed):
     ) -> tuple[ParsedFile | None, list[Run]]:
         """Return what a program says whose settings are its own; else the commands that train, with people's own."""
         try:
-            return self.started(shell.commands, path, options), runs
+            return self.started(shell, path, options), runs
         except ReaderError:
             if not (runs := runs or _runs(shell, own=True) or loops(shell.commands, path.parent)):
                 shell.refuse_stopped(path)
@@ -358,20 +376,22 @@ class LaunchReader(Signed):
         file: Path | None,  # noqa: ARG002  (of readers that follow other programs)
         given: Mapping[str, Any],  # noqa: ARG002
         options: Options,  # noqa: ARG002
-        launch: ParsedFile | None,  # noqa: ARG002
-        devices: Devices | None,  # noqa: ARG002
+        start: Start,  # noqa: ARG002
     ) -> ParsedFile | None:
         """Return what a program of a person's own makes of its arguments; None if it is not read."""
         return None
 
     def started(
         self,
-        commands: Sequence[Sequence[str]],
+        shell: Script,
         path: Path,
         options: Options,  # noqa: ARG002  (of readers that follow other programs)
     ) -> ParsedFile:
         """Return what a program that is no trainer by its name says."""
-        programs = dict.fromkeys(name for words in commands if (name := unknown_program(words)))
+        names = sorted(
+            filter(None, map(unknown_program, shell.commands)), key=lambda name: not name.endswith(".py")
+        )
+        programs = dict.fromkeys(names)
         if not programs:
             raise ReaderError(
                 path, wording.wrong_format("a command that trains", "it starts no known trainer")
@@ -381,10 +401,17 @@ class LaunchReader(Signed):
         raise ReaderError(path, wording.wrong_format("a command that trains", starts, fix))
 
 
-def _start(launch: Launch, sharded: ParsedFile | None, devices: Devices | None, program: str) -> Start:
+def _start(
+    shell: Script, kinds: Sequence[str], sharded: ParsedFile | None, devices: Devices | None, program: str
+) -> Start:
     """Return what starts a program."""
-    has_engine = "deepspeed" in launch.kinds
-    return Start(launch=sharded, devices=devices, program=program, has_engine=has_engine)
+    return Start(
+        launch=sharded,
+        devices=devices,
+        program=program,
+        variables=variables_of(shell),
+        kinds=tuple(kinds),
+    )
 
 
 def _runs(shell: Script, *, own: bool = False) -> list[Run]:
@@ -405,6 +432,15 @@ def _refuse_megatron(path: Path, own: str, values: Mapping[str, Any]) -> None:
     if MEGATRON.fullmatch(own) and {"num_layers", "hidden_size"} & values.keys():
         fix = "they stand in the file that it names; give them as a table of flags (--num-layers: 12)"
         raise ReaderError(path, wording.wrong_format("a command with Megatron-LM's flags", fix))
+
+
+def _told(parsed: ParsedFile, own: str, program: Program, values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the warnings of what the names of a person's own program, and its arguments, tell."""
+    if own and (told := [key for key in parsed.unknown if TELLING.fullmatch(str(values.get(key, "")))]):
+        yield f"{'; '.join(f'{key} {values[key]}' for key in told)}: not known, may change memory or time"
+    types = parsed.workload_fields.get("precision", {})
+    if "deepspeed.initialize" in program.names and types.get("compute") == "tf32":
+        yield f"{own} makes DeepSpeed's configuration: its types are not known; tf32 is projected (--precision)"
 
 
 def _refuse_sampling(path: Path, own: str, values: Mapping[str, Any]) -> None:
@@ -458,23 +494,6 @@ PREFERRING: Final = (*PAIRED, "kto", "ppo", "grpo", "rlhf")
 """Values of a program's own arguments that name a training of more than one sequence or model."""
 
 
-def _closed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a recipe without those that are open and do not count."""
-    return {key: value for key, value in values.items() if not is_unset(str(value))}
-
-
-def _litgpt(
-    words: Sequence[str], named: str, values: Mapping[str, Any], path: Path, options: Options
-) -> ParsedFile:
-    """Return what a command of litgpt says that gives the folder of a checkpoint, and no file."""
-    if not words[0].endswith("litgpt") or len(words) < len(("litgpt", "finetune", "checkpoint")):
-        raise ReaderError(
-            path, wording.wrong_format("a command with a recipe", f"it gives {named or 'none'}")
-        )
-    usual = packaged("recipes", "litgpt")["commands"].get(words[1], {})
-    return read_recipe("litgpt", {**usual, "checkpoint_dir": words[2], **values}, path, options, {})
-
-
 def _launched(
     settings: Settings, launch: ParsedFile | None, devices: Devices | None
 ) -> tuple[ParsedFile | None, int | None]:
@@ -507,49 +526,6 @@ def _stage(form: str, program: str) -> dict[str, Any]:
     return {"stage": program.removesuffix(".py").rpartition("_")[2]} if form == "openrlhf" else {}
 
 
-def _recipe(
-    path: Path, file: Path, more: Sequence[str], values: Mapping[str, Any], options: Options
-) -> ParsedFile | None:
-    """Return what a recipe says that a command names and changes, with further files; None if it is of no recipes."""
-    kind = detect(read_text(file))
-    if kind is None or kind.name not in packaged("recipes", "common")["trainers"]:
-        return None
-    inside = [content_of(file), *(content_of(required_file(path, name)) for name in more)]
-    known = packaged("recipes", kind.name)["keys"]
-    recipe = _merged({key: value for part in inside for key, value in part.items()}, values, known)
-    return read_recipe(kind.name, recipe, file, options, {})
-
-
-def _own_program(words: Sequence[str], at: int) -> str:
-    """Return the file of a Python program or module that is none of TRL's own scripts; "" of others."""
-    name = words[at - 1]
-    if name == "-m" and words[at:]:
-        name = f"{words[at].replace('.', '/')}.py"
-    return "" if not name.endswith(".py") or re.search(r"\btrl/(?:.*/)?scripts/", name) else name
-
-
-def _beside(path: Path, program: str) -> Path | None:
-    """Return the file of a program that a script starts, or else that of its name next to the script."""
-    if not program.endswith(".py"):
-        return None
-    return neighbour_of(path.parent, program) or neighbour_of(path.parent, Path(program).name)
-
-
-def _merged(
-    content: Mapping[str, Any], overrides: Mapping[str, Any], known: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the content of a recipe with what dotted arguments set: keys that it has, or that are `known`."""
-    result = dict(content)
-    for key, value in overrides.items():
-        section, _, inner = key.partition(".")
-        table = result.get(section)
-        if inner and isinstance(table, Mapping):
-            result[section] = {**table, **_merged(table, {inner: value}, {inner: True})}
-        elif key in known or (not inner and key in result):
-            result[key] = value
-    return result
-
-
 def _program(words: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[str, int]:
     """Return the record of the trainer that a command starts, and where its arguments begin; "" if it starts none."""
     for form, pattern, arguments in rows:
@@ -564,8 +540,6 @@ PERFORMANCE: Final = "performance"
 """Scripts of Megatron-Bridge that take a recipe's name."""
 BRIDGE: Final = "bridge-yaml"
 """Recipes of Megatron-Bridge, which a command or a file changes."""
-RECIPE: Final = "recipe"
-"""Programs that take a recipe of torchtune or litgpt."""
 MEGATRON: Final = re.compile(r"pretrain_\w+\.py")
 """Programs of Megatron-LM and its copies."""
 DECIDING: Final[dict[str, str]] = {

@@ -94,6 +94,9 @@ def classified(
         if known is None:
             effect = _matching(name, rules["matters"])
             unknown.append(name)
+            if isinstance(value, Mapping) and any(key in base or key in record.keys for key in value):
+                warnings.append(f"{name}: the keys of this table are not read")
+                continue
         usual = record.values.get(name, {}).get(str(value).lower(), value)
         if effect is not None and str(usual).lower() not in OFF:
             warnings.append(f"{name}: {value} is not modelled ({effect})")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from msgspec import field
 
@@ -50,8 +51,12 @@ class Start(Struct, frozen=True, kw_only=True):
     devices: Devices | None
     program: str
     """The program, as the command names it."""
-    has_engine: bool = False
-    """Whether DeepSpeed's launcher starts it."""
+    own: Mapping[str, Any] | None = None
+    """Its arguments where it loads the configuration itself that the command names."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Variables that its script sets."""
+    kinds: tuple[str, ...] = ()
+    """The launchers that start it."""
 
 
 def neighbour_of(folder: Path, name: str) -> Path | None:

@@ -5,10 +5,8 @@ The script is followed as syntax (`frameworks/python`) and never run. `calls.jso
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -16,63 +14,46 @@ from msgspec.structs import replace
 
 from forescale import wording
 from forescale.errors import MissingFact, ReaderError
-from forescale.files import read_text
+from forescale.files import is_file, read_text
 from forescale.frameworks.detect import Signed, detect
 from forescale.frameworks.megatron.model import MICRO_BATCH
-from forescale.frameworks.python.module import Module, World, source_of
-from forescale.frameworks.python.run import Frame
-from forescale.frameworks.python.values import MISSING, Call, Opaque, Stopped
+from forescale.frameworks.python.values import Call, Opaque
 from forescale.frameworks.reading import Options, ParsedFile, packaged
-from forescale.frameworks.shell import Devices, devices_of, launch_of
+from forescale.frameworks.shell import Devices, Script, devices_of, launch_of
 from forescale.frameworks.trainers.accelerated import accelerated
 from forescale.frameworks.trainers.arguments import Arguments, Fields
-from forescale.frameworks.trainers.commands import arguments_of
-from forescale.frameworks.trainers.configured import configured
+from forescale.frameworks.trainers.commands import arguments_of, own_arguments, programs_of
+from forescale.frameworks.trainers.devices import variables_of
 from forescale.frameworks.trainers.facts import BATCH, CONFIGURATION, of_one_process, without_facts
 from forescale.frameworks.trainers.loop import is_loop
 from forescale.frameworks.trainers.program import (
     ADAPTERS,
+    RECOMPUTES,
     STAGE,
     STAGES,
+    freezes,
     lay_sharding,
     modules_of,
     read_program,
 )
 from forescale.frameworks.trainers.readers import LaunchReader, read_mapping
 from forescale.frameworks.trainers.record import is_idle, record_of
+from forescale.frameworks.trainers.recorder import FACTS, MAKES, Recorder, follow_script, names_of
 from forescale.frameworks.trainers.release import lay_release
 from forescale.frameworks.trainers.run import MICRO, STEPS, Start, neighbour_of
 
-FACTS: Final = packaged("trainers", "calls")
 OPEN: Final = {MICRO: MICRO_BATCH, STEPS: BATCH}
 """Facts by the arguments that decide them, where only running the script shows their values."""
 
 
-MAKES: Final = re.compile(r"TrainingArguments$|^(?:\w+\.)*(?:SFT|DPO|KTO|ORPO|CPO|Reward|GRPO|RLOO)Config$")
-"""Calls that settle how a Trainer trains."""
 USUAL_BATCH: Final = 8
 """Sequences of a device where TrainingArguments are given none."""
 NAMED: Final = re.compile(r"""\.from_pretrained\(\s*["']([^"']+)["']""")
 """A model that a method of a class names, which nothing calls."""
 
 
-RECOMPUTES: Final = re.compile(r"^\s*(?:\w+\.)*config\.gradient_checkpointing\s*=\s*True", re.MULTILINE)
-"""A model's configuration that turns recomputation on."""
-
-
-COUNTS: Final = re.compile(
-    r"(?:^|\.)(?:Lora|BitsAndBytes)Config$|get_peft_model$|gradient_checkpointing_enable$|kbit_training$|"
-    + MAKES.pattern
-)
-"""Calls that a projection follows from."""
 OWN: Final = re.compile(r"lora_|load_in_|use_peft|use_dora|quantization_bit|freeze_|use_bnb")
 """Keys that mean something only to a program that makes adapters or quantised weights of them."""
-FREEZES: Final = re.compile(
-    r"\brequires_grad\s*=\s*False\b|\brequires_grad_\(\s*(?:requires_grad\s*=\s*)?False\b"
-)
-"""Lines that freeze parameters."""
-OTHERS: Final = re.compile(r"(?i)ref|teacher|reward|critic|old_|ema|value_")
-"""Names of models that are not trained."""
 FROZEN: Final = (
     "it freezes parameters (requires_grad), which is not modelled: all are projected as trained "
     "(--lora-rank trains adapters alone)"
@@ -89,82 +70,21 @@ REPLICATES: Final = re.compile(r"(?:|auto|ddp\w*|single_device|None)$")
 """Strategies of Lightning that shard nothing."""
 
 
+NAMES: Final = ("model_name", "pretrained_model_name_or_path")
+"""Arguments that name a model."""
 LOADED: Final = re.compile(
     r"(?!.*(?:Tokenizer|Processor|Config|Extractor|tokenizer|processor|config)\w*\.from).*\.(?:from_pretrained|_?from_config)$"
 )
 """Calls that make a model."""
 
 
-class Recorder:
-    """Hooks that keep the calls of a script, and answer those whose results are known."""
-
-    package: Final = ""
-    closed: Final = frozenset[str]()
-
-    def __init__(self, *, has_bf16: bool = True, given: Mapping[str, Any] | None = None) -> None:
-        self.answers = {**FACTS["answers"], **dict.fromkeys(FACTS["bf16"], has_bf16)}
-        self.world: World | None = None
-        self.calls: list[Call] = []
-        self.missed: list[str] = []
-        """Calls that count, in functions that nothing calls."""
-        self.arguments = Arguments(given or {}, packaged("deepspeed", "trainer")["keys"])
-
-    def call(self, call: Call, owner: object) -> Any:  # noqa: ANN401
-        """Keep a call, not known under a condition that is not; return the arguments that it makes, or its answer."""
-        call.known = self.world is None or self.world.doubt is None
-        self.calls.append(call)
-        before = len(self.arguments.made)
-        made = self.arguments.answer(call, owner, self.world)
-        made = configured(call, self.arguments.given) if made is MISSING else made
-        self.calls += self.arguments.made[before:]
-        return made if made is not MISSING else self.answers.get(call.name.rpartition(".")[2], MISSING)
-
-    def default(self, owner: Call, name: str) -> Any:  # noqa: ANN401, ARG002  (as all hooks)
-        """Return the default of a field, which is not known."""
-        return MISSING
-
-
-def follow_script(path: Path, recorder: Recorder, options: Options) -> Frame:
-    """Follow a script, so that `recorder` has its calls; what it raises on its data ends one statement alone.
-
-    Where nothing that is followed trains, as with `fire.Fire(train)`, functions that train are called as they are.
-    """
-    recorder.world = World(recorder, Frame, options.folders)
-    module = recorder.world.module(path)
-    frame = Frame(module, {"__name__": "__main__"})
-    for line in module.tree.body:
-        with suppress(Stopped):
-            frame.body([line])
-    if not any(_makes(name) for call in recorder.calls for name in (call.name, *call.kinds)):
-        for node in list(module.functions.values()):
-            if any(map(_makes, _called(node))):
-                with suppress(Stopped):
-                    frame.value(ast.copy_location(ast.Call(ast.Name(node.name, ast.Load()), [], []), node))
-    recorder.missed = _missed(module, recorder.calls)
-    return frame
-
-
-def _makes(name: str) -> bool:
-    return MAKES.search(name) is not None or name.rpartition(".")[2] in ("Trainer", "SFTTrainer")
-
-
-def _called(node: ast.AST) -> list[str]:
-    """Return the dotted names that lines call."""
-    return [source_of(inner.func) for inner in ast.walk(node) if isinstance(inner, ast.Call)]
-
-
-def _missed(module: Module, calls: Sequence[Call]) -> list[str]:
-    """Return calls that count in functions and methods that nothing which is followed calls."""
-    lines = {
-        int(call.place.rpartition(" ")[2]) for call in calls if call.place.startswith(f"{module.path}, ")
-    }
-    missed = list[str]()
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.FunctionDef) and lines.isdisjoint(
-            range(node.lineno, (node.end_lineno or 0) + 1)
-        ):
-            missed += [name.rpartition(".")[2] for name in _called(node) if COUNTS.search(name)]
-    return list(dict.fromkeys(missed))
+def trains(file: Path, *, itself: bool = False) -> bool:
+    """Whether a program trains with these libraries: by what it says `itself`, or by a module that it takes from."""
+    kind = detect(read_text(file))
+    if kind is not None or itself:
+        return kind is not None and kind.name == ScriptReader.name
+    others = (detect(read_text(other)) for other in modules_of(file)[1:])
+    return any(other is not None and other.name == ScriptReader.name for other in others)
 
 
 class ScriptReader(Signed):
@@ -182,70 +102,84 @@ class ScriptReader(Signed):
             start = Start(launch=None, devices=None, program=path.name)
             parsed = LaunchReader().trained({}, "trainer", path, options, start)
             return replace(parsed, format=self.name)
-        return read_script(path, options)
+        return read_script(path, options, must_train=not trains(path, itself=True))
 
 
 class ScriptLaunchReader(LaunchReader):
     """Commands that start a trainer, or a Python script next to them that sets up its training itself."""
 
-    def started(self, commands: Sequence[Sequence[str]], path: Path, options: Options) -> ParsedFile:
+    def started(self, shell: Script, path: Path, options: Options) -> ParsedFile:
         """Return what the first script that trains says, on the devices that its command starts."""
-        for names in commands:
-            for at, name in enumerate(names):
-                file = neighbour_of(path.parent, name) if name.endswith(".py") else None
-                if (
-                    file is None
-                    or (kind := detect(read_text(file))) is None
-                    or kind.name != ScriptReader.name
-                ):
+        programs = [
+            (file, names, at)
+            for names in shell.commands
+            for name, at in programs_of(names)
+            if (file := _named(path, name)) is not None
+        ]
+        for itself in (True, False):
+            for file, names, at in programs:
+                if not trains(file, itself=itself):
                     continue
                 launch = launch_of(names[:at])
                 devices = devices_of(launch)
                 count = options.num_devices or (devices.count if devices else None)
                 outer = replace(options, num_devices=count, strict=False)
-                accelerate = accelerated(launch, path, outer)
-                given = arguments_of(names[at + 1 :])[0]
-                return read_script(file, options, launch=accelerate, devices=devices, given=given)
-        return super().started(commands, path, options)
+                start = Start(
+                    launch=accelerated(launch, path, outer),
+                    devices=devices,
+                    program=file.name,
+                    variables=variables_of(shell),
+                )
+                values, files = arguments_of(names[at + 1 :])
+                given = own_arguments(file, names[at + 1 :], values, next(iter(files), "")) or values
+                return read_script(file, options, start, given=given, must_train=not itself)
+        return super().started(shell, path, options)
 
     def programmed(
         self,
         file: Path | None,
         given: Mapping[str, Any],
         options: Options,
-        launch: ParsedFile | None,
-        devices: Devices | None,
+        start: Start,
     ) -> ParsedFile | None:
         """Return what a program of a person's own makes of its arguments; None if no call in it trains."""
-        kind = detect(read_text(file)) if file is not None else None
-        if file is None or kind is None or kind.name != ScriptReader.name:
+        if file is None or not trains(file):
             return None
         try:
-            return read_script(file, options, launch=launch, devices=devices, given=given, is_whole=True)
+            return read_script(file, options, start, given=given, is_whole=True)
         except ReaderError:
             return None
+
+
+def _named(path: Path, name: str) -> Path | None:
+    """Return a program by the name that a script has for it, or, in a folder that is not known, next to the script."""
+    return neighbour_of(path.parent, name) or (
+        next(filter(is_file, [path.parent / Path(name).name]), None) if name.startswith("$") else None
+    )
 
 
 def read_script(
     path: Path,
     options: Options,
+    start: Start | None = None,
     *,
-    launch: ParsedFile | None = None,
-    devices: Devices | None = None,
     given: Mapping[str, Any] | None = None,
     is_whole: bool = False,
+    must_train: bool = False,
 ) -> ParsedFile:
-    """Return what the calls of a script say, which `launch` and `devices` start with the arguments `given`.
+    """Return what the calls of a script say, which `start` starts with the arguments `given`.
 
     Raises
     ------
     ReaderError
-        If the script `is_whole` and makes no TrainingArguments.
+        If the script `is_whole`, or `must_train`, and makes no TrainingArguments.
     """
-    recorder = Recorder(has_bf16=options.has_bf16, given=given)
+    start = start or Start(launch=None, devices=None, program=path.name)
+    launch, devices = start.launch, start.devices
+    recorder = Recorder(has_bf16=options.has_bf16, given=given, variables=start.variables)
     follow_script(path, recorder, options)
-    if is_whole and not any(
-        MAKES.search(name) for call in recorder.calls for name in (call.name, *call.kinds)
+    if (is_whole or must_train) and not any(
+        MAKES.search(name) for call in recorder.calls for name in names_of(call)
     ):
         raise ReaderError(path, wording.wrong_format("a script that trains", "it makes no TrainingArguments"))
     text = _text_of(recorder)
@@ -271,9 +205,8 @@ def read_script(
     parsed = read_mapping(
         content, "trainer", path, options, lines={}, launch=launch, devices=devices, program=program
     )
-    older += _frozen(text) if not any(content.get(key) for key in ("use_peft", "lora_r")) else []
-    if recorder.missed:
-        older.append(f"functions that nothing calls are not read: they call {', '.join(recorder.missed)}")
+    older += [FROZEN] * (freezes(text) and not any(content.get(key) for key in ("use_peft", "lora_r")))
+    older += recorder.warnings() + _several(recorder.calls)
     warnings = [*older, *([f"only running the script shows {'; '.join(others)}"] if others else [])]
     parsed = replace(parsed, format=ScriptReader.name, warnings=(*parsed.warnings, *warnings))
     is_alone = launch is None and (devices is None or devices.count == 1)
@@ -292,7 +225,7 @@ def _settings(path: Path, recorder: Recorder, options: Options) -> tuple[dict[st
     """
     given = recorder.arguments.given
     content, unread = _content(recorder.calls, given)
-    _lay_unsloth(content)
+    unread |= _lay_unsloth(content, recorder.calls)
     text = "\n".join(map(read_text, modules_of(path)))
     content = _with_arguments(content, recorder.arguments, text)
     unread = {key: shown for key, shown in unread.items() if key not in given}
@@ -303,7 +236,7 @@ def _settings(path: Path, recorder: Recorder, options: Options) -> tuple[dict[st
             fix = "it takes its arguments from the command line; give the command or script that starts it"
             raise ReaderError(path, wording.wrong_format("a script with its settings", fix))
         content[MICRO] = USUAL_BATCH
-    if RECOMPUTES.search(read_text(path)):
+    if RECOMPUTES.search(text):
         content.setdefault("gradient_checkpointing", True)
     unread.pop("device_map", None)
     return content, unread
@@ -314,12 +247,13 @@ def _content(calls: list[Call], given: Mapping[str, Any]) -> tuple[dict[str, Any
     content, unread, once = dict[str, Any](), dict[str, str](), set[str]()
     for call in calls:
         for row in FACTS["calls"]:
-            names = () if call.kinds == (call.name,) else (call.name, *call.kinds)  # a class of its own
-            if row["name"] in once or not any(re.fullmatch(row["name"], name) for name in names):
+            if row["name"] in once or not any(re.fullmatch(row["name"], name) for name in names_of(call)):
                 continue
             once |= {row["name"]} if row.get("first") else set()
             unread |= {} if call.known else {call.name: "called under a condition"}
             if row.get("used") and not _is_taken(call, calls):
+                if any(other.name == call.name and _is_taken(other, calls) for other in calls):
+                    break  # one that was only tried
                 unread.setdefault(call.name, "made, and taken by nothing that is read")
             sets = row.get("sets", {})
             content |= {key: value for key, value in sets.items() if not call.open or key not in ADAPTERS}
@@ -348,8 +282,19 @@ def _unpacked(call: Call, row: Mapping[str, Any], content: Mapping[str, Any]) ->
     return {} if MAKES.search(call.name) else {f"what {last} is given": f"in {call.open}"}
 
 
-def _lay_unsloth(content: dict[str, Any]) -> None:
-    """Lay what unsloth makes of a model's name and of training all parameters."""
+ENABLED: Final = re.compile(r"gradient_checkpointing_enable$")
+"""A method that turns recomputation on, which arguments of a Trainer do not turn off."""
+
+
+def _lay_unsloth(content: dict[str, Any], calls: Sequence[Call]) -> dict[str, str]:
+    """Lay what unsloth makes of a model's name and of training all parameters; return what its release decides."""
+    unread = {}
+    if content.get("gradient_checkpointing") is False:
+        named = [call for call in calls if re.search(r"Fast\w*Model\.get_peft_model$", call.name)]
+        if any(call.fields.get("use_gradient_checkpointing", True) for call in named):
+            unread["gradient_checkpointing"] = "on in get_peft_model and off in the arguments, taken as on"
+        if unread or any(ENABLED.search(call.name) and call.known for call in calls):
+            content["gradient_checkpointing"] = "unsloth" if unread else True
     if isinstance(named := content.get("model_name_or_path"), str) and named.endswith("-bnb-4bit"):
         content |= {
             "model_name_or_path": re.sub(r"(?:-unsloth)?-bnb-4bit$", "", named),
@@ -358,11 +303,14 @@ def _lay_unsloth(content: dict[str, Any]) -> None:
     if content.get("gradient_checkpointing") == "unsloth":
         content["gradient_checkpointing"] = "offload"
     checkpointing = content.pop("full_checkpointing", "unsloth")
+    if content.get("load_in_8bit") or content.pop("load_in_16bit", False):
+        content["load_in_4bit"] = False
     if content.pop("full_finetuning", False):
         content |= {"load_in_4bit": False}
         content.setdefault(
             "gradient_checkpointing", "offload" if checkpointing == "unsloth" else checkpointing
         )
+    return unread
 
 
 def _lay_prepared(content: dict[str, Any]) -> str:
@@ -372,10 +320,11 @@ def _lay_prepared(content: dict[str, Any]) -> str:
         return ""
     if prepared and (content.get("load_in_4bit") or content.get("load_in_8bit")):
         content["gradient_checkpointing"] = True
+    if devices in DEALT:
+        return ALONE
     if isinstance(devices, dict):
         devices = devices.get("") if len(devices) == 1 else None
-        return PLACED if re.fullmatch(r"(?:cuda:)?\d+", str(devices)) else ""
-    return ALONE if devices in DEALT else ""
+    return PLACED if re.fullmatch(r"(?:cuda:)?\d+", str(devices)) else ""
 
 
 def _is_taken(made: Call, calls: Sequence[Call]) -> bool:
@@ -389,7 +338,10 @@ def _is_taken(made: Call, calls: Sequence[Call]) -> bool:
         )
         return any(map(holds, inside))
 
-    return any(holds(value) for call in calls for value in (*call.args, *call.fields.values()))
+    others = (
+        call for call in calls if call.of is None or call.kinds != (call.name,)
+    )  # not what only keeps it
+    return any(holds(value) for call in others for value in (*call.args, *call.fields.values()))
 
 
 def _fields_of(call: Call, given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -423,6 +375,37 @@ def _made_elsewhere(calls: Sequence[Call]) -> list[str]:
                 f"{made} is not read: adapters, types and recomputation of the model that it makes are not known"
             ]
     return []
+
+
+def _several(calls: Sequence[Call]) -> list[str]:
+    """Return the warnings of a program with models, or with configurations of trainings, that differ."""
+    named = [
+        next((item for item in (*call.args, *map(call.fields.get, NAMES)) if isinstance(item, str)), "")
+        for call in calls
+        if LOADED.match(call.name)
+    ]
+    names = [name.rpartition("/")[2] for name in named]
+    models = dict.fromkeys(re.sub(r"(?:-unsloth)?-bnb-4bit$", "", name) for name in names if name)
+    made = [call for call in calls if MAKES.search(call.name) and MICRO in call.fields]
+    batches = {
+        repr(call.fields[MICRO]): call.name.rpartition(".")[2]
+        for call in made
+        if _is_plain(call.fields[MICRO])
+    }
+    texts = []
+    if len(models) > 1:
+        texts.append(
+            f"it loads {wording.listed(list(models), 'and')}; the first is projected as the one trained (--model)"
+        )
+    if len(batches) > 1:
+        texts.append(
+            f"it makes {wording.listed(list(batches.values()), 'and')}, which differ; the last is projected"
+        )
+    return texts
+
+
+def _is_plain(value: object) -> bool:
+    return not isinstance(value, Call | Opaque)
 
 
 def _shown(value: Any) -> Any:  # noqa: ANN401
@@ -474,16 +457,6 @@ def _text_of(recorder: Recorder) -> str:
     """Return the text of a program and of the modules next to it that it follows."""
     modules = recorder.world.modules if recorder.world is not None else ()
     return "\n".join(map(read_text, modules))
-
-
-def _frozen(text: str) -> list[str]:
-    """Return the warning of a program that freezes parameters of the model that it trains."""
-    lines = text.splitlines()
-    for at, line in enumerate(lines):
-        near = " ".join(lines[max(0, at - 2) : at + 1])
-        if FREEZES.search(line.partition("#")[0]) and not OTHERS.search(near):
-            return [FROZEN]
-    return []
 
 
 def is_known(name: str) -> bool:

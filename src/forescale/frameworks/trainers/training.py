@@ -62,6 +62,7 @@ def read_training(run: Training, options: Options) -> ParsedFile:
     if run.launch is None:
         micro = base.layout_fields.get("micro_batch_size", micro)
         batch = base.workload_fields.get("global_batch_size", batch)
+    _check_batch(run, base, batch)
     layout = _with_activations({**base.layout_fields, "micro_batch_size": pairs * micro}, settings)
     workload = {**base.workload_fields, "global_batch_size": batch * pairs}
     workload |= _workload(
@@ -85,6 +86,17 @@ def read_training(run: Training, options: Options) -> ParsedFile:
         notes=tuple(dict.fromkeys((*settings.notes, *base.notes))),
     )
     return without_facts(parsed, _open_batch(run, devices))
+
+
+def _check_batch(run: Training, base: ParsedFile, batch: int) -> None:
+    """Warn of a batch of DeepSpeed's file that is not that of the arguments."""
+    whole = (run.launch or base).workload_fields.get("global_batch_size")
+    stated = run.settings.size(MICRO, 8) * run.settings.size(STEPS, 1) * _dp(base)
+    if MICRO in run.settings and whole not in (None, stated):
+        run.warnings.append(
+            f"DeepSpeed's file makes a batch of {whole}, the arguments one of {stated}: the Trainer refuses that, a "
+            f"loop of its own takes the file's; {batch} is projected (--global-batch-size, --micro-batch-size)"
+        )
 
 
 def _open_batch(run: Training, devices: int | None) -> list[MissingFact]:

@@ -1,0 +1,83 @@
+"""Recipes that commands name: of torchtune, litgpt, LLM Foundry and others, changed by further arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from forescale import wording
+from forescale.errors import ReaderError
+from forescale.files import read_text
+from forescale.frameworks.detect import detect
+from forescale.frameworks.reading import Options, ParsedFile, packaged
+from forescale.frameworks.recipes.reader import read_recipe
+from forescale.frameworks.shell import is_unset
+from forescale.frameworks.trainers.accelerated import content_of, required_file
+
+RECIPE: Final = "recipe"
+"""Programs that take a recipe of torchtune or litgpt."""
+
+
+def recipe_of(
+    words: Sequence[str],
+    files: Sequence[str],
+    file: Path | None,
+    values: Mapping[str, Any],
+    path: Path,
+    options: Options,
+) -> ParsedFile | None:
+    """Return what the recipe says that a command names first of `files`, with its changes; None if it names none.
+
+    Of a program that takes recipes alone, `words` are its command.
+    """
+    named, *more = files
+    recipe = _recipe(path, file, more, values, options)
+    if recipe is None and words:
+        recipe = _litgpt(words, named, values, path, options)
+    return recipe
+
+
+def closed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a recipe without those that are open and do not count."""
+    return {key: value for key, value in values.items() if not is_unset(str(value))}
+
+
+def _litgpt(
+    words: Sequence[str], named: str, values: Mapping[str, Any], path: Path, options: Options
+) -> ParsedFile:
+    """Return what a command of litgpt says that gives the folder of a checkpoint, and no file."""
+    if not words[0].endswith("litgpt") or len(words) < len(("litgpt", "finetune", "checkpoint")):
+        raise ReaderError(
+            path, wording.wrong_format("a command with a recipe", f"it gives {named or 'none'}")
+        )
+    usual = packaged("recipes", "litgpt")["commands"].get(words[1], {})
+    return read_recipe("litgpt", {**usual, "checkpoint_dir": words[2], **values}, path, options, {})
+
+
+def _recipe(
+    path: Path, file: Path | None, more: Sequence[str], values: Mapping[str, Any], options: Options
+) -> ParsedFile | None:
+    """Return what a recipe says that a command names and changes, with further files; None if it is of no recipes."""
+    kind = detect(read_text(file)) if file is not None else None
+    if file is None or kind is None or kind.name not in packaged("recipes", "common")["trainers"]:
+        return None
+    inside = [content_of(file), *(content_of(required_file(path, name)) for name in more)]
+    known = packaged("recipes", kind.name)["keys"]
+    recipe = _merged({key: value for part in inside for key, value in part.items()}, values, known)
+    return read_recipe(kind.name, recipe, file, options, {})
+
+
+def _merged(
+    content: Mapping[str, Any], overrides: Mapping[str, Any], known: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the content of a recipe with what dotted arguments set: keys that it has, or that are `known`."""
+    result = dict(content)
+    for key, value in overrides.items():
+        section, _, inner = key.partition(".")
+        table = result.get(section)
+        if inner and isinstance(table, Mapping):
+            result[section] = {**table, **_merged(table, {inner: value}, {inner: True})}
+        elif key in known or (not inner and key in result):
+            result[key] = value
+    return result

@@ -1,0 +1,176 @@
+"""What a Python script calls, followed as syntax (`frameworks/python`) and never run; `calls.json` has what counts."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from forescale.frameworks.python.module import Module, World, source_of
+from forescale.frameworks.python.run import Frame
+from forescale.frameworks.python.values import MISSING, Call, Stopped
+from forescale.frameworks.reading import Options, packaged
+from forescale.frameworks.trainers.arguments import Arguments
+from forescale.frameworks.trainers.configured import configured, instantiated, variable
+
+FACTS: Final = packaged("trainers", "calls")
+MAKES: Final = re.compile(r"TrainingArguments$|^(?:\w+\.)*(?:SFT|DPO|KTO|ORPO|CPO|Reward|GRPO|RLOO)Config$")
+"""Calls that settle how a Trainer trains."""
+COUNTS: Final = re.compile(
+    r"(?:^|\.)(?:Lora|BitsAndBytes)Config$|get_peft_model$|gradient_checkpointing_enable$|kbit_training$|"
+    + MAKES.pattern
+)
+"""Calls that a projection follows from."""
+TOLD: Final = re.compile(
+    r"(?i)model|quant|bits?\b|4bit|8bit|batch|accum|len|lora|dtype|precision|fp16|bf16|checkpointing|optim|stage|shard|fsdp"
+)
+"""Names of variables of the environment that a projection follows from."""
+COMMANDS: Final = re.compile(r"\b(?:command|option)\b")
+"""Decorators of click and typer that make a command of a function, or give it an option."""
+OPTIONS: Final = re.compile(r"(?:typer\.)?(?:Option|Argument)")
+"""Defaults of typer, which have the value."""
+INSTANTIATES: Final = re.compile(r"(?:hydra\.utils\.|hydra\.)?(?:instantiate|call)")
+"""Functions of hydra that make what a table names."""
+
+
+class Recorder:
+    """Hooks that keep the calls of a script, and answer those whose results are known."""
+
+    package: Final = ""
+    closed: Final = frozenset[str]()
+    opens_classes: ClassVar[bool] = True
+    """Whether methods of classes that can be read are followed."""
+
+    def __init__(
+        self,
+        *,
+        has_bf16: bool = True,
+        given: Mapping[str, Any] | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        self.answers = {**FACTS["answers"], **dict.fromkeys(FACTS["bf16"], has_bf16)}
+        self.answers["get_device_capability"] = (8, 0) if has_bf16 else (7, 5)
+        self.world: World | None = None
+        self.calls: list[Call] = []
+        self.variables: Mapping[str, str] = variables or {}
+        self.unset: dict[str, None] = {}
+        """Variables of the environment that nothing sets and that name what a projection follows from."""
+        self.missed: list[str] = []
+        """Calls that count, in functions that nothing calls."""
+        self.arguments = Arguments(given or {}, packaged("deepspeed", "trainer")["keys"])
+
+    def call(self, call: Call, owner: object) -> Any:  # noqa: ANN401
+        """Keep a call, not known under a condition that is not; return the arguments that it makes, or its answer."""
+        call.known = self.world is None or self.world.doubt is None
+        self.calls.append(call)
+        before = len(self.arguments.made)
+        made = self.arguments.answer(call, owner, self.world)
+        made = configured(call, owner, self.arguments.given) if made is MISSING else made
+        made = self._variable(call) if made is MISSING else made
+        if OPTIONS.fullmatch(call.name) and (call.args or "default" in call.fields):
+            usual = call.args[0] if call.args else call.fields["default"]
+            made = usual if usual is not ... else MISSING
+        table = next(iter(call.args), None) if INSTANTIATES.fullmatch(call.name) else None
+        if isinstance(table, dict):
+            made = instantiated({**table, **call.fields}, call, self.calls)
+        self.calls += self.arguments.made[before:]
+        return made if made is not MISSING else self.answers.get(call.name.rpartition(".")[2], MISSING)
+
+    def _variable(self, call: Call) -> Any:  # noqa: ANN401
+        """Return a variable of the environment, or its default."""
+        value = variable(call, self.variables)
+        name = call.args[0] if value is not MISSING and call.args else None
+        if isinstance(name, str) and name not in self.variables and TOLD.search(name):
+            self.unset[name] = None
+        return value
+
+    def warnings(self) -> list[str]:
+        """Return the warnings of variables that are not set, and of calls that nothing makes."""
+        kinds = {
+            "variables of the environment, taken as not set:": self.unset,
+            "functions that nothing calls are not read: they call": self.missed,
+        }
+        texts = [f"{text} {', '.join(names)}" for text, names in kinds.items() if names]
+        called = {name.rpartition(".")[2] for call in self.calls for name in names_of(call)}
+        if not any(map(makes, called)) and called.isdisjoint(("Accelerator", "Fabric")):
+            texts.append("no call that is followed trains: adapters, types and recomputation are not known")
+        return texts
+
+    def default(self, owner: Call, name: str) -> Any:  # noqa: ANN401, ARG002  (as all hooks)
+        """Return the default of a field, which is not known."""
+        return MISSING
+
+
+def follow_script(path: Path, recorder: Recorder, options: Options) -> Frame:
+    """Follow a script, so that `recorder` has its calls; what it raises on its data ends one statement alone.
+
+    Where nothing that is followed trains, as with `fire.Fire(train)`, commands are called with their defaults, or else
+    functions that train as they are.
+    """
+    recorder.world = World(recorder, Frame, options.folders)
+    recorder.world.opens_classes = recorder.opens_classes
+    module = recorder.world.module(path)
+    frame = Frame(module, {"__name__": "__main__"})
+    nodes = list(module.functions.values())
+    commands = [node for node in nodes if any(map(COMMANDS.search, map(source_of, node.decorator_list)))]
+    for node in commands:
+        _lay_options(node, recorder.arguments.given)
+    for line in module.tree.body:
+        with suppress(Stopped):
+            frame.body([line])
+    for functions in (commands, [node for node in nodes if any(map(makes, _called(node)))]):
+        if any(makes(name) for call in recorder.calls for name in names_of(call)):
+            break
+        for node in functions:
+            with suppress(Stopped):
+                frame.value(ast.copy_location(ast.Call(ast.Name(node.name, ast.Load()), [], []), node))
+    recorder.missed = _missed(module)
+    return frame
+
+
+def names_of(call: Call) -> tuple[str, ...]:
+    """Return the names of a call and of the classes that it builds on; none of a class of a program's own."""
+    return () if call.kinds == (call.name,) else (call.name, *call.kinds)
+
+
+def makes(name: str) -> bool:
+    """Whether a call of that name settles how a Trainer trains, or makes one."""
+    return MAKES.search(name) is not None or name.rpartition(".")[2] in ("Trainer", "SFTTrainer")
+
+
+def _called(node: ast.AST) -> list[str]:
+    """Return the dotted names that lines call."""
+    return [source_of(inner.func) for inner in ast.walk(node) if isinstance(inner, ast.Call)]
+
+
+def _lay_options(node: ast.FunctionDef, given: Mapping[str, Any]) -> None:
+    """Give a command of click or typer its options, as they are `given` or by default, as arguments by name."""
+    named = dict(pair for item in node.decorator_list for pair in _option(item))
+    late = node.args.args[len(node.args.args) - len(node.args.defaults) :]
+    usual = {arg.arg: value for arg, value in zip(late, node.args.defaults, strict=True)} | named
+    words = {name: ast.copy_location(ast.Constant(value), node) for name, value in given.items()}
+    for arg in node.args.args:
+        node.args.kwonlyargs.append(arg)
+        node.args.kw_defaults.append(words.get(arg.arg, usual.get(arg.arg)))
+    node.args.args, node.args.defaults = [], []
+
+
+def _option(item: ast.expr) -> list[tuple[str, ast.expr]]:
+    """Return the name of an option that a decorator of click declares, with its default."""
+    if not isinstance(item, ast.Call) or not COMMANDS.search(source_of(item.func)):
+        return []
+    names = [arg.value for arg in item.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
+    name = next((name for name in names if name.startswith("--")), "").lstrip("-").replace("-", "_")
+    return [(name, word.value) for word in item.keywords if word.arg == "default" and name]
+
+
+def _missed(module: Module) -> list[str]:
+    """Return calls that count in functions and methods that nothing which is followed calls."""
+    missed = list[str]()
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.FunctionDef) and node not in module.world.followed:
+            missed += [name.rpartition(".")[2] for name in _called(node) if COUNTS.search(name)]
+    return list(dict.fromkeys(missed))
