@@ -49,7 +49,8 @@ def test_prediction_is_the_projection():
 
 def test_layers_that_a_recipe_leaves_in_16_bits_are_predicted_as_they_are_projected():
     narrow, mixed = (
-        run(LAYOUTS[0], precision=Precision(compute="fp8", num_layers_at_end_in_bf16=count)) for count in (0, 2)
+        run(LAYOUTS[0], precision=Precision(compute="fp8", num_layers_at_end_in_bf16=count))
+        for count in (0, 2)
     )
     assert mixed.log_predicted(BASE)[0] == pytest.approx(mixed.log_measured, abs=1e-12)
     assert mixed.log_measured > narrow.log_measured

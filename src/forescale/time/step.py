@@ -312,18 +312,16 @@ def _engine(setting: EvalContext, inputs: Inputs, sums: StageSums, busy: Numeric
     """
     if setting.choices.graphs == "full":
         return 0.0
-    kernels = setting.choices.kernels
+    kernels, run, crossed = setting.choices.kernels, setting.run, setting.choices.crosses
     if isinstance(inputs.pipeline, Simulated):
         kernels = replace(kernels, runs_ahead=False)
-    run, crossed = setting.run, setting.choices.crosses
-    leads = kernels.runs_ahead or crossed
     return engine_seconds(
         kernels,
         overhead=run.microbatch_overhead_s,
         crossing=crossing_time(calls=run.crossing, interval=run.kernel_interval_s) if crossed else None,
         vpp=inputs.degrees.vpp,
         busy=busy,
-        launches=sums.total(inputs.seconds, attrgetter("launches")) if leads else 0.0,
+        launches=sums.total(inputs.seconds, attrgetter("launches")) if kernels.runs_ahead or crossed else 0.0,
     )
 
 
