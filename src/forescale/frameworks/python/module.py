@@ -64,6 +64,8 @@ class World:
         """Functions that are not read and were given a configuration, with the place of the first call."""
         self.absent: dict[str, str] = {}
         """Functions that are not read, with the module that they are imported from, by the place of the call."""
+        self.argv: list[str] | None = None
+        """Words of the command that starts the program."""
         self.followed: set[ast.AST] = set()
         """Functions that were called."""
         self.opens_classes = False

@@ -26,6 +26,8 @@ from forescale.frameworks.python.values import (
 )
 
 RETURN, BREAK, CONTINUE = "return", "break", "continue"
+FILLS = ("append", "add", "extend", "insert", "update", "remove", "discard", "pop", "clear")
+"""Methods that change a list, a set or a table."""
 CONFIGURES = "hydra.main"
 """A decorator that gives a function its configuration."""
 
@@ -157,7 +159,8 @@ class Frame:
         """Run a loop over what is known."""
         items = listed(self.value(node.iter))
         if items is None:
-            return self._while(node)
+            self._while(node)
+            return None
         for item in items:
             self.assign(node.target, item)
             word = self.body(node.body)
@@ -198,6 +201,10 @@ class Frame:
             self.world.step(self.module.place(line))
             if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
                 self.assign(node, Opaque(text_of(node), self.module.place(node)))
+            match node:
+                case ast.Call(func=ast.Attribute(value=ast.Name() | ast.Attribute() as owner, attr=name)):
+                    if name in FILLS and self.world.opens_classes and known(self.value(owner)):
+                        self.assign(owner, Opaque(text_of(owner), self.module.place(node)))
 
     def assign(self, target: ast.expr, value: Any) -> None:  # noqa: ANN401
         """Set a name, a field of a configuration, or an entry of a list or table."""
@@ -333,9 +340,7 @@ class Frame:
         if isinstance(owner, Class):
             return part_of(self, owner, name, node)
         if isinstance(owner, Opaque):
-            if name == "name" and owner.origin and "." in owner.text:  # of a member of an enumeration
-                return owner.text.rpartition(".")[2]
-            return Opaque(f"{owner.text}.{name}", self.module.place(node), owner.origin)
+            return self.unread(owner, name, node)
         if not isinstance(owner, Call):
             return MISSING
         result = self.field(owner, name)
@@ -344,6 +349,14 @@ class Frame:
         if result is MISSING:
             result = owner.fields[name] = Call(text_of(node), self.module.place(node), known=False)
         return result
+
+    def unread(self, owner: Opaque, name: str, node: ast.expr) -> Any:  # noqa: ANN401
+        """Return a name of what is not read: words of the command, a member of an enumeration, or a name with dots."""
+        if name == "argv" and owner.text == "sys" and self.world.argv is not None:
+            return list(self.world.argv)
+        if name == "name" and owner.origin and "." in owner.text:
+            return owner.text.rpartition(".")[2]
+        return Opaque(f"{owner.text}.{name}", self.module.place(node), owner.origin)
 
     def field(self, owner: Call, name: str) -> Any:  # noqa: ANN401
         """Return what a field is, or its default; MISSING where neither is known."""

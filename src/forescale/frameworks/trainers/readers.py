@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -402,7 +402,7 @@ class LaunchReader(Signed):
 
 
 def _start(
-    shell: Script, kinds: Sequence[str], sharded: ParsedFile | None, devices: Devices | None, program: str
+    shell: Script, kinds: Collection[str], sharded: ParsedFile | None, devices: Devices | None, program: str
 ) -> Start:
     """Return what starts a program."""
     return Start(

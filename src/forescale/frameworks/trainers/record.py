@@ -9,7 +9,7 @@ after `!` the opposite of a flag),
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
@@ -94,7 +94,7 @@ def classified(
         if known is None:
             effect = _matching(name, rules["matters"])
             unknown.append(name)
-            if isinstance(value, Mapping) and any(key in base or key in record.keys for key in value):
+            if effect is None and _holds(value, {*base, *record.keys}):
                 warnings.append(f"{name}: the keys of this table are not read")
                 continue
         usual = record.values.get(name, {}).get(str(value).lower(), value)
@@ -109,6 +109,11 @@ def classified(
     return ClassifiedKeys(
         Settings(values, str(path), spelling, places), tuple(unknown), tuple(warnings), tuple(ignored)
     )
+
+
+def _holds(value: object, keys: Collection[str]) -> bool:
+    """Whether a value is a table with one of the keys."""
+    return isinstance(value, Mapping) and any(key in keys for key in value)
 
 
 def is_idle(name: str) -> bool:

@@ -25,7 +25,7 @@ COUNTS: Final = re.compile(
 )
 """Calls that a projection follows from."""
 TOLD: Final = re.compile(
-    r"(?i)model|quant|bits?\b|4bit|8bit|batch|accum|len|lora|dtype|precision|fp16|bf16|checkpointing|optim|stage|shard|fsdp"
+    r"(?i)model|quant|bits?\b|4bit|8bit|batch|accum|len|lora|dtype|precision|fp16|bf16|checkpointing|optim|stage|shard|fsdp|deepspeed|zero"
 )
 """Names of variables of the environment that a projection follows from."""
 COMMANDS: Final = re.compile(r"\b(?:command|option)\b")
@@ -112,6 +112,8 @@ def follow_script(path: Path, recorder: Recorder, options: Options) -> Frame:
     """
     recorder.world = World(recorder, Frame, options.folders)
     recorder.world.opens_classes = recorder.opens_classes
+    given = recorder.arguments.given.items()
+    recorder.world.argv = [str(path), *(word for name, value in given for word in (f"--{name}", str(value)))]
     module = recorder.world.module(path)
     frame = Frame(module, {"__name__": "__main__"})
     nodes = list(module.functions.values())

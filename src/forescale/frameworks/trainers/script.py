@@ -38,7 +38,7 @@ from forescale.frameworks.trainers.program import (
 )
 from forescale.frameworks.trainers.readers import LaunchReader, read_mapping
 from forescale.frameworks.trainers.record import is_idle, record_of
-from forescale.frameworks.trainers.recorder import FACTS, MAKES, Recorder, follow_script, names_of
+from forescale.frameworks.trainers.recorder import FACTS, MAKES, Recorder, follow_script, makes, names_of
 from forescale.frameworks.trainers.release import lay_release
 from forescale.frameworks.trainers.run import MICRO, STEPS, Start, neighbour_of
 
@@ -128,6 +128,7 @@ class ScriptLaunchReader(LaunchReader):
                     launch=accelerated(launch, path, outer),
                     devices=devices,
                     program=file.name,
+                    kinds=tuple(launch.kinds),
                     variables=variables_of(shell),
                 )
                 values, files = arguments_of(names[at + 1 :])
@@ -178,9 +179,8 @@ def read_script(
     launch, devices = start.launch, start.devices
     recorder = Recorder(has_bf16=options.has_bf16, given=given, variables=start.variables)
     follow_script(path, recorder, options)
-    if (is_whole or must_train) and not any(
-        MAKES.search(name) for call in recorder.calls for name in names_of(call)
-    ):
+    makes_arguments = any(MAKES.search(name) for call in recorder.calls for name in names_of(call))
+    if (is_whole or must_train) and not makes_arguments:
         raise ReaderError(path, wording.wrong_format("a script that trains", "it makes no TrainingArguments"))
     text = _text_of(recorder)
     content, unread = _settings(path, recorder, options)
@@ -193,7 +193,8 @@ def read_script(
         devices = Devices(1, ("unsloth, which trains on one device",))
     content |= _distributed(content, unread)
     decides = launch is None and options.launch is None and not is_whole
-    sharding = _open_sharding(path, content, unread, options) if decides else []
+    kinds = () if makes_arguments else start.kinds  # a Trainer that is given no configuration shards nothing
+    sharding = _open_sharding(path, content, unread, options, kinds) if decides else []
     if "model_name_or_path" not in content and (named := NAMED.search(read_text(path))) is not None:
         content["model_name_or_path"] = named[1]
     if MICRO in unread:
@@ -206,7 +207,7 @@ def read_script(
         content, "trainer", path, options, lines={}, launch=launch, devices=devices, program=program
     )
     older += [FROZEN] * (freezes(text) and not any(content.get(key) for key in ("use_peft", "lora_r")))
-    older += recorder.warnings() + _several(recorder.calls)
+    older += recorder.warnings() + _several(recorder.calls) + _unused(recorder.arguments, content)
     warnings = [*older, *([f"only running the script shows {'; '.join(others)}"] if others else [])]
     parsed = replace(parsed, format=ScriptReader.name, warnings=(*parsed.warnings, *warnings))
     is_alone = launch is None and (devices is None or devices.count == 1)
@@ -282,6 +283,8 @@ def _unpacked(call: Call, row: Mapping[str, Any], content: Mapping[str, Any]) ->
     return {} if MAKES.search(call.name) else {f"what {last} is given": f"in {call.open}"}
 
 
+ENGINES: Final = frozenset(("deepspeed", "deepspeed_config", "fsdp"))
+"""Arguments that say how states are sharded."""
 ENABLED: Final = re.compile(r"gradient_checkpointing_enable$")
 """A method that turns recomputation on, which arguments of a Trainer do not turn off."""
 
@@ -290,8 +293,8 @@ def _lay_unsloth(content: dict[str, Any], calls: Sequence[Call]) -> dict[str, st
     """Lay what unsloth makes of a model's name and of training all parameters; return what its release decides."""
     unread = {}
     if content.get("gradient_checkpointing") is False:
-        named = [call for call in calls if re.search(r"Fast\w*Model\.get_peft_model$", call.name)]
-        if any(call.fields.get("use_gradient_checkpointing", True) for call in named):
+        adapted = [call for call in calls if re.search(r"Fast\w*Model\.get_peft_model$", call.name)]
+        if any(call.fields.get("use_gradient_checkpointing", True) for call in adapted):
             unread["gradient_checkpointing"] = "on in get_peft_model and off in the arguments, taken as on"
         if unread or any(ENABLED.search(call.name) and call.known for call in calls):
             content["gradient_checkpointing"] = "unsloth" if unread else True
@@ -377,11 +380,27 @@ def _made_elsewhere(calls: Sequence[Call]) -> list[str]:
     return []
 
 
+DECIDES: Final = re.compile(r"batch|accum|zero|stage|shard|parallel|quant|\dbit|lora_r|rank$|vision|freeze")
+"""Arguments of a program's own that it may make much of."""
+
+
+def _unused(arguments: Arguments, content: Mapping[str, Any]) -> list[str]:
+    """Return the warning of arguments that a command gives a program, and that nothing which is read takes."""
+    values = {*map(str, content.values())}
+    open_names = [
+        f"{name} {value}"
+        for name, value in arguments.given.items()
+        if DECIDES.search(name) and not is_idle(name) and str(value) not in values and name not in content
+    ]
+    return [f"what the program makes of {', '.join(open_names)} is not known"] if open_names else []
+
+
 def _several(calls: Sequence[Call]) -> list[str]:
     """Return the warnings of a program with models, or with configurations of trainings, that differ."""
+    last = max((at for at, call in enumerate(calls) if any(map(makes, names_of(call)))), default=len(calls))
     named = [
         next((item for item in (*call.args, *map(call.fields.get, NAMES)) if isinstance(item, str)), "")
-        for call in calls
+        for call in calls[:last]
         if LOADED.match(call.name)
     ]
     names = [name.rpartition("/")[2] for name in named]
@@ -485,13 +504,17 @@ def _distributed(content: dict[str, Any], unread: dict[str, str]) -> dict[str, A
 
 
 def _open_sharding(
-    path: Path, content: dict[str, Any], unread: dict[str, str], options: Options
+    path: Path, content: dict[str, Any], unread: dict[str, str], options: Options, kinds: Sequence[str]
 ) -> list[MissingFact]:
     """Return what a program leaves open of how its states are sharded, which its calls may decide anywhere."""
     if text := unread.pop("deepspeed", None):
         return [CONFIGURATION._replace(reason=f"deepspeed is {text}")]
     key = next((key for key in ("fsdp", "strategy") if key in unread), "")
+    reason = f"{key} is {unread.pop(key)}" if key else ""
     if not key:
-        return lay_sharding(read_program(path), content, options.over, path.name, launched=False)
+        facts = lay_sharding(read_program(path), content, options.over, path.name, launched=False)
+        if facts or "deepspeed" not in kinds or ENGINES & content.keys():
+            return facts
+        reason = f"deepspeed starts {path.name}, and no argument names its configuration"
     content["fsdp"] = STAGES.get(options.over.get("zero", 3), "full_shard")
-    return [STAGE._replace(reason=f"{key} is {unread.pop(key)}")]
+    return [STAGE._replace(reason=reason)]
