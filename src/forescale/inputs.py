@@ -284,7 +284,9 @@ def setting_of(question: Question, choices: StructuralOptions) -> EvalContext:
         cluster=question.cluster,
         workload=question.workload,
         choices=choices,
-        run=question.costs.run_factors(question.cluster.device, software_of(question.model, choices)),
+        run=question.costs.run_factors(
+            question.cluster.device, software_of(question.model, choices), experts=question.model.is_moe
+        ),
         anchor=question.costs.anchor,
     )
 
@@ -334,6 +336,7 @@ def pricing_between(
         models=question.costs.models(
             question.cluster,
             software_of(question.model, choices),
+            experts=question.model.is_moe,
             routed=routed,
             row_bytes=row_bytes,
             dispatcher=choices.dispatcher,

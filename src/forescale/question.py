@@ -188,7 +188,7 @@ class Question(ReprMixin, Struct, frozen=True, kw_only=True, eq=False):
         """What whole runs lose on these devices under the software of the layout, or of what is searched."""
         layout = self.strategy or self.space.base
         software = TRACED[layout.kernels.compile] if self.model.traces else layout.software
-        return self.costs.run_factors(self.cluster.device, software)
+        return self.costs.run_factors(self.cluster.device, software, experts=self.model.is_moe)
 
     @property
     def site(self) -> Question:

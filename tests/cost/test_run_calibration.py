@@ -24,7 +24,7 @@ from forescale.cost.run_calibration import (
     Unseen,
     load_run_calibration,
 )
-from forescale.cost.select import Calibrations, read_calibrations
+from forescale.cost.select import Calibrations, Costs, read_calibrations
 from forescale.errors import ReaderError, SpecError, UnknownNameError
 
 NOVELTIES = get_args(Novelty)
@@ -100,6 +100,16 @@ def test_power_and_host_are_the_device_s():
     assert more.rate("fp8") == base.rate("fp8")
     assert more.kernel_interval_s == pytest.approx(1.5e-4)
     assert known.factors(replace(H100, power_w=0.0), "slow").rate("bf16") == pytest.approx(0.6)
+
+
+def test_16_bit_products_of_models_with_experts_sustain_more():
+    device_factors = DeviceFactors(wide=0.6, routed=1.1, narrow=0.7)
+    known = replace(EXAMPLE, devices={H100.architecture: device_factors})
+    dense, routed = (known.factors(H100, "fast", experts=experts) for experts in (False, True))
+    assert (dense.rate("bf16"), routed.rate("bf16")) == (0.6, pytest.approx(0.6 * 1.1))
+    assert routed.rate("fp8") == dense.rate("fp8") == 0.7
+    costs = Costs(calibration=known)
+    assert costs.run_factors(H100, "fast", experts=True) == routed
 
 
 def test_a_device_goes_before_its_generation_and_others_are_generic():

@@ -669,6 +669,14 @@ def test_narrow_products_cast_what_they_read_and_run_faster(compute, recipe):
     assert transposed[0] - moved[0] == pytest.approx(more)
 
 
+def test_current_scaling_takes_four_kernels_to_quantise():
+    """The largest magnitude is set to zero and found, a scale is made of it, and the input is cast."""
+    for recipe, kernels in (("delayed", 1.0), ("current", 4.0)):
+        block = block_of(None, FFN, precision=Precision(compute="fp8", recipe=recipe))
+        operator = next(item for item in block.operators if item.name == "ffn.up")
+        assert [op.kernels for op in operator.forward if getattr(op, "family", "") == "cast"] == [kernels]
+
+
 def test_an_activation_s_input_that_is_kept_narrow_is_cast_forward_alone():
     """Read in 2 bytes, written in 1 and its part of a scale; the gradient is that of the wide one."""
     kernels = Kernels(narrow_activation_inputs=True)

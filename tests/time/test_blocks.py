@@ -183,9 +183,10 @@ def test_calls_of_the_host():
     assert calls_of(Elementwise(bytes_moved=0.0, kernels=3.0), where) == 0.0
     assert calls_of(Elementwise(bytes_moved=5.0, kernels=3.0, called=False), where) == pytest.approx(0.15 * 3)
     assert calls_of(GroupedGemm(groups=8.0, m=1.0, n=1.0, k=1.0), where) == pytest.approx(1 + 0.05 * 7)
-    assert calls_of(Elementwise(bytes_moved=5.0, kernels=3.0, family="cast"), where) == pytest.approx(
-        1 + 0.05 * 2
-    )
+    cast = Elementwise(bytes_moved=5.0, kernels=3.0, family="cast")
+    assert calls_of(cast, where) == pytest.approx(1 + 0.05 * 2)
+    assert calls_of(cast, where, 3.0) == pytest.approx(1 + 3.0 * 0.05 * 2)
+    assert calls_of(Elementwise(bytes_moved=5.0, kernels=3.0), where, 3.0) == pytest.approx(1 + 0.15 * 2)
     assert calls_of(Collective(kind="all_reduce", axis="tp", num_bytes=1.0), where) == 1.0
     assert calls_of(Collective(kind="all_reduce", axis="cp", num_bytes=1.0), where) == 0.0
 

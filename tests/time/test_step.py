@@ -505,6 +505,16 @@ def test_the_host_launches_tensors_of_the_update_one_by_one():
     assert beside == pytest.approx({**result.time_s, "data_comm": data})
 
 
+def test_a_graph_of_the_whole_step_leaves_the_engine_nothing_to_do():
+    costs = toy.costs(SoftwareFactors(microbatch_overhead_s=0.003))
+    alone, captured = (
+        project(DENSE, toy.cluster(1), Layout(micro_batch_size=2, graphs=graphs), WORK, costs=costs)
+        for graphs in ("none", "full")
+    )
+    assert captured.time_s["overhead"] == 0.0
+    assert alone.time_s["overhead"] == pytest.approx(WORK.global_batch_size / 2 * 0.003)
+
+
 def test_parameters_gathered_before_the_step_ends_hide_behind_nothing():
     """Zero 1 and 2: what of the gather was hidden shows; zero 3 gathers block by block either way."""
     for zero, shows in ((1, True), (2, True), (3, False)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from unittest import mock
 
+from msgspec.structs import replace
 from tests.small import cluster, dense, workload
 
 from forescale.cost.run_calibration import load_run_calibration
@@ -28,8 +29,9 @@ LAYOUTS = (
 )
 
 
-def run(layout, source="A", calibration=BASE, factor=1.0):
-    question = (dense(), cluster(8), layout, workload())
+def run(layout, source="A", calibration=BASE, factor=1.0, precision=None):
+    work = workload() if precision is None else replace(workload(), precision=precision)
+    question = (dense(), cluster(8), layout, work)
     seconds = project(*question, costs=Costs(calibration=calibration)).step_time_s * factor
     model, place, strategy, work = question
     case = Case(

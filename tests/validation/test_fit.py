@@ -12,6 +12,7 @@ from tests.validation.runs import ARCHITECTURE, BASE, LAYOUTS, PARAMETERS, WIDE,
 
 from forescale.cost.run_calibration import run_calibration_of
 from forescale.errors import SpecError
+from forescale.spec.workload import Precision
 from forescale.validation.fit import (
     calibrate_cluster,
     fit,
@@ -44,6 +45,15 @@ def test_many_calibrations_at_once_equal_each_alone():
 def test_prediction_is_the_projection():
     measured = run(LAYOUTS[1])
     assert measured.log_predicted(BASE)[0] == pytest.approx(measured.log_measured, abs=1e-12)
+
+
+def test_layers_that_a_recipe_leaves_in_16_bits_are_predicted_as_they_are_projected():
+    narrow, mixed = (
+        run(LAYOUTS[0], precision=Precision(compute="fp8", num_layers_at_end_in_bf16=count))
+        for count in (0, 2)
+    )
+    assert mixed.log_predicted(BASE)[0] == pytest.approx(mixed.log_measured, abs=1e-12)
+    assert mixed.log_measured > narrow.log_measured
 
 
 def test_a_fit_finds_the_factor_that_made_the_runs():

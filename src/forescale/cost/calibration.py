@@ -255,6 +255,8 @@ class RunFactors(Struct, frozen=True, kw_only=True):
     """The same of what data-parallel ranks send."""
     interleaving: Numeric = 1.0
     """What the next grows by where exchanges of experts run beside another micro-batch's compute."""
+    looping: Numeric = 1.0
+    """Time of the host for an expert's launch in a compiled loop, over that of a launch alone."""
     crossing: Numeric = 0.0
     """Calls of the host for a chunk's forward beside another's backward, apart from those of their operators."""
     kernel_interval_s: Numeric = 0.0

@@ -69,6 +69,9 @@ class SharedFactors(Struct, frozen=True, kw_only=True):
     interleaving: Factor = 1.0
     """Time of the host per launch where exchanges of experts run beside another micro-batch's compute, over that where
     they do not: each layer is then several nodes with streams and events of their own."""
+    looping: Factor = 1.0
+    """Time of the host for each launch of a loop over experts, over that of a launch alone: tensors are allocated,
+    split and noted down for every expert (NVIDIA/TransformerEngine issue 2897)."""
     crossing: Measure = 0.0
     """Calls of the host for a chunk's forward that runs beside another's backward: a plan of both, streams and events,
     messages in their midst."""
@@ -90,6 +93,9 @@ class DeviceFactors(Struct, frozen=True, kw_only=True):
 
     wide: Factor = 1.0
     """Products of 16-bit and wider numbers."""
+    routed: Factor = 1.0
+    """The same of models with experts, over that: they multiply in less of a step, so that the power limit of a board
+    leaves their products higher clocks."""
     narrow: Factor = 1.0
     """Products of 8-bit numbers."""
     narrowest: Factor = 1.0
@@ -101,6 +107,10 @@ class DeviceFactors(Struct, frozen=True, kw_only=True):
     """Board power at which wide products sustain `wide`, others more or less; 0 is unknown and scales nothing."""
     power_exponent: Factor = 0.75
     """Sustained rate over power: near the lowest voltage clocks follow power itself, above it about its third root."""
+
+    def sustained(self, device: Device, *, experts: bool) -> float:
+        """Return the share that wide products sustain on `device`, in a model with experts or without."""
+        return self.wide * self.powered(device) * (self.routed if experts else 1.0)
 
     def powered(self, device: Device) -> float:
         """Return the rate that `device` sustains over that of a board of `power_w`."""
@@ -201,10 +211,11 @@ class RunCalibration(Struct, frozen=True, kw_only=True):
     own: Mapping[str, Spread] = field(default_factory=dict)
     """By device: errors of one's own runs on one's own cluster."""
 
-    def factors(self, device: Device, software: str | None = None) -> RunFactors:
+    def factors(self, device: Device, software: str | None = None, *, experts: bool = False) -> RunFactors:
         """Return the fitted factors (shares of rates, seconds of overhead) of a device under a software stack.
 
-        A stack may be of a release: "megatron-core@25.02" is Megatron-Core as it was in February 2025.
+        A stack may be of a release: "megatron-core@25.02" is Megatron-Core as it was in February 2025. `experts` says
+        whether the model has experts.
 
         Raises
         ------
@@ -227,7 +238,7 @@ class RunCalibration(Struct, frozen=True, kw_only=True):
         )
         return RunFactors(
             sustained={
-                **dict.fromkeys(WIDE_TYPES, local.wide * local.powered(device) * wide),
+                **dict.fromkeys(WIDE_TYPES, local.sustained(device, experts=experts) * wide),
                 **dict.fromkeys(NARROW_TYPES, local.narrow * narrow),
                 "nvfp4": local.narrowest * narrow,
                 "fp8_rowwise": local.narrow * narrow * shared.rowwise,
@@ -242,6 +253,7 @@ class RunCalibration(Struct, frozen=True, kw_only=True):
             contention=shared.contention,
             data_contention=stack.contention,
             interleaving=shared.interleaving,
+            looping=shared.looping,
             crossing=shared.crossing,
             kernel_interval_s=stack.kernel_interval_s * device.host_pace,
             microbatch_overhead_s=stack.microbatch_overhead_s,

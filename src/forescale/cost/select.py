@@ -221,9 +221,10 @@ class Costs:
         """The run calibration that counts."""
         return self.calibration or load_run_calibration()
 
-    def run_factors(self, device: Device, software: str | None) -> RunFactors:
+    def run_factors(self, device: Device, software: str | None, *, experts: bool = False) -> RunFactors:
         """Return what whole runs lose on a device under one software stack, by default its usual one.
 
+        `experts` says whether the model has experts.
         What the host loses in a step is part of what was measured where blocks were.
         """
         if software in TRACED.values():
@@ -231,7 +232,7 @@ class Costs:
 
             run = traced_factors(device, software)
         else:
-            run = self.runs.factors(device, software)
+            run = self.runs.factors(device, software, experts=experts)
         if self.anchor is None or not self.anchor.timed:
             return run
         return replace(run, microbatch_overhead_s=0.0, step_overhead_s=0.0)
@@ -275,6 +276,7 @@ class Costs:
         cluster: Cluster,
         software: str | None,
         *,
+        experts: bool = False,
         routed: MoeFfn | None = None,
         row_bytes: float = 0.0,
         dispatcher: str = "",
@@ -282,11 +284,11 @@ class Costs:
     ) -> CostModels:
         """Return the models of a cluster under one software stack, or under a `run` that loses something else.
 
-        `routed`, `row_bytes` and `dispatcher` are as in `collective_model`. Equal questions get the same models, with
-        what these have worked out.
+        `experts` is as in `run_factors`; `routed`, `row_bytes` and `dispatcher` are as in `collective_model`. Equal
+        questions get the same models, with what these have worked out.
         """
         if run is None:
-            return _models_of(self, cluster, software, routed, row_bytes, dispatcher)
+            return _models_of(self, cluster, software, experts, routed, row_bytes, dispatcher)
         return CostModels(
             run=run,
             compute=self.compute_model(cluster.device, run),
@@ -346,24 +348,25 @@ def _models_of(
     costs: Costs,
     cluster: Cluster,
     software: str | None,
+    experts: bool,
     routed: MoeFfn | None,
     row_bytes: float,
     dispatcher: str,
 ) -> CostModels:
-    run = costs.run_factors(cluster.device, software)
+    run = costs.run_factors(cluster.device, software, experts=experts)
     models = costs.models(
         cluster, software, routed=routed, row_bytes=row_bytes, dispatcher=dispatcher, run=run
     )
-    compute, known, operators = _compute_of(costs, cluster.device, software)
+    compute, known, operators = _compute_of(costs, cluster.device, software, experts)
     return msgspec.structs.replace(models, compute=compute, known=known, operators=operators)
 
 
 @lru_cache(maxsize=16)
 def _compute_of(
-    costs: Costs, device: Device, software: str | None
+    costs: Costs, device: Device, software: str | None, experts: bool
 ) -> tuple[ComputeModel, dict[Compute, float], dict[object, object]]:
     """Return what prices kernels on a device, and the kernels and operators that it has priced."""
-    return costs.compute_model(device, costs.run_factors(device, software)), {}, {}
+    return costs.compute_model(device, costs.run_factors(device, software, experts=experts)), {}, {}
 
 
 def select(

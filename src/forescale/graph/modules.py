@@ -35,6 +35,9 @@ FP8_ROW_BYTES = 1.0 + 4.0 / 128.0
 E5M6_ROW_BYTES = 1.5 + 4.0 / 128.0
 """The same of numbers in 12 bits (section 3.3.3)."""
 PER_TENSOR = ("none", "delayed", "current")
+CURRENT_KERNELS = 4.0
+"""Kernels that quantise with current scaling: the largest magnitude set to zero and found, the scale, the cast
+(Transformer Engine, common/recipe/current_scaling.cu and pytorch/csrc/quantizer.cpp)."""
 TRANSPOSED_BYTES = 1.0
 """Bytes of the transposed copy that one scale per tensor needs on some devices (Transformer Engine,
 pytorch/csrc/quantizer.cpp)."""
@@ -51,11 +54,12 @@ def casts(
     if per_element is None:
         return ()
     per_tensor = dtype == "fp8" and sharding.precision.recipe in PER_TENSOR
+    current = dtype == "fp8" and sharding.precision.recipe == "current"
     return (
         Elementwise(
             bytes_moved=elements * per_element,
             family="cast",
-            kernels=kernels,
+            kernels=kernels * CURRENT_KERNELS if current else kernels,
             transposed_bytes=elements * TRANSPOSED_BYTES if per_tensor else 0.0,
         ),
     )

@@ -272,9 +272,9 @@ class WorkBounds:
             for name in ("tp", "cp", "pp", "vpp", "micro_batch_size")
         }
         pp, vpp = columns["pp"], columns["vpp"]
-        closed = self.branches[row].first.schedule is None
-        kernels = self.whole.base.kernels
-        if closed and (kernels.blocking_launches or not kernels.runs_ahead):
+        first, kernels = self.branches[row].first, self.whole.base.kernels
+        closed = first.schedule is None
+        if closed and first.graphs != "full" and (kernels.blocking_launches or not kernels.runs_ahead):
             engine = engine_time(overhead=self.question.run.microbatch_overhead_s, vpp=vpp)
             model, slowest = model + pp * engine, slowest + engine
         dp = self.question.cluster.num_devices / (columns["tp"] * columns["cp"] * pp)

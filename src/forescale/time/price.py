@@ -120,7 +120,7 @@ class Pricing:
         routes = self.graphs != "none" and (operator.name in ROUTING or "shared_experts" in operator.modules)
         if self.graphs == "full" or routes or (self.graphs == "partial" and operator.part != "moe"):
             return 0.0
-        calls = summed(calls_of(primitive, self.groups) for primitive in work)
+        calls = summed(calls_of(item, self.groups, self.models.run.looping) for item in work)
         return calls * DETERMINISTIC if self.deterministic else calls
 
     def prepare(self, ops: Iterable[Primitive]) -> None:
@@ -260,7 +260,7 @@ def launch_gap(*, kernels: Numeric, interval: Numeric, busy: Numeric, blocking: 
     return launches if blocking else maximum(launches - busy, 0.0)
 
 
-def calls_of(primitive: Primitive, groups: Mapping[MeshAxis, Group]) -> Numeric:
+def calls_of(primitive: Primitive, groups: Mapping[MeshAxis, Group], looping: Numeric = 1.0) -> Numeric:
     """Return the host cost of launching a primitive, in number of calls from the framework.
 
     A message within one rank and a step that moves nothing are not launched.
@@ -268,7 +268,7 @@ def calls_of(primitive: Primitive, groups: Mapping[MeshAxis, Group]) -> Numeric:
     if isinstance(primitive, EagerKernel):
         return primitive.kernels
     looped = isinstance(primitive, GroupedGemm) or getattr(primitive, "family", None) == "cast"
-    further = LOOPED_LAUNCH if looped else FURTHER_LAUNCH
+    further = LOOPED_LAUNCH * looping if looped else FURTHER_LAUNCH
     calls = 1.0 + further * (getattr(primitive, "kernels", 1.0) - 1.0)
     if isinstance(primitive, Collective):
         return calls * several(degree=groups[primitive.axis].num_ranks)

@@ -308,20 +308,20 @@ def _pair(inputs: Inputs, sums: StageSums, name: str) -> tuple[Numeric, Numeric]
 def _engine(setting: EvalContext, inputs: Inputs, sums: StageSums, busy: Numeric) -> Numeric:
     """Return what the pipeline engine adds to a micro-batch's passes on every stage.
 
-    It runs ahead in its own 1F1B, else waits for each pass. A graph of the whole step leaves it no crossing to prepare.
+    It runs ahead in its own 1F1B, else waits for each pass. A graph of the whole step leaves it nothing to do.
     """
-    kernels = setting.choices.kernels
+    if setting.choices.graphs == "full":
+        return 0.0
+    kernels, run, crossed = setting.choices.kernels, setting.run, setting.choices.crosses
     if isinstance(inputs.pipeline, Simulated):
         kernels = replace(kernels, runs_ahead=False)
-    run, crossed = setting.run, setting.choices.crosses
-    leads, calls = kernels.runs_ahead or crossed, 0.0 if setting.choices.graphs == "full" else run.crossing
     return engine_seconds(
         kernels,
         overhead=run.microbatch_overhead_s,
-        crossing=crossing_time(calls=calls, interval=run.kernel_interval_s) if crossed else None,
+        crossing=crossing_time(calls=run.crossing, interval=run.kernel_interval_s) if crossed else None,
         vpp=inputs.degrees.vpp,
         busy=busy,
-        launches=sums.total(inputs.seconds, attrgetter("launches")) if leads else 0.0,
+        launches=sums.total(inputs.seconds, attrgetter("launches")) if kernels.runs_ahead or crossed else 0.0,
     )
 
 

@@ -16,10 +16,11 @@ from forescale.graph.operator import Block
 from forescale.graph.per_block import PerBlock, build_blocks
 from forescale.graph.sharding import Degrees, ShardingRules, StructuralOptions, split_layout
 from forescale.graph.stages import stack_plans
-from forescale.inputs import pricing_of, setting_of, unpriced
+from forescale.inputs import pricing_of, setting_of, unpriced, with_high_precision_layers
 from forescale.memory.parameters import Sharded, holdings
 from forescale.numeric import Array
 from forescale.project import waiting
+from forescale.question import Question
 from forescale.struct import Struct
 from forescale.time.blocks import price_built
 from forescale.time.data_parallel import data_traffic
@@ -88,7 +89,7 @@ class CalibrationRun:
         return waiting({name: float(np.ravel(seconds)[0]) for name, seconds in parts.items()})
 
     def _predicted(self, calibration: RunCalibration, size: int) -> StepSeconds:
-        question = replace(self.case.question, costs=replace(self.costs, calibration=calibration))
+        question = replace(self._question, costs=replace(self.costs, calibration=calibration))
         ready, choices = self._prepare(size), self._choices
         setting = setting_of(question, choices)
         pricing = pricing_of(question, ready.degrees, choices, order_of(question.layout), run=setting.run)
@@ -103,13 +104,17 @@ class CalibrationRun:
         return step_seconds(setting, inputs.under(setting, built.under(choices.recompute)))
 
     @property
+    def _question(self) -> Question:
+        return with_high_precision_layers(self.case.question)
+
+    @property
     def _choices(self) -> StructuralOptions:
         question = self.case.question
         return split_layout(question.layout, domain=question.cluster.domain)[1]
 
     def _prepare(self, size: int) -> _Prepared:
         if self._prepared is None or self._prepared.size != size:
-            question = self.case.question
+            question = self._question
             single = split_layout(question.layout)[0]
             names = Degrees.__dataclass_fields__
             degrees = Degrees(**{name: np.full(size, getattr(single, name)) for name in names})
