@@ -360,3 +360,22 @@ def other(model):
     reached = model.replace("    return None", "    other(net())")
     parsed = read({"run.sh": run, "train.py": loop, "model.py": reached}, over=over)
     assert parsed.layout_fields["recompute"] == {"granularity": "full"}
+
+
+def test_a_program_that_requires_its_configuration_is_asked_for_its_command(read):
+    with raises(ReaderError, "wrong_format a script with its settings"):
+        read({"train.py": OWN, "own.yaml": TABLE})
+
+
+def test_fields_that_are_set_by_names_that_are_not_known_are_not_known(read):
+    program = TUNER.replace(
+        'Tuner(Settings.from_yaml(Path(__file__).parent / "conf" / "tune.yaml")).run()',
+        "settings = Settings()\n    for name, value in ask():\n        setattr(settings, name, value)\n    Tuner(settings).run()",
+    )
+    parsed = read({"train.py": program}, num_devices=8)
+    assert "micro_batch_size" in {fact.part.rpartition(".")[2] for fact in parsed.missing}
+
+
+def test_a_program_that_trains_with_no_known_library_is_named_so(read):
+    with raises(ReaderError, "wrong_format a program that trains"):
+        read({"train.py": "import numpy\n\nmode = 1\nprint(numpy.zeros(mode))\n"})

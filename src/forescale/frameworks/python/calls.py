@@ -276,6 +276,10 @@ class Caller:
         if isinstance(owner, Call) and isinstance(name, str):
             owner.fields[name] = self.frame.kept(owner.fields.get(name, MISSING), value)
             owner.places[name] = self.place
+        elif isinstance(owner, Call) and self.world.opens_classes:  # any of its fields
+            owner.fields |= dict.fromkeys(
+                (*owner.defaults, *owner.fields), Opaque("what setattr sets", self.place)
+            )
 
     def _isinstance(self) -> Any:  # noqa: ANN401
         value = self.args[0]
