@@ -379,3 +379,24 @@ def test_fields_that_are_set_by_names_that_are_not_known_are_not_known(read):
 def test_a_program_that_trains_with_no_known_library_is_named_so(read):
     with raises(ReaderError, "wrong_format a program that trains"):
         read({"train.py": "import numpy\n\nmode = 1\nprint(numpy.zeros(mode))\n"})
+
+
+@pytest.mark.parametrize("base", ["BaseModel", "BaseSettings"])
+def test_fields_of_pydantic_have_their_defaults(read, base):
+    program = f"""from pydantic import {base}, Field
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+
+
+class Settings({base}):
+    batch: int = Field(4, ge=1)
+    steps: int = Field(default=8, description="accumulated")
+
+
+settings = Settings()
+words = {{"per_device_train_batch_size": settings.batch, "gradient_accumulation_steps": settings.steps}}
+args = TrainingArguments("out", bf16=True, **words)
+Trainer(model=AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-8B"), args=args).train()
+"""
+    parsed = read({"train.py": program}, num_devices=2, over={"seq_len": 2048})
+    assert parsed.workload_fields["global_batch_size"] == 4 * 8 * 2
+    assert any("settings of pydantic" in text for text in parsed.warnings) is (base == "BaseSettings")

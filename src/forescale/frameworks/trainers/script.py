@@ -48,7 +48,9 @@ OPEN: Final = {MICRO: MICRO_BATCH, STEPS: BATCH}
 
 USUAL_BATCH: Final = 8
 """Sequences of a device where TrainingArguments are given none."""
-NAMED: Final = re.compile(r"""\.from_pretrained\(\s*["']([^"']+)["']""")
+NAMED: Final = re.compile(
+    r"""(?<!Tokenizer)(?<!Processor)(?<!Config)\.from_pretrained\(\s*["']([^"']+)["']"""
+)
 """A model that a method of a class names, which nothing calls."""
 
 
