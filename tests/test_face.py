@@ -567,3 +567,16 @@ def test_the_example_of_help_runs(name: str) -> None:
     [example] = [line.removeprefix(">>> ") for line in lines if line.startswith(">>> ")]
     assert example.startswith(f"fs.{name}(")
     assert eval(example, {"fs": fs}) is not None
+
+
+def test_a_result_in_the_place_of_a_question_is_named() -> None:
+    result = fs.project("llama-3.1-8b", "h100", devices=8, global_batch_size=64, zero=3)
+    with raises(SpecError, "wrong_type model"):
+        fs.explain(result, quantity="memory.activations")  # type: ignore[arg-type]
+    with raises(SpecError, "wrong_type cluster", fix="write quantity='memory.activations'"):
+        fs.explain("llama-3.1-8b", "memory.activations")
+    with raises(SpecError, "illegal_layout global batch") as caught:
+        fs.project("llama-3.1-8b", "h100", devices=8, global_batch_size=63, zero=3)
+    assert [(cause.key, cause.nearest) for cause in caught.value.causes] == [("global_batch_size", (64, 56))]
+    with pytest.raises(AttributeError, match="did you mean bubble_rate_makespan"):
+        fs.pipeline("1f1b", pp=4, microbatches=8).bubble  # noqa: B018

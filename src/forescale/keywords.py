@@ -26,6 +26,7 @@ from forescale.io.sizes import USUAL_LENGTH
 from forescale.io.space import held_space
 from forescale.question import Question, question_of
 from forescale.records import home_of, same
+from forescale.results import Result
 from forescale.spec import Cluster, Layout, Model, Workload
 from forescale.spec.framework import searched as framework_space
 from forescale.spec.framework import with_recipes
@@ -51,8 +52,8 @@ WHERE = "the question"
 WORDS = {"precision": "compute", "recompute": "granularity", "images": "count"}
 """The field of a table that one word or number stands for."""
 INSTEAD = {
-    "fs.compare": "it compares two results: fs.compare(fs.project(…), fs.project(…)); for one row of each batch: "
-    "pandas.concat(fs.project(…, global_batch_size=size).to_frame() for size in (32, 64, 128))"
+    "fs.compare": "it compares two results: fs.compare(fs.project(…), fs.project(…)); for rows of several models, "
+    "clusters or batches: pandas.concat({item: fs.search(item, …, top=1).to_frame() for item in (…)})"
 }
 """What to write for the keywords of a question in functions that take none."""
 SEVERAL = (list, tuple, range, set, frozenset)
@@ -137,6 +138,14 @@ def _parts(keywords: Keywords) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
     kept = {name: plain(keywords[name]) for name in known if keywords.get(name) is not None}
     names = ("model", "cluster", "strategy", "workload")
     model, cluster, strategy, workload = (keywords.get(name) for name in names)
+    if isinstance(model, Result):
+        fix = "give what made it, or a question = fs.ask(…), which fs.project, fs.explain and others take"
+        raise wrong_type("model", model, "a name, a file, a configuration or a question, not a result", fix)
+    if isinstance(cluster, str) and keywords.get("quantity"):
+        from forescale.explain import quantity_names
+
+        if cluster in quantity_names():
+            raise wrong_type("cluster", cluster, "a cluster", f"write quantity={cluster!r}")
     return model_object(model, keywords), cluster, strategy, workload, kept
 
 

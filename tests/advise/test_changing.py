@@ -230,3 +230,35 @@ def test_where_no_layout_trains_all_weights_adapters_are_tried(model, frozen):
     assert result.adapters.question.workload.precision.frozen == frozen
     assert result.adapters.first.verdict == "FITS"
     assert result.to_json()["adapters"]["fixes"][0]["verdict"] == "FITS"
+
+
+@pytest.mark.parametrize(
+    ("asked", "num_devices", "degrees"),
+    [
+        ({"devices": 1, "global_batch_size": 8}, 2, {"dp": 2, "pp": 1}),
+        ({"devices": 1, "global_batch_size": 1}, 2, {"dp": 1, "pp": 2}),
+    ],
+)
+def test_where_no_change_fits_the_fewest_doublings_of_devices_that_do_are_named(asked, num_devices, degrees):
+    question = ask(
+        "llama-2-7b", "a100-sxm-80gb", seq_len=512, micro_batch_size=1, framework="transformers", **asked
+    )
+    result = fit(question, pairs=False)
+    assert result.first is None
+    larger = result.larger
+    assert larger.question.cluster.num_devices == num_devices
+    assert {name: getattr(larger.question.strategy, name) for name in degrees} == degrees
+    assert larger.fits
+    assert larger.larger is None
+    assert result.to_json()["larger"]["now"]["cluster"]["num_devices"] == num_devices
+
+
+def test_a_layout_that_can_be_made_to_fit_needs_no_more_devices():
+    assert fit(LARGE["dense"]).larger is None
+
+
+def test_more_than_16_times_the_devices_are_not_proposed():
+    whole = ask(
+        "llama-3.1-70b", "a100-sxm-40gb", devices=1, seq_len=512, global_batch_size=16, framework="none"
+    )
+    assert fit(whole, pairs=False).larger is None

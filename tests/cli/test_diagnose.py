@@ -46,6 +46,14 @@ def test_a_figure_a_log_and_both(forescale, tmp_path):
     assert any("memory: 79.0 GiB" in remark for remark in document(forescale, path)["remarks"])
 
 
+@pytest.mark.parametrize(("batch", "said"), [(32, True), (64, False)])
+def test_a_log_of_another_batch_is_said(forescale, tmp_path, batch, said):
+    path = tmp_path / "train.log"
+    line = " iteration {}/ 100 | elapsed time per iteration (ms): 7000.0 | global batch size: {} | lm loss: 1.0E+00 |\n"
+    path.write_text("".join(line.format(n, batch) for n in range(1, 12)))
+    assert any("batch of 32, 64" in remark for remark in document(forescale, path)["remarks"]) == said
+
+
 def test_what_was_expected_has_no_cause(forescale):
     body = document(forescale, "step=7s")
     assert (body["verdict"], body["causes"]) == ("as expected", [])

@@ -251,13 +251,15 @@ def test_counted_work_is_named_where_the_step_is_longer_by_no_more_than_it_scatt
     assert names(trace(changed(1, 1.2))) == []
 
 
-def test_other_work_is_named_if_it_takes_half_as_much_in_a_longer_step():
-    halves = {name: (2 * calls, 1.03 * took) for name, (calls, took) in OPERATORS.items()}
+def test_other_work_of_a_longer_step_is_named_if_it_takes_a_fifth_of_what_other_causes_need():
+    halves = {name: (2 * calls, 1.01 * took) for name, (calls, took) in OPERATORS.items()}
     shapes = {"sequences": {(1, 128): 16.0}}
     longer = signs(trace(halves, shapes=shapes, idle_s=0.01, launches=600))
     assert [sign.name for sign in longer] == ["small_micro_batches"]
-    assert 0.015 * STEP_S < longer[0].seconds < 0.03 * STEP_S
+    assert 0.006 * STEP_S < longer[0].seconds < 0.015 * STEP_S
     assert signs(trace(halves, shapes=shapes)) == []
+    loops = signs(trace(changed(80, 1.5, "optimizer"), idle_s=0.008))
+    assert [(sign.name, round(sign.seconds, 4)) for sign in loops] == [("unfused_optimizer", 0.002)]
 
 
 def test_more_launches_have_more_gaps():

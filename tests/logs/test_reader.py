@@ -29,6 +29,16 @@ LINES = {
         "Step Time : 12.34s GPU utilization: 512.3MODEL_TFLOP/s/GPU",
         {"seconds": 12.34, "tflops": 512.3},
     ),
+    "megatron-deepspeed": (
+        " iteration   199/  3178 | consumed samples: 1528 | elapsed time per iteration (ms): 14287.5 | learning rate: 2.4E-04 | "
+        "global batch size:   768 | lm loss: 5.9E+00 | samples per second: 53.753 | TFLOPs: 69.85 |",
+        {"step": 199, "seconds": 14.2875, "global_batch_size": 768, "loss": 5.9, "tflops": 69.85},
+    ),
+    "gpt-neox": (
+        " samples/sec: 3.125 | iteration       20/    1000 | elapsed time per iteration (ms): 5120.0 | approx flops per GPU: "
+        "43.5TFLOPS | lm_loss: 9.5E+00 |",
+        {"step": 20, "seconds": 5.12, "tflops": 43.5},
+    ),
     "nemo": (
         "Training epoch 0, iteration 5/99 | lr: 1e-05 | global_batch_size: 512 | global_step: 5 | reduced_train_loss: 10.5 "
         "| train_step_timing in s: 6.123 | consumed_samples: 3072",
@@ -60,6 +70,18 @@ LINES = {
             "loss": 11.1,
         },
     ),
+    "nanotron of 2025, its batch in tokens": (
+        "12/21 01:39:51 [INFO|DP=0|TP=0|n1]: iteration: 2113 / 15000 | consumed_tokens: 480B | time_per_iteration_ms: 8.79K | "
+        "tokens_per_sec: 182K | tokens_per_sec_per_gpu: 699 | global_batch_size: 1.6M | lm_loss: 2.04 | model_tflops_per_gpu: 15.4",
+        {
+            "step": 2113,
+            "seconds": 8.79,
+            "tokens_per_s": 182e3,
+            "tokens_per_s_per_device": 699.0,
+            "tflops": 15.4,
+            "loss": 2.04,
+        },
+    ),
     "maxtext": (
         "completed step: 5, seconds: 3.456, TFLOP/s/device: 234.5, Tokens/s/device: 3456.7, total_weights: 65536, loss: 10.2",
         {"step": 5, "seconds": 3.456, "tflops": 234.5, "tokens_per_s_per_device": 3456.7, "loss": 10.2},
@@ -75,7 +97,24 @@ LINES = {
     ),
     "trainer bar": (
         "  5%|▌         | 50/1000 [01:19<25:00,  1.58s/it]",
-        {"step": 50, "elapsed_s": 79.0},
+        {"step": 50, "total": 1000, "elapsed_s": 79.0},
+    ),
+    "trainer end of transformers 5": (
+        "{'train_runtime': '3.7e+04', 'train_samples_per_second': '33.84', 'train_steps_per_second': '0.132', 'train_loss': '2.5'}",
+        {"elapsed_s": 3.7e4, "samples_per_s": 33.84, "steps_per_s": 0.132, "loss": 2.5},
+    ),
+    "ms-swift": (
+        "{'loss': 1.5, 'memory(GiB)': 5.25, 'train_speed(iter/s)': 0.25, 'global_step/max_steps': '340/9060', "
+        "'elapsed_time': '22m 40s'}",
+        {"step": 340, "steps_per_s": 0.25, "peak_bytes": 5.25 * GIB, "loss": 1.5},
+    ),
+    "ms-swift of Megatron": (
+        "{'loss': '1.5', 'memory(GiB)': '76.5', 'train_speed(s/it)': '7.5', 'global_step/max_steps': '40/400'}",
+        {"step": 40, "seconds": 7.5, "peak_bytes": 76.5 * GIB, "loss": 1.5},
+    ),
+    "llama-factory's file": (
+        '{"current_steps": 10, "total_steps": 90, "loss": 1.25, "lr": 1e-05, "elapsed_time": "0:01:15", "remaining_time": "0:10:00"}',
+        {"step": 10, "elapsed_s": 75.0},
     ),
     "trainer end": (
         "{'train_runtime': 123.45, 'train_samples_per_second': 12.3, 'train_steps_per_second': 0.512, 'train_loss': 1.5, "
@@ -184,6 +223,53 @@ def test_steps_of_short_logs(tmp_path: Path, text, seconds):
     assert read_log(path).step_seconds(
         partial(seconds_of, tokens=1, devices=1, sequences=64)
     ) == pytest.approx(seconds)
+
+
+def test_other_progress_bars_are_no_steps(tmp_path: Path):
+    path = tmp_path / "train.log"
+    training = [f" {n}%|█▌  | {n}/100 [00:{3 * n:02d}<05:00,  3.00s/it]\r" for n in range(1, 11)]
+    path.write_text(
+        "Loading checkpoint shards: 100%|███| 4/4 [00:03<00:00,  1.30it/s]\n"
+        "Map (num_proc=8): 100%|███| 52002/52002 [00:09<00:00, 5778.00 examples/s]\n"
+        + "".join(training[:6])
+        + "".join(f" {n}0%|██  | {n}/10 [00:{n:02d}<00:09,  1.0it/s]\r" for n in range(1, 11))
+        + "".join(f"[rank0]: {line}" for line in training[6:])
+        + "Epoch 1:  11%|█▌  | 11/100 [00:33<05:00,  3.00s/it]\n"
+    )
+    log = read_log(path)
+    assert [record.step for record in log.records] == [*range(1, 12)]
+    assert log.restarts == 0
+    assert log.step_seconds(lambda _: None) == pytest.approx(3.0)
+
+
+def test_an_evaluation_before_training_is_no_step_once_training_takes_longer(tmp_path: Path):
+    path = tmp_path / "train.log"
+    path.write_text(
+        "".join(f" {n}0%|██  | {n}/10 [00:{n:02d}<00:09,  1.0it/s]\r" for n in range(1, 11))
+        + "".join(f" {n}%|█▌  | {n}/100 [00:{5 * n:02d}<05:00,  5.00s/it]\r" for n in range(1, 12))
+    )
+    assert read_log(path).step_seconds(lambda _: None) == pytest.approx(5.0)
+
+
+def test_a_bar_that_began_anew_counts_from_there(tmp_path: Path):
+    path = tmp_path / "train.log"
+    first = [f" {n}%|█▌  | {n}/100 [00:{2 * n:02d}<05:00]\r" for n in range(1, 5)]
+    again = [f" {n}%|█▌  | {n}/100 [00:{4 * (n - 2):02d}<05:00]\r" for n in range(3, 13)]
+    path.write_text("".join(first + again))
+    log = read_log(path)
+    assert log.step_seconds(lambda _: None) == pytest.approx(4.0)
+    assert log.restarts == 1
+
+
+@pytest.mark.parametrize("prefix", ["[rank{}]:[titan] x ", "[default{}]: ", "{}: ", "[1,{}]<stdout>: "])
+def test_steps_of_one_process_count(tmp_path: Path, prefix):
+    path = tmp_path / "train.log"
+    titan = "step: {}  loss: 7.1  memory: {}.00GiB(57.45%)  tps: 5,000\n"
+    order = [(0, 1), (1, 1), (0, 2), (1, 2), (1, 3), (0, 3), (0, 2), (1, 2), (0, 3), (1, 3)]
+    path.write_text("".join(prefix.format(rank) + titan.format(step, 40 + rank) for rank, step in order))
+    log = read_log(path)
+    assert [record.step for record in log.records if record.step] == [1, 2, 3, 2, 3]
+    assert (log.restarts, log.peak_bytes) == (1, 41 * GIB)
 
 
 def test_a_file_that_is_no_log(tmp_path: Path):

@@ -14,7 +14,7 @@ from forescale.advise.changes import KINDS, Change, changed, changes
 from forescale.advise.check import verdict_within
 from forescale.advise.decide import LEAST_GAIN
 from forescale.arrays import np
-from forescale.errors import SpecError, UnknownNameError
+from forescale.errors import ForescaleError, SpecError, UnknownNameError
 from forescale.project import project
 from forescale.projection.result import Projection, Verdict
 from forescale.question import Question
@@ -37,6 +37,8 @@ DEGREES = ("tp", "cp", "pp", "vpp", "micro_batch_size")
 """What is paired even where it is not legal by itself."""
 GRADED = ("vpp", "micro_batch_size")
 """For a layout that does not fit with margin, list every value of a kind that is not dominated by another one."""
+MOST_TIMES = 16
+"""How many times as many devices are tried at most."""
 SHORTEST = 256
 """Tokens of the shortest sequences that are tried."""
 USUAL_RANK = 16
@@ -97,6 +99,9 @@ class Fit(Result, Struct, frozen=True, kw_only=True):
     `SHORTEST` tokens does."""
     adapters: Fit | None = None
     """The same question with LoRA, or with QLoRA, where no change of the layout lets all weights be trained."""
+    larger: Fit | None = None
+    """The same question on twice, four times … the devices, at most `MOST_TIMES`, where no change makes it fit on
+    these."""
 
     @property
     def fits(self) -> bool:
@@ -149,7 +154,10 @@ class Fit(Result, Struct, frozen=True, kw_only=True):
             "schema": SCHEMA,
             "limit_bytes": self.question.memory_limit,
             **attributes(self, "verdict", "num_tried", "shorter", "now"),
-            "adapters": None if self.adapters is None else self.adapters.to_json(),
+            **{
+                name: None if (other := getattr(self, name)) is None else other.to_json()
+                for name in ("adapters", "larger")
+            },
             "fixes": [
                 {
                     **fix.row(),
@@ -215,6 +223,25 @@ def fit(
         if kind not in KINDS:
             what = "change"
             raise UnknownNameError(what, kind, KINDS)
+    again = partial(_proposed, keep=keep, accepts=accepts, text_of=text_of)
+    result = again(question, pairs=pairs)
+    if result.fits:
+        return result
+    workload, adapters = question.workload, None
+    if workload.trainable.is_all or _is_unquantized_lora(workload):
+        adapters = _with_adapters(question, partial(again, pairs=pairs))
+    return replace(result, adapters=adapters, larger=_on_more(question, partial(again, pairs=False)))
+
+
+def _proposed(
+    question: Question,
+    *,
+    keep: Sequence[str],
+    pairs: bool,
+    accepts: Callable[[Question], bool],
+    text_of: Callable[[Change], str | None],
+) -> Fit:
+    """Return what can be done about a layout; the rest is as for `fit`."""
     now = project(question)
     texts = ((change, text_of(change)) for change in changes(question) if change.kind not in keep)
     every = tuple(dataclasses.replace(change, text=text) for change, text in texts if text is not None)
@@ -225,7 +252,7 @@ def fit(
     verdict = verdict_within(now, question.memory_limit)
     faster = _faster(question, now, tried) if verdict == "FITS" else _smaller(question, now, tried)
     fixes = [_fix(question, now, item) for item in faster]
-    result = Fit(
+    return Fit(
         question=question,
         now=now,
         verdict=verdict,
@@ -233,11 +260,28 @@ def fit(
         num_tried=len(tried),
         shorter=None if verdict == "FITS" else _shorter(question),
     )
-    workload = question.workload
-    if result.fits or not (workload.trainable.is_all or _is_unquantized_lora(workload)):
-        return result
-    again = partial(fit, keep=keep, pairs=pairs, accepts=accepts, text_of=text_of)
-    return replace(result, adapters=_with_adapters(question, again))
+
+
+def _on_more(question: Question, again: Callable[[Question], Fit]) -> Fit | None:
+    """Return what makes a question fit on twice, four times … the devices; None where `MOST_TIMES` do not.
+
+    Data parallelism takes them where the batch allows it, else the pipeline, else tensor parallelism.
+    """
+    layout, times = question.strategy, 2
+    assert layout is not None
+    data = "dp_replicate" if layout.dp_shard == 1 < layout.dp_replicate else "dp_shard"
+    while times <= MOST_TIMES:
+        for name in (data, "pp", "tp"):
+            try:
+                cluster = question.cluster.sized(times * question.cluster.num_devices)
+                scaled = replace(layout, **{name: times * getattr(layout, name)})
+                result = again(replace(question.with_layout(scaled), cluster=cluster))
+            except ForescaleError:  # not legal so, or no cluster of that size
+                continue
+            if result.fits:
+                return result
+        times *= 2
+    return None
 
 
 def _shorter(question: Question) -> int | None:

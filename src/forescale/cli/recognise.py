@@ -45,22 +45,19 @@ def _formats() -> list[dict[str, Any]]:
 
 def _explained(file: Path) -> list[dict[str, Any]]:
     from forescale.catalogue.models import load_model
-    from forescale.frameworks.detect import detect
-    from forescale.frameworks.readers import read_file, reader_of
+    from forescale.frameworks.readers import read_file, recognised
     from forescale.frameworks.reading import Options
 
     if not is_file(file):
         raise not_found().at(file)
     if (kind := _measured(file)) is not None:
         return [{"fact": name, "value": value} for name, value in kind.items()]
-    text = read_text(file)
-    reader, detection = reader_of(text, file), detect(text)
-    assert detection is not None
+    reader, detection = recognised(read_text(file), file)
     facts: dict[str, Any] = {
         "format": reader.name,
         "is": reader.title,
-        "because of": detection.reason,
-        "rejected": ", ".join(detection.others),
+        "because of": detection.reason if detection else "",
+        "rejected": ", ".join(detection.others) if detection else "",
     }
     try:
         parsed = read_file(file, Options(strict=False, model_of=load_model))

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 from forescale.diagnose.causes import CAUSES, Cause
 from forescale.diagnose.groups import GROUPS, expected_groups, groups_of_work, measured_groups
-from forescale.diagnose.measured import Convention, Measured, conventions
+from forescale.diagnose.measured import CLOSE, Convention, Measured, conventions
 from forescale.diagnose.signs import Comparison, Sign, signs_of
 from forescale.diagnose.work import Work, expected_work, measured_work
 from forescale.errors import ForescaleError, missing
@@ -187,6 +187,10 @@ def _remarks(measured: Measured, projection: Projection) -> Iterator[str]:
         yield f"the step time is from a rate of {measured.counted}; --mfu-convention counts otherwise"
     if measured.log is not None and measured.log.out_of_memory:
         yield "the log says that memory ran out"
+    asked = projection.workload.global_batch_size
+    batch = None if measured.log is None else measured.log.typical("global_batch_size")
+    if batch is not None and abs(batch / asked - 1.0) > CLOSE:
+        yield f"the log says a global batch of {batch:,.0f}, {asked:,} is asked: its steps are not those expected"
     if measured.log is not None and measured.log.restarts:
         yield f"the step number fell back {measured.log.restarts} times: the run was restarted"
     if any(not trace.on_device for trace in measured.traces):

@@ -21,6 +21,8 @@ from forescale.struct import Struct
 
 SHOWN = 0.03
 """Share of the expected step that a cause must take to be named."""
+CERTAIN = 0.2
+"""Share of that from which on work that is not the expected one is named in a longer step: its times are uncertain."""
 MORE = 1.02
 """Ratio from which on calls, FLOP or bytes are more than expected."""
 LONGER = 1.07
@@ -54,10 +56,10 @@ COUNTED = {
     "small_buckets",
     "unfused_kernels",
     "unfused_optimizer",
-    "data_loading",
-    "host_gaps",
 }
-"""Causes that calls, bytes and pauses show, however steps scatter."""
+"""Causes that calls and bytes show, however steps scatter."""
+RECORDED = {*COUNTED, "data_loading", "host_gaps"}
+"""The same with what is recorded as a time of its own."""
 
 
 class Sign(Struct, frozen=True, kw_only=True):
@@ -198,9 +200,9 @@ def signs_of(case: Comparison) -> list[Sign]:
 
     Work that is not the expected one comes before waiting and messages, and what follows from it is not named. Where
     the step is not longer than expected, nothing else is; where it is longer by no more than steps scatter, nothing but
-    what its calls, bytes and pauses show (`COUNTED`). What the scatter of the recorded steps and ranks explains comes
+    what its calls, bytes and pauses show (`RECORDED`). What the scatter of the recorded steps and ranks explains comes
     last, and is no cause (`Sign.beyond`). Other work than expected in a longer step is certain, the seconds that it
-    takes are not: half of what other causes need is enough.
+    takes are not: a share of what other causes need is enough (`CERTAIN`).
     """
     least = SHOWN * case.step_s
     longer, at_all = case.longer_s > least, max(case.longer_s, case.mean_longer_s) > least
@@ -208,11 +210,11 @@ def signs_of(case: Comparison) -> list[Sign]:
         sign
         for rule in STRUCTURAL
         for sign in rule(case)
-        if abs(sign.seconds) > least or (at_all and sign.seconds > 0.5 * least)
+        if abs(sign.seconds) > least or (at_all and sign.seconds > CERTAIN * least)
     ]
     rules = () if not at_all else OTHERS if structural else (*OTHERS, *OPERATORS)
-    others = [sign for rule in rules for sign in rule(case) if sign.seconds > least]
-    others = [sign for sign in others if longer or sign.name in COUNTED]
+    others = [sign for rule in rules for sign in rule(case) if longer or sign.name in RECORDED]
+    others = [sign for sign in others if sign.seconds > least * (CERTAIN if sign.name in COUNTED else 1.0)]
     return [*structural[:1], *sorted(others, key=lambda sign: (not sign.beyond, -sign.seconds))]
 
 

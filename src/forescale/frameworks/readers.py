@@ -263,21 +263,26 @@ def reader_of(text: str, where: object, options: Options | None = None) -> Reade
     ReaderError
         If it is in none, or in one that is not read.
     """
+    return recognised(text, where, options)[0]
+
+
+def recognised(text: str, where: object, options: Options | None = None) -> tuple[Reader, Detection | None]:
+    """Return the reader of a text, and the markers that decided it, perhaps of a script that it starts."""
     detection = detect(text)
     if detection is None or (detection.name == ScriptLaunchReader.name and _SOURCES.search(text)):
-        detection = _started(text, where, options or Options()) or detection
+        detection = _started(text, where, options) or detection
     detection = detection or detect_script(text, getattr(where, "suffix", ""))
     if detection is None and isinstance(where, Path) and where.suffix == ".py" and trains(where):
-        return ScriptReader()
+        return ScriptReader(), None
     if detection is None:
         _refuse_unknown(text, where)
     for reader in READERS:
         if reader.name == detection.name:
-            return reader
+            return reader, detection
     raise _unread(detection, where)
 
 
-def _started(text: str, where: object, options: Options) -> Detection | None:
+def _started(text: str, where: object, options: Options | None) -> Detection | None:
     """Return the format of the script that a script only starts, or takes its flags from; None if it starts none.
 
     Raises
@@ -285,7 +290,7 @@ def _started(text: str, where: object, options: Options) -> Detection | None:
     ReaderError
         If that script is not there.
     MissingError
-        If it is an argument that is not known.
+        If it is an argument that `options` do not give.
     """
     if not isinstance(where, Path) or not _STARTS.search(text):
         return None
@@ -296,9 +301,10 @@ def _started(text: str, where: object, options: Options) -> Detection | None:
         texts.extend([content] if content else [])
         return content
 
-    script = follow(text, options.variables, str(where), noted, options.arguments)
+    given = options or Options()
+    script = follow(text, given.variables, str(where), noted, given.arguments)
     is_open = any(is_unset(word) for words in script.commands if has_program(words) for word in words)
-    if options.arguments is None and is_open and _SOURCES.search(text):
+    if options is not None and given.arguments is None and is_open and _SOURCES.search(text):
         raise MissingError.of(where, [SOURCED])
     if not texts and script.missing:
         names = ", ".join(dict.fromkeys(script.missing))

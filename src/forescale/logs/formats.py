@@ -17,6 +17,8 @@ class StepRecord(Struct, frozen=True, kw_only=True):
     """What a line says about a step; None where it says nothing."""
 
     step: int | None = None
+    total: int | None = None
+    """Steps of a whole progress bar."""
     seconds: float | None = None
     """Of one step."""
     elapsed_s: float | None = None
@@ -56,10 +58,18 @@ class Pattern(Struct, frozen=True):
 
 
 class LogFormat:
-    """One framework's log: a line belongs to it if its hallmark is in it."""
+    """One framework's log: a line belongs to it if its hallmark is in it, and nothing of what others have."""
 
-    def __init__(self, name: str, title: str, hallmark: str, **values: Pattern | tuple[Pattern, ...]) -> None:
-        self.name, self.title, self.hallmark = name, title, re.compile(hallmark)
+    def __init__(
+        self,
+        name: str,
+        title: str,
+        hallmark: str,
+        others: str = "$^",
+        **values: Pattern | tuple[Pattern, ...],
+    ) -> None:
+        self.name, self.title = name, title
+        self.hallmark, self.others = re.compile(hallmark), re.compile(others)
         self.patterns = {
             field: [
                 (item.regex, item.unit) for item in (several if isinstance(several, tuple) else (several,))
@@ -69,7 +79,7 @@ class LogFormat:
 
     def parse(self, line: str) -> StepRecord | None:
         """Return what a line says; None if it is not one of this format, or says nothing of a step."""
-        if self.hallmark.search(line) is None:
+        if self.hallmark.search(line) is None or self.others.search(line):
             return None
         values: dict[str, float] = {}
         for field, several in self.patterns.items():
@@ -88,12 +98,17 @@ def match_of(regex: re.Pattern[str], unit: float, line: str) -> float | None:
     return float(match[1].replace(",", "")) * PREFIXES[match[2] or ""] * unit
 
 
-_CLOCK = re.compile(r"\[(?:(\d+):)?(\d+):(\d+)<")
-WHOLE = ("step", "global_batch_size")
+_CLOCK = re.compile(r"(?:\[|\"elapsed_time\": \")(?:(\d+):)?(\d+):(\d+)[<\"]")
+_NO_STEPS = (
+    r"(?:^|[^\w ./()=-])\s*(?!(?:[Tt]rain|[Ee]poch|[Ss]tep|[Ii]ter|Progress|Pretrain|Fine))"
+    r"[A-Za-z][\w ./()=-]*:\s*\d+%\|"
+)
+"""A progress bar of something else than training: checkpoint shards, the preparation of data."""
+WHOLE = ("step", "total", "global_batch_size")
 
 
 def _clock(line: str) -> float | None:
-    """Return the seconds of a progress bar such as [1:02:03<25:00."""
+    """Return the seconds of a progress bar such as [1:02:03<25:00, or of a record that has them as text."""
     if (match := _CLOCK.search(line)) is None:
         return None
     return 3600.0 * int(match[1] or 0) + 60.0 * int(match[2]) + int(match[3])
@@ -113,6 +128,7 @@ FORMATS: tuple[LogFormat, ...] = (
         tflops=(
             Pattern(r"throughput per GPU \(TFLOP/s/GPU\):\s*N"),
             Pattern(r"(?:GPU utilization|MODEL_TFLOP/s/GPU): ?N"),
+            Pattern(r"\| (?:TFLOPs|approx flops per GPU): N(?:TFLOPS)? "),
         ),
         tokens_per_s_per_device=Pattern(r"tokens per GPU \(tokens/s/GPU\):\s*N"),
         global_batch_size=Pattern(r"global batch size:\s*N"),
@@ -145,13 +161,13 @@ FORMATS: tuple[LogFormat, ...] = (
     LogFormat(
         "nanotron",
         "nanotron",
-        r"elapsed_time_per_iteration_ms",
+        r"time_per_iteration_ms: ",
         step=Pattern(r"iteration: N /"),
-        seconds=Pattern(r"elapsed_time_per_iteration_ms: N", 1e-3),
+        seconds=Pattern(r"time_per_iteration_ms: N", 1e-3),
         tokens_per_s=Pattern(r"tokens_per_sec: N"),
         tokens_per_s_per_device=Pattern(r"tokens_per_sec_per_gpu: N"),
         tflops=Pattern(r"model_tflops_per_gpu: N"),
-        global_batch_size=Pattern(r"global_batch_size: N"),
+        global_batch_size=Pattern(r"elapsed_time_per_iteration_ms.*global_batch_size: N"),  # later in tokens
         loss=Pattern(r"lm_loss: N"),
     ),
     LogFormat(
@@ -177,10 +193,21 @@ FORMATS: tuple[LogFormat, ...] = (
     LogFormat(
         "trainer",
         "Hugging Face Trainer",
-        r"'train_runtime'|train_steps_per_second|\d+/\d+ \[[\d:]+<",
-        step=Pattern(r"\| N/\d+ \["),
-        elapsed_s=Pattern(r"'train_runtime': N"),
-        steps_per_s=(Pattern(r"'?train_steps_per_second'?\s*[:=]\s*'?N"),),
+        r"'train_runtime'|'train_speed\(|\"current_steps\": |train_steps_per_second|\d+/\d+ \[[\d:]+<",
+        _NO_STEPS,
+        step=(
+            Pattern(r"\| N/\d+ \["),
+            Pattern(r"\"current_steps\": N"),
+            Pattern(r"'global_step/max_steps': 'N/"),
+        ),
+        total=Pattern(r"\| \d+/N \["),
+        seconds=Pattern(r"'train_speed\(s/it\)': '?N"),
+        elapsed_s=Pattern(r"'train_runtime': '?N"),
+        steps_per_s=(
+            Pattern(r"'?train_steps_per_second'?\s*[:=]\s*'?N"),
+            Pattern(r"'train_speed\(iter/s\)': '?N"),
+        ),
+        peak_bytes=Pattern(r"'memory\(GiB\)': '?N", GIB),
         samples_per_s=Pattern(r"'?train_samples_per_second'?\s*[:=]\s*'?N"),
         loss=Pattern(r"'?(?:train_)?loss'?\s*[:=]\s*'?N"),
     ),

@@ -21,6 +21,8 @@ MOST = 100_000
 """Records that are kept of a log; of longer ones the last."""
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 Event: TypeAlias = Literal["restart", "out_of_memory"]
+_RANK = re.compile(r"^\W*(?:rank|default|\d+,)?(\d+)\]?(?:<std\w+>)?:[\s\[]")
+"""What launchers write before a line of a process: `[rank0]: `, `[default0]:[`, `0: `, `[1,0]<stdout>:`."""
 _OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|CUDA out of memory|RESOURCE_EXHAUSTED: Out of memory")
 
 
@@ -33,6 +35,10 @@ class LogReader:
     def __init__(self, log_format: LogFormat | None = None) -> None:
         self.format = log_format
         self.last_step: int | None = None
+        self.rank: str | None = None
+        """The process whose steps are read: that which prints a step first."""
+        self.bar: StepRecord | None = None
+        """The last state of the progress bar of training."""
         self.restarts = 0
         """How often the step number fell back."""
         self.out_of_memory = False
@@ -46,11 +52,26 @@ class LogReader:
         else:
             text = _ESCAPES.sub("", line[:LONGEST_LINE])
             self.out_of_memory = self.out_of_memory or _OUT_OF_MEMORY.search(text) is not None
-            record = self._parsed(text)
+            record = self._of_training(self._parsed(text), _RANK.match(text))
         if record is not None and record.step is not None:
             if self.last_step is not None and record.step < self.last_step:
                 self.restarts += 1
             self.last_step = record.step
+        return record
+
+    def _of_training(self, record: StepRecord | None, rank: re.Match[str] | None) -> StepRecord | None:
+        """Return a record of one process and of the longest progress bar; of others the memory alone."""
+        if record is None or record.step is None:
+            return record
+        if rank is not None and rank[1] != self.rank:
+            if self.last_step is not None and record.step <= self.last_step:
+                return None if record.peak_bytes is None else StepRecord(peak_bytes=record.peak_bytes)
+            self.rank = rank[1]
+        if record.total is not None and record.elapsed_s is not None:
+            bar = self.bar
+            if bar is not None and bar.total != record.total and record.elapsed_s <= (bar.elapsed_s or 0.0):
+                return None  # of an evaluation, which begins anew each time
+            self.bar = record
         return record
 
     def _parsed(self, text: str) -> StepRecord | None:
@@ -122,13 +143,20 @@ def seconds_of(rates: Mapping[str, float], *, tokens: float, devices: int, seque
 
 
 def _per_step(records: Iterable[StepRecord]) -> float | None:
-    """Return the seconds per step of a progress bar: from a tenth of its states on, or up to the only one."""
+    """Return the seconds per step of a progress bar: from a tenth of its states on, or up to the only one.
+
+    Of a run that began anew, and of several bars, the states of the longest count.
+    """
     several = list(records)
-    points = [
-        (item.step, item.elapsed_s)
-        for item in several
-        if item.step is not None and item.elapsed_s is not None
-    ]
+    bars: list[list[tuple[int, float]]] = [[]]
+    total: int | None = None
+    for item in several:
+        if item.step is not None and item.elapsed_s is not None:
+            if bars[-1] and (item.elapsed_s < bars[-1][-1][1] or item.total != total):
+                bars.append([])
+            bars[-1].append((item.step, item.elapsed_s))
+            total = item.total
+    points = max(bars, key=lambda bar: (bar[-1][1] - bar[0][1], len(bar)) if bar else (0.0, 0))
     if len(points) == 1 and points[0][0]:
         whole = [item.elapsed_s for item in several if item.step is None and item.elapsed_s is not None]
         return (whole or [points[0][1]])[-1] / points[0][0]

@@ -433,6 +433,11 @@ class Projection(Result, Struct, frozen=True, kw_only=True):
         return self.step_time.expected
 
     @property
+    def model_flops_per_token(self) -> float:
+        """FLOP of a token, with the query-key pairs that the mask leaves."""
+        return self.model_flops_per_step / self.workload.tokens_per_step
+
+    @property
     def tokens_per_day(self) -> float:
         """Tokens that all devices train on in a day of steps alone."""
         return self.tokens_per_s_per_device * self.cluster.num_devices * SECONDS_PER_DAY

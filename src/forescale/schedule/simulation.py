@@ -13,6 +13,7 @@ import numpy as np
 from forescale.errors import ScheduleError, too_large
 from forescale.numeric import Array
 from forescale.repr import ReprMixin
+from forescale.results import missing_attribute
 from forescale.schedule.actions import (
     JOINED,
     KIND_BITS,
@@ -270,6 +271,10 @@ class Simulation(Step, frozen=True, kw_only=True, eq=False):
     start: Array
     """Start of each action, rank after rank; (num_actions,)."""
     end: Array
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        """Raise an error that names what other names of attributes are here."""
+        raise missing_attribute(self, name)
 
     @property
     def memory(self) -> Array:

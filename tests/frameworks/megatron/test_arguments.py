@@ -136,3 +136,9 @@ def test_processes_without_a_launcher_are_those_of_the_environment(sets, start, 
     line = parse_arguments(WORLD.format(set=sets, start=start), where="run.sh")
     assert line.num_devices == devices
     assert line.places == {12: ("WORLD_SIZE 12 (line 2)",), None: ()}.get(devices, line.places)
+
+
+def test_of_runs_with_as_many_flags_of_megatron_the_one_with_the_most_is_read():
+    run = "torchrun pretrain_gpt.py --num-layers {} --hidden-size 64 {}\n"
+    text = run.format(2, "") + run.format(3, "--distribute-checkpointed-activations") + run.format(4, "")
+    assert values(text)["num_layers"] == "3"

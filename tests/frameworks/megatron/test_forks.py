@@ -1,7 +1,7 @@
 import pytest
 from tests.errors import raises
 
-from forescale.errors import ReaderError, UnknownKeyError
+from forescale.errors import MissingError, ReaderError, UnknownKeyError
 from forescale.frameworks.megatron.arguments import known_flags, parse_arguments
 from forescale.frameworks.megatron.forks import fork_of, forks, idle_program, misspelt, translate
 from forescale.frameworks.megatron.reader import read_arguments
@@ -219,3 +219,18 @@ def test_a_fork_may_take_a_flag_of_megatron_in_another_way():
     assert any("--profile" in note for note in parsed.notes)
     with raises(ReaderError, "wrong_type --profile"):
         read("--profile pt")
+
+
+def test_experts_that_extend_over_tensor_parallel_ranks():
+    """MindSpeed, docs/features/megatron_moe/megatron-moe-tp-extend-ep.md: tp x ep divides the experts, and no expert is split."""
+    flags = (
+        EXPERTS
+        + "--tensor-model-parallel-size 2 --sequence-parallel --expert-model-parallel-size 4 --moe-grouped-gemm "
+    )
+    layout = read(flags + "--moe-tp-extend-ep").strategy
+    assert (layout.tp, layout.ep, layout.etp) == (2, 8, 1)
+    split = read(flags + "--moe-extended-tp").strategy
+    assert (split.tp, split.ep, split.etp) == (2, 1, 8)
+    assert (read(flags).strategy.ep, read(flags).strategy.etp) == (4, 2)
+    with raises(MissingError, "missing --var"):
+        read(flags.replace("size 4", "size ${EP}") + "--moe-tp-extend-ep")

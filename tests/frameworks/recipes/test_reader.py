@@ -320,3 +320,9 @@ def test_buckets_of_gpt_neox_are_those_of_deepspeed(read):
     assert "bucket_elements" not in read("gpt-neox").layout_fields["kernels"]
     parsed = read("gpt-neox", '{"stage": 1}', '{"stage": 1, "reduce_bucket_size": 1260000000}')
     assert parsed.layout_fields["kernels"]["bucket_elements"] == 1.26e9
+
+
+def test_hybrid_sharding_of_olmo_keeps_parameters(read):
+    options = Options(num_devices=16, model_of=load_model, strict=False)
+    layout = read("olmo", "FULL_SHARD", "_HYBRID_SHARD_ZERO2", options).strategy
+    assert (layout.zero, layout.dp_replicate, layout.dp_shard) == (2, 2, 8)

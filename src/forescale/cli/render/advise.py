@@ -159,8 +159,11 @@ def _proposal(result: Fit) -> TextLine:
     if first is None and result.verdict == "FITS":
         return line("it fits, and no change of one or two things makes it faster and still fits with margin")
     if first is None:
+        others = [_on_more(result.larger), _with_adapters(result.adapters)]
+        found = [item for other in others if other for item in ("; ", *other)]
         return line(
-            "no change of one or two things makes it fit with margin; ", *_with_adapters(result.adapters)
+            "no change of one or two things makes it fit with margin",
+            *(found or ["; forescale search tries everything"]),
         )
     if result.verdict == "FITS":
         return line(
@@ -173,21 +176,30 @@ def _proposal(result: Fit) -> TextLine:
     return line("with ", (first.text, "bold"), f" it fits with margin, which {price}")
 
 
-def _with_adapters(result: Fit | None) -> list[str | tuple[str, str]]:
-    """Return that adapters fit, with what, or what to do where not even they do."""
+def _on_more(result: Fit | None) -> list[str | tuple[str, str]]:
+    """Return that more devices fit, with what."""
     if result is None:
-        return ["forescale search tries everything"]
-    workload, first = result.question.workload, result.first if result.verdict != "FITS" else None
+        return []
+    count = counted(result.question.cluster.num_devices, "device")
+    return ["on ", (count, "bold"), *_made_to_fit(result)]
+
+
+def _with_adapters(result: Fit | None) -> list[str | tuple[str, str]]:
+    """Return that adapters fit, with what."""
+    if result is None:
+        return []
+    workload = result.question.workload
     options = f"--lora-rank {workload.trainable.lora_rank}"
     if workload.precision.frozen:
         options += f" --frozen-dtype {workload.precision.frozen}"
+    return ["trained with adapters (", (options, "bold"), ")", *_made_to_fit(result)]
+
+
+def _made_to_fit(result: Fit) -> list[str | tuple[str, str]]:
+    first = result.first if result.verdict != "FITS" else None
     best = result.now if first is None else first.projection
     also = "" if first is None else f" and {first.text}"
-    return [
-        "trained with adapters (",
-        (options, "bold"),
-        f"){also} it fits: {words.gib(best.memory.peak_bytes)} GiB",
-    ]
+    return [f"{also} it fits: {words.gib(best.memory.peak_bytes)} GiB"]
 
 
 def _lost_per_gib(fix: Fix) -> Cell:

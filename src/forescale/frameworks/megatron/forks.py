@@ -251,6 +251,26 @@ def _residual_experts(values: Mapping[str, Any], text: str) -> dict[str, Any]:  
     return {"moe_shared_expert_intermediate_size": width}
 
 
+EP, ETP, TP = "expert_model_parallel_size", "expert_tensor_parallel_size", "tensor_model_parallel_size"
+
+
+def _experts_over_tp(values: Mapping[str, Any], text: str) -> dict[str, Any]:  # noqa: ARG001  (as all rules)
+    """Return the degrees of whole experts on tp x ep ranks (MindSpeed); open ones stay so."""
+    ranks = _ranks_of_experts(values)
+    return {ETP: 1, **({EP: ranks} if ranks else {})}
+
+
+def _experts_split_over_ep(values: Mapping[str, Any], text: str) -> dict[str, Any]:  # noqa: ARG001  (as all rules)
+    """Return the degrees of experts that are all split over tp x ep ranks (Megatron-Core 0.8)."""
+    ranks = _ranks_of_experts(values)
+    return {EP: 1, ETP: ranks} if ranks else {}
+
+
+def _ranks_of_experts(values: Mapping[str, Any]) -> int | None:
+    ep, tp = (whole_of(str(values.get(key, 1))) for key in (EP, TP))
+    return ep * tp if ep and tp else None
+
+
 def _layers_of_rank(values: Mapping[str, Any], text: str) -> dict[str, Any]:  # noqa: ARG001  (as all rules)
     """Return the recomputed layers of each chunk; those of a rank go round its chunks (MindSpeed, should_recompute)."""
     layers, pp = _count(values, "num_layers"), _count(values, "pipeline_model_parallel_size", 1)
@@ -277,6 +297,8 @@ RULES: Mapping[str, Callable[[Mapping[str, Any], str], dict[str, Any]]] = {
     "expert interval": _expert_interval,
     "residual experts": _residual_experts,
     "layers of a rank": _layers_of_rank,
+    "experts over tp": _experts_over_tp,
+    "experts split over ep": _experts_split_over_ep,
     "sparse indexer": _sparse_indexer,
 }
 """Rules by name: settings that follow from a value and from other settings."""
