@@ -338,6 +338,11 @@ def _unread(detection: Detection, where: object) -> ReaderError:
 
 def _refuse_unknown(text: str, where: object) -> NoReturn:
     """Refuse a file in no known format: name the line of a misspelt key, or the formats that can be read."""
+    if isinstance(where, Path) and where.suffix == ".py":
+        fix = (
+            "neither it nor a module next to it makes a Trainer, TrainingArguments or a loop with backward()"
+        )
+        raise ReaderError(where, wording.wrong_format("a program that trains", fix))
     for line, row in enumerate(text.splitlines()[:LINES], 1):
         word = re.match(r"""[\s\["'{]*([A-Za-z_]\w{3,})["'\]\s]*(?:[:=]|$)""", row)
         near = get_close_matches(word[1], HALLMARKS, 1, 0.8) if word else []

@@ -360,3 +360,43 @@ def other(model):
     reached = model.replace("    return None", "    other(net())")
     parsed = read({"run.sh": run, "train.py": loop, "model.py": reached}, over=over)
     assert parsed.layout_fields["recompute"] == {"granularity": "full"}
+
+
+def test_a_program_that_requires_its_configuration_is_asked_for_its_command(read):
+    with raises(ReaderError, "wrong_format a script with its settings"):
+        read({"train.py": OWN, "own.yaml": TABLE})
+
+
+def test_fields_that_are_set_by_names_that_are_not_known_are_not_known(read):
+    program = TUNER.replace(
+        'Tuner(Settings.from_yaml(Path(__file__).parent / "conf" / "tune.yaml")).run()',
+        "settings = Settings()\n    for name, value in ask():\n        setattr(settings, name, value)\n    Tuner(settings).run()",
+    )
+    parsed = read({"train.py": program}, num_devices=8)
+    assert "micro_batch_size" in {fact.part.rpartition(".")[2] for fact in parsed.missing}
+
+
+def test_a_program_that_trains_with_no_known_library_is_named_so(read):
+    with raises(ReaderError, "wrong_format a program that trains"):
+        read({"train.py": "import numpy\n\nmode = 1\nprint(numpy.zeros(mode))\n"})
+
+
+@pytest.mark.parametrize("base", ["BaseModel", "BaseSettings"])
+def test_fields_of_pydantic_have_their_defaults(read, base):
+    program = f"""from pydantic import {base}, Field
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+
+
+class Settings({base}):
+    batch: int = Field(4, ge=1)
+    steps: int = Field(default=8, description="accumulated")
+
+
+settings = Settings()
+words = {{"per_device_train_batch_size": settings.batch, "gradient_accumulation_steps": settings.steps}}
+args = TrainingArguments("out", bf16=True, **words)
+Trainer(model=AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-8B"), args=args).train()
+"""
+    parsed = read({"train.py": program}, num_devices=2, over={"seq_len": 2048})
+    assert parsed.workload_fields["global_batch_size"] == 4 * 8 * 2
+    assert any("settings of pydantic" in text for text in parsed.warnings) is (base == "BaseSettings")

@@ -229,13 +229,17 @@ class Caller:
     @staticmethod
     def default(inner: Frame, node: ast.expr) -> Any:  # noqa: ANN401
         """Return the default of a field."""
-        if not isinstance(node, ast.Call) or source_of(node.func).rpartition(".")[2] != "field":
+        if not isinstance(node, ast.Call) or source_of(node.func).rpartition(".")[2] not in (
+            "field",
+            "Field",
+        ):
             return inner.value(node)
         keywords = {word.arg: word.value for word in node.keywords}
         if "default" in keywords:
             return inner.value(keywords["default"])
         if "default_factory" not in keywords:
-            return MISSING
+            first = inner.value(node.args[0]) if node.args else ...  # of pydantic
+            return MISSING if first is ... else first
         return inner.value(
             ast.copy_location(ast.Call(func=keywords["default_factory"], args=[], keywords=[]), node)
         )
@@ -276,6 +280,10 @@ class Caller:
         if isinstance(owner, Call) and isinstance(name, str):
             owner.fields[name] = self.frame.kept(owner.fields.get(name, MISSING), value)
             owner.places[name] = self.place
+        elif isinstance(owner, Call) and self.world.opens_classes:  # any of its fields
+            owner.fields |= dict.fromkeys(
+                (*owner.defaults, *owner.fields), Opaque("what setattr sets", self.place)
+            )
 
     def _isinstance(self) -> Any:  # noqa: ANN401
         value = self.args[0]

@@ -50,6 +50,8 @@ class Arguments:
         """Defaults of a dataclass that is, or builds on, TrainingArguments."""
         self.own: set[str] = set()
         """Names of arguments that the program declares itself, whose meaning is what its calls make of them."""
+        self.required: set[str] = set()
+        """Names of arguments without which the program does not start."""
         self.usual: dict[str, Any] = {}
         """Defaults of these."""
         self.made: list[Call] = []
@@ -96,6 +98,7 @@ class Arguments:
         name = str(call.fields.get("dest") or name.lstrip("-").replace("-", "_"))
         switches = call.fields.get("action") == "store_false"
         self.own.add(name)
+        self.required |= {name} if call.fields.get("required") is True else set()
         if "default" in call.fields or ("action" in call.fields and name not in self.defaults):
             self.defaults[name] = self.usual[name] = call.fields.get("default", switches)
 

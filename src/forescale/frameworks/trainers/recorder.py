@@ -94,6 +94,10 @@ class Recorder:
             "functions that nothing calls are not read: they call": self.missed,
         }
         texts = [f"{text} {', '.join(names)}" for text, names in kinds.items() if names]
+        if any("BaseSettings" in call.kinds for call in self.calls):
+            texts.append(
+                "settings of pydantic have their defaults, which variables of the environment or .env may change"
+            )
         called = {name.rpartition(".")[2] for call in self.calls for name in names_of(call)}
         if not any(map(makes, called)) and called.isdisjoint(("Accelerator", "Fabric")):
             texts.append("no call that is followed trains: adapters, types and recomputation are not known")

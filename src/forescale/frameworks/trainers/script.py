@@ -48,7 +48,9 @@ OPEN: Final = {MICRO: MICRO_BATCH, STEPS: BATCH}
 
 USUAL_BATCH: Final = 8
 """Sequences of a device where TrainingArguments are given none."""
-NAMED: Final = re.compile(r"""\.from_pretrained\(\s*["']([^"']+)["']""")
+NAMED: Final = re.compile(
+    r"""(?<!Tokenizer)(?<!Processor)(?<!Config)\.from_pretrained\(\s*["']([^"']+)["']"""
+)
 """A model that a method of a class names, which nothing calls."""
 
 
@@ -232,7 +234,9 @@ def _settings(path: Path, recorder: Recorder, options: Options) -> tuple[dict[st
     unread = {key: shown for key, shown in unread.items() if key not in given}
     if content.get("unsloth") and not options.has_bf16:
         content |= {"bf16": False, "fp16": True}
-    if MICRO not in content and MICRO not in unread and any("Parser" in call.name for call in recorder.calls):
+    lacks = not given and any(map(CONFIGURES.search, recorder.arguments.required))
+    takes = MICRO not in content and MICRO not in unread
+    if lacks or (takes and any("Parser" in call.name for call in recorder.calls)):
         if not given:
             fix = "it takes its arguments from the command line; give the command or script that starts it"
             raise ReaderError(path, wording.wrong_format("a script with its settings", fix))
@@ -380,6 +384,8 @@ def _made_elsewhere(calls: Sequence[Call]) -> list[str]:
     return []
 
 
+CONFIGURES: Final = re.compile(r"(?:^|_)(?:config|cfg|recipe|params)|yaml")
+"""Names of arguments that name the file of a program's settings."""
 DECIDES: Final = re.compile(r"batch|accum|zero|stage|shard|parallel|quant|\dbit|lora_r|rank$|vision|freeze")
 """Arguments of a program's own that it may make much of."""
 
