@@ -259,6 +259,6 @@ def test_a_layout_that_can_be_made_to_fit_needs_no_more_devices():
 
 def test_more_than_16_times_the_devices_are_not_proposed():
     whole = ask(
-        "llama-3.1-70b", "a100-sxm-40gb", devices=1, seq_len=512, global_batch_size=16, framework="none"
+        "llama-3.1-405b", "a100-sxm-40gb", devices=1, seq_len=512, global_batch_size=16, framework="none"
     )
     assert fit(whole, pairs=False).larger is None

@@ -336,10 +336,32 @@ def test_several_models_are_compared(forescale, tmp_path):
     assert "not_found" in forescale("compare", "mine.json", "best.json#1").refused
 
 
+def test_keys_of_the_cluster_are_short_in_the_table(forescale):
+    flags = (
+        "--cluster",
+        "h100",
+        "--devices",
+        "2",
+        "--seq-len",
+        "2048",
+        "--global-batch-size",
+        "8",
+        "--tp",
+        "2",
+    )
+    ran = forescale("compare", "llama-3.2-1b", *flags, "--vary", "cluster.device.hbm_bandwidth=x1,x2")
+    assert [line.split()[:2] for line in ran.out.splitlines()[3:5]] == [
+        ["hbm_bandwidth", "x1"],
+        ["hbm_bandwidth", "x2"],
+    ]
+
+
 def test_layouts_that_do_not_fit_are_told_how_to_get_one(forescale):
     flags = ("--devices", "2", "--seq-len", "2048", "--global-batch-size", "8", "--offload-optimizer", "1")
     ran = forescale("compare", "llama-3.1-70b", "--cluster", "h100,a100", *flags)
-    assert "nothing fits as given" in ran.out
+    assert "leave options of the layout out" in ran.out
+    none = forescale("compare", "llama-3.1-70b", "--cluster", "h100,a100", *flags[:-2])
+    assert "nothing fits: ask forescale fit on one cluster" in none.out
 
 
 def test_a_short_run_has_hours(forescale):

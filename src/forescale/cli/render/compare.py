@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 
 from forescale.cli.render import words
@@ -19,6 +20,8 @@ STATES = frozenset(
 """Options that change the bytes of the optimizer, which then have a column."""
 CHEAP = 100.0
 """Cost below which its hundredths are shown."""
+_PATH = re.compile(r"\bcluster\.(?:device\.|tiers\.)?")
+"""What a key of the cluster begins with, which a table leaves out."""
 NAMED = 3
 """Models that a title names."""
 MAX_CHANGES = 8
@@ -118,10 +121,11 @@ def machines_view(result: Machines) -> View:
             f": {_place(cheapest)}, {cost:.3g} per million tokens{'' if result.priced else ' (list prices)'}"
         )
         contents.append(line(("cheapest", "bold"), text))
-    if best is None and all(item.chosen == "given" and not item.problem for item in result.machines):
-        contents.append(
-            line("nothing fits as given: leave options of the layout out for the best one of each")
-        )
+    if best is None:
+        is_given = all(item.chosen == "given" and not item.problem for item in result.machines)
+        fix = "leave options of the layout out for the best one of each, or ask" if is_given else "ask"
+        text = f"nothing fits: {fix} forescale fit on one cluster for changes, such as offloading"
+        contents.append(line(text))
     contents += [line(f"{_place(item)}: {item.problem}") for item in result.machines if item.problem]
     return View(title=_title(result), lead=_lead(result), contents=tuple(contents))
 
@@ -193,7 +197,7 @@ def _machines(result: Machines) -> Iterator[Sequence[Cell]]:
     columns = [name.lstrip("|<") for name in _columns(result)]
     for item in result.machines:
         one, cost = item.projection, item.cost_per_million_tokens
-        cells: dict[str, Cell] = {"with": item.varied, "cluster": item.cluster}
+        cells: dict[str, Cell] = {"with": _PATH.sub("", item.varied), "cluster": item.cluster}
         cells |= {"devices": f"{item.devices:,}", "layout": "none"}
         if one is not None:
             cells |= {
