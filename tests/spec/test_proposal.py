@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from tests.small import cluster, dense, moe, workload
+from tests.small import cluster, dense, moe
 
 from forescale.errors import ReaderError, SpecError
 from forescale.spec import Layout, Workload
@@ -34,7 +34,6 @@ def test_a_batch_below_the_ranks_has_one_neighbour() -> None:
     ("layout", "key", "value", "nearest"),
     [
         (Layout(pp=16), "pp", 16, (8,)),  # 8 layers
-        (Layout(tp=16), "tp", 16, ()),  # 4 heads of keys divide 16; the test below has one that does not
         (Layout(vpp=2, dp_shard=16), "vpp", 2, (1,)),
         (Layout(ep=2, dp_shard=16), "ep", 2, (1,)),
         (Layout(pp=4, vpp=2, dp_shard=4), "global_batch_size", 20, (16, 32)),
@@ -43,9 +42,6 @@ def test_a_batch_below_the_ranks_has_one_neighbour() -> None:
 def test_the_nearest_values_break_no_rule(
     layout: Layout, key: str, value: int, nearest: tuple[int, ...]
 ) -> None:
-    if not nearest:
-        check(dense(), cluster(16), layout, workload())
-        return
     found = [
         cause for cause in causes(layout, batch=20 if key == "global_batch_size" else 16) if cause.key == key
     ]

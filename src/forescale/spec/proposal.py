@@ -81,15 +81,17 @@ def refused_by(masks: Mapping[str, Mask], size: int) -> dict[str, int]:
 
 FILLED = ("tp", "cp", "pp")
 """Degrees that data parallelism makes up for: its shards fill the devices."""
-LOOKED_AT = 65_536
-"""Values on each side of the given one among which an allowed one is looked for."""
+LOOKED_AT, FEW = 20_000, 64
+"""Values on each side of the given one that are looked at; few where several keys are at fault."""
 
 
 def errors_of(
     proposal: Proposal, broken: Sequence[Constraint], rules: Sequence[Constraint]
 ) -> list[SpecError]:
     """Return an error for each of the `broken` rules, with the value of its key and the nearest that break no rule."""
-    nearest = {key: _nearest(proposal, key, broken, rules) for key in {rule.key for rule in broken} if key}
+    keys = {rule.key for rule in broken}
+    most = 0 if "" in keys else LOOKED_AT if len(keys) == 1 else FEW
+    nearest = {key: _nearest(proposal, key, broken, rules, most) for key in keys if key}
     errors = [(rule, SpecError(rule.message(proposal))) for rule in broken]
     return [
         SpecError(
@@ -110,7 +112,7 @@ def _value(proposal: Proposal, key: str) -> Any:  # noqa: ANN401  (a whole numbe
 
 
 def _nearest(
-    proposal: Proposal, key: str, broken: Sequence[Constraint], rules: Sequence[Constraint]
+    proposal: Proposal, key: str, broken: Sequence[Constraint], rules: Sequence[Constraint], most: int
 ) -> tuple[int, ...]:
     """Return the next smaller and larger value of a key for which no rule is broken, the nearer one first."""
     value = _value(proposal, key)
@@ -118,9 +120,7 @@ def _nearest(
         return ()
     sides = (range(value - 1, 0, -1), count(value + 1))
     fitting = [
-        next(
-            (item for item in islice(side, LOOKED_AT) if _is_legal(proposal, key, item, broken, rules)), None
-        )
+        next((item for item in islice(side, most) if _is_legal(proposal, key, item, broken, rules)), None)
         for side in sides
     ]
     return tuple(sorted((item for item in fitting if item is not None), key=lambda item: abs(item - value)))
