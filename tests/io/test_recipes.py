@@ -10,6 +10,7 @@ from forescale.io.question import build_question
 from forescale.io.recipes import WAITING, as_set_up, recomputed_to_fit
 from forescale.project import project
 from forescale.spec.framework import searched, with_recipes
+from forescale.spec.layout import Layout
 from forescale.spec.space import Space
 
 
@@ -118,19 +119,28 @@ def test_a_search_tries_what_recipes_of_such_models_and_devices_set(name, left_o
     assert ("hybridep" in space.dispatcher) == (name != "llama-3.1-8b")
 
 
-def notes_of(**strategy):
+@pytest.mark.parametrize(
+    ("framework", "strategy", "zero"),
+    [
+        ("torchtitan", {}, 3),
+        ("torchtitan", {"zero": 0}, 0),
+        ("torchtitan", {"dp_replicate": 2}, 3),
+        ("torchtitan", {"dp_replicate": 8}, 0),
+        ("torchtitan", {"tp": 8}, Layout().zero),  # nobody to share states with
+        ("torchtitan", {"tp": 4, "cp": 2}, 3),
+        ("torchtune", {}, 3),
+        ("transformers", {}, 0),
+        ("maxtext", {}, 3),
+        ("megatron-lm", {}, Layout().zero),
+    ],
+)
+def test_states_are_shared_as_the_framework_does_where_nothing_else_is_said(framework, strategy, zero):
     values = {
         "model": "llama-3.1-8b",
         "cluster": "h100-sxm",
         "devices": 8,
-        "framework": "torchtitan",
+        "framework": framework,
         "strategy": strategy,
         "workload": {"seq_len": 8192, "global_batch_size": 64},
     }
-    return [note.text for note in build_question(values, where="test").notes if note.topic == "framework"]
-
-
-def test_a_stage_of_sharding_that_the_framework_does_not_have_is_noted():
-    assert any("--zero 0 or 3" in text for text in notes_of())
-    assert not any("--zero" in text for text in notes_of(zero=3))
-    assert not any("--zero" in text for text in notes_of(tp=8))  # one data parallel rank
+    assert build_question(values, where="test").strategy.zero == zero

@@ -96,23 +96,9 @@ def completed_by(
     local = layout or {}
     notes = (*_release_notes(framework), *_recipe_notes(framework, local, silent, *run, named))
     layout, workload = framework.completed(local, workload, *run)
-    notes += _stage_notes(framework, layout, run[1]) if named else ()
     return Completed(
         layout, space, workload, (*notes, *microbatch_note(local, layout, framework.label)), assumed
     )
-
-
-def _stage_notes(framework: Framework, layout: Mapping[str, Any], cluster: Cluster) -> tuple[Note, ...]:
-    """Return the note that a framework does not shard as assumed, where the question leaves the stage open."""
-    known = () if framework.limits is None else framework.limits.values.get("zero", ())
-    usual, degrees = Layout().zero, (layout.get(name) or 1 for name in ("tp", "cp", "pp"))
-    if "zero" in layout or not known or usual in known or math.prod(degrees) >= cluster.num_devices:
-        return ()
-    stages = " or ".join(map(str, known))
-    text = (
-        f"zero is not given: {usual} is assumed, which {framework.label} does not have; give --zero {stages}"
-    )
-    return (Note(topic="framework", text=text),)
 
 
 def _release_notes(framework: Framework) -> tuple[Note, ...]:

@@ -99,6 +99,8 @@ class Framework:
     compact_master: StorageType | None = None
     """Type of the master copy of its memory-saving optimizer, for layouts that do not fit otherwise."""
     moments: StorageType = "fp32"
+    zero: Literal[0, 1, 2, 3] | None = None
+    """Stage at which data-parallel ranks share states unless told; None is that of a layout without a framework."""
     accumulation: Devices | None = None
     """Micro-batches of a step without pipeline; None leaves it to the micro-batch."""
     microbatches_per_stage: Devices | None = None
@@ -173,11 +175,13 @@ class Framework:
         recipe = self.recipe(layout, {"precision": table, "seq_len": seq_len}, model, cluster)
         advised = {} if recipe is None else settings_of(recipe, model, layout)[0]
         states = {} if recipe is None else recipe.types(self.compute_of({"precision": table}))
-        types = {**self._types(table, sharded=layout.get("zero") != 0), **states, **table}
+        zero = self._zero(layout, cluster)
+        types = {**self._types(table, sharded=layout.get("zero", zero) != 0), **states, **table}
         recompute = _table(layout, "recompute") or _table(advised, "recompute")
         early = recompute.get("granularity") == "full" and self.stops_early
         parts = {
             "software": self._software(cluster),
+            "zero": zero,
             "kernels": asdict(self._kernels(types)),
             "overlap": asdict(self._overlap(model, types)),
             "recompute": {"stops_early": early} if recompute else asdict(self._recompute(model, types)),
@@ -197,6 +201,15 @@ class Framework:
         }
         explicit = {name: value for name, value in parts.items() if value is not None}
         return merge_sections(explicit, advised), types
+
+    def _zero(self, layout: Words, cluster: Cluster) -> int | None:
+        """Return the stage at which states are shared; None where it is not the framework's to say, or nobody is."""
+        if self.zero is None:
+            return None
+        whole = (
+            math.prod(_count(layout, name) for name in ("tp", "pp", "dp_replicate")) >= cluster.num_devices
+        )
+        return (0 if _count(layout, "dp_replicate") > 1 else None) if whole else self.zero
 
     def recipe(self, layout: Words, workload: Words, model: Model, cluster: Cluster) -> Recipe | None:
         """Return the performance recipe that fills what fields of a layout and a workload leave open; None without."""
