@@ -129,7 +129,7 @@ def test_a_search_tries_what_recipes_of_such_models_and_devices_set(name, left_o
         ("torchtitan", {"tp": 8}, Layout().zero),  # nobody to share states with
         ("torchtitan", {"tp": 4, "cp": 2}, 3),
         ("torchtune", {}, 3),
-        ("transformers", {}, 0),
+        ("transformers", {}, 3),
         ("maxtext", {}, 3),
         ("megatron-lm", {}, Layout().zero),
     ],
