@@ -86,7 +86,13 @@ def test_equal_stages_have_the_textbook_bubble():
         model, cluster(4), Layout(pp=4, vpp=2, graphs="full"), workload(global_batch_size=16)
     )
     forward_s = max(stage.forward_s + stage.backward_s for stage in interleaved.stage_times)
-    assert forward_s > slowest  # the engine steps twice as often
+    assert forward_s == pytest.approx(slowest, rel=1e-9)  # a graph of the whole step has no engine
+    stepped = [
+        project(model, cluster(4), Layout(pp=4, vpp=vpp), workload(global_batch_size=16)).stage_times
+        for vpp in (1, 2)
+    ]
+    once, twice = (max(stage.forward_s + stage.backward_s for stage in stages) for stages in stepped)
+    assert twice > once  # without one it steps twice as often
     assert interleaved.time_s["bubble"] == pytest.approx(3 * forward_s / 2, rel=0.1)
 
 
@@ -209,8 +215,8 @@ def test_pieces_of_sequences_fill_the_pipeline_sooner():
     )
     assert one.step_time_s == whole.step_time_s
     assert one.memory.peak_bytes == whole.memory.peak_bytes
-    # bubble (p-1)(tf + tb)/k of equal pieces, a little more where attention makes the last longest
-    assert whole.time_s["bubble"] / 2 <= two.time_s["bubble"] * 1.1
+    # bubble (p-1)(tf + tb)/k of equal pieces, a little less as the first has the least attention
+    assert 0.85 * whole.time_s["bubble"] / 2 <= two.time_s["bubble"] <= whole.time_s["bubble"] / 2
     assert four.time_s["bubble"] < two.time_s["bubble"] < whole.time_s["bubble"]
     first = [item.memory.stages[0].activations_bytes for item in (whole, two, four)]
     assert first == sorted(first, reverse=True)

@@ -200,9 +200,9 @@ def test_a_run_as_events_see_it_by_hand():
 
 
 def test_where_restarts_are_from():
-    assert "arXiv:2402.15627" in sources_of(operated())["restart"]
-    assert sources_of(operated(counted={"restart": 30.0, "source": "a log"}))["restart"] == "a log"
-    assert sources_of(operated(restart=0.0))["restart"] == "given"
+    assert "arXiv:2402.15627" in sources_of(operated(), 8)["restart"]
+    assert sources_of(operated(counted={"restart": 30.0, "source": "a log"}), 8)["restart"] == "a log"
+    assert sources_of(operated(restart=0.0), 8)["restart"] == "given"
 
 
 @pytest.mark.parametrize(

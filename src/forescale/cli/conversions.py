@@ -145,8 +145,8 @@ def all_devices(name: str, text: str, values: Mapping[str, str]) -> tuple[str, .
 def accumulated(name: str, values: Mapping[str, str]) -> tuple[tuple[str, ...], bool] | None:
     """Return the global batch of a micro-batch that is accumulated, and whether the devices are given; None if open.
 
-    Without devices it is that of one device, and the words say so. The batch of a device is accumulated once where
-    nothing else is said.
+    Without devices it is that of one device, and the words say so. The batch of a device is accumulated once unless
+    the command says otherwise.
     """
     counts = {_plain(key): int(text) for key, text in values.items() if text.isdecimal()}
     roles: dict[str, int] = {}

@@ -260,12 +260,14 @@ def _refusal(question: Question) -> SpecError | None:
 
 
 def under(question: Question, framework: Framework) -> Question:
-    """Return a question as a framework trains it: what was told stays, what was left open is the framework's."""
+    """Return a question as a framework trains it: what was told, and the stage of a layout, stays; the rest follows."""
     if question.framework == framework:
         return question
     explicit = told_words(question)
     sections = ("strategy", "workload", "precision")
     values: dict[str, Any] = {name: explicit[name] for name in sections if name in explicit}
+    if question.strategy is not None:
+        values["strategy"] = {"zero": question.strategy.zero, **values.get("strategy", {})}
     return completed(question, values, framework)
 
 
