@@ -149,7 +149,7 @@ class Framework:
     def applied(
         self, layout: Layout, workload: Workload, model: Model, cluster: Cluster
     ) -> tuple[Layout, Workload]:
-        """Return a layout and a workload as the framework trains them; its stage, and fields not as usual, were told."""
+        """Return a layout and a workload as the framework trains them; its stage and unusual fields were told."""
         usual = Workload(seq_len=workload.seq_len, global_batch_size=workload.global_batch_size)
         told = {"zero": layout.zero, **explicit_fields(layout, Layout())}
         explicit = told, explicit_fields(workload, usual)
