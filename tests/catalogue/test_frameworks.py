@@ -75,6 +75,8 @@ def test_lines_joined_go_over_one_another_and_say_when_libraries_were_released()
 def test_names_are_found_by_alias_and_near_ones_are_suggested():
     assert load_framework("Megatron").name == "megatron-core"
     assert load_framework("torch_fsdp").name == "torch-fsdp"
+    assert load_framework("megatron-lm") == load_framework("megatron-core")  # what it trains with today
+    assert load_framework("megatron-lm@2022").name == "megatron-lm"
     with raises(UnknownNameError, "unknown_name framework"):
         load_framework("torchtitn")
     with raises(UnknownNameError, "unknown_name release of nemo"):

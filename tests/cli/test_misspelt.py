@@ -118,6 +118,32 @@ def test_what_an_example_adds(tmp_path: Path) -> None:
         assert text.endswith(f"For example: forescale {shlex.join(words)} --devices 8{added}")
 
 
+def test_several_values_are_compared() -> None:
+    words = ("m", "--cluster", "h100", "--devices", "64,128", "--global-batch-size", "512")
+    text = misspelt(("sweep", *words))
+    assert text is not None
+    assert text.endswith(f"For example: forescale compare {shlex.join(words)}")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("run", "m", "--carbon"),
+            "--carbon takes a value; us-2023 where it is left out (see forescale run --help)",
+        ),
+        (
+            ("pipeline", "draw", "1f1b", "--pp"),
+            "--pp takes a value (see forescale pipeline draw --help)",
+        ),
+        (("search", "m", "--precision"), "--precision takes a value, one of fp32, tf32"),
+    ],
+)
+def test_an_option_without_its_value(forescale, words: tuple[str, ...], said: str) -> None:
+    ran = forescale(*words)
+    assert (ran.code, said in ran.err) == (2, True)
+
+
 def test_several_unknown_options_are_one_error() -> None:
     text = misspelt(("compare", "m", "--gpu", "h100,b200", "--epochs", "3"))
     assert text == (

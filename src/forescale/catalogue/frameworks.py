@@ -24,7 +24,7 @@ from forescale.spec.layout import Kernels, Layout, Recompute
 from forescale.spec.recipes import Recipe
 from forescale.struct import asdict
 
-_OF_FILE = frozenset({"aliases", "default", "base", "releases", "limits"})
+_OF_FILE = frozenset({"aliases", "default", "base", "releases", "limits", "today"})
 DATED = re.compile(r"2\d\.(0[1-9]|1[0-2])(\.\d\d)?")
 """Releases that are named by year and month (25.09, 26.04.01)."""
 
@@ -60,6 +60,8 @@ def load_framework(name: str) -> Framework:
 def _loaded(name: str) -> Framework:
     framework, at, release = name.partition("@")
     framework_name = resolve_framework_name(framework)
+    if not at:  # a name that stands for what is its own successor today
+        framework_name = _files()[framework_name].get("today", framework_name)
     content = _files()[framework_name]
     if at and not release:
         raise UnknownNameError(f"release of {framework_name}", release, release_names(framework_name))

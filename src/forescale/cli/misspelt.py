@@ -95,7 +95,7 @@ def examples_of(path: str) -> Sequence[tuple[str, str]]:
 
 def started(words: Sequence[str]) -> str:
     """Return the first example of a command that was typed without anything else, for an error; else nothing."""
-    path, rest = _command_of(words)
+    path, rest = command_in(words)
     shown = [] if path is None or rest else examples_of(path)
     return f"For example: forescale {shown[0][1]} (more: forescale {path} --help)" if shown else ""
 
@@ -149,7 +149,7 @@ def translated(arguments: Sequence[str]) -> tuple[list[str], str] | None:
     """Return arguments in which other tools' names of options are ours, and a note that says so; None if none are."""
     from textwrap import wrap
 
-    path, words = _command_of(arguments)
+    path, words = command_in(arguments)
     if path is None or any(word in HELP for word in arguments):
         return None
     correction = _corrected(path, words)
@@ -189,7 +189,7 @@ def misspelt(arguments: Sequence[str]) -> str | None:
         if local is None or len(arguments) == 1:
             return f"{said} (see forescale --help)"
         return f"{said}. For example: {shlex.join(('forescale', local, *arguments[1:]))}"
-    path, words = _command_of(arguments)
+    path, words = command_in(arguments)
     if path is None or any(word in HELP for word in arguments):
         return None
     correction = _corrected(path, words)
@@ -211,9 +211,8 @@ def _example(path: str, words: Sequence[str], correction: Correction) -> str | N
     if correction.words is not None:
         flags = flags_of(path)
         return shlex.join(["forescale", *correction.words, *lacking(correction.words, flags)])
-    if any("," in word for word in words):  # several machines or values, which few commands take
-        return None
-    for other in _others(correction.unknown):
+    several = any("," in word for word in words)  # machines or values, which few commands take
+    for other in ("compare",) if several else _others(correction.unknown):
         there = _corrected(other, words)
         if other != path and there.words is not None:
             return shlex.join(["forescale", *there.words, *lacking(there.words, flags_of(other))])
@@ -227,7 +226,7 @@ def _others(names: Collection[str]) -> list[str]:
     return sorted((path for path, count in having.items() if count), key=lambda path: -having[path])
 
 
-def _command_of(arguments: Sequence[str]) -> tuple[str | None, Sequence[str]]:
+def command_in(arguments: Sequence[str]) -> tuple[str | None, Sequence[str]]:
     """Return the command that arguments name, None if that is open, and the words behind it."""
     for size in (1, 2):
         if (name := " ".join(arguments[:size])) in table()["commands"]:
@@ -450,6 +449,15 @@ def instead(name: str, path: str) -> str:
     """Return which options of a command are like a name that it does not have, and which other commands have it."""
     text = advised(name, path, "").text
     return f"; {text}" if text else ""
+
+
+def without_value(name: str, path: str) -> str:
+    """Return what to say of an option that was typed without its value."""
+    rows = rows_of(table()["commands"].get(path, {}))
+    row = next((row for _, row in rows if name in row.get("on", ())), {})
+    kind, usual = row.get("kind"), row.get("default")
+    allowed = f", one of {', '.join(kind)}" if isinstance(kind, list) else ""
+    return f"{name} takes a value{allowed}{'' if usual is None else f'; {usual} where it is left out'}"
 
 
 def advised(name: str, path: str, value: str) -> Advice:

@@ -17,7 +17,7 @@ from forescale.cli.declare import Bounded, CommandGroup, Declaration, Group
 from forescale.cli.front import COMMANDS, TEXT
 from forescale.cli.help import CommandGroup as TyperGroup
 from forescale.cli.help import Commands
-from forescale.cli.misspelt import instead, no_command, options_of, started
+from forescale.cli.misspelt import command_in, instead, no_command, options_of, started, without_value
 from forescale.cli.options import described_options
 from forescale.cli.reproduce import TYPED
 from forescale.cli.words import command_of
@@ -28,6 +28,7 @@ Hint = Any
 """A type as annotations write it."""
 EMPTY = inspect.Parameter.empty
 _COMMAND = re.compile(r"No such command '([^']*)'")
+_VALUE = re.compile(r"Option '(--\S+)' requires an argument")
 _EXTRA = re.compile(r"unexpected extra argument\S* \((.*)\)")
 _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[2])
 """Base of all errors in how a command was written, whichever click typer comes with."""
@@ -205,6 +206,8 @@ def _usage(error: Exception) -> int:
         text = f"No such option: {name}{instead(name, path[len('forescale ') :])}"
     elif context is not None and (extra := _EXTRA.search(text)):
         text = f"unexpected argument {extra[1]!r}{_taken(extra[1], path[len('forescale ') :])}"
+    elif (option := _VALUE.match(text)) and (name := command_in(TYPED.get())[0]):
+        path, text = f"forescale {name}", without_value(option[1], name)
     elif path == "forescale" and (word := _COMMAND.match(text)):
         text = no_command(word[1])
     example = started(TYPED.get())
