@@ -92,6 +92,7 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("recompute", "granularity"),
     ),
     ("optim optimizer_type", ("optimizer",)),
+    ("flash_attn use_flash_attn use_flash_attention flash_attention_2 fa2", ("flash_attention",)),
     ("wide_modules bf16_modules skip_modules", ("high_precision_modules",)),
     ("first_wide_layers first_layers_bf16 layers_at_start_in_bf16", ("num_layers_at_start_in_bf16",)),
     ("last_wide_layers last_layers_bf16 layers_at_end_in_bf16", ("num_layers_at_end_in_bf16",)),
@@ -197,6 +198,12 @@ _DEVICE: tuple[tuple[str, str], ...] = (
 _LEFT_OUT: tuple[tuple[str, str, str], ...] = (
     ("", "tokens_per_day", "the answer of project has the tokens of a day"),
     ("", "grpo ppo rlhf reinforce", "the training step is projected, without sampling"),
+    (
+        "",
+        "full_finetune full_finetuning full_fine_tune full_ft full_parameter full_parameters sft",
+        "all weights are trained unless adapters are asked for",
+    ),
+    ("", "packing sample_packing pack packed", "every sequence is full of tokens, as packed ones are"),
     ("memory layout", "per_stage by_stage stages_only", "the answer has a row of each stage"),
     (
         "search",

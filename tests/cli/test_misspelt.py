@@ -89,6 +89,8 @@ def test_every_option_that_stands_for_a_switch_is_one_of_a_command() -> None:
         (("m", "--qlora", "--gpus", "8"), "m --lora-rank 16 --frozen-dtype nf4 --devices 8"),
         (("--model", "m", "--seq_length", "8k", "--devices", "2"), "--model m --seq-len 8k --devices 2"),
         (("m", "--gpus", "8", "--", "x"), "m --devices 8 -- x"),
+        (("m", "--full-finetune", "--packing", "--devices", "2"), "m --devices 2"),
+        (("m", "--flash-attn", "--gpus", "8"), "m --flash-attention --devices 8"),
         (("m", "--gpus", "8", "--set", "a b"), "m --devices 8 --set 'a b'"),
         (("m", "--gpus", "8", "--epochs", "3"), None),  # tokens are counted otherwise
         (("m", "--gpus", "8", "--gradient-accumulation-steps", "3"), None),
