@@ -113,7 +113,7 @@ def framework_rows() -> Rows:
             "limits": framework.limits is not None,
             **attributes(framework, "software", "source"),
         }
-        for framework in map(load_framework, framework_names())
+        for framework in (load_framework(f"{name}@{release_names(name)[0]}") for name in framework_names())
     ]
 
 
