@@ -152,8 +152,7 @@ class Framework:
         """Return a layout and a workload as the framework trains them; its stage and unusual fields were told."""
         usual = Workload(seq_len=workload.seq_len, global_batch_size=workload.global_batch_size)
         told = {"zero": layout.zero, **explicit_fields(layout, Layout())}
-        explicit = told, explicit_fields(workload, usual)
-        parts, run = self.completed(*explicit, model, cluster)
+        parts, run = self.completed(told, explicit_fields(workload, usual), model, cluster)
         return merged(layout, parts), merged(workload, run)
 
     def completed(
@@ -205,12 +204,9 @@ class Framework:
 
     def _zero(self, layout: Words, cluster: Cluster) -> int | None:
         """Return the stage at which states are shared; None where it is not the framework's to say, or nobody is."""
-        if self.zero is None:
-            return None
-        whole = (
-            math.prod(_count(layout, name) for name in ("tp", "pp", "dp_replicate")) >= cluster.num_devices
-        )
-        return (0 if _count(layout, "dp_replicate") > 1 else None) if whole else self.zero
+        apart = math.prod(_count(layout, name) for name in ("tp", "pp", "dp_replicate"))
+        alone = 0 if _count(layout, "dp_replicate") > 1 else None
+        return self.zero if self.zero is None or apart < cluster.num_devices else alone
 
     def recipe(self, layout: Words, workload: Words, model: Model, cluster: Cluster) -> Recipe | None:
         """Return the performance recipe that fills what fields of a layout and a workload leave open; None without."""
@@ -498,10 +494,8 @@ def with_recipes(
         values["dispatcher"] = tuple(dict.fromkeys((*space.dispatcher, *known)))
     crosses = any(_table(recipe, "overlap").get("expert") for recipe in recipes) and model.num_mtp_layers <= 1
     if crosses and is_open["overlap"] and space.overlap == (None,):
-        values |= {
-            "base": replace(base, overlap=replace(base.overlap, expert=False)),
-            "overlap": (None, ("expert",)),
-        }
+        values["base"] = replace(base, overlap=replace(base.overlap, expert=False))
+        values["overlap"] = (None, ("expert",))
     usual = (*default_recompute(model), *partial_recompute(model))
     if space.recompute is None and base.recompute.granularity == "selective" and base.recompute not in usual:
         values["recompute"] = (*usual, base.recompute)
@@ -532,9 +526,8 @@ def check_choice(framework: Framework, name: str, values: tuple[Any, ...]) -> No
     unknown = [value for value in values if value not in known]
     if unknown:
         takes = [choice_word(value) for value in known]
-        raise not_one_of(
-            f"{name} of {framework.name}", choice_word(unknown[0]), takes, f"see {limits.source}"
-        )
+        key = f"{name} of {framework.name}"
+        raise not_one_of(key, choice_word(unknown[0]), takes, f"see {limits.source}")
 
 
 def explicit_fields(spec: Any, usual: Any) -> dict[str, Any]:  # noqa: ANN401 (any specification)
@@ -543,9 +536,8 @@ def explicit_fields(spec: Any, usual: Any) -> dict[str, Any]:  # noqa: ANN401 (a
     for name in spec.__dataclass_fields__:
         value, other = getattr(spec, name), getattr(usual, name)
         if value != other:
-            result[name] = (
-                explicit_fields(value, other) if type(value) is type(other) and is_dataclass(value) else value
-            )
+            tables = type(value) is type(other) and is_dataclass(value)
+            result[name] = explicit_fields(value, other) if tables else value
     return result
 
 
