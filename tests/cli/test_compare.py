@@ -311,45 +311,24 @@ def test_optimizer_bytes_have_a_column_where_the_optimizer_varies(forescale):
     assert "optim GiB" not in forescale("compare", *words, "--vary", "seq-len=1k,2k").out
 
 
+PAIR = ("--cluster", "h100", "--devices", "2", "--seq-len", "2048", "--global-batch-size", "8", "--tp", "2")
+
+
 def test_several_models_are_compared(forescale, tmp_path):
-    flags = (
-        "--cluster",
-        "h100",
-        "--devices",
-        "2",
-        "--seq-len",
-        "2048",
-        "--global-batch-size",
-        "8",
-        "--tp",
-        "2",
-    )
     names = ("llama-3.2-1b", "llama-3.2-3b")
-    ran = forescale("compare", *names, *flags)
+    ran = forescale("compare", *names, *PAIR)
     assert ran.out.startswith("llama-3.2-1b, llama-3.2-3b · ")
-    body = document(forescale("compare", *names, *flags, "--json"))
+    body = document(forescale("compare", *names, *PAIR, "--json"))
     assert [item["varied"] for item in body["machines"]] == [f"model {name}" for name in names]
-    alone = document(forescale("project", names[1], *flags, "--json"))
+    alone = document(forescale("project", names[1], *PAIR, "--json"))
     assert body["machines"][1]["step_time_s"] == alone["step_time_s"]
-    assert document(forescale("compare", ",".join(names), *flags, "--json")) == body
-    assert "unknown_name model" in forescale("compare", names[0], "lama-3.2-3b", *flags).refused
+    assert document(forescale("compare", ",".join(names), *PAIR, "--json")) == body
+    assert "unknown_name model" in forescale("compare", names[0], "lama-3.2-3b", *PAIR).refused
     assert "not_found" in forescale("compare", "mine.json", "best.json#1").refused
 
 
 def test_keys_of_the_cluster_are_short_in_the_table(forescale):
-    flags = (
-        "--cluster",
-        "h100",
-        "--devices",
-        "2",
-        "--seq-len",
-        "2048",
-        "--global-batch-size",
-        "8",
-        "--tp",
-        "2",
-    )
-    ran = forescale("compare", "llama-3.2-1b", *flags, "--vary", "cluster.device.hbm_bandwidth=x1,x2")
+    ran = forescale("compare", "llama-3.2-1b", *PAIR, "--vary", "cluster.device.hbm_bandwidth=x1,x2")
     assert [line.split()[:2] for line in ran.out.splitlines()[3:5]] == [
         ["hbm_bandwidth", "x1"],
         ["hbm_bandwidth", "x2"],

@@ -260,7 +260,7 @@ def _refusal(question: Question) -> SpecError | None:
 
 
 def under(question: Question, framework: Framework) -> Question:
-    """Return a question as a framework trains it: what was told, and the stage of a layout, stays; the rest follows."""
+    """Return a question as a framework trains it: explicit settings and the ZeRO stage stay, others follow."""
     if question.framework == framework:
         return question
     explicit = told_words(question)

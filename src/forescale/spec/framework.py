@@ -100,7 +100,7 @@ class Framework:
     """Type of the master copy of its memory-saving optimizer, for layouts that do not fit otherwise."""
     moments: StorageType = "fp32"
     zero: Literal[0, 1, 2, 3] | None = None
-    """Stage at which data-parallel ranks share states unless told; None is that of a layout without a framework."""
+    """ZeRO stage where none is given and several devices hold replicas; None is that of a layout by itself."""
     accumulation: Devices | None = None
     """Micro-batches of a step without pipeline; None leaves it to the micro-batch."""
     microbatches_per_stage: Devices | None = None
@@ -149,7 +149,7 @@ class Framework:
     def applied(
         self, layout: Layout, workload: Workload, model: Model, cluster: Cluster
     ) -> tuple[Layout, Workload]:
-        """Return a layout and a workload as the framework trains them; its stage and unusual fields were told."""
+        """Return a layout and a workload as the framework trains them; the ZeRO stage and changed fields stay."""
         usual = Workload(seq_len=workload.seq_len, global_batch_size=workload.global_batch_size)
         told = {"zero": layout.zero, **explicit_fields(layout, Layout())}
         parts, run = self.completed(told, explicit_fields(workload, usual), model, cluster)
@@ -203,7 +203,7 @@ class Framework:
         return merge_sections(explicit, advised), types
 
     def _zero(self, layout: Words, cluster: Cluster) -> int | None:
-        """Return the stage at which states are shared; None where it is not the framework's to say, or nobody is."""
+        """Return the ZeRO stage; None where the framework has no default, or no data-parallel ranks share states."""
         apart = math.prod(_count(layout, name) for name in ("tp", "pp", "dp_replicate"))
         alone = 0 if _count(layout, "dp_replicate") > 1 else None
         return self.zero if self.zero is None or apart < cluster.num_devices else alone
