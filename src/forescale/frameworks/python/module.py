@@ -68,6 +68,12 @@ class World:
         """Words of the command that starts the program."""
         self.followed: set[ast.AST] = set()
         """Functions that were called."""
+        self.ran: set[ast.AST] = set()
+        """Lines that run for certain, and constants that are taken."""
+        self.doubted: set[ast.AST] = set()
+        """Lines that run under a condition that is not known."""
+        self.skipped: set[ast.AST] = set()
+        """Lines that a condition which is known leaves out."""
         self.opens_classes = False
         """Whether methods of classes that can be read are followed."""
         self.depth = 0
@@ -78,6 +84,11 @@ class World:
         if path not in self.modules:
             self.modules[path] = Module(path, self)
         return self.modules[path]
+
+    def skip(self, lines: Sequence[ast.stmt]) -> None:
+        """Take lines as left out, unless a condition that is not known leads there."""
+        if self.doubt is None:
+            self.skipped.update(lines)
 
     def step(self, place: str) -> None:
         """Count a step.
@@ -125,6 +136,8 @@ class Module:
         self.imports: dict[str, tuple[str, str, int]] = {}
         self.stars: list[tuple[str, int]] = []
         self.made: dict[str, Call] = {}
+        self.names: dict[str, Any] = {}
+        """Names of the file that lines which were followed set."""
         for node in _top(self.tree.body):
             self._take(node)
 
@@ -155,6 +168,8 @@ class Module:
         self.world.step(str(self.path))
         if name == "__file__":
             return str(self.path)
+        if name in self.names:
+            return self.names[name]
         if name in self.functions:
             return Function(self, self.functions[name])
         if name in self.classes:
@@ -176,6 +191,7 @@ class Module:
         """Return what a name stands for; an object of a class that is followed is made once."""
         if name in self.made:
             return self.made[name]
+        self.world.ran.add(self.constants[name])
         result = self.world.frame(self, {}, {}).value(self.constants[name])
         if isinstance(result, Call) and result.of is not None and self.world.doubt is None:
             self.made[name] = result

@@ -78,7 +78,11 @@ class Arguments:
             return made if last == "parse_args" else (made, [])
         if call.name == "vars" and call.args and isinstance(space := call.args[0], Call):
             self._all_used(space)
-            return {**space.defaults, **space.fields}
+            return space.table()
+        if last == "set_defaults" and last != call.name:
+            unknown = dict.fromkeys(self.defaults, Opaque(call.open, call.place)) if call.open else {}
+            self.defaults |= unknown | call.fields
+            return None
         parses = isinstance(owner, Call) and owner.name in PARSERS and last in (*PARSES, *TABLES)
         if not parses or world is None:
             return MISSING

@@ -9,21 +9,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from forescale.frameworks.python.module import Module, World, source_of
+from forescale.frameworks.python.module import World, source_of
 from forescale.frameworks.python.run import Frame
 from forescale.frameworks.python.values import MISSING, Call, Stopped
 from forescale.frameworks.reading import Options, packaged
 from forescale.frameworks.trainers.arguments import Arguments
+from forescale.frameworks.trainers.census import shown as shown_sites
+from forescale.frameworks.trainers.census import unfollowed, unknown
 from forescale.frameworks.trainers.configured import configured, instantiated, variable
 
 FACTS: Final = packaged("trainers", "calls")
 MAKES: Final = re.compile(r"TrainingArguments$|^(?:\w+\.)*(?:SFT|DPO|KTO|ORPO|CPO|Reward|GRPO|RLOO)Config$")
 """Calls that settle how a Trainer trains."""
-COUNTS: Final = re.compile(
-    r"(?:^|\.)(?:Lora|BitsAndBytes)Config$|get_peft_model$|gradient_checkpointing_enable$|kbit_training$|"
-    + MAKES.pattern
-)
-"""Calls that a projection follows from."""
 TOLD: Final = re.compile(
     r"(?i)model|quant|bits?\b|4bit|8bit|batch|accum|len|lora|dtype|precision|fp16|bf16|checkpointing|optim|stage|shard|fsdp|deepspeed|zero"
 )
@@ -59,7 +56,9 @@ class Recorder:
         self.unset: dict[str, None] = {}
         """Variables of the environment that nothing sets and that name what a projection follows from."""
         self.missed: list[str] = []
-        """Calls that count, in functions that nothing calls."""
+        """Places that decide a fact and are not followed."""
+        self.doubted: list[str] = []
+        """Places that do so under a condition that is not known."""
         self.arguments = Arguments(given or {}, packaged("deepspeed", "trainer")["keys"])
 
     def call(self, call: Call, owner: object) -> Any:  # noqa: ANN401
@@ -88,12 +87,13 @@ class Recorder:
         return value
 
     def warnings(self) -> list[str]:
-        """Return the warnings of variables that are not set, and of calls that nothing makes."""
+        """Return the warnings of variables that are not set, and of places that were not followed for certain."""
         kinds = {
-            "variables of the environment, taken as not set:": self.unset,
-            "functions that nothing calls are not read: they call": self.missed,
+            "variables of the environment, taken as not set:": list(self.unset),
+            "not followed, may change the figures:": self.missed + unknown(self.calls),
+            "under a condition that only running shows, taken as met:": self.doubted,
         }
-        texts = [f"{text} {', '.join(names)}" for text, names in kinds.items() if names]
+        texts = [f"{text} {shown_sites(names)}" for text, names in kinds.items() if names]
         if any("BaseSettings" in call.kinds for call in self.calls):
             texts.append(
                 "settings of pydantic have their defaults, which variables of the environment or .env may change"
@@ -119,7 +119,8 @@ def follow_script(path: Path, recorder: Recorder, options: Options) -> Frame:
     given = recorder.arguments.given.items()
     recorder.world.argv = [str(path), *(word for name, value in given for word in (f"--{name}", str(value)))]
     module = recorder.world.module(path)
-    frame = Frame(module, {"__name__": "__main__"})
+    module.names["__name__"] = "__main__"
+    frame = Frame(module, module.names)
     nodes = list(module.functions.values())
     commands = [node for node in nodes if any(map(COMMANDS.search, map(source_of, node.decorator_list)))]
     for node in commands:
@@ -133,7 +134,7 @@ def follow_script(path: Path, recorder: Recorder, options: Options) -> Frame:
         for node in functions:
             with suppress(Stopped):
                 frame.value(ast.copy_location(ast.Call(ast.Name(node.name, ast.Load()), [], []), node))
-    recorder.missed = _missed(module)
+    recorder.missed, recorder.doubted = unfollowed(recorder.world, module)
     return frame
 
 
@@ -171,12 +172,3 @@ def _option(item: ast.expr) -> list[tuple[str, ast.expr]]:
     names = [arg.value for arg in item.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
     name = next((name for name in names if name.startswith("--")), "").lstrip("-").replace("-", "_")
     return [(name, word.value) for word in item.keywords if word.arg == "default" and name]
-
-
-def _missed(module: Module) -> list[str]:
-    """Return calls that count in functions and methods that nothing which is followed calls."""
-    missed = list[str]()
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.FunctionDef) and node not in module.world.followed:
-            missed += [name.rpartition(".")[2] for name in _called(node) if COUNTS.search(name)]
-    return list(dict.fromkeys(missed))

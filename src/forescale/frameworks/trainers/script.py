@@ -6,7 +6,7 @@ The script is followed as syntax (`frameworks/python`) and never run. `calls.jso
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -72,6 +72,21 @@ REPLICATES: Final = re.compile(r"(?:|auto|ddp\w*|single_device|None)$")
 """Strategies of Lightning that shard nothing."""
 
 
+DECIDED: Final = (
+    *(
+        MICRO,
+        STEPS,
+        "max_length",
+        "max_seq_length",
+        "bf16",
+        "fp16",
+        "gradient_checkpointing",
+        "deepspeed",
+        "fsdp",
+    ),
+    *("optim", "packing", "max_completion_length", "max_prompt_length"),
+)
+"""Arguments of a Trainer that decide a fact."""
 NAMES: Final = ("model_name", "pretrained_model_name_or_path")
 """Arguments that name a model."""
 LOADED: Final = re.compile(
@@ -255,7 +270,6 @@ def _content(calls: list[Call], given: Mapping[str, Any]) -> tuple[dict[str, Any
             if row["name"] in once or not any(re.fullmatch(row["name"], name) for name in names_of(call)):
                 continue
             once |= {row["name"]} if row.get("first") else set()
-            unread |= {} if call.known else {call.name: "called under a condition"}
             if row.get("used") and not _is_taken(call, calls):
                 if any(other.name == call.name and _is_taken(other, calls) for other in calls):
                     break  # one that was only tried
@@ -361,12 +375,16 @@ def _fields_of(call: Call, given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _open_text(key: str, value: object) -> str:
-    """Return what a value is that only running shows; "" of one that is known."""
+    """Return what a value, or an entry of it, is that only running shows, and where; "" of one that is known."""
+    if isinstance(value, Opaque) and not value.text.startswith("torch."):
+        return f"{value.text} ({_line_of(value)})"
     if isinstance(value, Call):
-        return value.name
-    if isinstance(value, Opaque):
-        return "" if value.text.startswith("torch.") else value.text
-    return "filled while it runs" if key == "lora_target_modules" and value in ([], (), set()) else ""
+        return f"{value.name} ({_line_of(value)})"
+    if isinstance(value, list | tuple | set):
+        return next(filter(None, (_open_text("", item) for item in value)), "") or (
+            "filled while it runs" if key == "lora_target_modules" and not value else ""
+        )
+    return ""
 
 
 def _made_elsewhere(calls: Sequence[Call]) -> list[str]:
@@ -411,22 +429,43 @@ def _several(calls: Sequence[Call]) -> list[str]:
     ]
     names = [name.rpartition("/")[2] for name in named]
     models = dict.fromkeys(re.sub(r"(?:-unsloth)?-bnb-4bit$", "", name) for name in names if name)
-    made = [call for call in calls if MAKES.search(call.name) and MICRO in call.fields]
-    batches = {
-        repr(call.fields[MICRO]): call.name.rpartition(".")[2]
-        for call in made
-        if _is_plain(call.fields[MICRO])
-    }
     texts = []
     if len(models) > 1:
         texts.append(
             f"it loads {wording.listed(list(models), 'and')}; the first is projected as the one trained (--model)"
         )
-    if len(batches) > 1:
-        texts.append(
-            f"it makes {wording.listed(list(batches.values()), 'and')}, which differ; the last is projected"
-        )
+    for row in FACTS["calls"]:
+        same = [
+            call
+            for call in calls[: last + 1]
+            if any(re.fullmatch(row["name"], name) for name in names_of(call))
+        ]
+        taken = [call for call in same if not row.get("used") or _is_taken(call, calls)]
+        texts += _differing(taken, row)
     return texts
+
+
+def _differing(calls: Sequence[Call], row: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the warnings of calls of one kind that decide the same fact in several ways."""
+    is_whole = "*" in row["keys"]
+    for name in DECIDED if is_whole else row["keys"]:
+        if row["keys"].get(name) in ("model_name_or_path", "use_peft"):
+            continue
+        values = {
+            "left out" if value is None else repr(_shown(value)): call
+            for call in calls
+            if _is_plain(value := call.fields.get(name)) and (is_whole or value is not None)
+        }
+        if len(values) > 1:
+            listed = [f"{value} at {_line_of(call)}" for value, call in values.items()]
+            which = "first" if row.get("first") else "last"
+            yield f"{name} is {wording.listed(listed, 'and')}; the {which} is projected"
+
+
+def _line_of(value: Call | Opaque) -> str:
+    """Return the file and the line of a value, as a warning shows them."""
+    file, _, line = value.place.partition(", line ")
+    return f"{Path(file).name}:{line}".rstrip(":")
 
 
 def _is_plain(value: object) -> bool:
