@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from itertools import takewhile
 from typing import Any, Final
 
 from forescale.frameworks.python.calls import Caller
@@ -40,8 +41,12 @@ class Fields(dict[str, Any]):
 class Arguments:
     """What a command gives a program, and the defaults that the program declares for the rest."""
 
-    def __init__(self, given: Mapping[str, Any], names: Collection[str]) -> None:
+    def __init__(self, given: Mapping[str, Any], names: Collection[str], words: Sequence[str] = ()) -> None:
         self.given = {name: _number(value) for name, value in given.items()}
+        self.words = list(takewhile(lambda word: not word.startswith("-"), words))
+        """Words of the command before its first option."""
+        self.places: list[str] = []
+        """Names of the arguments that these give, in their order."""
         self.names = names
         """Arguments of TrainingArguments, which a command may shorten."""
         self.defaults: dict[str, Any] = {}
@@ -72,9 +77,12 @@ class Arguments:
         """Return what a call on a parser makes; MISSING for any other call."""
         last = call.name.rpartition(".")[2]
         if last == "add_argument" and call.args:
-            return self._declare(call)
+            return self._declare(call, owner)
+        if last == "add_subparsers":
+            self.places.append(str(call.fields.get("dest", "")))
         if last in ("parse_args", "parse_known_args") and last != call.name:
-            made = self._made(Call("Namespace", call.place, fields={**self.defaults, **self.given}))
+            placed = dict(zip(self.places, map(_number, self.words), strict=False))
+            made = self._made(Call("Namespace", call.place, fields={**self.defaults, **self.given, **placed}))
             return made if last == "parse_args" else (made, [])
         if call.name == "vars" and call.args and isinstance(space := call.args[0], Call):
             self._all_used(space)
@@ -95,13 +103,17 @@ class Arguments:
         objects = self._objects(owner, world)  # type: ignore[arg-type]
         return objects[0] if last == "parse" and len(objects) == 1 else objects
 
-    def _declare(self, call: Call) -> None:
-        """Keep the default of an argument of argparse."""
+    def _declare(self, call: Call, owner: object) -> None:
+        """Keep the default of an argument of argparse, or of the parser of one of its commands."""
+        is_part = isinstance(owner, Call) and ".add_parser(" in owner.name and bool(self.words)
+        if is_part and owner.args[:1] and owner.args[0] not in self.words:  # type: ignore[attr-defined]
+            return
         names = [str(arg) for arg in call.args if isinstance(arg, str)] or [""]
         name = next((name for name in names if name.startswith("--")), names[0])
         name = str(call.fields.get("dest") or name.lstrip("-").replace("-", "_"))
         switches = call.fields.get("action") == "store_false"
         self.own.add(name)
+        self.places += [name] * bool(names[0] and not names[0].startswith("-"))
         self.required |= {name} if call.fields.get("required") is True else set()
         if "default" in call.fields or ("action" in call.fields and name not in self.defaults):
             self.defaults[name] = self.usual[name] = call.fields.get("default", switches)
@@ -147,7 +159,10 @@ def _object(kind: object, world: World) -> Call:
 
 def _opens(call: Call) -> bool:
     """Whether a dataclass has fields that are not read: it is, or builds on, one of Transformers or TRL."""
-    return any(name.endswith(("TrainingArguments", "Config")) for name in (call.name, *call.kinds))
+    kinds = (call.name, *call.kinds)
+    return call.kinds != (call.name,) and any(
+        kind.endswith(("TrainingArguments", "Config")) for kind in kinds
+    )
 
 
 def _plain(value: object) -> bool:

@@ -94,6 +94,8 @@ LIBRARIES: Final = frozenset(
     )
 )
 """Packages whose functions and classes decide nothing but by the calls that are known."""
+Names: TypeAlias = set[tuple[Module | None, str]]
+"""Names of a file with it; of others and of objects without."""
 Routine: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -108,7 +110,7 @@ class Line(Struct, frozen=True):
     """Whether a condition that is known leaves it out, or what it stands in."""
 
 
-def unfollowed(world: World, main: Module) -> tuple[list[str], list[str]]:
+def unfollowed(world: World) -> tuple[list[str], list[str]]:
     """Return the places that decide a fact and are not followed, and those under conditions that are not known."""
     lines = [
         line
@@ -120,8 +122,8 @@ def unfollowed(world: World, main: Module) -> tuple[list[str], list[str]]:
     doubted = [line for line in lines if line.node in world.doubted and line.node not in world.ran]
     left = [line for line in lines if not line.is_out and line.node not in world.doubted and line not in met]
     missed: list[Line] = []
-    names = _names([*met, *doubted])
-    while new := [line for line in left if _is_reached(line, names, world, main)]:
+    names, mentioned = _names([*met, *doubted]), _names(lines)
+    while new := [line for line in left if _is_reached(line, names, mentioned, world)]:
         missed += new
         names |= _names(new)
         left = [line for line in left if line not in new]
@@ -179,9 +181,9 @@ def _taken(node: ast.stmt) -> ast.expr | None:
     return node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
 
 
-def _names(lines: Iterable[Line]) -> set[tuple[Module | None, str]]:
+def _names(lines: Iterable[Line]) -> Names:
     """Return the names that lines use: those of their file with it, of others and of objects without."""
-    found = set[tuple[Module | None, str]]()
+    found: Names = set()
     for line, node in ((each, inner) for each in lines for inner in _own(each.node)):
         if isinstance(node, ast.Name):
             _, name, _ = line.module.imports.get(node.id, ("", "", 0))
@@ -193,30 +195,35 @@ def _names(lines: Iterable[Line]) -> set[tuple[Module | None, str]]:
     return found
 
 
-def _is_reached(line: Line, names: set[tuple[Module | None, str]], world: World, main: Module) -> bool:
-    """Whether a line that was not followed may run, as far as the names tell that lines use which may."""
+def _is_reached(line: Line, names: Names, mentioned: Names, world: World) -> bool:
+    """Whether a line that was not followed may run, by the names that lines use which may; or nothing names it at all.
+
+    Of `mentioned` names, those of a program's own file are all that it may call: what else it has may be called by
+    others. Methods of a class that builds on one of a library may be called by that.
+    """
     routine, owner = line.routine, line.owner
-
-    def is_used(name: str) -> bool:
-        return not names.isdisjoint(((line.module, name), (None, name)))
-
-    if line.module is main:
-        return routine is not None or owner is None
-    if routine is not None and routine in world.followed:
+    if routine is None:
+        return owner is None and (
+            line.module.is_main or not isinstance(line.node, ast.Assign | ast.AnnAssign)
+        )
+    if routine in world.followed:
         return True  # an error ended it
-    if routine is not None and owner is not None and routine in owner.body:
-        is_called = is_used(owner.name) and (bool(owner.bases) or routine.name.startswith("__"))
-        return (None, f".{routine.name}") in names or is_called
-    if routine is not None:
-        return is_used(routine.name)
-    return owner is None and not isinstance(line.node, ast.Assign | ast.AnnAssign)
+
+    def is_used(*wanted: tuple[Module | None, str]) -> bool:
+        return not names.isdisjoint(wanted) or (line.module.is_main and mentioned.isdisjoint(wanted))
+
+    if owner is None or routine not in owner.body:
+        return is_used((line.module, routine.name), (None, routine.name))
+    is_called = routine.name.startswith("__") or bool(owner.bases) or is_used((None, f".{routine.name}"))
+    return is_called and is_used((line.module, owner.name), (None, owner.name))
 
 
 def _sites(lines: Iterable[Line]) -> list[str]:
     """Return the places in lines that decide a fact, each with its name."""
     found = dict[str, None]()
     for line in lines:
-        for name, at in _named(line.node):
+        is_model = line.routine is not None and line.routine.name == "forward"
+        for name, at in () if is_model else _named(line.node):
             found[f"{name} ({Path(line.module.path).name}:{at})"] = None
     return list(found)
 
@@ -227,6 +234,8 @@ def _named(node: ast.stmt) -> Iterator[tuple[str, int]]:
         match inner:
             case ast.Call(func=func) if DECIDES.search(source_of(func)):
                 yield source_of(func).rpartition(".")[2], inner.lineno
+            case ast.Attribute(ast.Name("self")):
+                pass
             case ast.Attribute(attr=name, ctx=ast.Store()) if FIELDS.fullmatch(name):
                 yield name, inner.lineno
             case ast.Subscript(slice=ast.Constant(value=str() as name), ctx=ast.Store()) if FIELDS.fullmatch(

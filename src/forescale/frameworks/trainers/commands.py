@@ -14,6 +14,8 @@ from forescale.frameworks.trainers.accelerated import plain
 from forescale.frameworks.trainers.program import modules_of
 from forescale.frameworks.trainers.run import neighbour_of
 
+PLACED: Final = re.compile(r"""\badd_argument\(\s*["'][A-Za-z]""")
+"""An argument of argparse that is given by its place."""
 MODULE: Final = ("-m", "--module")
 """Options after which a module of Python is named, by its name with dots."""
 
@@ -97,10 +99,12 @@ def own_arguments(
         (word[2:].partition("=")[0] for word, after in pairwise([*words, ""]) if _names(word, after, named)),
         "",
     )
+    text = "\n".join(map(read_text, modules_of(file)))
     if not option:
-        return None
+        is_placed = bool(named) and words[:1] != [] and PLACED.search(text) is not None
+        return dict(values) if is_placed and not words[0].startswith("-") else None
     spelled = re.sub(r"[-_]", "[-_]", option)
-    is_declared = re.search(rf"""["']--{spelled}["']""", "\n".join(map(read_text, modules_of(file))))
+    is_declared = re.search(rf"""["']--{spelled}["']""", text)
     return {**values, option.replace("-", "_"): named} if is_declared else None
 
 

@@ -170,8 +170,9 @@ def _taken(node: ast.AST) -> list[str]:
 def _module(folder: Path, name: str) -> Path | None:
     """Return the file of a module or package: in a folder, or, of a name with dots, in one above it."""
     parts = [f"{name.replace('.', '/')}{end}" for end in (".py", "/__init__.py")]
+    parts += [f"src/{part}" for part in parts]
     found = (neighbour_of(folder, part) if "." in name else folder / part for part in parts)
-    return next((file for file in found if file is not None and is_file(file)), None)
+    return next((file for file in found if file is not None and is_file(file) and file.stat().st_size), None)
 
 
 def _tree(file: Path) -> ast.Module | None:

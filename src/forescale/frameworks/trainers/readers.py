@@ -284,7 +284,9 @@ class LaunchReader(Signed):
         start = _start(shell, launch.kinds, accelerated(launch, path, outer, shell.files), devices, program)
         own = own_arguments(program_file(path, program), words[at:], values, named)
         content = table or ({} if file is None else content_of(file))
-        parsed = self.trained({**content, **values}, form, path, options, replace(start, own=own))
+        parsed = self.trained(
+            {**content, **values}, form, path, options, replace(start, own=own, words=tuple(words[at:]))
+        )
         parsed = of_one_process(parsed, path, options.num_devices, alone(form, devices, visible))
         warnings = (*parsed.warnings, *split_models(visible))
         return replace(parsed, format=self.name, warnings=warnings, notes=(*several, *parsed.notes))
@@ -316,7 +318,7 @@ class LaunchReader(Signed):
         facts = lay_sharding(program, content, options.over, own, launched=launched)
         given = {**values, **({"fsdp": content["fsdp"]} if facts and "fsdp" in content else {})}
         parsed = None
-        for arguments in ([start.own] if start.own else []) + [given] * bool(own):
+        for arguments in ([] if start.own is None else [start.own]) + [given] * bool(own):
             read = self.programmed(file, arguments, options, start)
             is_open = read is None or (MICRO in given and MICRO_BATCH in read.missing)
             parsed = read if parsed is None or not is_open else parsed

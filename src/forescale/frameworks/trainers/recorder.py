@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -14,8 +14,8 @@ from forescale.frameworks.python.run import Frame
 from forescale.frameworks.python.values import MISSING, Call, Stopped
 from forescale.frameworks.reading import Options, packaged
 from forescale.frameworks.trainers.arguments import Arguments
+from forescale.frameworks.trainers.census import LIBRARIES, unfollowed, unknown
 from forescale.frameworks.trainers.census import shown as shown_sites
-from forescale.frameworks.trainers.census import unfollowed, unknown
 from forescale.frameworks.trainers.configured import configured, instantiated, variable
 
 FACTS: Final = packaged("trainers", "calls")
@@ -27,6 +27,8 @@ TOLD: Final = re.compile(
 """Names of variables of the environment that a projection follows from."""
 COMMANDS: Final = re.compile(r"\b(?:command|option)\b")
 """Decorators of click and typer that make a command of a function, or give it an option."""
+FIRES: Final = re.compile(r"\bfire\.Fire\((\w+)")
+"""A function whose parameters are the options of a command."""
 OPTIONS: Final = re.compile(r"(?:typer\.)?(?:Option|Argument)")
 """Defaults of typer, which have the value."""
 INSTANTIATES: Final = re.compile(r"(?:hydra\.utils\.|hydra\.)?(?:instantiate|call)")
@@ -47,6 +49,7 @@ class Recorder:
         has_bf16: bool = True,
         given: Mapping[str, Any] | None = None,
         variables: Mapping[str, str] | None = None,
+        words: Sequence[str] = (),
     ) -> None:
         self.answers = {**FACTS["answers"], **dict.fromkeys(FACTS["bf16"], has_bf16)}
         self.answers["get_device_capability"] = (8, 0) if has_bf16 else (7, 5)
@@ -59,7 +62,7 @@ class Recorder:
         """Places that decide a fact and are not followed."""
         self.doubted: list[str] = []
         """Places that do so under a condition that is not known."""
-        self.arguments = Arguments(given or {}, packaged("deepspeed", "trainer")["keys"])
+        self.arguments = Arguments(given or {}, packaged("deepspeed", "trainer")["keys"], words)
 
     def call(self, call: Call, owner: object) -> Any:  # noqa: ANN401
         """Keep a call, not known under a condition that is not; return the arguments that it makes, or its answer."""
@@ -116,31 +119,42 @@ def follow_script(path: Path, recorder: Recorder, options: Options) -> Frame:
     """
     recorder.world = World(recorder, Frame, options.folders)
     recorder.world.opens_classes = recorder.opens_classes
+    recorder.world.outside = LIBRARIES if recorder.opens_classes else ()
     given = recorder.arguments.given.items()
     recorder.world.argv = [str(path), *(word for name, value in given for word in (f"--{name}", str(value)))]
     module = recorder.world.module(path)
+    module.is_main = module.is_run = True
     module.names["__name__"] = "__main__"
     frame = Frame(module, module.names)
     nodes = list(module.functions.values())
+    fires = FIRES.findall(source_of(module.tree))
     commands = [node for node in nodes if any(map(COMMANDS.search, map(source_of, node.decorator_list)))]
     for node in commands:
         _lay_options(node, recorder.arguments.given)
     for line in module.tree.body:
         with suppress(Stopped):
             frame.body([line])
+    for node in nodes:
+        if node.name in fires:
+            _lay_options(node, recorder.arguments.given)
     for functions in (commands, [node for node in nodes if any(map(makes, _called(node)))]):
         if any(makes(name) for call in recorder.calls for name in names_of(call)):
             break
         for node in functions:
             with suppress(Stopped):
                 frame.value(ast.copy_location(ast.Call(ast.Name(node.name, ast.Load()), [], []), node))
-    recorder.missed, recorder.doubted = unfollowed(recorder.world, module)
+    recorder.missed, recorder.doubted = unfollowed(recorder.world)
     return frame
 
 
 def names_of(call: Call) -> tuple[str, ...]:
     """Return the names of a call and of the classes that it builds on; none of a class of a program's own."""
-    return () if call.kinds == (call.name,) else (call.name, *call.kinds)
+    last = call.name.rpartition(".")[2]
+    return (
+        ()
+        if call.kinds == (call.name,)
+        else (call.name, *call.kinds, *[f"{call.origin}.{last}"] * bool(call.origin))
+    )
 
 
 def makes(name: str) -> bool:

@@ -68,6 +68,8 @@ ALONE: Final = "device_map deals the layers of one process to its devices, of wh
 PLACED: Final = "device_map puts the model on one device"
 
 
+LIGHTNING: Final = re.compile(r"lightning\S*\.Trainer$")
+"""A call that makes Lightning's Trainer."""
 REPLICATES: Final = re.compile(r"(?:|auto|ddp\w*|single_device|None)$")
 """Strategies of Lightning that shard nothing."""
 
@@ -147,6 +149,7 @@ class ScriptLaunchReader(LaunchReader):
                     program=file.name,
                     kinds=tuple(launch.kinds),
                     variables=variables_of(shell),
+                    words=tuple(names[at + 1 :]),
                 )
                 values, files = arguments_of(names[at + 1 :])
                 given = own_arguments(file, names[at + 1 :], values, next(iter(files), "")) or values
@@ -194,9 +197,10 @@ def read_script(
     """
     start = start or Start(launch=None, devices=None, program=path.name)
     launch, devices = start.launch, start.devices
-    recorder = Recorder(has_bf16=options.has_bf16, given=given, variables=start.variables)
+    recorder = Recorder(has_bf16=options.has_bf16, given=given, variables=start.variables, words=start.words)
     follow_script(path, recorder, options)
     makes_arguments = any(MAKES.search(name) for call in recorder.calls for name in names_of(call))
+    makes_arguments |= any(LIGHTNING.search(name) for call in recorder.calls for name in names_of(call))
     if (is_whole or must_train) and not makes_arguments:
         raise ReaderError(path, wording.wrong_format("a script that trains", "it makes no TrainingArguments"))
     text = _text_of(recorder)
@@ -520,7 +524,7 @@ def _asks(text: str, name: str) -> bool:
 def _text_of(recorder: Recorder) -> str:
     """Return the text of a program and of the modules next to it that it follows."""
     modules = recorder.world.modules if recorder.world is not None else ()
-    return "\n".join(map(read_text, modules))
+    return "\n".join(read_text(module) for module in modules if module.stat().st_size)
 
 
 def is_known(name: str) -> bool:
