@@ -128,3 +128,82 @@ Trainer(model=AutoModelForCausalLM.from_pretrained(own.model), args=args).train(
     command = "python train.py --model Qwen/Qwen3-8B --bf16 --per_device_train_batch_size 2\n"
     parsed = read({"train.py": program, "run.sh": command}, "run.sh")
     assert "seq_len" not in parsed.workload_fields
+
+
+def test_what_a_dataclass_makes_of_its_values_counts(read):
+    program = """from dataclasses import dataclass
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, HfArgumentParser, Trainer, TrainingArguments
+
+
+@dataclass
+class Own:
+    model: str
+    kind: str = "gpt"
+    modules: list[str] = None
+
+    def __post_init__(self):
+        if self.modules is None:
+            self.modules = ["q_proj", "up_proj"] if self.kind == "llama" else ["c_attn"]
+
+
+args, own = HfArgumentParser((TrainingArguments, Own)).parse_args_into_dataclasses()
+model = get_peft_model(AutoModelForCausalLM.from_pretrained(own.model), LoraConfig(target_modules=own.modules))
+Trainer(model=model, args=args).train()
+"""
+    command = "python train.py --model Qwen/Qwen3-8B --kind llama --per_device_train_batch_size 2\n"
+    parsed = read({"train.py": program, "run.sh": command}, "run.sh")
+    assert parsed.workload_fields["trainable"]["lora_targets"] == ("q_proj", "up_proj")
+
+
+def test_a_switch_of_fire_turns_recomputation_on(read):
+    program = TRAINER.replace("def tune(config):", "def tune(use_gradient_checkpointing=False):")
+    program = program.replace("config[", "{'model': 'Qwen/Qwen3-8B', 'rank': 8, 'batch': 4}[")
+    program = program.replace(
+        "    args =",
+        "    if use_gradient_checkpointing:\n        model.gradient_checkpointing_enable()\n    args =",
+    )
+    files = {"train.py": f"import fire\n{program}\n\nfire.Fire(tune)\n"}
+    for words, expected in (("", "none"), (" --use_gradient_checkpointing", "full")):
+        parsed = read({**files, "run.sh": f"python train.py --seed 1{words}\n"}, "run.sh")
+        assert parsed.layout_fields["recompute"]["granularity"] == expected
+
+
+UNSLOTH = """from unsloth import FastLanguageModel
+from trl import SFTConfig, SFTTrainer
+
+model, _ = FastLanguageModel.from_pretrained("Qwen/Qwen3-8B", max_seq_length=64)
+model = FastLanguageModel.get_peft_model(model)
+SFTTrainer(model=model, args=SFTConfig(output_dir="out")).train()
+"""
+
+
+def test_unsloth_has_defaults_of_its_own_for_configurations_of_trl(read):
+    parsed = read({"train.py": UNSLOTH}, "train.py")
+    batch = parsed.layout_fields["micro_batch_size"], parsed.workload_fields["global_batch_size"]
+    assert batch == (4, 8)
+    assert any(text.startswith("per_device_train_batch_size 4, gradient_accum") for text in parsed.warnings)
+    given = UNSLOTH.replace(
+        'output_dir="out"', '"out", per_device_train_batch_size=1, gradient_accumulation_steps=1'
+    )
+    assert read({"train.py": given}, "train.py").workload_fields["global_batch_size"] == 1
+
+
+def test_a_head_that_is_tied_is_trained_with_its_embedding(read):
+    program = TRAINER.replace(
+        'target_modules=["q_proj"]', 'target_modules=["q_proj"], modules_to_save=["lm_head"]'
+    )
+    program += "\n\ntune({'model': 'Qwen/Qwen3-4B', 'rank': 8, 'batch': 4})\n"
+    parsed = read({"train.py": program}, "train.py")
+    assert set(parsed.workload_fields["trainable"]["whole"]) == {"head", "embedding"}
+    assert any("ties embedding and head" in text for text in parsed.warnings)
+
+
+def test_a_program_that_is_not_there_is_found_by_its_end_or_warned_of(read):
+    command = (
+        "torchrun --nproc_per_node 1 /opt/mine/code/tune.py --model_name_or_path Qwen/Qwen3-8B --bf16 True\n"
+    )
+    program = f"{TRAINER}\n\ntune({{'model': 'Qwen/Qwen3-8B', 'rank': 16, 'batch': 4}})\n"
+    parsed = read({"run.sh": command}, "run.sh")
+    assert any(text.startswith("tune.py is not found") for text in parsed.warnings)
+    assert facts(read({"run.sh": command, "code/tune.py": program}, "run.sh")) == (16, 4)

@@ -121,10 +121,11 @@ class Arguments:
     def _objects(self, parser: Call, world: World) -> tuple[Call, ...]:
         """Return the objects of a parser's dataclasses, in their order."""
         kinds = next(iter((*parser.args, *parser.fields.values())), ())
-        made = [_object(kind, world) for kind in (kinds if isinstance(kinds, list | tuple) else (kinds,))]
+        kinds = kinds if isinstance(kinds, list | tuple) else (kinds,)
+        made = [_object(kind, world) for kind in kinds]
         own = {name for call in made for name in call.defaults}
         self.given = _completed(self.given, own, self.names)
-        for call in made:
+        for kind, call in zip(kinds, made, strict=True):
             opens, declared = _opens(call), {k: v for k, v in call.defaults.items() if _plain(v)}
             taken = {k: v for k, v in self.given.items() if k in call.defaults or (opens and k not in own)}
             if opens:
@@ -132,7 +133,8 @@ class Arguments:
             else:
                 self.own |= call.defaults.keys()
                 self.usual |= declared
-            call.fields = {**declared, **taken}
+            set_later = _object(kind, world, taken).fields if call.of is not None else {}
+            call.fields = {**declared, **taken, **set_later}
             self._made(call)
         return tuple(made)
 
@@ -147,13 +149,15 @@ class Arguments:
             space.fields.used |= space.fields.keys()
 
 
-def _object(kind: object, world: World) -> Call:
-    """Return an object of a dataclass, with its defaults where it can be read."""
+def _object(kind: object, world: World, given: Mapping[str, Any] | None = None) -> Call:
+    """Return an object of a dataclass that is `given` values, with its defaults where it can be read."""
     if not isinstance(kind, Class):
         name = kind.text.rpartition(".")[2] if isinstance(kind, Opaque) else "Arguments"
         return Call(name, str(kind.place) if isinstance(kind, Opaque) else "", kinds=("", name))
     frame = world.frame(kind.module, {}, {})
-    node = ast.copy_location(ast.Call(ast.Name(kind.node.name, ast.Load()), [], []), kind.node)
+    words = [ast.keyword(name, ast.Constant(value)) for name, value in (given or {}).items()]
+    node = ast.Call(ast.Name(kind.node.name, ast.Load()), [], words)
+    ast.fix_missing_locations(ast.copy_location(node, kind.node))
     return Caller(frame, node).build(kind)
 
 

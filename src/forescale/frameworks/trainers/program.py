@@ -223,7 +223,8 @@ def _constants(nodes: list[ast.AST]) -> Iterator[tuple[str, Any]]:
     """Yield lists that a program gives a name to."""
     for node in nodes:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.List | ast.Tuple):
-            yield from ((_dotted(target), _literal(node.value)) for target in node.targets)
+            names = filter(None, map(_dotted, node.targets))
+            yield from ((name, _literal(node.value)) for name in names)
 
 
 def _sets(call: ast.Call, constants: Mapping[str, Any]) -> dict[str, Any]:

@@ -275,18 +275,16 @@ class LaunchReader(Signed):
         devices = devices_of(launch, script) or visible_devices(shell, launch, path, visible, form)
         count = options.num_devices or (devices.count if devices else None)
         outer = replace(options, num_devices=count, strict=False)
-        program_words = words[at - 1 :]
-        recipe = recipe_of(program_words * (form == RECIPE), [named, *more], file, values, path, outer)
+        recipe = recipe_of(words[at - 1 :] * (form == RECIPE), [named, *more], file, values, path, outer)
         if recipe is not None:
-            recipe = with_changes(recipe, program_words, path)
+            recipe = with_changes(recipe, words[at - 1 :], path)
             return replace(recipe, format=self.name, notes=(*_origin(devices, options), *recipe.notes))
         program = own_program(words, at) if form == "trainer" else words[at - 1]
-        start = _start(shell, launch.kinds, accelerated(launch, path, outer, shell.files), devices, program)
         own = own_arguments(program_file(path, program), words[at:], values, named)
-        content = table or ({} if file is None else content_of(file))
-        parsed = self.trained(
-            {**content, **values}, form, path, options, replace(start, own=own, words=tuple(words[at:]))
-        )
+        start = _start(shell, launch.kinds, words[at:], program, devices)
+        start = replace(start, own=own, launch=accelerated(launch, path, outer, shell.files))
+        content = table or ({} if file is None or _is_own(file, own) else content_of(file))
+        parsed = self.trained({**content, **values}, form, path, options, start)
         parsed = of_one_process(parsed, path, options.num_devices, alone(form, devices, visible))
         warnings = (*parsed.warnings, *split_models(visible))
         return replace(parsed, format=self.name, warnings=warnings, notes=(*several, *parsed.notes))
@@ -335,7 +333,10 @@ class LaunchReader(Signed):
         ):
             text = f"{own} freezes parameters itself, which are projected as trained (--freeze, --lora-rank)"
             parsed = replace(parsed, warnings=(*parsed.warnings, text))
-        parsed = replace(parsed, warnings=(*parsed.warnings, *_told(parsed, own, program, values)))
+        warnings = (*parsed.warnings, *_told(parsed, own, program, values))
+        if own and file is None and not EXAMPLES.fullmatch(own) and not _are_told(parsed, options):
+            warnings = (*warnings, ABSENT.format(own))
+        parsed = replace(parsed, warnings=warnings)
         return without_facts(parsed, facts) if facts else parsed
 
     def _followed(
@@ -404,15 +405,28 @@ class LaunchReader(Signed):
 
 
 def _start(
-    shell: Script, kinds: Collection[str], sharded: ParsedFile | None, devices: Devices | None, program: str
+    shell: Script, kinds: Collection[str], words: Sequence[str], program: str, devices: Devices | None
 ) -> Start:
-    """Return what starts a program."""
+    """Return what starts a program with `words`."""
     return Start(
-        launch=sharded,
+        launch=None,
         devices=devices,
         program=program,
         variables=variables_of(shell),
+        words=tuple(words),
         kinds=tuple(kinds),
+    )
+
+
+def _is_own(file: Path, own: Mapping[str, Any] | None) -> bool:
+    """Whether a program loads a file itself that is neither YAML nor JSON."""
+    return own is not None and file.suffix not in (".yaml", ".yml", ".json")
+
+
+def _are_told(parsed: ParsedFile, options: Options) -> bool:
+    """Whether the arguments of a program or flags say what it trains and with which recomputation."""
+    return "recompute" in options.over and bool(
+        {"trainable", "lora_rank"} & {*parsed.workload_fields, *options.over}
     )
 
 
@@ -453,6 +467,11 @@ def _refuse_sampling(path: Path, own: str, values: Mapping[str, Any]) -> None:
         raise ReaderError(path, wording.not_expressed(what, "", fix))
 
 
+ABSENT: Final = (
+    "{} is not found: adapters, number formats and recomputation that it decides itself are not known"
+)
+EXAMPLES: Final = re.compile(r"run_\w+\.py|(?:sft|dpo|grpo|kto|orpo|cpo|gkd|ppo|rloo|reward_modeling)\w*\.py")
+"""Programs of Transformers, TRL and those like them, which their arguments describe."""
 TELLING: Final = re.compile(
     r"bf16|fp16|fp8|fp32|b?float16|mixed|q?lora|offload|recompute|(?:activation[-_])?checkpoint(?:ing)?|int[48]|nf4|[48]bit"
 )

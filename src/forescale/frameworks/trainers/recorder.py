@@ -58,6 +58,8 @@ class Recorder:
         self.variables: Mapping[str, str] = variables or {}
         self.unset: dict[str, None] = {}
         """Variables of the environment that nothing sets and that name what a projection follows from."""
+        self.assumed: list[str] = []
+        """Defaults that a library gives what the program leaves out."""
         self.missed: list[str] = []
         """Places that decide a fact and are not followed."""
         self.doubted: list[str] = []
@@ -130,13 +132,13 @@ def follow_script(path: Path, recorder: Recorder, options: Options) -> Frame:
     fires = FIRES.findall(source_of(module.tree))
     commands = [node for node in nodes if any(map(COMMANDS.search, map(source_of, node.decorator_list)))]
     for node in commands:
-        _lay_options(node, recorder.arguments.given)
+        _lay_options(node, recorder.arguments)
     for line in module.tree.body:
         with suppress(Stopped):
             frame.body([line])
     for node in nodes:
         if node.name in fires:
-            _lay_options(node, recorder.arguments.given)
+            _lay_options(node, recorder.arguments)
     for functions in (commands, [node for node in nodes if any(map(makes, _called(node)))]):
         if any(makes(name) for call in recorder.calls for name in names_of(call)):
             break
@@ -167,12 +169,14 @@ def _called(node: ast.AST) -> list[str]:
     return [source_of(inner.func) for inner in ast.walk(node) if isinstance(inner, ast.Call)]
 
 
-def _lay_options(node: ast.FunctionDef, given: Mapping[str, Any]) -> None:
-    """Give a command of click or typer its options, as they are `given` or by default, as arguments by name."""
+def _lay_options(node: ast.FunctionDef, arguments: Arguments) -> None:
+    """Give a command of click, typer or fire its options, as they are given or by default, as arguments by name."""
     named = dict(pair for item in node.decorator_list for pair in _option(item))
     late = node.args.args[len(node.args.args) - len(node.args.defaults) :]
     usual = {arg.arg: value for arg, value in zip(late, node.args.defaults, strict=True)} | named
-    words = {name: ast.copy_location(ast.Constant(value), node) for name, value in given.items()}
+    given = arguments.given.items()
+    words = {name: ast.copy_location(ast.Constant(value), node) for name, value in given}
+    arguments.own |= {arg.arg for arg in node.args.args}
     for arg in node.args.args:
         node.args.kwonlyargs.append(arg)
         node.args.kw_defaults.append(words.get(arg.arg, usual.get(arg.arg)))

@@ -23,7 +23,7 @@ from forescale.frameworks.shell import Devices, Script, devices_of, launch_of
 from forescale.frameworks.trainers.accelerated import accelerated
 from forescale.frameworks.trainers.arguments import Arguments, Fields
 from forescale.frameworks.trainers.commands import arguments_of, own_arguments, programs_of
-from forescale.frameworks.trainers.devices import variables_of
+from forescale.frameworks.trainers.devices import environment_of, variables_of, visible_devices
 from forescale.frameworks.trainers.facts import BATCH, CONFIGURATION, of_one_process, without_facts
 from forescale.frameworks.trainers.loop import is_loop
 from forescale.frameworks.trainers.program import (
@@ -39,7 +39,7 @@ from forescale.frameworks.trainers.program import (
 from forescale.frameworks.trainers.readers import LaunchReader, read_mapping
 from forescale.frameworks.trainers.record import is_idle, record_of
 from forescale.frameworks.trainers.recorder import FACTS, MAKES, Recorder, follow_script, makes, names_of
-from forescale.frameworks.trainers.release import lay_release
+from forescale.frameworks.trainers.release import lay_release, lay_unsloth_defaults
 from forescale.frameworks.trainers.run import MICRO, STEPS, Start, neighbour_of
 
 OPEN: Final = {MICRO: MICRO_BATCH, STEPS: BATCH}
@@ -140,7 +140,8 @@ class ScriptLaunchReader(LaunchReader):
                 if not trains(file, itself=itself):
                     continue
                 launch = launch_of(names[:at])
-                devices = devices_of(launch)
+                visible = environment_of(shell, names)
+                devices = devices_of(launch) or visible_devices(shell, launch, path, visible, "trainer")
                 count = options.num_devices or (devices.count if devices else None)
                 outer = replace(options, num_devices=count, strict=False)
                 start = Start(
@@ -199,11 +200,10 @@ def read_script(
     launch, devices = start.launch, start.devices
     recorder = Recorder(has_bf16=options.has_bf16, given=given, variables=start.variables, words=start.words)
     follow_script(path, recorder, options)
-    makes_arguments = any(MAKES.search(name) for call in recorder.calls for name in names_of(call))
-    makes_arguments |= any(LIGHTNING.search(name) for call in recorder.calls for name in names_of(call))
+    names = [name for call in recorder.calls for name in names_of(call)]
+    makes_arguments = any(MAKES.search(name) or LIGHTNING.search(name) for name in names)
     if (is_whole or must_train) and not makes_arguments:
         raise ReaderError(path, wording.wrong_format("a script that trains", "it makes no TrainingArguments"))
-    text = _text_of(recorder)
     content, unread = _settings(path, recorder, options)
     dealt = _lay_prepared(content)
     older = lay_release(content, unread, recorder.calls, has_bf16=options.has_bf16)
@@ -221,20 +221,30 @@ def read_script(
     if MICRO in unread:
         content[MICRO] = options.over.get("micro_batch_size", 1)
     facts = sharding + [OPEN[key]._replace(reason=f"{key} is {unread[key]}") for key in OPEN if key in unread]
-    others = [f"{key} is {text}" for key, text in unread.items() if key not in OPEN and not is_idle(key)]
-    content.setdefault("gradient_checkpointing", False)
-    older += _made_elsewhere(recorder.calls)
+    if "gradient_checkpointing" not in map(target_of, content):
+        content["gradient_checkpointing"] = False
     parsed = read_mapping(
         content, "trainer", path, options, lines={}, launch=launch, devices=devices, program=program
     )
-    older += [FROZEN] * (freezes(text) and not any(content.get(key) for key in ("use_peft", "lora_r")))
-    older += recorder.warnings() + _several(recorder.calls) + _unused(recorder.arguments, content)
-    warnings = [*older, *([f"only running the script shows {'; '.join(others)}"] if others else [])]
-    parsed = replace(parsed, format=ScriptReader.name, warnings=(*parsed.warnings, *warnings))
+    warnings = (*parsed.warnings, *older, *_warnings(recorder, content, unread))
+    parsed = replace(parsed, format=ScriptReader.name, warnings=warnings)
     is_alone = launch is None and (devices is None or devices.count == 1)
     count = None if dealt == PLACED else options.num_devices
     parsed = of_one_process(parsed, path, count, dealt if is_alone else "")
     return without_facts(parsed, facts)
+
+
+def _warnings(recorder: Recorder, content: Mapping[str, Any], unread: Mapping[str, str]) -> Iterator[str]:
+    """Yield the warnings of what was not followed for certain, and of what only running the script shows."""
+    yield from _made_elsewhere(recorder.calls)
+    if freezes(_text_of(recorder)) and not any(content.get(key) for key in ("use_peft", "lora_r")):
+        yield FROZEN
+    yield from recorder.assumed
+    yield from recorder.warnings()
+    yield from _several(recorder.calls)
+    yield from _unused(recorder.arguments, content)
+    if others := [f"{key} is {text}" for key, text in unread.items() if key not in OPEN and not is_idle(key)]:
+        yield f"only running the script shows {'; '.join(others)}"
 
 
 def _settings(path: Path, recorder: Recorder, options: Options) -> tuple[dict[str, Any], dict[str, str]]:
@@ -248,6 +258,7 @@ def _settings(path: Path, recorder: Recorder, options: Options) -> tuple[dict[st
     given = recorder.arguments.given
     content, unread = _content(recorder.calls, given)
     unread |= _lay_unsloth(content, recorder.calls)
+    recorder.assumed += lay_unsloth_defaults(content, unread, recorder.calls)
     text = "\n".join(map(read_text, modules_of(path)))
     content = _with_arguments(content, recorder.arguments, text)
     unread = {key: shown for key, shown in unread.items() if key not in given}
@@ -490,11 +501,7 @@ def _with_arguments(content: dict[str, Any], arguments: Arguments, text: str) ->
     makes them, or a switch: ranks that are only declared say nothing, and nor do arguments of adapters that its `text`
     does not ask for.
     """
-    keys = record_of("trainer").keys
-
-    def target(name: str) -> str:
-        return keys.get(name, name).removeprefix("!")
-
+    target = target_of
     made = set(map(target, content))
     given = {
         key: value
@@ -514,6 +521,11 @@ def _with_arguments(content: dict[str, Any], arguments: Arguments, text: str) ->
     if not any(value for key, value in {**declared, **content, **given}.items() if target(key) == "use_peft"):
         declared = {k: v for k, v in declared.items() if not target(k).startswith(("lora_", "load_in_"))}
     return {**declared, **content, **given}
+
+
+def target_of(name: str) -> str:
+    """Return the key of TrainingArguments that a name stands for."""
+    return record_of("trainer").keys.get(name, name).removeprefix("!")
 
 
 def _asks(text: str, name: str) -> bool:
