@@ -136,9 +136,14 @@ def unknown(calls: Iterable[Call]) -> list[str]:
     for call in calls:
         name, root = call.name.rpartition(".")[2], call.origin.partition(".")[0]
         if root and root not in LIBRARIES and MAKES.fullmatch(name):
-            place, _, at = call.place.rpartition(", line ")
-            found[f"{name} of {call.origin} ({Path(place).name}:{at})"] = None
+            found[f"{name} of {call.origin} ({place_of(call.place)})"] = None
     return list(found)
+
+
+def place_of(place: str) -> str:
+    """Return the name of a file and the line, as a warning shows them."""
+    file, _, line = place.partition(", line ")
+    return f"{Path(file).name}:{line}".rstrip(":")
 
 
 def shown(sites: list[str]) -> str:
@@ -188,6 +193,8 @@ def _names(lines: Iterable[Line]) -> Names:
         if isinstance(node, ast.Name):
             _, name, _ = line.module.imports.get(node.id, ("", "", 0))
             found.add((None, name) if name else (line.module, node.id))
+        elif isinstance(node, ast.alias) and line.routine is not None:
+            found.add((None, node.name))  # taken where it is used
         elif isinstance(node, ast.Attribute):
             found.add((None, f".{node.attr}"))
             if isinstance(node.value, ast.Name) and node.value.id in line.module.imports:

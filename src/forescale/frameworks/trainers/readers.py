@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -37,9 +37,10 @@ from forescale.frameworks.trainers.devices import (
     variables_of,
     visible_devices,
 )
-from forescale.frameworks.trainers.facts import CONFIGURATION, of_one_process, without_facts
+from forescale.frameworks.trainers.facts import of_one_process, without_facts
 from forescale.frameworks.trainers.loop import loops
 from forescale.frameworks.trainers.megatron import flags_of, read_megatron
+from forescale.frameworks.trainers.outline import followed, left_open, told
 from forescale.frameworks.trainers.performance import long_options, read_performance
 from forescale.frameworks.trainers.precision import compute_of
 from forescale.frameworks.trainers.program import Program, lay_sharding, made_type, read_program, with_changes
@@ -312,7 +313,8 @@ class LaunchReader(Signed):
         added = program.content(values, record_of(form))
         if form == "deepspeed-chat" and "dtype" not in values:
             added |= made_type(file)
-        content, launched = {**added, **values}, start.launch is not None or options.launch is not None
+        content = {**added, **values}
+        launched = start.launch is not None or options.launch is not None
         facts = lay_sharding(program, content, options.over, own, launched=launched)
         given = {**values, **({"fsdp": content["fsdp"]} if facts and "fsdp" in content else {})}
         parsed = None
@@ -323,9 +325,11 @@ class LaunchReader(Signed):
             if not is_open:
                 break
         if parsed is None:
+            program = followed(program, file if own else None, given, start.words)
+            added |= program.content(values, record_of(form))
+            content = {**added, **content}
             parsed = _outlined(content, added, form, path, options, start, program)
-            if "deepspeed" in start.kinds and own and not facts and parsed.framework == "transformers":
-                facts = [CONFIGURATION._replace(reason=f"deepspeed starts {own}, and no argument names it")]
+            facts = [*facts, *left_open(parsed, program, content, own, () if facts else start.kinds)]
         if (
             program.freezes
             and not any("freezes parameters" in text for text in parsed.warnings)
@@ -333,7 +337,7 @@ class LaunchReader(Signed):
         ):
             text = f"{own} freezes parameters itself, which are projected as trained (--freeze, --lora-rank)"
             parsed = replace(parsed, warnings=(*parsed.warnings, text))
-        warnings = (*parsed.warnings, *_told(parsed, own, program, values))
+        warnings = (*parsed.warnings, *told(parsed, own, program, values))
         if own and file is None and not EXAMPLES.fullmatch(own) and not _are_told(parsed, options):
             warnings = (*warnings, ABSENT.format(own))
         parsed = replace(parsed, warnings=warnings)
@@ -450,15 +454,6 @@ def _refuse_megatron(path: Path, own: str, values: Mapping[str, Any]) -> None:
         raise ReaderError(path, wording.wrong_format("a command with Megatron-LM's flags", fix))
 
 
-def _told(parsed: ParsedFile, own: str, program: Program, values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the warnings of what the names of a person's own program, and its arguments, tell."""
-    if own and (told := [key for key in parsed.unknown if TELLING.fullmatch(str(values.get(key, "")))]):
-        yield f"{'; '.join(f'{key} {values[key]}' for key in told)}: not known, may change memory or time"
-    types = parsed.workload_fields.get("precision", {})
-    if "deepspeed.initialize" in program.names and types.get("compute") == "tf32":
-        yield f"{own} makes DeepSpeed's configuration: its types are not known; tf32 is projected (--precision)"
-
-
 def _refuse_sampling(path: Path, own: str, values: Mapping[str, Any]) -> None:
     """Refuse a program with an actor and a critic, whose steps train and sample in turn."""
     if own and all(any(key.startswith(name) for key in values) for name in ACTORS):
@@ -472,10 +467,6 @@ ABSENT: Final = (
 )
 EXAMPLES: Final = re.compile(r"run_\w+\.py|(?:sft|dpo|grpo|kto|orpo|cpo|gkd|ppo|rloo|reward_modeling)\w*\.py")
 """Programs of Transformers, TRL and those like them, which their arguments describe."""
-TELLING: Final = re.compile(
-    r"bf16|fp16|fp8|fp32|b?float16|mixed|q?lora|offload|recompute|(?:activation[-_])?checkpoint(?:ing)?|int[48]|nf4|[48]bit"
-)
-"""Values of arguments that tell of types, recomputation, offloading or adapters."""
 ACTORS: Final = ("actor_", "critic_")
 """Beginnings of the arguments of programs that learn from what they sample."""
 
@@ -505,6 +496,7 @@ def _outlined(
         warnings.append(
             f"{own} calls {called} under a condition, taken as not met (--lora-rank, --recompute)"
         )
+    warnings.extend(program.warnings)
     told = next(((name, value) for name, value in content.items() if value in PREFERRING), None)
     if told is not None and own and not {"stage", "rl", "rlhf_type"} & content.keys():
         warnings.append(f"{told[0]}: {told[1]} is projected as examples of one sequence and no other model")

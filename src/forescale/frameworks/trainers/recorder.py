@@ -14,7 +14,7 @@ from forescale.frameworks.python.run import Frame
 from forescale.frameworks.python.values import MISSING, Call, Stopped
 from forescale.frameworks.reading import Options, packaged
 from forescale.frameworks.trainers.arguments import Arguments
-from forescale.frameworks.trainers.census import LIBRARIES, unfollowed, unknown
+from forescale.frameworks.trainers.census import DECIDES, LIBRARIES, unfollowed, unknown
 from forescale.frameworks.trainers.census import shown as shown_sites
 from forescale.frameworks.trainers.configured import configured, instantiated, variable
 
@@ -91,7 +91,7 @@ class Recorder:
             self.unset[name] = None
         return value
 
-    def warnings(self) -> list[str]:
+    def warnings(self, *, must_train: bool = True) -> list[str]:
         """Return the warnings of variables that are not set, and of places that were not followed for certain."""
         kinds = {
             "variables of the environment, taken as not set:": list(self.unset),
@@ -104,7 +104,7 @@ class Recorder:
                 "settings of pydantic have their defaults, which variables of the environment or .env may change"
             )
         called = {name.rpartition(".")[2] for call in self.calls for name in names_of(call)}
-        if not any(map(makes, called)) and called.isdisjoint(("Accelerator", "Fabric")):
+        if must_train and not any(map(makes, called)) and called.isdisjoint(("Accelerator", "Fabric")):
             texts.append("no call that is followed trains: adapters, types and recomputation are not known")
         return texts
 
@@ -139,7 +139,8 @@ def follow_script(path: Path, recorder: Recorder, options: Options) -> Frame:
     for node in nodes:
         if node.name in fires:
             _lay_options(node, recorder.arguments)
-    for functions in (commands, [node for node in nodes if any(map(makes, _called(node)))]):
+    tuning = [node for node in nodes if any(map(DECIDES.search, _called(node)))]
+    for functions in (commands, [node for node in nodes if any(map(makes, _called(node)))], tuning):
         if any(makes(name) for call in recorder.calls for name in names_of(call)):
             break
         for node in functions:

@@ -22,10 +22,17 @@ from forescale.frameworks.reading import Options, ParsedFile, packaged
 from forescale.frameworks.shell import Devices, Script, devices_of, launch_of
 from forescale.frameworks.trainers.accelerated import accelerated
 from forescale.frameworks.trainers.arguments import Arguments, Fields
+from forescale.frameworks.trainers.census import place_of
 from forescale.frameworks.trainers.commands import arguments_of, own_arguments, programs_of
 from forescale.frameworks.trainers.devices import environment_of, variables_of, visible_devices
-from forescale.frameworks.trainers.facts import BATCH, CONFIGURATION, of_one_process, without_facts
-from forescale.frameworks.trainers.loop import is_loop
+from forescale.frameworks.trainers.facts import (
+    BATCH,
+    CONFIGURATION,
+    decided_by,
+    of_one_process,
+    without_facts,
+)
+from forescale.frameworks.trainers.loop import adds_up, is_loop
 from forescale.frameworks.trainers.program import (
     ADAPTERS,
     RECOMPUTES,
@@ -119,7 +126,7 @@ class ScriptReader(Signed):
         """Return what the calls of the script at `path` say, or the text of a training loop of its own."""
         if detect(read_text(path)) is None and is_loop(path):
             start = Start(launch=None, devices=None, program=path.name)
-            parsed = LaunchReader().trained({}, "trainer", path, options, start)
+            parsed = ScriptLaunchReader().trained({}, "trainer", path, options, start)
             return replace(parsed, format=self.name)
         return read_script(path, options, must_train=not trains(path, itself=True))
 
@@ -221,6 +228,8 @@ def read_script(
     if MICRO in unread:
         content[MICRO] = options.over.get("micro_batch_size", 1)
     facts = sharding + [OPEN[key]._replace(reason=f"{key} is {unread[key]}") for key in OPEN if key in unread]
+    if not makes_arguments and MICRO in content and adds_up(_text_of(recorder), content):
+        facts += decided_by(path.name, options.num_devices)[1:]
     if "gradient_checkpointing" not in map(target_of, content):
         content["gradient_checkpointing"] = False
     parsed = read_mapping(
@@ -392,9 +401,9 @@ def _fields_of(call: Call, given: Mapping[str, Any]) -> Mapping[str, Any]:
 def _open_text(key: str, value: object) -> str:
     """Return what a value, or an entry of it, is that only running shows, and where; "" of one that is known."""
     if isinstance(value, Opaque) and not value.text.startswith("torch."):
-        return f"{value.text} ({_line_of(value)})"
+        return f"{value.text} ({place_of(value.place)})"
     if isinstance(value, Call):
-        return f"{value.name} ({_line_of(value)})"
+        return f"{value.name} ({place_of(value.place)})"
     if isinstance(value, list | tuple | set):
         return next(filter(None, (_open_text("", item) for item in value)), "") or (
             "filled while it runs" if key == "lora_target_modules" and not value else ""
@@ -472,15 +481,9 @@ def _differing(calls: Sequence[Call], row: Mapping[str, Any]) -> Iterator[str]:
             if _is_plain(value := call.fields.get(name)) and (is_whole or value is not None)
         }
         if len(values) > 1:
-            listed = [f"{value} at {_line_of(call)}" for value, call in values.items()]
+            listed = [f"{value} at {place_of(call.place)}" for value, call in values.items()]
             which = "first" if row.get("first") else "last"
             yield f"{name} is {wording.listed(listed, 'and')}; the {which} is projected"
-
-
-def _line_of(value: Call | Opaque) -> str:
-    """Return the file and the line of a value, as a warning shows them."""
-    file, _, line = value.place.partition(", line ")
-    return f"{Path(file).name}:{line}".rstrip(":")
 
 
 def _is_plain(value: object) -> bool:
