@@ -150,7 +150,9 @@ def fit_view(result: Fit, *, most: int) -> View:
         tried += f"; {more} more (all with --json or a larger --top)"
     fixes = [listed(_FIXES, result.fixes[:most])] if result.fixes else []
     shorter = [line(f"at seq_len {result.shorter:,} the layout fits as it is")] if result.shorter else []
-    return headed(result.now, [now, *fixes, _proposal(result), *shorter, line(tried, style="dim")])
+    return headed(
+        result.now, [now, *fixes, _proposal(result), *_other_runs(result), *shorter, line(tried, style="dim")]
+    )
 
 
 def _proposal(result: Fit) -> TextLine:
@@ -159,12 +161,9 @@ def _proposal(result: Fit) -> TextLine:
     if first is None and result.verdict == "FITS":
         return line("it fits, and no change of one or two things makes it faster and still fits with margin")
     if first is None:
-        others = [_on_more(result.larger), _with_adapters(result.adapters)]
-        found = [item for other in others if other for item in ("; ", *other)]
-        return line(
-            "no change of one or two things makes it fit with margin",
-            *(found or ["; forescale search tries everything"]),
-        )
+        runs = (result.larger, result.adapters, result.states, result.shorter)
+        rest = "" if any(runs) else "; forescale search tries everything"
+        return line(f"no change of one or two things makes it fit with margin{rest}")
     if result.verdict == "FITS":
         return line(
             "it fits; ", (first.text, "bold"), f" makes a step {format_seconds(-first.lost_s)} shorter"
@@ -176,30 +175,29 @@ def _proposal(result: Fit) -> TextLine:
     return line("with ", (first.text, "bold"), f" it fits with margin, which {price}")
 
 
-def _on_more(result: Fit | None) -> list[str | tuple[str, str]]:
-    """Return that more devices fit, with what."""
-    if result is None:
-        return []
-    count = counted(result.question.cluster.num_devices, "device")
-    return ["on ", (count, "bold"), *_made_to_fit(result)]
+def _other_runs(result: Fit) -> list[TextLine]:
+    """Return changes of the run, one a line: on one device those of its training first, else more devices."""
+    more, adapters, states = result.larger, result.adapters, result.states
+    found = []
+    if states is not None:
+        moments = f"--moment-dtype {states.question.workload.precision.moments}"
+        found.append(_run("with an optimizer of 8 bits (", moments, ")", states))
+    if adapters is not None:
+        types, rank = adapters.question.workload.precision, adapters.question.workload.trainable.lora_rank
+        frozen = f" --frozen-dtype {types.frozen}" if types.frozen else ""
+        found.append(_run("trained with adapters (", f"--lora-rank {rank}{frozen}", ")", adapters))
+    if more is not None:
+        place = len(found) if result.question.cluster.num_devices == 1 else 0
+        found.insert(place, _run("on ", counted(more.question.cluster.num_devices, "device"), "", more))
+    return found
 
 
-def _with_adapters(result: Fit | None) -> list[str | tuple[str, str]]:
-    """Return that adapters fit, with what."""
-    if result is None:
-        return []
-    workload = result.question.workload
-    options = f"--lora-rank {workload.trainable.lora_rank}"
-    if workload.precision.frozen:
-        options += f" --frozen-dtype {workload.precision.frozen}"
-    return ["trained with adapters (", (options, "bold"), ")", *_made_to_fit(result)]
-
-
-def _made_to_fit(result: Fit) -> list[str | tuple[str, str]]:
+def _run(before: str, changed: str, after: str, result: Fit) -> TextLine:
+    """Return that a changed run fits, with what."""
     first = result.first if result.verdict != "FITS" else None
     best = result.now if first is None else first.projection
     also = "" if first is None else f" and {first.text}"
-    return [f"{also} it fits: {words.gib(best.memory.peak_bytes)} GiB"]
+    return line(before, (changed, "bold"), f"{after}{also} it fits: {words.gib(best.memory.peak_bytes)} GiB")
 
 
 def _lost_per_gib(fix: Fix) -> Cell:
