@@ -91,6 +91,28 @@ def test_where_the_first_change_is_slow_changes_of_the_run_are_named_too():
     assert result.larger.question.cluster.num_devices > 1
 
 
+@pytest.mark.parametrize(
+    ("asked", "texts"),
+    [
+        ({"devices": 1, "framework": "torchtune"}, ["--moment-dtype fp8", "--lora-rank 16", "--devices 2"]),
+        ({"devices": 2, "framework": "torchtune"}, ["--devices 4", "--moment-dtype fp8", "--lora-rank 16"]),
+    ],
+)
+def test_changes_of_the_run_come_after_single_changes_that_may_fit_and_before_all_others(asked, texts):
+    """On one device what is trained comes before more devices."""
+    question = ask("llama-3-8b", "a100-sxm-80gb", seq_len=2048, micro_batch_size=1, global_batch_size=4,
+                   recompute="full", precision={"moments": "fp32"}, **asked)  # fmt: skip
+    result = fit(replace(question, max_memory=60 * GIB / asked["devices"]))
+    remedies = result.remedies
+    runs = [place for place, fix in enumerate(remedies) if fix.changes[0].kind == "run"]
+    assert [remedies[place].changes[0].text for place in runs] == texts
+    assert {remedies[place].verdict for place in runs} == {"FITS"}
+    before, after = remedies[: runs[0]], remedies[runs[-1] + 1 :]
+    assert all(fix.verdict != "OOM" and len(fix.changes) == 1 for fix in before)
+    assert all(fix.verdict == "OOM" or len(fix.changes) == 2 for fix in after)
+    assert [row["change"] for row in result.rows()] == [fix.text for fix in remedies]
+
+
 def test_moments_of_8_bits_are_tried_where_the_framework_has_them():
     asked = {
         "devices": 1,

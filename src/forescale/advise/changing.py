@@ -47,8 +47,10 @@ USUAL_RANK = 16
 """Rank of the adapters that are tried."""
 LEAST_FREED = 0.005
 """Share of its peak that a layout which does not fit with a change must lose by it for the change to be listed."""
-MUCH = 0.5
+MUCH = 0.1
 """Share of the step by which a change lengthens it so much that changes of the run are named too."""
+TOO_MUCH = 0.5
+"""The same of a change that a changed run must not need."""
 NARROW_MOMENTS = ("fp8",)
 """Moments that are tried where no framework limits its options."""
 ALONE = ("schedule",)
@@ -146,9 +148,25 @@ class Fit(Result, Struct, frozen=True, kw_only=True):
             "fixes": len(self.fixes),
         }
 
+    @property
+    def remedies(self) -> tuple[Fix, ...]:
+        """The fixes and, after single changes of the layout that may fit, changes of the run.
+
+        On one device these are of what is trained first, else more devices.
+        """
+        place = sum(fix.verdict != "OOM" and len(fix.changes) == 1 for fix in self.fixes)
+        place = max(place, 1) if self.first is not None else place
+        moments, adapters, devices = (
+            None if other is None else _of_run(self, other, text)
+            for other, text in zip((self.states, self.adapters, self.larger), _texts(self), strict=True)
+        )
+        one = self.question.cluster.num_devices == 1
+        runs = (moments, adapters, devices) if one else (devices, moments, adapters)
+        return (*self.fixes[:place], *(run for run in runs if run is not None), *self.fixes[place:])
+
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row per fix."""
-        return [{"rank": place, **fix.row()} for place, fix in enumerate(self.fixes, start=1)]
+        """Return one row per fix and changed run."""
+        return [{"rank": place, **fix.row()} for place, fix in enumerate(self.remedies, start=1)]
 
     def pictures(self) -> Sequence[Chart]:
         """Return the parts of the step, now and under every fix."""
@@ -180,6 +198,35 @@ class Fit(Result, Struct, frozen=True, kw_only=True):
                 for fix in self.fixes
             ],
         }
+
+
+def _texts(result: Fit) -> tuple[str, str, str]:
+    """Return in words what the changed runs are: moments of 8 bits, adapters, more devices."""
+    moments = adapters = devices = ""
+    if result.states is not None:
+        moments = f"--moment-dtype {result.states.question.workload.precision.moments}"
+    if result.adapters is not None:
+        workload = result.adapters.question.workload
+        frozen = workload.precision.frozen
+        adapters = f"--lora-rank {workload.trainable.lora_rank}" + (
+            f" --frozen-dtype {frozen}" if frozen else ""
+        )
+    if result.larger is not None:
+        devices = f"--devices {result.larger.question.cluster.num_devices}"
+    return moments, adapters, devices
+
+
+def _of_run(now: Fit, other: Fit, text: str) -> Fix:
+    """Return the fix that a changed run is, with the change of its layout that makes it fit."""
+    first = None if other.verdict == "FITS" else other.first
+    result = other.now if first is None else first.projection
+    return Fix(
+        changes=(Change(kind="run", text=text, overrides={}), *(() if first is None else first.changes)),
+        projection=result,
+        verdict=verdict_within(result, other.question.memory_limit),
+        lost_s=result.step_time_s - now.now.step_time_s,
+        freed_bytes=now.now.memory.peak_bytes - result.memory.peak_bytes,
+    )
 
 
 class _Tried(Struct, frozen=True, kw_only=True):
@@ -235,7 +282,7 @@ def fit(
             raise UnknownNameError(what, kind, KINDS)
     again = partial(_proposed, keep=keep, accepts=accepts, text_of=text_of)
     result = again(question, pairs=pairs)
-    if _is_cheap(result):
+    if _is_cheap(result, MUCH):
         return result
     workload, adapters, states = question.workload, None, None
     if workload.trainable.is_all or _is_unquantized_lora(workload):
@@ -291,7 +338,7 @@ def _on_more(question: Question, again: Callable[[Question], Fit]) -> Fit | None
                 result = again(replace(question.with_layout(scaled), cluster=cluster))
             except ForescaleError:  # not legal so, or no cluster of that size
                 continue
-            if _is_cheap(result):
+            if _is_cheap(result, TOO_MUCH):
                 return result
         times *= 2
     return None
@@ -326,7 +373,7 @@ def _with_adapters(question: Question, again: Callable[[Question], Fit]) -> Fit 
             result = again(replace(question, workload=trained))
         except SpecError:  # not with this model or framework
             continue
-        if _is_cheap(result):
+        if _is_cheap(result, TOO_MUCH):
             return result
     return None
 
@@ -346,15 +393,15 @@ def _with_narrow_states(question: Question, again: Callable[[Question], Fit]) ->
             result = again(replace(question, workload=replace(question.workload, precision=precision)))
         except SpecError:  # not with this model or framework
             continue
-        if _is_cheap(result):
+        if _is_cheap(result, TOO_MUCH):
             return result
     return None
 
 
-def _is_cheap(result: Fit) -> bool:
-    """Return whether a layout fits, or is made to by changes that do not lengthen the step much."""
+def _is_cheap(result: Fit, most: float) -> bool:
+    """Return whether a layout fits, or is made to by changes that lengthen the step by at most a share of it."""
     first = result.first
-    return result.verdict == "FITS" or (first is not None and first.lost_s <= MUCH * result.now.step_time_s)
+    return result.verdict == "FITS" or (first is not None and first.lost_s <= most * result.now.step_time_s)
 
 
 def _tried(

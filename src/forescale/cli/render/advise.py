@@ -144,15 +144,14 @@ def fit_view(result: Fit, *, most: int) -> View:
         f"({words.gib(memory.peak_low_bytes)} to {words.gib(memory.peak_high_bytes)}), "
         f"{format_seconds(result.now.step_time_s)} per step",
     )
-    more = len(result.fixes) - most
+    remedies = result.remedies
+    more = len(remedies) - most
     tried = f"{counted(result.num_tried, 'legal layout')} evaluated"
     if more > 0:
         tried += f"; {more} more (all with --json or a larger --top)"
-    fixes = [listed(_FIXES, result.fixes[:most])] if result.fixes else []
+    fixes = [listed(_FIXES, remedies[:most])] if remedies else []
     shorter = [line(f"at seq_len {result.shorter:,} the layout fits as it is")] if result.shorter else []
-    return headed(
-        result.now, [now, *fixes, _proposal(result), *_other_runs(result), *shorter, line(tried, style="dim")]
-    )
+    return headed(result.now, [now, *fixes, _proposal(result), *shorter, line(tried, style="dim")])
 
 
 def _proposal(result: Fit) -> TextLine:
@@ -161,9 +160,11 @@ def _proposal(result: Fit) -> TextLine:
     if first is None and result.verdict == "FITS":
         return line("it fits, and no change of one or two things makes it faster and still fits with margin")
     if first is None:
-        runs = (result.larger, result.adapters, result.states, result.shorter)
-        rest = "" if any(runs) else "; forescale search tries everything"
-        return line(f"no change of one or two things makes it fit with margin{rest}")
+        failed = "no change of one or two things of the layout makes it fit with margin; "
+        run = next((fix for fix in result.remedies if fix.changes[0].kind == "run"), None)
+        if run is None:
+            return line(failed, "forescale search tries everything")
+        return line(failed, "with ", (run.text, "bold"), " it fits")
     if result.verdict == "FITS":
         return line(
             "it fits; ", (first.text, "bold"), f" makes a step {format_seconds(-first.lost_s)} shorter"
@@ -173,31 +174,6 @@ def _proposal(result: Fit) -> TextLine:
         f"makes a step {format_seconds(abs(first.lost_s))} {longer}" if first.lost_s else "costs no step time"
     )
     return line("with ", (first.text, "bold"), f" it fits with margin, which {price}")
-
-
-def _other_runs(result: Fit) -> list[TextLine]:
-    """Return changes of the run, one a line: on one device those of its training first, else more devices."""
-    more, adapters, states = result.larger, result.adapters, result.states
-    found = []
-    if states is not None:
-        moments = f"--moment-dtype {states.question.workload.precision.moments}"
-        found.append(_run("with an optimizer of 8 bits (", moments, ")", states))
-    if adapters is not None:
-        types, rank = adapters.question.workload.precision, adapters.question.workload.trainable.lora_rank
-        frozen = f" --frozen-dtype {types.frozen}" if types.frozen else ""
-        found.append(_run("trained with adapters (", f"--lora-rank {rank}{frozen}", ")", adapters))
-    if more is not None:
-        place = len(found) if result.question.cluster.num_devices == 1 else 0
-        found.insert(place, _run("on ", counted(more.question.cluster.num_devices, "device"), "", more))
-    return found
-
-
-def _run(before: str, changed: str, after: str, result: Fit) -> TextLine:
-    """Return that a changed run fits, with what."""
-    first = result.first if result.verdict != "FITS" else None
-    best = result.now if first is None else first.projection
-    also = "" if first is None else f" and {first.text}"
-    return line(before, (changed, "bold"), f"{after}{also} it fits: {words.gib(best.memory.peak_bytes)} GiB")
 
 
 def _lost_per_gib(fix: Fix) -> Cell:
