@@ -152,7 +152,8 @@ class Fit(Result, Struct, frozen=True, kw_only=True):
     def remedies(self) -> tuple[Fix, ...]:
         """The fixes and, after single changes of the layout that may fit, changes of the run.
 
-        On one device these are of what is trained first, else more devices.
+        On one device these are of what is trained first, else more devices. A run that needs a change which makes the
+        layout fit by itself is left out.
         """
         place = sum(fix.verdict != "OOM" and len(fix.changes) == 1 for fix in self.fixes)
         place = max(place, 1) if self.first is not None else place
@@ -162,7 +163,9 @@ class Fit(Result, Struct, frozen=True, kw_only=True):
         )
         one = self.question.cluster.num_devices == 1
         runs = (moments, adapters, devices) if one else (devices, moments, adapters)
-        return (*self.fixes[:place], *(run for run in runs if run is not None), *self.fixes[place:])
+        enough = [fix.changes for fix in self.fixes if fix.verdict == "FITS"]
+        needed = (run for run in runs if run is not None and run.changes[1:] not in enough)
+        return (*self.fixes[:place], *needed, *self.fixes[place:])
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per fix and changed run."""
