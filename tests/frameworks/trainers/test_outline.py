@@ -102,3 +102,8 @@ def test_a_program_with_the_name_of_another_trainers_is_a_persons_own(tmp_path, 
     )
     assert (parsed.model.name, parsed.layout_fields["micro_batch_size"]) == ("qwen3-8b", 2)
     assert "trainable" not in parsed.workload_fields
+
+
+def test_states_of_16_bits_that_a_loop_shards_itself_are_warned_of(read):
+    assert any("--moment-dtype" in text for text in read("model = FSDP(model)").warnings)
+    assert not any("--moment-dtype" in text for text in read().warnings)
