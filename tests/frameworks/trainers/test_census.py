@@ -100,3 +100,9 @@ def test_a_module_counts_as_far_as_its_names_are_used(read):
     assert open_facts(read("from own import used\nused()", {"own.py": module})) == []
     (text,) = open_facts(read("from own import used, tune\nfire(tune)", {"own.py": module}))
     assert "LoraConfig (own.py:9)" in text
+
+
+@pytest.mark.parametrize("value", ["LoraConfig(r=4) if data.big else None", "data.big and LoraConfig(r=4)"])
+def test_calls_in_a_choice_that_is_not_known_are_under_a_condition(read, value):
+    (text,) = open_facts(read(f"other = {value}"))
+    assert text == "under a condition that only running shows, taken as met: LoraConfig (train.py:12)"

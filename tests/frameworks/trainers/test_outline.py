@@ -78,3 +78,32 @@ def test_adapters_of_a_loop_are_read_and_of_others_warned_of(read):
     assert any(
         "not followed, may change the figures: LoraConfig (own.py:5)" in text for text in used.warnings
     )
+
+
+def test_defaults_that_differ_are_warned_of_and_not_projected(read):
+    classes = "from dataclasses import dataclass\n\n\n"
+    for name, value in (("ShardConfig", True), ("ModelConfig", False)):
+        classes += f"@dataclass\nclass {name}:\n    gradient_checkpointing: bool = {value}\n\n\n"
+    program = LOOP.replace("    model.gradient_checkpointing_enable()\n", "")
+    parsed = read(command="torchrun train.py --batch_size 2\n", modules={"train.py": classes + program})
+    text = "train.py has gradient_checkpointing True and gradient_checkpointing False: defaults that differ"
+    assert any(warning.startswith(text) for warning in parsed.warnings)
+
+
+def test_wrapped_checkpoints_of_a_loop_are_full_recomputation(read):
+    program = LOOP.replace("model.gradient_checkpointing_enable()", "apply_activation_checkpointing(model)")
+    assert read(modules={"train.py": program}).layout_fields["recompute"]["granularity"] == "full"
+
+
+def test_a_program_with_the_name_of_another_trainers_is_a_persons_own(tmp_path, read):
+    (tmp_path / "src").mkdir()
+    parsed = read(
+        command="torchrun --nproc_per_node 2 src/train.py --batch_size 2\n", modules={"src/train.py": LOOP}
+    )
+    assert (parsed.model.name, parsed.layout_fields["micro_batch_size"]) == ("qwen3-8b", 2)
+    assert "trainable" not in parsed.workload_fields
+
+
+def test_states_of_16_bits_that_a_loop_shards_itself_are_warned_of(read):
+    assert any("--moment-dtype" in text for text in read("model = FSDP(model)").warnings)
+    assert not any("--moment-dtype" in text for text in read().warnings)

@@ -131,7 +131,8 @@ class Module:
 
     def __init__(self, path: Path, world: World) -> None:
         self.path, self.world = path, world
-        self.tree = parsed(path)
+        is_blank = bool(world.modules) and is_file(path) and not path.stat().st_size
+        self.tree = ast.Module([], []) if is_blank else parsed(path)
         self.found: dict[tuple[str, int], Path | None] = {}
         self.functions: dict[str, ast.FunctionDef] = {}
         self.classes: dict[str, ast.ClassDef] = {}
@@ -314,7 +315,7 @@ def parsed(path: Path) -> ast.Module:
     ReaderError
         If it is not valid Python.
     """
-    text = read_text(path) if path.stat().st_size else ""
+    text = read_text(path)
     if len(text) > LARGEST:
         raise ReaderError(path, too_large("it", "", f"{LARGEST / 2**20:g} MiB for a configuration in Python"))
     try:

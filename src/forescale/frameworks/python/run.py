@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from forescale.frameworks.python.builtin import listed, path_part
@@ -331,8 +331,19 @@ class Frame:
         selected = truth(self.value(node.test))
         if selected is not None:
             return self.value(node.body if selected else node.orelse)
-        left, right = self.value(node.body), self.value(node.orelse)
+        with self.doubting(node.test):
+            left, right = self.value(node.body), self.value(node.orelse)
         return left if same(left, right) else MISSING
+
+    @contextmanager
+    def doubting(self, test: ast.expr) -> Iterator[None]:
+        """Take what is evaluated inside as under a condition that is not known."""
+        before = self.world.doubt
+        self.world.doubt = before or Opaque(text_of(test), self.module.place(test))
+        try:
+            yield
+        finally:
+            self.world.doubt = before
 
     def _lambda(self, node: ast.Lambda) -> Function:
         return Function(self.module, node, self.names(node))
@@ -423,7 +434,8 @@ class Frame:
         """Return what stands before an `and` or an `or` that settles it, else the last."""
         settles, doubt = isinstance(node.op, ast.Or), False
         for item in node.values:
-            result = self.value(item)
+            with self.doubting(node) if doubt else nullcontext():
+                result = self.value(item)
             selected = truth(result)
             if selected is settles and not doubt:
                 return result

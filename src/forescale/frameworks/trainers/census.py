@@ -140,6 +140,12 @@ def unknown(calls: Iterable[Call]) -> list[str]:
     return list(found)
 
 
+def doubtful(calls: Iterable[Call]) -> list[str]:
+    """Return the calls that decide a fact and are made under a condition that is not known, in a line that runs too."""
+    made = (call for call in calls if not call.known and DECIDES.search(call.name))
+    return [f"{call.name.rpartition('.')[2]} ({place_of(call.place)})" for call in made]
+
+
 def place_of(place: str) -> str:
     """Return the name of a file and the line, as a warning shows them."""
     file, _, line = place.partition(", line ")

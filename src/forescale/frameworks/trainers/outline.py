@@ -16,11 +16,12 @@ from forescale.frameworks.reading import Options, ParsedFile
 from forescale.frameworks.trainers.census import place_of
 from forescale.frameworks.trainers.facts import CONFIGURATION, decided_by
 from forescale.frameworks.trainers.loop import adds_up, is_loop
-from forescale.frameworks.trainers.program import ADAPTERS, DECIDED, Program
+from forescale.frameworks.trainers.program import ADAPTERS, DECIDED, FSDP, Program
+from forescale.frameworks.trainers.record import record_of
 from forescale.frameworks.trainers.recorder import FACTS, Recorder, follow_script, names_of
 from forescale.frameworks.trainers.run import MICRO
 
-TUNES: Final = re.compile(r"Lora|BitsAndBytes|gradient_checkpointing")
+TUNES: Final = re.compile(r"Lora|BitsAndBytes|gradient_checkpointing|activation_checkpointing")
 """Rows of calls that count in any program; all do in a training loop of its own."""
 
 
@@ -116,5 +117,13 @@ def told(parsed: ParsedFile, own: str, program: Program, values: Mapping[str, An
     if own and (told := [key for key in parsed.unknown if TELLING.fullmatch(str(values.get(key, "")))]):
         yield f"{'; '.join(f'{key} {values[key]}' for key in told)}: not known, may change memory or time"
     types = parsed.workload_fields.get("precision", {})
+    if differing := program.differing(values, record_of("trainer")) if own else []:
+        yield f"{own} has {'; '.join(differing)}: defaults that differ, none of which is projected"
+    shards = not {name.rpartition(".")[2] for name in program.names}.isdisjoint(FSDP)
+    if shards and program.loop and "float16" in str(program.calls.get("dtype", "")):
+        yield (
+            f"{own} loads weights in 16 bits and shards them itself: master weights and moments may have that type "
+            "too, fp32 is projected (--master-dtype, --moment-dtype)"
+        )
     if "deepspeed.initialize" in program.names and types.get("compute") == "tf32":
         yield f"{own} makes DeepSpeed's configuration: its types are not known; tf32 is projected (--precision)"

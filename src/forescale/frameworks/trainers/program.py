@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -69,8 +70,8 @@ STAGE: Final = MissingFact("how its states are sharded", "--zero N", "--zero 3",
 class Program(Struct, frozen=True):
     """What a program says of its settings."""
 
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Defaults of its arguments, by name."""
+    defaults: tuple[tuple[str, Any], ...] = ()
+    """Defaults of its arguments, with their names, which several may have."""
     calls: Mapping[str, Any] = field(default_factory=dict)
     """What calls outside of conditions set, by the keys of TrainingArguments."""
     doubtful: Mapping[str, str] = field(default_factory=dict)
@@ -92,17 +93,13 @@ class Program(Struct, frozen=True):
 
     def content(self, values: Mapping[str, Any], record: Record) -> dict[str, Any]:
         """Return what the program adds to the arguments `values` of its command, by name."""
-        keys, base = record.keys, packaged("deepspeed", "trainer")["keys"]
-
-        def key_of(name: str) -> str:
-            return keys.get(name) or (name if name in base else "")
-
+        key_of = partial(_key_of, keys=record.keys)
         given = {key_of(name) for name in values}
-        decided = given | self.calls.keys()
         counted = {
             name: value
-            for name, value in self.defaults.items()
-            if key_of(name) in COUNTED and key_of(name) not in decided and value not in (None, "")
+            for group in self._defaults(values, record)
+            if not _differ(group)
+            for name, value in group
         }
         whole = {key_of(name): value for name, value in {**counted, **values}.items()}
         adapts = self.calls.get("use_peft") or str(whole.get("use_peft", "")).lower() == "true"
@@ -116,6 +113,31 @@ class Program(Struct, frozen=True):
             **added,
         }
 
+    def differing(self, values: Mapping[str, Any], record: Record) -> list[str]:
+        """Return the defaults of one key that differ, which `values` of its command do not decide."""
+        groups = filter(_differ, self._defaults(values, record))
+        return [" and ".join(f"{name} {value}" for name, value in group) for group in groups]
+
+    def _defaults(self, values: Mapping[str, Any], record: Record) -> list[list[tuple[str, Any]]]:
+        """Return the defaults that count, those of one key together."""
+        decided = {_key_of(name, record.keys) for name in values} | self.calls.keys()
+        groups: dict[str, list[tuple[str, Any]]] = {}
+        for name, value in self.defaults:
+            key = _key_of(name, record.keys)
+            if key in COUNTED and key not in decided and value not in (None, ""):
+                groups.setdefault(key, []).append((name, value))
+        return list(groups.values())
+
+
+def _key_of(name: str, keys: Mapping[str, str]) -> str:
+    """Return the key of TrainingArguments that a name stands for; "" if it stands for none."""
+    return keys.get(name) or (name if name in packaged("deepspeed", "trainer")["keys"] else "")
+
+
+def _differ(group: Sequence[tuple[str, Any]]) -> bool:
+    """Whether defaults of one key have several values."""
+    return len({str(value) for _, value in group}) > 1
+
 
 def read_program(file: Path | None) -> Program:
     """Return what a program says; nothing of one that is not there, too long, or not whole Python."""
@@ -126,7 +148,7 @@ def read_program(file: Path | None) -> Program:
         named |= {alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names}
     text = "\n".join(map(read_text, [] if file is None else modules_of(file)))
     calls = {"gradient_checkpointing": True} if RECOMPUTES.search(text) else {}
-    defaults = {name: value for node in nodes for name, value in _defaults(node)}
+    defaults = tuple(pair for node in nodes for pair in _defaults(node))
     imported = (name.partition(".")[0] for node in nodes for name in _imported(node))
     engine = next((name for name in imported if name in ENGINES), "")
     own = loop_constants(trees) if is_loop(file) else {}

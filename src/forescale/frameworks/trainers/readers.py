@@ -259,7 +259,7 @@ class LaunchReader(Signed):
             parsed, runs = self._followed(shell, runs, path, text, options)
             if parsed is not None:
                 return replace(parsed, format=self.name)
-        form, at, words = runs[0]
+        form, at, words = _by_text(runs[0], path)
         several = (f"it starts {counted(len(runs), 'training')}; the first is read",)[: len(runs) - 1]
         if form in (BRIDGE, PERFORMANCE):
             return self._bridged(form, words, at, path, options, several)
@@ -420,6 +420,18 @@ def _start(
         words=tuple(words),
         kinds=tuple(kinds),
     )
+
+
+FACTORY: Final = re.compile(r"llamafactory|llmtuner|glmtuner")
+"""Packages of LLaMA-Factory, which its programs take from."""
+
+
+def _by_text(run: Run, path: Path) -> Run:
+    """Return a command; one of a program at hand that only has a name of LLaMA-Factory's as a person's own."""
+    form, at, words = run
+    file = program_file(path, words[at - 1]) if form == "llamafactory" else None
+    is_other = file is not None and FACTORY.search(read_text(file)) is None
+    return ("trainer", at, words) if is_other else run
 
 
 def _is_own(file: Path, own: Mapping[str, Any] | None) -> bool:

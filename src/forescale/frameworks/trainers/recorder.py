@@ -14,7 +14,7 @@ from forescale.frameworks.python.run import Frame
 from forescale.frameworks.python.values import MISSING, Call, Stopped
 from forescale.frameworks.reading import Options, packaged
 from forescale.frameworks.trainers.arguments import Arguments
-from forescale.frameworks.trainers.census import DECIDES, LIBRARIES, unfollowed, unknown
+from forescale.frameworks.trainers.census import DECIDES, LIBRARIES, doubtful, unfollowed, unknown
 from forescale.frameworks.trainers.census import shown as shown_sites
 from forescale.frameworks.trainers.configured import configured, instantiated, variable
 
@@ -146,7 +146,8 @@ def follow_script(path: Path, recorder: Recorder, options: Options) -> Frame:
         for node in functions:
             with suppress(Stopped):
                 frame.value(ast.copy_location(ast.Call(ast.Name(node.name, ast.Load()), [], []), node))
-    recorder.missed, recorder.doubted = unfollowed(recorder.world)
+    recorder.missed, doubted = unfollowed(recorder.world)
+    recorder.doubted = list(dict.fromkeys([*doubted, *doubtful(recorder.calls)]))
     return frame
 
 

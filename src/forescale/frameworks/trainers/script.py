@@ -279,7 +279,8 @@ def _settings(path: Path, recorder: Recorder, options: Options) -> tuple[dict[st
         if not given:
             fix = "it takes its arguments from the command line; give the command or script that starts it"
             raise ReaderError(path, wording.wrong_format("a script with its settings", fix))
-        content[MICRO] = USUAL_BATCH
+        if any(MAKES.search(name) for call in recorder.calls for name in names_of(call)):
+            content[MICRO] = USUAL_BATCH
     if RECOMPUTES.search(text):
         content.setdefault("gradient_checkpointing", True)
     unread.pop("device_map", None)
