@@ -154,12 +154,12 @@ def _no_narrower(
     values: dict[str, float], least: dict[str, float], groups: Iterable[tuple[str, ...]]
 ) -> dict[str, float]:
     """Return half widths, to which groups are added or raised that would get less than in `least`."""
-    wider_groups = {chain[0]: chain for chain in set(groups)}
-    result = dict(values)
-    for name, width in least.items():
-        if width > closest(values, wider_groups.get(name, (name, "all")), float):
-            result[name] = width
-    return result
+    chains = {chain[0]: chain for chain in set(groups)}
+    return values | {
+        name: width
+        for name, width in least.items()
+        if width > closest(values, chains.get(name, (name, "all")), float)
+    }
 
 
 def _weights(rows: Errors, mask: Mask, kind: Mask) -> Array:
