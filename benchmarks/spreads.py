@@ -134,8 +134,8 @@ def _by_group(rows: Errors, size: Array, among: Mask, *, kind: Mask) -> dict[str
     """Return what 8 of 10 runs of the kind lie within, of each group that is large enough.
 
     Of fully known runs too few it is that of all runs of the group, those counting most. Few that leave something open
-    are those of a wider group: to be known well is what makes most of a group's runs alike. A generation that a single
-    family ran has an interval of its own only where that is wider than that of the wider group.
+    are those of a wider group: to be known well is what makes most of a group's runs alike. A kind of model that a
+    single family ran on a generation has an interval of its own only where that is wider than that of the wider group.
     """
     result, of_one_family = dict[str, float](), dict[str, float]()
     for name in rows.names:
@@ -145,7 +145,7 @@ def _by_group(rows: Errors, size: Array, among: Mask, *, kind: Mask) -> dict[str
         selected = local if large(rows, local) or (whole and local.any()) or not mixed else inside
         if large(rows, selected) or whole:
             result[name] = quantiles(size[selected], _weights(rows, selected, kind), (0.8,))[0]
-        elif "/" in name and local.sum() >= FEWEST:
+        elif name.count("/") > 1 and local.sum() >= FEWEST:
             of_one_family[name] = quantiles(size[local], _weights(rows, local, kind), (0.8,))[0]
     return _no_narrower(result, of_one_family, rows.groups)
 

@@ -279,7 +279,7 @@ def _held_out() -> str:
         "stack*); without its generation of devices (*new device*). Errors are ln(measured / projected), every row "
         "counted alike. The interval is what 8 core rows in 10 of the group lie within (all its rows, where fewer "
         "than 20 are core), where a family's rows weigh less the more it has, and the range that a projection states: "
-        "of generation and kind together, where there are too few runs of both the wider of either's (a generation "
+        "of generation and kind together, where there are too few runs of both the wider of either's (a pair "
         "that a single family ran has an interval of its own only where that is wider), and of what is new of the "
         "question (nothing named of the framework: a new stack; `--framework`: a new family), never "
         "narrower than that of a known source. Where devices "

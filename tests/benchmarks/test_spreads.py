@@ -57,16 +57,16 @@ def test_few_core_rows_have_the_interval_of_all_rows_of_their_group_few_open_one
     assert result["dense, open"].p90 == pytest.approx(0.3)
 
 
-def test_a_generation_of_one_family_is_wider_than_its_kind_where_its_runs_are_and_never_narrower():
+def test_a_generation_of_one_family_is_wider_than_its_kind_where_its_runs_err_more_and_never_narrower():
     others = ("ampere/16/dense", "ampere/16", "dense", "all")
     groups = [GROUPS] * 240 + [others] * 24
     families = [*("ABCDEF" * 40), *("G" * 24)]
     known = np.full(240, 0.1)
     far, near = (spreads(rows([*known, *np.full(24, size)], families, groups=groups)) for size in (0.3, 0.02))
-    assert (far["ampere/16/dense"].p90, far["ampere/16"].p90) == pytest.approx((0.3, 0.3))
+    assert far["ampere/16/dense"].p90 == pytest.approx(0.3)
+    assert "ampere/16" not in far
     assert (far["dense"].p90, far["hopper/16/dense"].p90) == pytest.approx((0.1, 0.1))
     assert "ampere/16/dense" not in near
-    assert "ampere/16" not in near
 
 
 def test_what_leaves_something_open_is_no_surer_than_what_is_fully_known():
