@@ -200,13 +200,14 @@ def later_releases(
         step = best_step(linear, measured, np.where(out, 0.0, weights), parameters, scale=scale)
         return measured - linear.predicted - linear.jacobian @ step
 
-    result, errors, dated = {}, np.full(len(runs), np.nan), dates != ""
+    result, errors, dated = dict[str, Unseen](), np.full(len(runs), np.nan), dates != ""
+    blank = errors_of(runs, errors, fitted.calibration)
     for family in sorted(set(families[~dated].tolist())):
         inside = families == family
         errors[inside & ~dated] = without(inside | dated)[inside & ~dated]
     for date in sorted(set(dates[dated].tolist())):
         here, before = dates == date, ~np.isnan(errors)
-        rows = errors_of(runs, errors, fitted.calibration)
+        rows = replace(blank, errors=errors)
         known, new = widths(rows, before), ~np.isin(generations, generations[before])
         half = np.array([known.of(rows, at) * UNMEASURED ** new[at] for at in np.flatnonzero(here).tolist()])
         errors[here] = without(dates >= date)[here]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import TypeAlias
 
 import numpy as np
@@ -116,9 +117,10 @@ def widths(rows: Errors, among: Mask) -> Widths:
         beyond = np.sqrt(np.maximum(size[selected] ** 2 - known**2, 0.0)) / rows.waits[selected]
         waiting = quantiles(beyond, _weights(rows, much & among, rows.core), (0.8,))[0]
     left = np.sqrt(np.maximum(size**2 - (rows.waits * waiting) ** 2, 0.0))
+    core = _by_group(rows, left, among, kind=rows.core)
     return Widths(
-        core=_by_group(rows, left, among, kind=rows.core),
-        open=_by_group(rows, left, among, kind=~rows.core),
+        core=core,
+        open=_no_narrower(_by_group(rows, left, among, kind=~rows.core), core, rows.groups),
         waiting=waiting,
     )
 
@@ -132,9 +134,10 @@ def _by_group(rows: Errors, size: Array, among: Mask, *, kind: Mask) -> dict[str
     """Return what 8 of 10 runs of the kind lie within, of each group that is large enough.
 
     Of fully known runs too few it is that of all runs of the group, those counting most. Few that leave something open
-    are those of a wider group: to be known well is what makes most of a group's runs alike.
+    are those of a wider group: to be known well is what makes most of a group's runs alike. A kind of model that a
+    single family ran on a generation has an interval of its own only where that is wider than that of the wider group.
     """
-    result = {}
+    result, of_one_family = dict[str, float](), dict[str, float]()
     for name in rows.names:
         inside = rows.members(name) & among
         local, whole = inside & kind, name == "all"
@@ -142,7 +145,21 @@ def _by_group(rows: Errors, size: Array, among: Mask, *, kind: Mask) -> dict[str
         selected = local if large(rows, local) or (whole and local.any()) or not mixed else inside
         if large(rows, selected) or whole:
             result[name] = quantiles(size[selected], _weights(rows, selected, kind), (0.8,))[0]
-    return result
+        elif name.count("/") > 1 and local.sum() >= FEWEST:
+            of_one_family[name] = quantiles(size[local], _weights(rows, local, kind), (0.8,))[0]
+    return _no_narrower(result, of_one_family, rows.groups)
+
+
+def _no_narrower(
+    values: dict[str, float], least: dict[str, float], groups: Iterable[tuple[str, ...]]
+) -> dict[str, float]:
+    """Return half widths, to which groups are added or raised that would get less than in `least`."""
+    chains = {chain[0]: chain for chain in set(groups)}
+    return values | {
+        name: width
+        for name, width in least.items()
+        if width > closest(values, chains.get(name, (name, "all")), float)
+    }
 
 
 def _weights(rows: Errors, mask: Mask, kind: Mask) -> Array:

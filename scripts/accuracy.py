@@ -279,13 +279,15 @@ def _held_out() -> str:
         "stack*); without its generation of devices (*new device*). Errors are ln(measured / projected), every row "
         "counted alike. The interval is what 8 core rows in 10 of the group lie within (all its rows, where fewer "
         "than 20 are core), where a family's rows weigh less the more it has, and the range that a projection states: "
-        "of generation and kind together, where there are too few runs of both the wider of either's, and of what is "
-        "new of the question (nothing named of the framework: a new stack; `--framework`: a new family), never "
+        "of generation and kind together, where there are too few runs of both the wider of either's (a pair "
+        "that a single family ran has an interval of its own only where that is wider), and of what is new of the "
+        "question (nothing named of the framework: a new stack; `--framework`: a new family), never "
         "narrower than that of a known source. Where devices "
         "wait for the host, their range is wider: the interval of *waiting* (rows that wait a fifth of their step and "
         "more) is of the seconds that they wait, and is added to the others' in squares. The last column says how many "
         "rows lie within the range that all *other* families give; rows that leave something open (*, open*) are "
-        "judged by an interval of such rows.\n\n" + table(title, rows)
+        "judged by an interval of such rows, no narrower than that of fully known ones.\n\n"
+        + table(title, rows)
     )
 
 

@@ -57,6 +57,28 @@ def test_few_core_rows_have_the_interval_of_all_rows_of_their_group_few_open_one
     assert result["dense, open"].p90 == pytest.approx(0.3)
 
 
+def test_a_generation_of_one_family_is_wider_than_its_kind_where_its_runs_err_more_and_never_narrower():
+    others = ("ampere/16/dense", "ampere/16", "dense", "all")
+    groups = [GROUPS] * 240 + [others] * 24
+    families = [*("ABCDEF" * 40), *("G" * 24)]
+    known = np.full(240, 0.1)
+    far, near = (spreads(rows([*known, *np.full(24, size)], families, groups=groups)) for size in (0.3, 0.02))
+    assert far["ampere/16/dense"].p90 == pytest.approx(0.3)
+    assert "ampere/16" not in far
+    assert (far["dense"].p90, far["hopper/16/dense"].p90) == pytest.approx((0.1, 0.1))
+    assert "ampere/16/dense" not in near
+
+
+def test_what_leaves_something_open_is_no_surer_than_what_is_fully_known():
+    others = ("ampere/16/dense", "ampere/16", "dense", "all")
+    errors = np.concatenate([np.full(30, 0.4), np.full(4, 0.1), np.full(30, 0.2)])
+    known = np.concatenate([np.ones(30), np.zeros(34)]) > 0
+    result = spreads(rows(errors, core=known, groups=[GROUPS] * 34 + [others] * 30))
+    assert result["hopper/16/dense, open"].p90 == pytest.approx(0.4)
+    assert result["all, open"].p90 == pytest.approx(0.4)
+    assert "ampere/16, open" in result
+
+
 def test_a_family_with_many_runs_weighs_less_for_each():
     """80 runs within 0.1 and 20 within 0.4: of 100 alike 80 in 100 lie within 0.1, but the next family may be as B."""
     errors = np.concatenate([np.linspace(0.0, 0.1, 80), np.linspace(0.0, 0.4, 20)])

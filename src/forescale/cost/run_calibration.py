@@ -94,8 +94,9 @@ class DeviceFactors(Struct, frozen=True, kw_only=True):
     wide: Factor = 1.0
     """Products of 16-bit and wider numbers."""
     routed: Factor = 1.0
-    """The same of models with experts, over that: they multiply in less of a step, so that the power limit of a board
-    leaves their products higher clocks."""
+    """The same of models with experts, over that: fitted, of unknown cause. Rates that rise where products are less of
+    a step, or where a kernel reaches less of the peak, as a power limit would have it, predict unseen runs no better.
+    """
     narrow: Factor = 1.0
     """Products of 8-bit numbers."""
     narrowest: Factor = 1.0
