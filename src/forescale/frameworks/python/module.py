@@ -314,7 +314,7 @@ def parsed(path: Path) -> ast.Module:
     ReaderError
         If it is not valid Python.
     """
-    text = read_text(path) if path.stat().st_size else ""
+    text = "" if path.is_file() and not path.stat().st_size else read_text(path)
     if len(text) > LARGEST:
         raise ReaderError(path, too_large("it", "", f"{LARGEST / 2**20:g} MiB for a configuration in Python"))
     try:
