@@ -216,6 +216,9 @@ def _texts(result: Fit) -> tuple[str, str, str]:
         )
     if result.larger is not None:
         devices = f"--devices {result.larger.question.cluster.num_devices}"
+        before, after = result.question.layout, result.larger.question.layout
+        grown = (name for name in ("tp", "pp") if getattr(after, name) != getattr(before, name))
+        devices += "".join(f" --{name} {getattr(after, name)}" for name in grown)
     return moments, adapters, devices
 
 
@@ -288,10 +291,11 @@ def fit(
     if _is_cheap(result, MUCH):
         return result
     workload, adapters, states = question.workload, None, None
+    changed_run = partial(again, pairs=pairs and result.first is None)
     if workload.trainable.is_all or _is_unquantized_lora(workload):
-        adapters = _with_adapters(question, partial(again, pairs=pairs))
+        adapters = _with_adapters(question, changed_run)
     if workload.trainable.is_all:
-        states = _with_narrow_states(question, partial(again, pairs=pairs))
+        states = _with_narrow_states(question, changed_run)
     larger = _on_more(question, partial(again, pairs=False))
     return replace(result, adapters=adapters, larger=larger, states=states)
 
@@ -328,12 +332,14 @@ def _proposed(
 def _on_more(question: Question, again: Callable[[Question], Fit]) -> Fit | None:
     """Return what makes a question fit on twice, four times … the devices; None where `MOST_TIMES` do not.
 
-    Data parallelism takes them where the batch allows it, else the pipeline, else tensor parallelism.
+    Data parallelism takes them where the batch allows it, else the pipeline, else tensor parallelism; of these two what
+    fits as it is comes before what needs a change.
     """
     layout, times = question.strategy, 2
     assert layout is not None
     data = "dp_replicate" if layout.dp_shard == 1 < layout.dp_replicate else "dp_shard"
     while times <= MOST_TIMES:
+        fitting = list[Fit]()
         for name in (data, "pp", "tp"):
             try:
                 cluster = question.cluster.sized(times * question.cluster.num_devices)
@@ -342,7 +348,11 @@ def _on_more(question: Question, again: Callable[[Question], Fit]) -> Fit | None
             except ForescaleError:  # not legal so, or no cluster of that size
                 continue
             if _is_cheap(result, TOO_MUCH):
+                fitting.append(result)
+            if fitting and (name == data or result.verdict == "FITS"):
                 return result
+        if fitting:
+            return fitting[0]
         times *= 2
     return None
 
