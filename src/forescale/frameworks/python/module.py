@@ -315,8 +315,7 @@ def parsed(path: Path) -> ast.Module:
     ReaderError
         If it is not valid Python.
     """
-    is_empty = path.name == "__init__.py" and path.is_file() and not path.stat().st_size
-    text = "" if is_empty else read_text(path)
+    text = read_text(path)
     if len(text) > LARGEST:
         raise ReaderError(path, too_large("it", "", f"{LARGEST / 2**20:g} MiB for a configuration in Python"))
     try:
