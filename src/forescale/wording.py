@@ -256,6 +256,12 @@ def cannot_read(value: object, fix: str = "") -> str:
 
 
 @_code
+def cannot_download(value: object, fix: str = "") -> str:
+    """Describe an address that the network does not give."""
+    return _fixed(f"it cannot be downloaded ({value})", fix)
+
+
+@_code
 def cannot_parse(key: str, value: object = "", fix: str = "") -> str:
     """Describe a text that is not valid in the syntax `key`; `value` says where and why."""
     return _fixed(f"it is not valid {key}{f': {value}' if value else ''}", fix)
