@@ -442,10 +442,10 @@ def no_records(allowed: str) -> str:
 
 
 @_code
-def no_value_passes(key: str, value: object, allowed: str) -> str:
+def no_value_passes(key: str, value: object, allowed: str, fix: str = "") -> str:
     """Describe a quantity (`key`) of which no value passes; the last that was tried, and why it fails."""
     tried = "" if value is None else f" ({shown(value)} was the last that was tried)"
-    return f"no {key} passes{tried}: {allowed}"
+    return _fixed(f"no {key} passes{tried}: {allowed}", fix)
 
 
 @_code
