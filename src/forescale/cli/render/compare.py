@@ -119,7 +119,9 @@ def machines_view(result: Machines) -> View:
     if priced:
         cost, cheapest = min(priced.items())
         unit = "per million tokens" if result.priced else "USD per million tokens at list prices"
-        text = f": {_place(cheapest)}, {cost:.3g} {unit}"
+        unpriced = {item.cluster for item in result.fitting if item.cost_per_million_tokens is None}
+        others = f" ({', '.join(unpriced)} not counted: no list price, --price)" if unpriced else ""
+        text = f": {_place(cheapest)}, {cost:.3g} {unit}{others}"
         contents.append(line(("cheapest", "bold"), text))
     if best is None:
         is_given = all(item.chosen == "given" and not item.problem for item in result.machines)

@@ -215,7 +215,9 @@ def _facts(result: RunProjection) -> list[tuple[str, str]]:
     ]
     if result.money is not None:
         money = f"{result.currency} {_range(result.money, '{:,.0f}'.format)}".lstrip()
-        rows.append(("money", f"{money}{_causes(result.money_spread)}"))
+        millions = 1e-6 * sum(phase.tokens for phase in result.phases)
+        each = f"; {_amount(result.money.expected / millions)} per million tokens"
+        rows.append(("money", f"{money}{each}{_causes(result.money_spread)}"))
     if result.mwh:
         power = 1e3 * result.mwh / (words.HOURS * result.days.expected)
         drawn = f"{_amount(power / 1e3)} MW" if power >= LITTLE else f"{power:.3g} kW"
