@@ -214,10 +214,7 @@ def _facts(result: RunProjection) -> list[tuple[str, str]]:
         ("device-hours", _range(result.device_hours, "{:,.0f}".format)),
     ]
     if result.money is not None:
-        money = f"{result.currency} {_range(result.money, '{:,.0f}'.format)}".lstrip()
-        millions = 1e-6 * sum(phase.tokens for phase in result.phases)
-        each = f"; {_amount(result.money.expected / millions)} per million tokens"
-        rows.append(("money", f"{money}{each}{_causes(result.money_spread)}"))
+        rows.append(("money", _money(result, result.money)))
     if result.mwh:
         power = 1e3 * result.mwh / (words.HOURS * result.days.expected)
         drawn = f"{_amount(power / 1e3)} MW" if power >= LITTLE else f"{power:.3g} kW"
@@ -234,6 +231,13 @@ def _facts(result: RunProjection) -> list[tuple[str, str]]:
         )
         rows.append(("closed forms", text))
     return rows
+
+
+def _money(result: RunProjection, money: Interval) -> str:
+    """Return the cost of a run and of a million tokens."""
+    total = f"{result.currency} {_range(money, '{:,.0f}'.format)}".lstrip()
+    millions = 1e-6 * sum(phase.tokens for phase in result.phases)
+    return f"{total}; {_amount(money.expected / millions)} per million tokens{_causes(result.money_spread)}"
 
 
 def _causes(spread: Mapping[str, float]) -> str:
