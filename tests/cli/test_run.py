@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from forescale.cli.render.words import span
+from forescale.units import format_span
 
 RUN = (
     "llama-3.1-8b",
@@ -493,4 +493,4 @@ def test_sites_without_a_legal_default_take_the_best_layout(forescale):
     ],
 )
 def test_spans_are_in_the_largest_unit_of_which_they_have_two(seconds, text):
-    assert span(seconds) == text
+    assert format_span(seconds) == text

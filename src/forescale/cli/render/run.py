@@ -24,7 +24,7 @@ from forescale.report.document import (
     styled,
     table,
 )
-from forescale.units import counted, format_count, format_seconds
+from forescale.units import counted, format_count, format_seconds, format_span
 from forescale.whole_run import RunProjection
 from forescale.whole_run.plans import EqualBudget, Plan, Plans
 
@@ -95,7 +95,7 @@ def _too_large(result: RunProjection) -> list[TextLine]:
 
 _FIGURES: tuple[Column[Plan], ...] = (
     Column("+ spare nodes", lambda plan: str(plan.spares)),
-    Column("saved every", lambda plan: words.span(plan.calendar.checkpoint_interval_s)),
+    Column("saved every", lambda plan: format_span(plan.calendar.checkpoint_interval_s)),
     Column("step", lambda plan: format_seconds(plan.projection.step_time_s)),
     Column("days", lambda plan: words.days(plan.days)),
     Column(
@@ -195,7 +195,7 @@ def _facts(result: RunProjection) -> list[tuple[str, str]]:
     saved = result.checkpoint
     causes = sorted(result.interruptions.items(), key=lambda item: -item[1])
     named = ", ".join(f"{cause} {count:.0f}" for cause, count in causes[:CAUSES] if count >= 1.0)
-    apart = f", one every {words.span(result.mttf_s)}" if isfinite(result.mttf_s) else ""
+    apart = f", one every {format_span(result.mttf_s)}" if isfinite(result.mttf_s) else ""
     unexpected = f"{sum(result.interruptions.values()):.0f} unexpected{apart}{f' ({named})' if named else ''}"
     rows = [
         (
@@ -206,7 +206,7 @@ def _facts(result: RunProjection) -> list[tuple[str, str]]:
         ("interruptions", f"{unexpected}; {result.planned:.0f} planned"),
         (
             "checkpoints",
-            f"{_decimal(saved.bytes)} every {words.span(result.interval_s)}; training stops for "
+            f"{_decimal(saved.bytes)} every {format_span(result.interval_s)}; training stops for "
             f"{format_seconds(saved.blocking)}, whole after {format_seconds(saved.written)}, read in "
             f"{format_seconds(saved.reload)}; written {saved.reload / result.interval_s:.1%} of the time",
         ),
@@ -225,9 +225,9 @@ def _facts(result: RunProjection) -> list[tuple[str, str]]:
     if result.closed_forms:
         forms = result.closed_forms
         text = (
-            f"Daly {forms['daly_goodput']:.1%}, best every {words.span(forms['daly_interval_s'])} "
-            f"(Young {words.span(forms['young_interval_s'])}, of those simulated "
-            f"{words.span(forms['events_interval_s'])}); Kokolis {forms['kokolis_goodput']:.1%}"
+            f"Daly {forms['daly_goodput']:.1%}, best every {format_span(forms['daly_interval_s'])} "
+            f"(Young {format_span(forms['young_interval_s'])}, of those simulated "
+            f"{format_span(forms['events_interval_s'])}); Kokolis {forms['kokolis_goodput']:.1%}"
         )
         rows.append(("closed forms", text))
     return rows

@@ -131,16 +131,6 @@ def percent(share: float, digits: int = 1) -> str:
     return f"{100.0 * share:.{digits}f} %"
 
 
-def span(seconds: float) -> str:
-    """Return a time in the largest unit of which it has two or more: days, hours, minutes or those below."""
-    for unit, size in (("days", HOURS * 3600.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= 2.0 * size:
-            return (
-                f"{seconds / size:,.3g} {unit}" if seconds < 1e3 * size else f"{seconds / size:,.0f} {unit}"
-            )
-    return format_seconds(seconds)
-
-
 def days(value: float) -> str:
     """Return days with one digit after the point, and two digits of a short run."""
     return f"{value:,.1f}" if value >= SHORT else f"{value:.2g}"
