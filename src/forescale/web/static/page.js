@@ -299,7 +299,7 @@ function select(name) {
   if (name === "cost" && by("run")) htmx.trigger("#run", "opened");
   if (name === "compare") compared();
   const panel = by(`panel-${name}`);
-  if (panel) draw(panel);
+  if (panel) { panel.classList.add("opened"); draw(panel); }
 }
 
 function remember() {
