@@ -129,3 +129,10 @@ def test_summands_state_their_share_of_the_sum(forescale):
     largest = max(part["value"] for part in tree["inputs"])
     first = forescale(*asked, "--depth", 1).out.splitlines()[1]
     assert f"({100.0 * largest / tree['value']:.1f} %)" in first
+
+
+def test_every_line_has_a_name(forescale):
+    lines = forescale("explain", DENSE[0], "memory.activations", *DENSE[1:], "--depth", 3).out.splitlines()
+    named = [line.partition(" = ")[0].lstrip("│├└─ ") for line in lines if " = " in line]
+    assert len(named) > 3
+    assert all(named)

@@ -181,7 +181,7 @@ def title(node: TermNode, label: str) -> str:
         return node.name or "constant"
     if operation_of(node) == "+":
         names = " + ".join(title(part, name) for name, part in node.inputs)
-        return names if len(names) <= LONG else f"sum of {len(node.inputs)}"
+        return (names or "the other operand") if len(names) <= LONG else f"sum of {len(node.inputs)}"
     return _arithmetic(node) or "constant"
 
 
