@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import pickle
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache, lru_cache, wraps
+from marshal import dumps
 from types import MappingProxyType, NoneType, UnionType
 from typing import (
     Annotated,
@@ -39,8 +39,8 @@ _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
 CLASS = ("ClassVar", "typing.ClassVar")
 """How annotations of what is no field begin."""
 _NUMBERS = {int: "a whole number", float: "a number", bool: "true or false"}
-
-
+PLAIN = 2
+"""Version of marshal's format in which equal tables of plain values have equal bytes: it refers to none twice."""
 LARGEST_TABLE = 1 << 14
 """Bytes of a table up to which what a function makes of it is kept."""
 
@@ -55,11 +55,9 @@ def kept_by_value(function: F) -> F:
     @wraps(function)
     def call(*args: object) -> object:
         try:
-            key = tuple(
-                [pickle.dumps(arg, 5) if type(arg) in (dict, MappingProxyType) else arg for arg in args]
-            )
+            key = tuple([dumps(arg, PLAIN) if type(arg) is dict else arg for arg in args])
             hash(key)
-        except (pickle.PicklingError, TypeError, AttributeError, RecursionError):
+        except (ValueError, TypeError, AttributeError, RecursionError):
             return function(*args)
         if any(type(part) is bytes and len(part) > LARGEST_TABLE for part in key):
             return function(*args)

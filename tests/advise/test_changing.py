@@ -47,6 +47,88 @@ def test_layouts_are_scored_as_they_are_projected(name):
     np.testing.assert_allclose(upper.peak, [one.memory.peak_high_bytes for one in projects], rtol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("model", "asked"),
+    [
+        ("llama-2-7b", {"framework": "fsdp", "zero": 3}),
+        ("llama-2-7b", {"framework": "transformers", "zero": 3}),
+        ("llama-3.1-8b", {"framework": "megatron", "tp": 2, "precision": {
+            "compute": "fp8", "recipe": "delayed", "num_layers_at_start_in_bf16": 1, "num_layers_at_end_in_bf16": 1}}),
+    ],
+)  # fmt: skip
+def test_layouts_with_recorded_blocks_or_layers_in_16_bits_are_ranked_as_they_are_projected(model, asked):
+    question = ask(
+        model, "h100-sxm", devices=4, seq_len=2048, micro_batch_size=1, global_batch_size=8, **asked
+    )
+    tried = _tried(question, [(change,) for change in changes(question)], bool)
+    assert len(tried) > 5
+    projects = [project(question.with_layout(item.layout)) for item in tried]
+    np.testing.assert_allclose(
+        [item.peak for item in tried], [one.memory.peak_bytes for one in projects], rtol=1e-9
+    )
+    np.testing.assert_allclose(
+        [item.step_time for item in tried], [one.step_time_s for one in projects], rtol=1e-9
+    )
+
+
+def test_what_runs_out_of_memory_and_frees_next_to_nothing_is_not_listed():
+    question = ask("llama-7b", "a100-sxm-80gb", devices=1, seq_len=512, micro_batch_size=4, global_batch_size=128,
+                   framework="transformers")  # fmt: skip
+    texts = {fix.text for fix in fit(question, pairs=False).fixes}
+    micro = project(question.with_layout(replace(question.strategy, micro_batch_size=2)))
+    assert project(question).memory.peak_bytes > micro.memory.peak_bytes
+    assert "micro_batch_size 2" not in texts
+    assert "allocator expandable_segments" not in texts
+
+
+def test_where_the_first_change_is_slow_changes_of_the_run_are_named_too():
+    question = ask("llama-3-8b", "a100-sxm-80gb", devices=1, seq_len=128, micro_batch_size=1, global_batch_size=2,
+                   zero=2, framework="deepspeed-zero")  # fmt: skip
+    result = fit(question, pairs=False)
+    assert result.first.changes[0].kind == "optimizer_offload"
+    assert result.first.lost_s > 0.5 * result.now.step_time_s
+    assert result.adapters.question.workload.trainable.lora_rank == 16
+    assert result.larger.question.cluster.num_devices > 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "texts"),
+    [
+        ({"devices": 1, "framework": "torchtune"}, ["--moment-dtype fp8", "--lora-rank 16", "--devices 2"]),
+        ({"devices": 2, "framework": "torchtune"}, ["--devices 4", "--moment-dtype fp8", "--lora-rank 16"]),
+    ],
+)
+def test_changes_of_the_run_come_after_single_changes_that_may_fit_and_before_all_others(asked, texts):
+    """On one device what is trained comes before more devices."""
+    question = ask("llama-3-8b", "a100-sxm-80gb", seq_len=2048, micro_batch_size=1, global_batch_size=4,
+                   recompute="full", precision={"moments": "fp32"}, **asked)  # fmt: skip
+    result = fit(replace(question, max_memory=60 * GIB / asked["devices"]))
+    remedies = result.remedies
+    runs = [place for place, fix in enumerate(remedies) if fix.changes[0].kind == "run"]
+    assert [remedies[place].changes[0].text for place in runs] == texts
+    assert {remedies[place].verdict for place in runs} == {"FITS"}
+    before, after = remedies[: runs[0]], remedies[runs[-1] + 1 :]
+    assert all(fix.verdict != "OOM" and len(fix.changes) == 1 for fix in before)
+    assert all(fix.verdict == "OOM" or len(fix.changes) == 2 for fix in after)
+    assert [row["change"] for row in result.rows()] == [fix.text for fix in remedies]
+
+
+def test_moments_of_8_bits_are_tried_where_the_framework_has_them():
+    asked = {
+        "devices": 1,
+        "seq_len": 2048,
+        "micro_batch_size": 1,
+        "global_batch_size": 2,
+        "precision": "bf16",
+    }
+    result = fit(ask("qwen2.5-3b", "rtx-4090", framework="torchtune", recompute="full", **asked), pairs=False)
+    assert result.first is None
+    assert result.states.question.workload.precision.moments == "fp8"
+    assert result.states.now.memory.peak_bytes < result.now.memory.peak_bytes
+    assert result.to_json()["states"]["schema"] == "forescale.fit/1"
+    assert fit(ask("qwen2.5-3b", "rtx-4090", framework="megatron", **asked), pairs=False).states is None
+
+
 def test_the_length_at_which_a_layout_fits_is_the_first_half_that_does():
     question = LARGE["dense"]
     shorter = fit(question, pairs=False).shorter
@@ -74,10 +156,16 @@ def test_no_single_change_that_fits_for_sure_is_cheaper_than_the_first(name):
     assert len(first.changes) == (1 if np.isfinite(least) else 2)
 
 
-def test_after_the_first_what_fits_comes_before_what_does_not_and_singles_before_pairs():
+def test_after_the_first_singles_come_before_pairs_and_what_runs_out_of_memory_last_by_the_peak_that_is_left():
     result = fit(LARGE["dense"])
-    grades = [({"FITS": 0, "AT RISK": 1, "OOM": 2}[fix.verdict], len(fix.changes)) for fix in result.fixes]
+    grades = [
+        (fix.verdict == "OOM", len(fix.changes), {"FITS": 0, "AT RISK": 1, "OOM": 2}[fix.verdict])
+        for fix in result.fixes
+    ]
     assert grades == sorted(grades)
+    peaks = [fix.projection.memory.peak_bytes for fix in result.fixes if fix.verdict == "OOM"]
+    assert len(peaks) > 1
+    assert peaks == sorted(peaks)
     assert len({tuple(change.kind for change in fix.changes) for fix in result.fixes}) == len(result.fixes)
     fitting = [fix for fix in result.fixes[1:] if fix.verdict == "FITS" and len(fix.changes) == 1]
     lost = [item.lost_s_per_gib for item in fitting if item.lost_s > 0.0]

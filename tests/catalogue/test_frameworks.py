@@ -16,6 +16,29 @@ from forescale.spec.layout import Kernels
 EVERY = [f"{name}@{release}" for name in framework_names() for release in release_names(name)]
 
 
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("litgpt", "torch-fsdp@litgpt"),
+        ("automodel", "torch-fsdp@automodel"),
+        ("unsloth", "transformers@unsloth"),
+        ("openrlhf", "deepspeed-zero@0.17"),
+        ("gpt-neox", "megatron-deepspeed@gpt-neox"),
+        ("composer", "llm-foundry@2023"),
+    ],
+)
+def test_trainers_go_by_the_framework_that_their_files_are_read_as(name, label):
+    assert load_framework(name).label == label
+    assert load_framework("litgpt").kernels == load_framework("torch-fsdp@fused").kernels
+    assert load_framework("unsloth").kernels.cross_entropy == "fused_linear"
+
+
+@pytest.mark.parametrize("name", ["nemo-rl", "verl"])
+def test_trainers_on_classes_of_transformers_are_known_by_their_own_names(name):
+    framework = load_framework(name)
+    assert (framework.name, framework.release, framework.model_code) == ("transformers", name, "transformers")
+
+
 @pytest.mark.parametrize("label", EVERY)
 def test_every_record_loads_and_says_where_each_field_comes_from(label):
     framework = load_framework(label)

@@ -7,9 +7,11 @@ import pytest
 from msgspec.structs import replace
 
 from forescale.errors import SpecError
+from forescale.face import ask
 from forescale.frameworks.huggingface.reader import FAMILIES, read_huggingface
 from forescale.graph.counts import count_parameters
 from forescale.graph.recorded import Evaluator, recorded_keys, recorded_traces, recorded_types
+from forescale.project import project
 
 LLAMA = {
     "model_type": "llama",
@@ -50,6 +52,16 @@ def small(kind):
     if "o" in symbols:
         config[symbols["k"]] = SIZES["a"]
     return config
+
+
+def test_fp16_runs_the_operators_of_bf16_on_as_many_bytes():
+    """Volta has no bf16: types that are known by recordings alone are projected in fp16 there."""
+    model = read_huggingface(small("gptj"), name="small", where="here").model
+    asked = {"devices": 1, "seq_len": 256, "micro_batch_size": 1, "global_batch_size": 2, "framework": "none"}
+    types = {"compute": "fp16", "parameters": "fp16", "activations": "fp16"}
+    half, brain = (project(ask(model, "a100-sxm-40gb", precision=item, **asked)) for item in (types, {}))
+    assert half.memory.stages[0].activations_bytes == brain.memory.stages[0].activations_bytes > 0
+    assert project(ask(model, "v100-pcie", precision=types, **asked)).step_time_s > half.step_time_s
 
 
 @pytest.mark.parametrize("kind", recorded_types())

@@ -8,6 +8,7 @@ import numpy as np
 from tests.small import cluster, dense, moe, sees, workload
 
 from forescale.catalogue.clusters import load_cluster
+from forescale.face import ask
 from forescale.graph.layer import layer_block
 from forescale.graph.sharding import ShardingRules, split_layout
 from forescale.memory.buffers import (
@@ -100,6 +101,18 @@ def test_buckets_of_replicas_stand_where_states_are_not_sharded():
     )
     difference = buckets.memory.stages[0].buffers_bytes - plain.memory.stages[0].buffers_bytes
     assert difference == plain.memory.stages[0].weights_bytes
+
+
+def test_buckets_of_ddp_under_transformers_have_the_type_of_the_gradients():
+    """Accelerate leaves gradient_as_bucket_view False: replicas hold the gradients of what is trained once more."""
+    asked = {"seq_len": 512, "micro_batch_size": 1, "zero": 0, "framework": "transformers"}
+    for types in ({"gradients": "fp32"}, {"gradients": "bf16"}):
+        one, two = (
+            project(ask("llama-3.2-1b", "h100-sxm", devices=devices, global_batch_size=2 * devices, precision=types, **asked))
+            for devices in (1, 2)
+        )  # fmt: skip
+        stages = [item.memory.stages[0] for item in (one, two)]
+        assert stages[1].buffers_bytes - stages[0].buffers_bytes == stages[1].gradients_bytes > 0
 
 
 def test_whole_gradients_stand_beside_the_shards():

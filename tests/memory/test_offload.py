@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tests.small import cluster, dense, moe, workload
 
+from forescale.face import ask
 from forescale.memory.offload import (
     exposed_copies,
     exposed_update_copies,
@@ -18,6 +19,7 @@ from forescale.memory.offload import (
     resident_bytes,
 )
 from forescale.project import project
+from forescale.search import search
 from forescale.spec import Layout, Recompute
 from forescale.spec.layout import Offload
 
@@ -97,3 +99,49 @@ def test_copies_hide_behind_a_pass_and_run_both_ways_at_once():
     assert exposed_copies(cover=1.0, overlapped=True, **shared) == 2.0
     assert exposed_copies(cover=9.0, overlapped=True, **shared) == 0.0
     assert exposed_copies(cover=9.0, overlapped=False, **shared) == 5.0
+
+
+PAGED = {"devices": 1, "seq_len": 2048, "micro_batch_size": 1, "global_batch_size": 2, "framework": "transformers",
+         "recompute": "full", "precision": {"master": "none", "moments": "fp32", "gradients": "bf16"}}  # fmt: skip
+
+
+def of_pages(model, paged, **asked):
+    question = ask(model, "rtx-4090", **{**PAGED, **asked})
+    layout = replace(question.strategy, offload=replace(question.strategy.offload, paged=paged))
+    return project(question.with_layout(layout)).memory
+
+
+def test_moments_that_find_no_room_are_paged_out():
+    """bitsandbytes, functional.py, get_paged: cudaMallocManaged."""
+    whole, paged = (of_pages("qwen2.5-3b", paged) for paged in (False, True))
+    moved = paged.stages[0].host_bytes
+    assert (whole.verdict, paged.verdict) == ("OOM", "FITS")
+    assert moved == pytest.approx(whole.peak_high_bytes - whole.capacity_bytes, rel=1e-12)
+    assert 0 < moved < whole.stages[0].optimizer_bytes
+    assert paged.peak_bytes == pytest.approx(whole.peak_bytes - moved, rel=1e-12)
+
+
+def test_nothing_is_paged_out_where_there_is_room():
+    whole, paged = (of_pages("qwen2.5-0.5b", paged) for paged in (False, True))
+    assert whole.verdict == "FITS"
+    assert paged == whole
+
+
+def test_only_moments_are_paged_out():
+    """A master copy, weights in 32 bits under autocast, stays; what does not fit without moments runs out of memory."""
+    memory = of_pages(
+        "qwen2.5-7b", True, precision={"master": "fp32", "moments": "fp32", "gradients": "bf16"}
+    )
+    stage = memory.stages[0]
+    assert memory.verdict == "OOM"
+    assert stage.host_bytes == pytest.approx(2.0 * stage.optimizer_bytes, rel=1e-12)
+
+
+def test_a_search_finds_layouts_that_fit_by_pages_alone():
+    question = ask("qwen2.5-3b", "rtx-4090", devices=2, seq_len=2048, global_batch_size=8, framework="transformers",
+                   precision={"master": "none", "moments": "fp32", "gradients": "bf16"},
+                   max_memory=24e9)  # fmt: skip
+    base = replace(question.space.base, offload=replace(question.space.base.offload, paged=True))
+    best = search(question.with_space(base=base, zero=(0,))).best[0]
+    bare = replace(best.strategy, offload=replace(best.strategy.offload, paged=False))
+    assert project(question.with_layout(bare)).memory.peak_bytes > question.memory_limit

@@ -157,6 +157,7 @@ def _reliefs(question: Question) -> Iterator[tuple[str, Sequence[Any]]]:
         "parameter_offload": layout.zero == 3,
         "reshard": layout.zero == 3,
         "dispatcher": layout.ep > 1,
+        "moments": False,  # of the run, not of the layout
     }
     for kind, values in (RELIEFS if limits is None else limits.reliefs).items():
         if applies.get(kind, True):

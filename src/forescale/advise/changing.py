@@ -15,6 +15,7 @@ from forescale.advise.check import verdict_within
 from forescale.advise.decide import LEAST_GAIN
 from forescale.arrays import np
 from forescale.errors import ForescaleError, SpecError, UnknownNameError
+from forescale.inputs import recorded_question, with_high_precision_layers
 from forescale.project import project
 from forescale.projection.result import Projection, Verdict
 from forescale.question import Question
@@ -22,6 +23,7 @@ from forescale.results import Result
 from forescale.search.evaluate import score_layouts
 from forescale.search.rank import pareto_front
 from forescale.spec.layout import Layout
+from forescale.spec.model import Model
 from forescale.spec.workload import Trainable, Workload
 from forescale.struct import Struct, attributes, jsonable
 from forescale.units import GIB, format_bytes, format_seconds
@@ -43,6 +45,14 @@ SHORTEST = 256
 """Tokens of the shortest sequences that are tried."""
 USUAL_RANK = 16
 """Rank of the adapters that are tried."""
+LEAST_FREED = 0.005
+"""Share of its peak that a layout which does not fit with a change must lose by it for the change to be listed."""
+MUCH = 0.1
+"""Share of the step by which a change lengthens it so much that changes of the run are named too."""
+TOO_MUCH = 0.5
+"""The same of a change that a changed run must not need."""
+NARROW_MOMENTS = ("fp8",)
+"""Moments that are tried where no framework limits its options."""
 ALONE = ("schedule",)
 """What is not paired: every shape of a named schedule is simulated."""
 GRADES: Mapping[Verdict, int] = {"FITS": 0, "AT RISK": 1, "OOM": 2}
@@ -98,10 +108,12 @@ class Fit(Result, Struct, frozen=True, kw_only=True):
     """Sequence length, halved until the layout fits with margin as it is; None where it fits, or no half down to
     `SHORTEST` tokens does."""
     adapters: Fit | None = None
-    """The same question with LoRA, or with QLoRA, where no change of the layout lets all weights be trained."""
+    """The same question with LoRA, or with QLoRA, where no change of the layout lets all weights be trained, or the
+    first lengthens the step by more than `MUCH`."""
     larger: Fit | None = None
-    """The same question on twice, four times … the devices, at most `MOST_TIMES`, where no change makes it fit on
-    these."""
+    """The same question on twice, four times … the devices, at most `MOST_TIMES`, in the same cases."""
+    states: Fit | None = None
+    """The same question with moments of 8 bits, in the same cases, where the framework has them."""
 
     @property
     def fits(self) -> bool:
@@ -136,9 +148,28 @@ class Fit(Result, Struct, frozen=True, kw_only=True):
             "fixes": len(self.fixes),
         }
 
+    @property
+    def remedies(self) -> tuple[Fix, ...]:
+        """The fixes and, after single changes of the layout that may fit, changes of the run.
+
+        On one device these are of what is trained first, else more devices. A run that needs a change which makes the
+        layout fit by itself is left out.
+        """
+        place = sum(fix.verdict != "OOM" and len(fix.changes) == 1 for fix in self.fixes)
+        place = max(place, 1) if self.first is not None else place
+        moments, adapters, devices = (
+            None if other is None else _of_run(self, other, text)
+            for other, text in zip((self.states, self.adapters, self.larger), _texts(self), strict=True)
+        )
+        one = self.question.cluster.num_devices == 1
+        runs = (moments, adapters, devices) if one else (devices, moments, adapters)
+        enough = [fix.changes for fix in self.fixes if fix.verdict == "FITS"]
+        needed = (run for run in runs if run is not None and run.changes[1:] not in enough)
+        return (*self.fixes[:place], *needed, *self.fixes[place:])
+
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row per fix."""
-        return [{"rank": place, **fix.row()} for place, fix in enumerate(self.fixes, start=1)]
+        """Return one row per fix and changed run."""
+        return [{"rank": place, **fix.row()} for place, fix in enumerate(self.remedies, start=1)]
 
     def pictures(self) -> Sequence[Chart]:
         """Return the parts of the step, now and under every fix."""
@@ -156,7 +187,7 @@ class Fit(Result, Struct, frozen=True, kw_only=True):
             **attributes(self, "verdict", "num_tried", "shorter", "now"),
             **{
                 name: None if (other := getattr(self, name)) is None else other.to_json()
-                for name in ("adapters", "larger")
+                for name in ("adapters", "larger", "states")
             },
             "fixes": [
                 {
@@ -170,6 +201,35 @@ class Fit(Result, Struct, frozen=True, kw_only=True):
                 for fix in self.fixes
             ],
         }
+
+
+def _texts(result: Fit) -> tuple[str, str, str]:
+    """Return in words what the changed runs are: moments of 8 bits, adapters, more devices."""
+    moments = adapters = devices = ""
+    if result.states is not None:
+        moments = f"--moment-dtype {result.states.question.workload.precision.moments}"
+    if result.adapters is not None:
+        workload = result.adapters.question.workload
+        frozen = workload.precision.frozen
+        adapters = f"--lora-rank {workload.trainable.lora_rank}" + (
+            f" --frozen-dtype {frozen}" if frozen else ""
+        )
+    if result.larger is not None:
+        devices = f"--devices {result.larger.question.cluster.num_devices}"
+    return moments, adapters, devices
+
+
+def _of_run(now: Fit, other: Fit, text: str) -> Fix:
+    """Return the fix that a changed run is, with the change of its layout that makes it fit."""
+    first = None if other.verdict == "FITS" else other.first
+    result = other.now if first is None else first.projection
+    return Fix(
+        changes=(Change(kind="run", text=text, overrides={}), *(() if first is None else first.changes)),
+        projection=result,
+        verdict=verdict_within(result, other.question.memory_limit),
+        lost_s=result.step_time_s - now.now.step_time_s,
+        freed_bytes=now.now.memory.peak_bytes - result.memory.peak_bytes,
+    )
 
 
 class _Tried(Struct, frozen=True, kw_only=True):
@@ -225,12 +285,15 @@ def fit(
             raise UnknownNameError(what, kind, KINDS)
     again = partial(_proposed, keep=keep, accepts=accepts, text_of=text_of)
     result = again(question, pairs=pairs)
-    if result.fits:
+    if _is_cheap(result, MUCH):
         return result
-    workload, adapters = question.workload, None
+    workload, adapters, states = question.workload, None, None
     if workload.trainable.is_all or _is_unquantized_lora(workload):
         adapters = _with_adapters(question, partial(again, pairs=pairs))
-    return replace(result, adapters=adapters, larger=_on_more(question, partial(again, pairs=False)))
+    if workload.trainable.is_all:
+        states = _with_narrow_states(question, partial(again, pairs=pairs))
+    larger = _on_more(question, partial(again, pairs=False))
+    return replace(result, adapters=adapters, larger=larger, states=states)
 
 
 def _proposed(
@@ -278,7 +341,7 @@ def _on_more(question: Question, again: Callable[[Question], Fit]) -> Fit | None
                 result = again(replace(question.with_layout(scaled), cluster=cluster))
             except ForescaleError:  # not legal so, or no cluster of that size
                 continue
-            if result.fits:
+            if _is_cheap(result, TOO_MUCH):
                 return result
         times *= 2
     return None
@@ -313,9 +376,35 @@ def _with_adapters(question: Question, again: Callable[[Question], Fit]) -> Fit 
             result = again(replace(question, workload=trained))
         except SpecError:  # not with this model or framework
             continue
-        if result.fits:
+        if _is_cheap(result, TOO_MUCH):
             return result
     return None
+
+
+def _with_narrow_states(question: Question, again: Callable[[Question], Fit]) -> Fit | None:
+    """Return what makes a question fit with moments of 8 bits; None where nothing does, or the framework lacks them."""
+    limits, types = (
+        None if question.framework is None else question.framework.limits,
+        question.workload.precision,
+    )
+    kinds = NARROW_MOMENTS if limits is None else limits.reliefs.get("moments", ())
+    if types.moments in kinds or question.workload.optimizer != "adamw":
+        return None
+    for kind in kinds:
+        precision = replace(types, moments=kind, second_moments=None)
+        try:
+            result = again(replace(question, workload=replace(question.workload, precision=precision)))
+        except SpecError:  # not with this model or framework
+            continue
+        if _is_cheap(result, TOO_MUCH):
+            return result
+    return None
+
+
+def _is_cheap(result: Fit, most: float) -> bool:
+    """Return whether a layout fits, or is made to by changes that lengthen the step by at most a share of it."""
+    first = result.first
+    return result.verdict == "FITS" or (first is not None and first.lost_s <= most * result.now.step_time_s)
 
 
 def _tried(
@@ -327,16 +416,28 @@ def _tried(
         if (layout := changed(question, made)) is not None:
             result.setdefault(layout, made)
     result = {layout: made for layout, made in result.items() if accepts(question.with_layout(layout))}
-    layouts = list(result)
+    alike: dict[tuple[Model, Workload], list[Layout]] = {}
+    for layout in result:
+        projected = with_high_precision_layers(recorded_question(question.with_layout(layout)))
+        alike.setdefault((projected.model, projected.workload), []).append(layout)
+    figures: dict[Layout, tuple[float, ...]] = {}
+    for (model, workload), layouts in alike.items():
+        figures |= _figures(replace(question, model=model, workload=workload), layouts)
+    return [
+        _Tried(made=made, layout=layout, step_time=step, peak=peak, highest=high)
+        for layout, made in result.items()
+        for step, peak, high in (figures[layout],)
+    ]
+
+
+def _figures(question: Question, layouts: Sequence[Layout]) -> dict[Layout, tuple[float, ...]]:
+    """Return the seconds of a step, the peak and the upper end of its range of layouts whose blocks are alike."""
     scores = score_layouts(question, layouts)
     fitting = np.flatnonzero(scores.peak <= question.memory_limit).tolist()
     highest = np.full(len(layouts), np.inf)
     highest[fitting] = score_layouts(replace(question, safe=True), [layouts[at] for at in fitting]).peak
     figures = zip(scores.step_time.tolist(), scores.peak.tolist(), highest.tolist(), strict=True)
-    return [
-        _Tried(made=result[layout], layout=layout, step_time=step, peak=peak, highest=high)
-        for layout, (step, peak, high) in zip(layouts, figures, strict=True)
-    ]
+    return dict(zip(layouts, figures, strict=True))
 
 
 def _pairs(every: Sequence[Change], tried: Sequence[_Tried]) -> Iterator[tuple[Change, ...]]:
@@ -369,11 +470,8 @@ def _smaller(question: Question, now: Projection, tried: Sequence[_Tried]) -> li
     sure = [item for item in tried if item.highest <= question.memory_limit]
     best = _best_of_kinds(sure)
     settled = {item.kinds for item in best}
-    short = [
-        item
-        for item in tried
-        if len(item.made) == 1 and item.kinds not in settled and item.peak < now.memory.peak_bytes
-    ]
+    most = (1.0 - LEAST_FREED) * now.memory.peak_bytes
+    short = [item for item in tried if len(item.made) == 1 and item.kinds not in settled and item.peak < most]
     graded = [item for kind in GRADED for item in _front([item for item in short if item.kinds == (kind,)])]
     least = sorted((item for item in short if item.made[0].kind not in GRADED), key=lambda item: item.peak)
     return [*best, *graded, *_first_of_kinds(least)]
@@ -423,8 +521,13 @@ def _ranked(fixes: Sequence[Fix]) -> list[Fix]:
     return [first, *(item for item in ordered if item is not first)]
 
 
-def _price(fix: Fix) -> tuple[int, int, float]:
-    """Return what a fix is ranked by: its verdict, how much it changes, then what is gained or lost per GiB."""
+def _price(fix: Fix) -> tuple[bool, int, int, float]:
+    """Return what a fix is ranked by: how much it changes, its verdict, then what is gained or lost per GiB.
+
+    What runs out of memory comes last, ranked by the peak that is left.
+    """
+    grade, count = GRADES[fix.verdict], len(fix.changes)
+    if fix.verdict == "OOM":
+        return True, count, grade, fix.projection.memory.peak_bytes
     per_gib = fix.lost_s_per_gib
-    lost = fix.lost_s if fix.lost_s <= 0.0 or per_gib is None else per_gib
-    return GRADES[fix.verdict], len(fix.changes), lost
+    return False, count, grade, fix.lost_s if fix.lost_s <= 0.0 or per_gib is None else per_gib

@@ -147,14 +147,14 @@ class Correction(NamedTuple):
 
 def translated(arguments: Sequence[str]) -> tuple[list[str], str] | None:
     """Return arguments in which other tools' names of options are ours, and a note that says so; None if none are."""
-    from textwrap import wrap
-
     path, words = command_in(arguments)
     if path is None or any(word in HELP for word in arguments):
         return None
     correction = _corrected(path, words)
     if not correction.unknown or not correction.is_same or correction.words is None:
         return None
+    from textwrap import wrap
+
     parts = [
         f"{name} as {text}{REMARKS.get(text, '')}{_of_device(text, words)}"
         for name, text in correction.read.items()

@@ -48,7 +48,7 @@ STREAM_BYTES = {"bf16": 2.0, "fp16": 2.0}
 
 
 def trace_of(model: Model, precision: Precision) -> Trace:
-    """Return the trace of a model for the precision of a layout.
+    """Return the trace of a model for the precision of a layout; fp16 runs the operators of bf16, on as many bytes.
 
     Raises
     ------
@@ -59,9 +59,10 @@ def trace_of(model: Model, precision: Precision) -> Trace:
         precision.parameters,
         precision.activations if precision.parameters != precision.activations else "",
     )
-    for trace in model.traces:
-        if (trace.parameters, trace.autocast) == requested:
-            return trace
+    for kinds in (requested, tuple("bf16" if kind == "fp16" else kind for kind in requested)):
+        for trace in model.traces:
+            if (trace.parameters, trace.autocast) == kinds:
+                return trace
     known = "; ".join(trace.precision for trace in model.traces)
     text = f"{requested[0]} under autocast to {requested[1]}" if requested[1] else requested[0]
     fix = f"trace it with --precision {'autocast' if requested[1] else requested[0]}"
@@ -205,6 +206,8 @@ def _part_of(module: str) -> Part:
 
 
 def _work(kernels: Sequence[TracedKernel], sharding: ShardingRules) -> Work:
+    if sharding.precision.activations == "fp16":
+        kernels = [replace(item, dtype="fp16") if item.dtype == "bf16" else item for item in kernels]
     return tuple(primitive for kernel in kernels for primitive in _primitives(kernel, sharding))
 
 

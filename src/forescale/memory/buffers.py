@@ -46,9 +46,11 @@ def lasting_buffers(setting: EvalContext, sharded: Sharded) -> Numeric:
     if choices.deferred_head_gradients and choices.sp:
         parts["inputs of deferred weight gradients"] = drain_buffers(setting, sharded)
     if kernels.replica_buckets:
+        precision = setting.workload.precision
+        made = precision.gradients if kernels.gradient_sum == "after_product" else precision.parameters
         parts["buckets of replicas"] = replica_bucket_bytes(
             parameters=sharded.trained.dense + sharded.trained.expert,
-            element_bytes=STORAGE_BYTES[setting.workload.precision.parameters],
+            element_bytes=STORAGE_BYTES[made],
             replicas=sharded.degrees.dp,
             zero=sharded.degrees.zero,
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
+from msgspec.structs import replace
+
 from forescale.cost.anchor import Residual
 from forescale.formula import formula, number_of, total, value_of
 from forescale.graph.per_block import kept_message_bytes, message_bytes
@@ -25,11 +27,11 @@ from forescale.memory.overhead import (
     overhead_of,
     room_bytes,
 )
-from forescale.memory.states import frees_gradients
+from forescale.memory.states import frees_gradients, optimizer_element_bytes
 from forescale.numeric import Numeric, any_true, maximum, minimum, numbers, summed, where
 from forescale.projection.result import MemorySummary, StageMemory, Verdict
 from forescale.question import Note
-from forescale.spec.workload import STORAGE_BYTES
+from forescale.spec.workload import STORAGE_BYTES, moment_bytes
 from forescale.struct import Struct
 from forescale.units import format_bytes
 
@@ -323,9 +325,33 @@ class Footprint(Struct, frozen=True, kw_only=True):
 def footprint(setting: EvalContext, inputs: MemoryInputs) -> Footprint:
     """Return the memory of every candidate; what anything takes in time is not looked at."""
     memory = _memory_parts(setting, inputs)
+    if setting.choices.offload.paged:
+        memory = _paged(setting, inputs.outside, memory)
     peaks = memory.total()
     fullest = Picker.slowest(peaks, inputs.stages)(peaks)
     return Footprint(memory=memory, stage_peak=peaks, peak=fullest, outside=inputs.outside)
+
+
+def _paged(setting: EvalContext, outside: Outside, memory: MemoryParts) -> MemoryParts:
+    """Return the parts after moments that the device may have no room for moved to the host."""
+    precision = setting.workload.precision
+    moments = moment_bytes(precision, 2.0) / optimizer_element_bytes(precision)
+    reserved = memory.allocated + memory.overhead - outside.expected
+    above = _away(outside, setting.overhead, "high", allocated=memory.allocated, reserved=reserved)
+    moved = paged_bytes(
+        peak=memory.total() + above,
+        capacity=setting.cluster.device.hbm_bytes,
+        states=moments * memory.optimizer,
+    )
+    return replace(memory, optimizer=memory.optimizer - moved, host=memory.host + moved)
+
+
+@formula(
+    unit="byte", source="bitsandbytes, functional.py get_paged: states are allocated by cudaMallocManaged"
+)
+def paged_bytes(*, peak: Numeric, capacity: float, states: Numeric) -> Numeric:
+    """min(max(peak − capacity, 0), states)."""
+    return minimum(maximum(peak - capacity, 0.0), states)
 
 
 def _memory_parts(setting: EvalContext, inputs: MemoryInputs) -> MemoryParts:

@@ -94,7 +94,13 @@ class LeastStates(CellBounds, frozen=True, kw_only=True):
 
         def least(shardings: Shardings) -> tuple[Array, ...]:
             states = state_bytes(setting, shardings.sharded)
-            always = states.total() + states.narrow + separate_bytes(setting, states, safe=self.question.safe)
+            paged = states.optimizer if batch.choices.offload.paged else 0.0
+            always = (
+                states.total()
+                - paged
+                + states.narrow
+                + separate_bytes(setting, states, safe=self.question.safe)
+            )
             standing = states.buffers
             active = (
                 standing,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import is_dataclass
 from functools import cache, lru_cache
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
+from msgspec import field
 from msgspec.structs import replace
 
 from forescale.errors import not_one_of, unsupported_by
@@ -25,25 +26,24 @@ from forescale.spec.recipes import Recipe, closest, kind_of, nearest, settings_o
 from forescale.spec.space import Space, default_recompute, partial_recompute
 from forescale.spec.stage_layers import by_cost, light_ends
 from forescale.spec.workload import NARROW, ComputeType, Precision, StorageType, Workload
-from forescale.struct import asdict
+from forescale.struct import Struct, asdict
 
 Words: TypeAlias = Mapping[str, Any]
 """Fields of a specification by name, as a plan file has them: tables inside are mappings."""
 S = TypeVar("S")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """The options that a framework supports, as it is documented; dimensions of a space that are not named are free."""
 
     source: str
-    values: Mapping[str, tuple[Any, ...]] = field(default_factory=dict, hash=False)
+    values: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """Values that a search for it tries, by dimension of the space."""
-    others: Mapping[str, tuple[Any, ...]] = field(default_factory=dict, hash=False)
+    others: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """Values it knows too, which a search tries where they are asked for."""
-    rules: Mapping[str, str] = field(default_factory=dict, hash=False)
+    rules: Mapping[str, str] = field(default_factory=dict)
     """Degrees that it does not let go together: names of `RULES`, and what it says of them."""
-    reliefs: Mapping[str, tuple[Any, ...]] = field(default_factory=dict, hash=False)
+    reliefs: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """What makes room and is no dimension of a space: values by name (`advise/changes.py`)."""
     compute: tuple[ComputeType, ...] = ()
     """Types that its products can have; none named leaves it open."""
@@ -51,18 +51,16 @@ class Limits:
     """How its own words stand for ours."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Variant:
+class Variant(Struct, frozen=True, kw_only=True):
     """Kernels that a framework has under some types only."""
 
-    when: Mapping[str, tuple[Any, ...]] = field(hash=False)
+    when: Mapping[str, tuple[Any, ...]]
     """Values of the fields of `Precision` in which it has them."""
-    kernels: Mapping[str, Any] = field(hash=False)
+    kernels: Mapping[str, Any]
     """Fields of `Kernels`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Framework:
+class Framework(Struct, frozen=True, kw_only=True):
     """One framework in one release line. A plan, a file or a flag that says otherwise goes over it."""
 
     name: str
@@ -75,7 +73,7 @@ class Framework:
     """When its sources were read, or when the release line was current."""
     source: str
     """Where it comes from as a whole; `sources` says where single fields do."""
-    sources: Mapping[str, str] = field(default_factory=dict, hash=False)
+    sources: Mapping[str, str] = field(default_factory=dict)
     software: str
     """Whose fitted losses apply: a key of the run calibration's `software`; xla stands for xla-gpu on GPUs."""
     model_code: Literal["", "transformers"] = ""
@@ -128,18 +126,21 @@ class Framework:
     overlap: Overlap = field(default_factory=Overlap)
     """Tensor-parallel overlap is of dense models, and not of nvfp4."""
     dispatcher: Dispatcher = "all_to_all"
-    dispatchers: Mapping[str, Dispatcher] = field(default_factory=dict, hash=False)
+    dispatchers: Mapping[str, Dispatcher] = field(default_factory=dict)
     """Dispatcher by the start of the device's name, over `dispatcher`, where ep is above 1; "" is any device."""
     dispatch: Literal["activations", "fp8"] = "activations"
     """Type in which tokens travel to experts under 8- and 4-bit compute."""
     allocator: Allocator = "segments"
     graphs: LaunchGraphs = "none"
-    expert_graphs: Mapping[str, LaunchGraphs] = field(default_factory=dict, hash=False)
+    expert_graphs: Mapping[str, LaunchGraphs] = field(default_factory=dict)
     """The same of models with experts, by the start of the device's name, over `graphs`."""
     limits: Limits | None = None
     """The options that it supports; None where they are not recorded."""
-    recipes: tuple[Recipe, ...] = field(default=(), hash=False)
+    recipes: tuple[Recipe, ...] = ()
     """Performance recipes of the release, which fill what a question leaves open."""
+
+    def __hash__(self) -> int:
+        return hash(self.label)
 
     @property
     def label(self) -> str:
@@ -243,8 +244,7 @@ class Framework:
 
     def cannot_compute(self, precision: Precision) -> tuple[str, ...]:
         """Return the type of compute that the framework does not have, where that is asked for."""
-        known = () if self.limits is None else self.limits.compute
-        if not known or precision.compute in known:
+        if (known := self.limits.compute if self.limits else ()) == () or precision.compute in known:
             return ()
         return (f"compute in {precision.compute} (it has {', '.join(known)})",)
 

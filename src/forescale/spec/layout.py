@@ -235,6 +235,9 @@ class Offload(SpecStruct, frozen=True, kw_only=True):
     """`parameters` includes gradients and optimizer states; DeepSpeed's offload_param alone leaves them."""
     overlap: bool = True
     """Copies run beside compute and beside the update."""
+    paged: bool = False
+    """Optimizer states are in unified memory, and those that the device has no room for move to the host
+    (bitsandbytes' paged optimizers); the time of moving them is not projected."""
 
     def __post_init__(self) -> None:
         """Refuse activations chosen in two ways."""

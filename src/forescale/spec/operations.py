@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 from typing import Annotated, Literal, TypeAlias
 
-import msgspec
+from msgspec import field
 
 from forescale.limits import Devices, Interval, Measure
 from forescale.spec.option import Option
-from forescale.struct import SpecStruct
+from forescale.struct import SpecStruct, Struct
 
 Seconds: TypeAlias = Annotated[float, Interval(ge=0, le=1e7)]
 _operated = partial(Option, group="Whole run", is_checked=True)
@@ -28,13 +27,12 @@ SAVING_DIMENSIONS: Mapping[str, str] = {
 """The same of `Checkpointing`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failures:
+class Failures(Struct, frozen=True, kw_only=True):
     """Interruptions by cause, per device and day."""
 
     name: str = "given"
     source: str = "given"
-    per_device_day: Mapping[str, Measure] = field(default_factory=dict, hash=False)
+    per_device_day: Mapping[str, Measure] = field(default_factory=dict)
     """Unexpected ones: the work since the last checkpoint is lost."""
     planned_per_device_day: Measure = 0.0
     """Planned ones: a checkpoint is written before them."""
@@ -43,19 +41,21 @@ class Failures:
     observed: Measure = 0.0
     """Unexpected ones that the rates were counted from: what their uncertainty follows from."""
 
+    def __hash__(self) -> int:
+        return hash((self.name, self.total, self.planned_per_device_day, self.restart, self.observed))
+
     @property
     def total(self) -> float:
         """Unexpected interruptions per device and day."""
         return sum(self.per_device_day.values())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailureCounts:
+class FailureCounts(Struct, frozen=True, kw_only=True):
     """Interruptions of a run that somebody counted: what a file of failures has."""
 
     devices: Devices
     days: Annotated[float, Interval(gt=0, le=1e6)]
-    causes: Mapping[str, Measure] = field(hash=False)
+    causes: Mapping[str, Measure]
     """Unexpected ones over all devices and days."""
     planned: Measure = 0.0
     restart_s: Seconds | None = None
@@ -111,7 +111,7 @@ class Operations(SpecStruct, frozen=True, kw_only=True):
     failure_factor: Annotated[float, Interval(ge=0, le=1e6),
         _operated("Failures over what those rates say, such as 2.", "FACTOR")] = 1.0  # fmt: skip
     """Times as often as those rates say."""
-    checkpointing: Annotated[Checkpointing, Option()] = msgspec.field(default_factory=Checkpointing)
+    checkpointing: Annotated[Checkpointing, Option()] = field(default_factory=Checkpointing)
     restart: Annotated[Seconds | None,
         _operated("From a failure until all processes run again, such as 10min.", "TIME",
         unit="second")] = None  # fmt: skip

@@ -78,6 +78,8 @@ def hosted(strategy: Layout) -> list[str]:
         parts.append("states on host")
     elif offload.optimizer:
         parts.append(f"{100.0 * offload.optimizer:.0f} % of optimizer on host")
+    if offload.paged:
+        parts.append("paged optimizer")
     if offload.activation_layers:
         text = (
             ""

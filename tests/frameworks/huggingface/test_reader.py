@@ -257,6 +257,17 @@ class TestDense:
         assert (attention(new).num_kv_heads, new.layers[0].num_norms) == (2, 2)
         assert old.tied_embeddings
 
+    def test_qwen_1_halves_the_size_of_its_feed_forward(self):
+        model = read("qwen", intermediate_size=512, no_bias=True)
+        assert model.layers[0].ffn.ffn_hidden_size == 256
+        assert (attention(model).qkv_bias, attention(model).output_bias) == (True, False)
+        assert not model.tied_embeddings
+
+    def test_baichuan_with_the_length_of_the_13b_alone_has_no_rotary_positions(self):
+        assert attention(read("baichuan")).rotary
+        assert attention(read("baichuan", model_max_length=4096)).rotary
+        assert not attention(read("baichuan", model_max_length=4096, max_position_embeddings=None)).rotary
+
     def test_gpt2_names(self):
         config = {
             "model_type": "gpt2",

@@ -1044,3 +1044,21 @@ def test_an_example_of_arguments_starts_the_training():
     branches = 'if [ "$1" = "convert" ]; then\n  run="python tools/convert.py"\nelse\n  run="torchrun pretrain_gpt.py"\nfi\n'
     with raises(MissingError, "missing --args", fix='--args "train"'):
         read_arguments(f"{branches}$run {BASE}")
+
+
+def test_a_table_of_flags_without_dashes_before_them(tmp_path):
+    """A launcher of a platform: its own keys are not read; ${…} is the value of another flag; false is left out."""
+    file = tmp_path / "run.yaml"
+    file.write_text(
+        "entry: pretrain_gpt.py\ntensor-model-parallel-size: 2\npipeline-model-parallel-size: 1\n"
+        "num-layers: 4\nhidden-size: 512\nnum-attention-heads: 8\nseq-length: 1024\n"
+        "max-position-embeddings: ${seq-length}\nmicro-batch-size: 2\nglobal-batch-size: 16\n"
+        "bf16: true\nswiglu: false\ndata-path: []\npadded-vocab-size: 1024\n",
+        encoding="utf-8",
+    )
+    parsed = read_file(file, Options(num_devices=8))
+    assert parsed.format == "megatron"
+    assert (parsed.layout_fields["tp"], parsed.layout_fields["micro_batch_size"]) == (2, 2)
+    assert (parsed.workload_fields["seq_len"], parsed.workload_fields["global_batch_size"]) == (1024, 16)
+    assert not parsed.model.layers[0].ffn.gated
+    assert any("entry" in note for note in parsed.notes)

@@ -139,6 +139,7 @@ def test_types_of_moments(read, named, moments, warned):
     workload = parsed.workload_fields
     assert (workload["optimizer"], workload["precision"]["moments"]) == ("adamw", moments)
     assert len(parsed.warnings) == warned
+    assert parsed.layout_fields.get("offload", {}).get("paged", False) == ("Paged" in named)
 
 
 def test_what_is_not_modelled_is_a_warning_and_other_keys_are_not(read):

@@ -278,7 +278,9 @@ GRPOTrainer(model=model, args=GRPOConfig("b", per_device_train_batch_size=1, bf1
 """
     warnings = read({"train.py": program}, num_devices=1).warnings
     assert any("it loads Qwen3-8B and Qwen3-0.6B" in text for text in warnings)
-    assert any("it makes SFTConfig and GRPOConfig, which differ" in text for text in warnings)
+    batches = "per_device_train_batch_size is 8 at train.py:5 and 1 at train.py:6; the last is projected"
+    assert batches in warnings
+    assert "max_length is 1024 at train.py:5 and left out at train.py:6; the last is projected" in warnings
 
 
 COMMAND = """import typer

@@ -79,7 +79,7 @@ def test_a_call_under_a_condition_is_warned_of(start):
     text = PROGRAM.replace("    model =", "    if args.peft:\n        model =")
     result = start(text)
     assert "trainable" not in result.workload_fields
-    assert any("LoraConfig under a condition" in warning for warning in result.warnings)
+    assert any("calls LoraConfig (train.py:17) under a condition" in warning for warning in result.warnings)
 
 
 def test_a_call_under_a_condition_that_an_argument_meets(start):

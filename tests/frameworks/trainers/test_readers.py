@@ -85,6 +85,7 @@ def test_axolotl_trains_adapters_beside_four_bit_weights_on_fsdp(read):
     parsed = read(AXOLOTL.replace("optimizer: adamw_torch_fused\n", "") + more + sharded)
     fields, workload = parsed.layout_fields, parsed.workload_fields
     assert (fields["zero"], fields["dp_shard"], fields["offload"]["parameters"]) == (3, 8, True)
+    assert fields["offload"]["paged"]
     assert fields["recompute"] == {"granularity": "full"}
     assert workload["trainable"]["lora_rank"] == 16
     assert (workload["precision"]["frozen"], workload["precision"]["moments"]) == ("nf4_double", "fp8")

@@ -144,11 +144,12 @@ def fit_view(result: Fit, *, most: int) -> View:
         f"({words.gib(memory.peak_low_bytes)} to {words.gib(memory.peak_high_bytes)}), "
         f"{format_seconds(result.now.step_time_s)} per step",
     )
-    more = len(result.fixes) - most
+    remedies = result.remedies
+    more = len(remedies) - most
     tried = f"{counted(result.num_tried, 'legal layout')} evaluated"
     if more > 0:
         tried += f"; {more} more (all with --json or a larger --top)"
-    fixes = [listed(_FIXES, result.fixes[:most])] if result.fixes else []
+    fixes = [listed(_FIXES, remedies[:most])] if remedies else []
     shorter = [line(f"at seq_len {result.shorter:,} the layout fits as it is")] if result.shorter else []
     return headed(result.now, [now, *fixes, _proposal(result), *shorter, line(tried, style="dim")])
 
@@ -159,12 +160,11 @@ def _proposal(result: Fit) -> TextLine:
     if first is None and result.verdict == "FITS":
         return line("it fits, and no change of one or two things makes it faster and still fits with margin")
     if first is None:
-        others = [_on_more(result.larger), _with_adapters(result.adapters)]
-        found = [item for other in others if other for item in ("; ", *other)]
-        return line(
-            "no change of one or two things makes it fit with margin",
-            *(found or ["; forescale search tries everything"]),
-        )
+        failed = "no change of one or two things of the layout makes it fit with margin; "
+        run = next((fix for fix in result.remedies if fix.changes[0].kind == "run"), None)
+        if run is None:
+            return line(failed, "forescale search tries everything")
+        return line(failed, "with ", (run.text, "bold"), " it fits")
     if result.verdict == "FITS":
         return line(
             "it fits; ", (first.text, "bold"), f" makes a step {format_seconds(-first.lost_s)} shorter"
@@ -174,32 +174,6 @@ def _proposal(result: Fit) -> TextLine:
         f"makes a step {format_seconds(abs(first.lost_s))} {longer}" if first.lost_s else "costs no step time"
     )
     return line("with ", (first.text, "bold"), f" it fits with margin, which {price}")
-
-
-def _on_more(result: Fit | None) -> list[str | tuple[str, str]]:
-    """Return that more devices fit, with what."""
-    if result is None:
-        return []
-    count = counted(result.question.cluster.num_devices, "device")
-    return ["on ", (count, "bold"), *_made_to_fit(result)]
-
-
-def _with_adapters(result: Fit | None) -> list[str | tuple[str, str]]:
-    """Return that adapters fit, with what."""
-    if result is None:
-        return []
-    workload = result.question.workload
-    options = f"--lora-rank {workload.trainable.lora_rank}"
-    if workload.precision.frozen:
-        options += f" --frozen-dtype {workload.precision.frozen}"
-    return ["trained with adapters (", (options, "bold"), ")", *_made_to_fit(result)]
-
-
-def _made_to_fit(result: Fit) -> list[str | tuple[str, str]]:
-    first = result.first if result.verdict != "FITS" else None
-    best = result.now if first is None else first.projection
-    also = "" if first is None else f" and {first.text}"
-    return [f"{also} it fits: {words.gib(best.memory.peak_bytes)} GiB"]
 
 
 def _lost_per_gib(fix: Fix) -> Cell:

@@ -72,6 +72,20 @@ def opt(keys: Keys) -> Model:
     )
 
 
+def qwen(keys: Keys) -> Model:
+    """Qwen 1: biases of queries, keys and values; intermediate_size counts gate and up together."""
+    bias = not keys.flag("no_bias", default=True)
+    attention = full_attention(keys, qkv_bias=True, output_bias=bias)
+    size = keys.size("intermediate_size") // 2
+    return decoder(keys, attention, DenseFfn(ffn_hidden_size=size, bias=bias), tied=False)
+
+
+def baichuan(keys: Keys) -> Model:
+    """Baichuan 1 and 2: the 13B, whose model_max_length is the only length, has ALiBi."""
+    alone = keys.get("model_max_length") is not None and keys.get("max_position_embeddings") is None
+    return decoder(keys, full_attention(keys, rotary=not alone), dense_ffn(keys), tied=False)
+
+
 def mpt(keys: Keys) -> Model:
     """MPT: weight-only layer norms, no biases; learned positions unless ALiBi replaces them."""
     attention_keys = keys.child("attn_config") or Keys({}, keys.where)
@@ -381,12 +395,14 @@ ROWS: Final = tuple(Row(**row) for row in packaged("huggingface", "architectures
 DECODERS: Mapping[str, Callable[[Keys], Model]] = named(
     {
         **{row.model: row.names for row in ROWS},
+        baichuan: "baichuan",
         dbrx: "dbrx",
         exaone_moe: "exaone_moe",
         falcon: "falcon",
         llama4: "llama4 llama4_text",
         mpt: "mpt",
         opt: "opt",
+        qwen: "qwen",
     }
 )
 """What reads each `model_type`: a row of architectures.json, or a function where it has parts that no other has."""

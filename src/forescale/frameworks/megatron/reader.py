@@ -13,7 +13,13 @@ from forescale import wording
 from forescale.errors import ForescaleError, MissingError, ReaderError, UnknownKeyError
 from forescale.files import parse_json, read_text
 from forescale.frameworks.detect import Signed
-from forescale.frameworks.megatron.arguments import ALLOCATOR, CommandLine, parse_arguments, yaml_keys
+from forescale.frameworks.megatron.arguments import (
+    ALLOCATOR,
+    CommandLine,
+    known_flags,
+    parse_arguments,
+    yaml_keys,
+)
 from forescale.frameworks.megatron.ask import DECIDING, ask, open_facts
 from forescale.frameworks.megatron.engine import (
     lay_engine,
@@ -56,6 +62,8 @@ OVER = {
     "seq_len": "seq_length",
 }
 """Words of a plan that stand for a setting of their own."""
+DASHED = "tensor-model-parallel-size"
+"""Flag by which a table is known whose flags have no dashes before them."""
 SIZES = (*OVER.values(), "num_layers", "hidden_size", "num_attention_heads")
 """Keys that a projection needs or goes by."""
 SHAPES = ("num_layers", "hidden_size", "num_attention_heads", "num_experts", "hybrid_layer_pattern")
@@ -361,6 +369,8 @@ def _table(text: str, path: Path, repeated: list[str]) -> tuple[dict[str, Any], 
     loaded = parse_json(text, path) if path.suffix == ".json" else parse_yaml(text, path, repeated)
     case = loaded if isinstance(loaded, dict) and ARGUMENTS in loaded else {}
     inside = case.get(ARGUMENTS, loaded)
+    if isinstance(loaded, dict) and DASHED in loaded:
+        inside = _dashed(loaded, repeated)
     if not isinstance(inside, dict) or not all(str(key).startswith("--") for key in inside):
         raise ReaderError(
             path, wording.wrong_format(f"a table of flags (--num-layers: 12), alone or under {ARGUMENTS}")
@@ -371,6 +381,25 @@ def _table(text: str, path: Path, repeated: list[str]) -> tuple[dict[str, Any], 
         if key not in (ARGUMENTS, *CASE) and not key.startswith(f"{ARGUMENTS}_"):
             raise UnknownKeyError(key, str(path), CASE)
     return inside, {key: value for key, value in case.items() if key != ARGUMENTS}
+
+
+def _dashed(table: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+    """Return the flags of a table that spells them without dashes before them, as launchers of platforms do.
+
+    `${seq-length}` is the value of another one. Flags that are false or have no value are left out.
+    """
+    flags = {key for key in table if "-" in key or f"--{key}" in known_flags()}
+    others = [key for key in table if key not in flags]
+    if others:
+        notes.append(f"keys of the launcher are not read: {', '.join(others)}")
+    inner = {key: _REFERENCE.fullmatch(str(table[key])) for key in flags}
+    values = {
+        key: table.get(named[1]) if (named := inner[key]) else table[key] for key in table if key in flags
+    }
+    return {f"--{key}": value for key, value in values.items() if value not in (None, False, "", [])}
+
+
+_REFERENCE = re.compile(r"\$\{([\w-]+)\}")
 
 
 def _lay_case(settings: Settings, case: Mapping[str, Any]) -> None:

@@ -160,14 +160,9 @@ def _any_all(name: str, args: list[Any]) -> Any:  # noqa: ANN401
 
 def method(owner: Any, name: str, args: list[Any], values: Mapping[str, Any]) -> Any:  # noqa: ANN401
     """Return what a method of a text, a list or a table makes; MISSING where that is not known."""
-    if name in ("extend", "update") and isinstance(owner, list | dict):
-        arg = args[0] if args else dict(values)
-        items = listed(arg)
-        if items is None or len(owner) + len(items) > LONGEST:
-            return MISSING
-        if isinstance(owner, list):
-            return owner.extend(items)
-        return owner.update(arg, **values) if isinstance(arg, dict) else MISSING
+    if name == "extend" and isinstance(owner, list):
+        items = listed(args[0]) if args else None
+        return MISSING if items is None or len(owner) + len(items) > LONGEST else owner.extend(items)
     if name == "join" and isinstance(owner, str):
         parts = listed(args[0]) if args else None
         if (

@@ -9,7 +9,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, Final, Protocol
 
-from forescale.frameworks.python.builtin import BUILTINS, TYPES, built_in, copied, method
+from forescale.frameworks.python.builtin import BUILTINS, TYPES, built_in, copied, listed, method
 from forescale.frameworks.python.module import DEPTH, Class, Function, Module, World, source_of, text_of
 from forescale.frameworks.python.values import MISSING, Call, Opaque, Stopped, known
 
@@ -19,6 +19,8 @@ CASTS: Final = ("cast", "typing.cast")
 REPLACES: Final = ("replace", "dataclasses.replace")
 UNREAD: Final = ("TrainingArguments", "SFTConfig", "DPOConfig", "GRPOConfig", "RewardConfig")
 """Classes whose fields are not read, and which come before those of a class that builds on one."""
+FILLS: Final = ("append", "extend", "insert", "update", "remove", "clear", "pop", "setdefault")
+"""Methods that change a list or a table."""
 STARTS: Final = ("pretrain", "finetune", "print")
 """Functions that start a run: what they do with a configuration is no part of it."""
 
@@ -37,6 +39,9 @@ class Frame(Protocol):
 
     def value(self, node: ast.expr) -> Any:  # noqa: ANN401
         """Return what an expression stands for."""
+
+    def open_up(self, value: list[Any] | dict[Any, Any], node: ast.expr) -> None:
+        """Take all entries of a list or a table as unknown."""
 
     def items(self, nodes: Sequence[ast.expr]) -> Iterator[Any]:
         """Yield the values of a list."""
@@ -81,13 +86,14 @@ class Caller:
         if isinstance(func, ast.Name) and isinstance(owner, Opaque) and owner.origin:
             name = owner.text  # as it is called where it is imported from
         question = Call(name, self.place, self.args, dict(self.words), dict(self.places), open=self.open)
+        question.origin = owner.origin if isinstance(owner, Opaque) else ""
         made = self.world.hooks.call(question, owner)
         if made is not MISSING:
             return made
         if isinstance(func, ast.Attribute) and not isinstance(
             owner, Module | Opaque | Call | Function | Class
         ):
-            return method(owner, func.attr, self.args, self.words)
+            return self.method(func, owner)
         target = self.target(func, owner)
         if isinstance(target, Function):
             return self.run(target, [*target.args, *self.args], {**target.words, **self.words})
@@ -110,6 +116,20 @@ class Caller:
         if self.name in BUILTINS or self.name in ("any", "all"):
             return built_in(self.name, self.args, self.words)
         return self.unread(target, question)
+
+    def method(self, func: ast.Attribute, owner: Any) -> Any:  # noqa: ANN401
+        """Return what a method of a text, a list or a table makes; what may change that is not known then."""
+        changed = next(iter(self.args), self.words)
+        if func.attr not in FILLS or not isinstance(owner, list | dict):
+            return method(owner, func.attr, self.args, self.words)
+        if func.attr == "update" and isinstance(owner, dict) and isinstance(changed, dict):
+            for name, value in {**changed, **self.words}.items():
+                owner[name] = self.frame.kept(owner.get(name, MISSING), value)
+            return None
+        is_open = func.attr in ("update", "extend") and listed(changed) is None
+        if is_open or (self.world.doubt is not None and func.attr != "pop"):
+            return self.frame.open_up(owner, func.value)
+        return method(owner, func.attr, self.args, self.words)
 
     def target(self, func: ast.expr, owner: Any) -> Any:  # noqa: ANN401
         """Return what is called."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -12,7 +13,7 @@ from typing import Any, Final, Protocol
 from forescale.errors import ReaderError, SpecError, cannot_parse, shown, too_large
 from forescale.files import exists, is_file, is_folder, read_text
 from forescale.frameworks.budget import Budget
-from forescale.frameworks.python.values import LONGEST, MISSING, Call, Opaque, size_of
+from forescale.frameworks.python.values import LONGEST, MISSING, Call, Opaque, Stopped, size_of
 
 DEPTH: Final = 40
 """Functions that may call each other, and modules that may import from each other."""
@@ -68,6 +69,14 @@ class World:
         """Words of the command that starts the program."""
         self.followed: set[ast.AST] = set()
         """Functions that were called."""
+        self.ran: set[ast.AST] = set()
+        """Lines that run for certain, and constants that are taken."""
+        self.doubted: set[ast.AST] = set()
+        """Lines that run under a condition that is not known."""
+        self.skipped: set[ast.AST] = set()
+        """Lines that a condition which is known leaves out."""
+        self.outside: Collection[str] = ()
+        """Packages that are not followed, wherever their files lie."""
         self.opens_classes = False
         """Whether methods of classes that can be read are followed."""
         self.depth = 0
@@ -78,6 +87,11 @@ class World:
         if path not in self.modules:
             self.modules[path] = Module(path, self)
         return self.modules[path]
+
+    def skip(self, lines: Sequence[ast.stmt]) -> None:
+        """Take lines as left out, unless a condition that is not known leads there."""
+        if self.doubt is None:
+            self.skipped.update(lines)
 
     def step(self, place: str) -> None:
         """Count a step.
@@ -125,6 +139,12 @@ class Module:
         self.imports: dict[str, tuple[str, str, int]] = {}
         self.stars: list[tuple[str, int]] = []
         self.made: dict[str, Call] = {}
+        self.names: dict[str, Any] = {}
+        """Names of the file that lines which were followed set."""
+        self.is_main = False
+        """Whether it is the program, and no file that another one takes from."""
+        self.is_run = False
+        """Whether these lines were followed."""
         for node in _top(self.tree.body):
             self._take(node)
 
@@ -155,6 +175,10 @@ class Module:
         self.world.step(str(self.path))
         if name == "__file__":
             return str(self.path)
+        if self.world.opens_classes and not self.is_run:
+            self.run()
+        if name in self.names:
+            return self.names[name]
         if name in self.functions:
             return Function(self, self.functions[name])
         if name in self.classes:
@@ -172,10 +196,22 @@ class Module:
         finally:
             self.world.depth -= 1
 
+    def run(self) -> None:
+        """Follow the lines of a file that another one takes a name from, as its import does."""
+        self.is_run = True
+        self.names["__name__"] = self.path.stem
+        frame = self.world.frame(self, self.names, {})
+        doubt, self.world.doubt = self.world.doubt, None
+        for line in self.tree.body:
+            with suppress(Stopped):
+                frame.body([line])
+        self.world.doubt = doubt
+
     def _constant(self, name: str) -> Any:  # noqa: ANN401
         """Return what a name stands for; an object of a class that is followed is made once."""
         if name in self.made:
             return self.made[name]
+        self.world.ran.add(self.constants[name])
         result = self.world.frame(self, {}, {}).value(self.constants[name])
         if isinstance(result, Call) and result.of is not None and self.world.doubt is None:
             self.made[name] = result
@@ -183,7 +219,8 @@ class Module:
 
     def bring(self, module: str, name: str, level: int, alias: str) -> Any:  # noqa: ANN401
         """Return what is imported: `name` of a module, or the module where there is no name."""
-        if self.world.depth < DEPTH and name not in self.world.hooks.closed:
+        is_outside = not level and module.partition(".")[0] in self.world.outside
+        if self.world.depth < DEPTH and name not in self.world.hooks.closed and not is_outside:
             self.world.depth += 1
             try:
                 there = self.beside(module, level)
@@ -244,7 +281,8 @@ class Module:
             )
             yield from [there] * inside
         else:
-            yield from around if list(parts[: len(package)]) == package else near
+            apart = (root for above in near for root in (above, above / "src"))
+            yield from around if list(parts[: len(package)]) == package else apart
 
 
 @dataclass(slots=True, eq=False)
@@ -276,7 +314,7 @@ def parsed(path: Path) -> ast.Module:
     ReaderError
         If it is not valid Python.
     """
-    text = read_text(path)
+    text = read_text(path) if path.stat().st_size else ""
     if len(text) > LARGEST:
         raise ReaderError(path, too_large("it", "", f"{LARGEST / 2**20:g} MiB for a configuration in Python"))
     try:

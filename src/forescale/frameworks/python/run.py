@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -39,14 +40,18 @@ class Frame:
         self, module: Module, scope: dict[str, Any], around: Mapping[str, Any] | None = None
     ) -> None:
         self.module, self.world, self.scope, self.around = module, module.world, scope, around or {}
+        self.of_file: set[str] = set()
+        """Names that stand for those of the file (`global`)."""
         self.result: Any = None
         self.ended = False
 
     def body(self, lines: Sequence[ast.stmt]) -> str | None:
         """Run lines; the word of one that ends them early, else None."""
-        for line in lines:
+        for at, line in enumerate(lines):
             self.world.step(self.module.place(line))
+            (self.world.ran if self.world.doubt is None else self.world.doubted).add(line)
             if (word := self.line(line)) is not None:
+                self.world.skip(lines[at + 1 :])
                 return word
         return None
 
@@ -77,16 +82,19 @@ class Frame:
 
     def _with(self, line: ast.With) -> str | None:
         for item in line.items:
+            value = self.value(item.context_expr)
             if item.optional_vars is not None:
-                self.assign(item.optional_vars, self.value(item.context_expr))
+                self.assign(item.optional_vars, value)
         return self.body(line.body)
 
     def _functiondef(self, line: ast.FunctionDef) -> None:
         calls = (item for item in line.decorator_list if isinstance(item, ast.Call))
         given = tuple(self.value(item) for item in calls if source_of(item.func) == CONFIGURES)
         given = tuple(item for item in given if isinstance(item, Table))
-        around = self.names(line)
-        self.scope[line.name] = around[line.name] = Function(self.module, line, around, given)
+        self.scope[line.name] = Function(self.module, line, self.names(line), given)
+
+    def _global(self, line: ast.Global) -> None:
+        self.of_file.update(line.names)
 
     def _importfrom(self, line: ast.Import | ast.ImportFrom) -> None:
         names, _ = imported(line)
@@ -132,6 +140,7 @@ class Frame:
         selected = truth(test)
         if selected is not None:
             lines = node.body if selected else node.orelse
+            self.world.skip(node.orelse if selected else node.body)
             is_check = self.world.opens_classes and bool(lines) and isinstance(lines[-1], ast.Raise)
             return None if is_check else self.body(lines)
         before = self.world.doubt
@@ -168,12 +177,14 @@ class Frame:
                 return word
             if word == BREAK:
                 return None
+        self.world.skip(() if items else node.body)
         return self.body(node.orelse)
 
     def _try(self, node: ast.Try) -> str | None:
         """Run lines, and where they raise those that deal with it."""
         try:
             word = self.body(node.body) or self.body(node.orelse)
+            self.world.skip([line for handler in node.handlers for line in handler.body])
         except Stopped as stopped:
             named = ((source_of(handler.type) if handler.type else "", handler) for handler in node.handlers)
             handler = next(
@@ -210,7 +221,8 @@ class Frame:
         """Set a name, a field of a configuration, or an entry of a list or table."""
         match target:
             case ast.Name(id=name):
-                self.scope[name] = self.kept(self.scope.get(name, MISSING), value)
+                scope = self.module.names if name in self.of_file else self.scope
+                scope[name] = self.kept(scope.get(name, MISSING), value)
             case ast.Attribute(value=owner, attr=name):
                 result = self.owner(owner)
                 if isinstance(result, Call):
@@ -221,12 +233,8 @@ class Frame:
                     result.places[name] = self.module.place(target)
                 elif isinstance(result, Table):
                     result[name] = self.kept(result.get(name, MISSING), value)
-            case ast.Subscript(value=owner, slice=key):
-                result, at = self.value(owner), self.value(key)
-                if isinstance(result, dict) and _is_key(at):
-                    result[at] = self.kept(result.get(at, MISSING), value)
-                elif isinstance(result, list) and isinstance(at, int) and -len(result) <= at < len(result):
-                    result[at] = self.kept(result[at], value)
+            case ast.Subscript():
+                self.enter(target, value)
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
                 items = listed(value)
                 if items is None or len(items) != len(parts):
@@ -235,6 +243,26 @@ class Frame:
                     self.assign(part, item)
             case _:
                 pass
+
+    def enter(self, target: ast.Subscript, value: Any) -> None:  # noqa: ANN401
+        """Set an entry of a list or a table; where it is not known which, all are unknown."""
+        result, at = self.value(target.value), self.value(target.slice)
+        if isinstance(result, dict) and _is_key(at):
+            result[at] = self.kept(result.get(at, MISSING), value)
+        elif isinstance(result, list) and isinstance(at, int) and -len(result) <= at < len(result):
+            result[at] = self.kept(result[at], value)
+        elif isinstance(result, list | dict) and not known(at):
+            self.open_up(result, target.value)
+
+    def open_up(self, value: list[Any] | dict[Any, Any], node: ast.expr) -> None:
+        """Take all entries of a list or a table, and the name or field that it has, as unknown."""
+        unknown = Opaque(f"what is set in {text_of(node)}", self.module.place(node))
+        if isinstance(value, dict):
+            value |= dict.fromkeys(value, unknown)
+        else:
+            value.append(unknown)
+        if isinstance(node, ast.Name | ast.Attribute):
+            self.assign(node, unknown)
 
     def owner(self, node: ast.expr) -> Any:  # noqa: ANN401
         """Return the configuration that a field is set of; one that nothing made is made."""
@@ -309,10 +337,10 @@ class Frame:
     def _lambda(self, node: ast.Lambda) -> Function:
         return Function(self.module, node, self.names(node))
 
-    def names(self, node: ast.AST) -> dict[str, Any]:
-        """Return all names at a line, which stand around a function that is made there."""
-        self.world.copying(len(self.around) + len(self.scope), self.module.place(node))
-        return {**self.around, **self.scope}
+    def names(self, node: ast.AST) -> Mapping[str, Any]:
+        """Return all names of a frame, as they are at any time, which stand around a function that is made there."""
+        self.world.copying(1, self.module.place(node))
+        return ChainMap(self.scope, self.around)  # type: ignore[arg-type]
 
     def _namedexpr(self, node: ast.NamedExpr) -> Any:  # noqa: ANN401
         result = self.value(node.value)
@@ -334,7 +362,7 @@ class Frame:
         if isinstance(owner, Module):
             return owner.lookup(name)
         if isinstance(owner, Table):
-            return owner.get(name, MISSING)
+            return owner if name == "__dict__" else owner.get(name, MISSING)
         if isinstance(owner, str):
             return path_part(owner, name)
         if isinstance(owner, Class):
@@ -343,6 +371,8 @@ class Frame:
             return self.unread(owner, name, node)
         if not isinstance(owner, Call):
             return MISSING
+        if name == "__dict__":
+            return owner.table()
         result = self.field(owner, name)
         if result is MISSING and owner.of is not None:
             result = part_of(self, owner, name, node)

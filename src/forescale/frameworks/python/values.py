@@ -54,8 +54,16 @@ class Call:
     """What is unpacked into it (`**config`) and not known."""
     of: Any = None
     """The class that it is an object of, where that can be read (`module.Class`)."""
+    origin: str = ""
+    """Module that what is called is imported from, where that is not read."""
     known: bool = True
     """False: a part that nothing made, or what a function returned that is not read."""
+
+    def table(self) -> dict[str, Any]:
+        """Return all fields, of which a change is one of the object."""
+        for name, value in self.defaults.items():
+            self.fields.setdefault(name, value)
+        return self.fields
 
     @property
     def idle(self) -> bool:

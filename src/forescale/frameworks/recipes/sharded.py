@@ -118,6 +118,7 @@ def _layout(settings: Settings, options: Options, missing: list[MissingFact]) ->
         offload=Offload(
             parameters=settings.flag("offload_parameters"),
             optimizer=1.0 if settings.flag("offload_optimizer") else 0.0,
+            paged="paged" in (settings.text("optimizer", "") or "").lower(),
         ),
     )
     return layout, devices
@@ -206,7 +207,8 @@ def _optimizer(settings: Settings) -> tuple[str, dict[str, str]]:
         optimizer = "adamw"
     for word, text in packaged("trainers", "optimizers")["note"].items():
         if word in bare:
-            settings.warnings.append(f"not modelled, may change memory: {text}")
+            effect = "step time" if word == "paged" else "memory"
+            settings.warnings.append(f"not modelled, may change {effect}: {text}")
     if bare.endswith(("8bit", "4bit", "fp8")):
         return optimizer, {"moments": "fp8"}
     return optimizer, {"moments": "fp32"} if named.startswith("bitsandbytes.") else {}

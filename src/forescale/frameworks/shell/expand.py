@@ -124,19 +124,17 @@ class Expansions:
         """Return the words of a variable, or of what stands for it where it is not set."""
         name = re.match(r"[A-Za-z_]\w*|\d+", inside.removeprefix("#"))
         self.guessed = self.guessed or (name is not None and name[0] in self.doubted)
-        if counted := re.fullmatch(r"#(\w+)\[[@*]\]", inside):
-            return [str(len(self.known[counted[1]]))] if counted[1] in self.known else [piece]
-        if (sized := re.fullmatch(r"#(\w+)", inside)) and sized[1] in self.known:
-            return [str(len("".join(self.known[sized[1]][:1])))]
+        if (about := self._about(inside)) is not None:
+            return about
         if (pointed := re.fullmatch(r"!(\w+)", inside)) and (target := self.known.get(pointed[1])):
             return self._parameter("".join(target), piece)
         if name is None or inside[0] == "#":
             return [piece]
-        at = re.match(r"\[(\d{1,6})\]", inside[name.end() :])
         rest = re.sub(r"^\[[^\]]*\]", "", inside[name.end() :])
         value = self.known.get(name[0])
-        if at and value is not None:
-            value = value[int(at[1]) : int(at[1]) + 1]
+        if value is not None and (at := re.match(r"\[([^]@*]+)\]", inside[name.end() :])):
+            place = self._sum(at[1])
+            value = [piece] if isinstance(place, str) else value[place:][:1]
         missing = value is None or (rest[:1] == ":" and not "".join(value))
         form = re.match(r":?([-=+])(.*)$", rest, re.DOTALL)
         if form and form[1] in "-=":
@@ -150,6 +148,15 @@ class Expansions:
             return ["${" + name[0] + "}"] if value is None else list(value)
         words = [changed(word, "".join(self.fields(rest, split=False))) for word in value]
         return [piece] if None in words else [str(word) for word in words]
+
+    def _about(self, inside: str) -> list[str] | None:
+        """Return how many items an array has, their places, or the characters of a variable; None of other forms."""
+        array = re.fullmatch(r"([#!])(\w+)\[[@*]\]", inside)
+        if array and array[2] in self.known:
+            count = len(self.known[array[2]])
+            return [str(count)] if array[1] == "#" else [str(place) for place in range(count)]
+        sized = re.fullmatch(r"#(\w+)", inside)
+        return [str(len("".join(self.known[sized[1]][:1])))] if sized and sized[1] in self.known else None
 
     def _default(self, raw: str, value: list[str] | None) -> list[str]:
         if self.depth >= DEEPEST:
@@ -168,7 +175,9 @@ class Expansions:
 
     def _sum(self, text: str) -> int | str:
         """Return the value of arithmetic; the text itself where it is none."""
-        known = re.sub(r"\$\([^()]*\)|`[^`]*`", lambda m: " ".join(self._piece(m[0])), text)
+        known = re.sub(
+            r"\$\([^()]*\)|`[^`]*`|\$\{\w+\[[^{}]*\]\}", lambda m: " ".join(self._piece(m[0])), text
+        )
         named = re.sub(r"\$\{?(\w+)\}?|\b([A-Za-z_]\w*)", lambda m: self._number(m[1] or m[2]), known)
         try:
             return integer_of(named)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from itertools import takewhile
 from typing import Any, Final
 
 from forescale.frameworks.python.calls import Caller
@@ -40,8 +41,12 @@ class Fields(dict[str, Any]):
 class Arguments:
     """What a command gives a program, and the defaults that the program declares for the rest."""
 
-    def __init__(self, given: Mapping[str, Any], names: Collection[str]) -> None:
+    def __init__(self, given: Mapping[str, Any], names: Collection[str], words: Sequence[str] = ()) -> None:
         self.given = {name: _number(value) for name, value in given.items()}
+        self.words = list(takewhile(lambda word: not word.startswith("-"), words))
+        """Words of the command before its first option."""
+        self.places: list[str] = []
+        """Names of the arguments that these give, in their order."""
         self.names = names
         """Arguments of TrainingArguments, which a command may shorten."""
         self.defaults: dict[str, Any] = {}
@@ -72,13 +77,20 @@ class Arguments:
         """Return what a call on a parser makes; MISSING for any other call."""
         last = call.name.rpartition(".")[2]
         if last == "add_argument" and call.args:
-            return self._declare(call)
+            return self._declare(call, owner)
+        if last == "add_subparsers":
+            self.places.append(str(call.fields.get("dest", "")))
         if last in ("parse_args", "parse_known_args") and last != call.name:
-            made = self._made(Call("Namespace", call.place, fields={**self.defaults, **self.given}))
+            placed = dict(zip(self.places, map(_number, self.words), strict=False))
+            made = self._made(Call("Namespace", call.place, fields={**self.defaults, **self.given, **placed}))
             return made if last == "parse_args" else (made, [])
         if call.name == "vars" and call.args and isinstance(space := call.args[0], Call):
             self._all_used(space)
-            return {**space.defaults, **space.fields}
+            return space.table()
+        if last == "set_defaults" and last != call.name:
+            unknown = dict.fromkeys(self.defaults, Opaque(call.open, call.place)) if call.open else {}
+            self.defaults |= unknown | call.fields
+            return None
         parses = isinstance(owner, Call) and owner.name in PARSERS and last in (*PARSES, *TABLES)
         if not parses or world is None:
             return MISSING
@@ -91,13 +103,17 @@ class Arguments:
         objects = self._objects(owner, world)  # type: ignore[arg-type]
         return objects[0] if last == "parse" and len(objects) == 1 else objects
 
-    def _declare(self, call: Call) -> None:
-        """Keep the default of an argument of argparse."""
+    def _declare(self, call: Call, owner: object) -> None:
+        """Keep the default of an argument of argparse, or of the parser of one of its commands."""
+        is_part = isinstance(owner, Call) and ".add_parser(" in owner.name and bool(self.words)
+        if is_part and owner.args[:1] and owner.args[0] not in self.words:  # type: ignore[attr-defined]
+            return
         names = [str(arg) for arg in call.args if isinstance(arg, str)] or [""]
         name = next((name for name in names if name.startswith("--")), names[0])
         name = str(call.fields.get("dest") or name.lstrip("-").replace("-", "_"))
         switches = call.fields.get("action") == "store_false"
         self.own.add(name)
+        self.places += [name] * bool(names[0] and not names[0].startswith("-"))
         self.required |= {name} if call.fields.get("required") is True else set()
         if "default" in call.fields or ("action" in call.fields and name not in self.defaults):
             self.defaults[name] = self.usual[name] = call.fields.get("default", switches)
@@ -105,10 +121,11 @@ class Arguments:
     def _objects(self, parser: Call, world: World) -> tuple[Call, ...]:
         """Return the objects of a parser's dataclasses, in their order."""
         kinds = next(iter((*parser.args, *parser.fields.values())), ())
-        made = [_object(kind, world) for kind in (kinds if isinstance(kinds, list | tuple) else (kinds,))]
+        kinds = kinds if isinstance(kinds, list | tuple) else (kinds,)
+        made = [_object(kind, world) for kind in kinds]
         own = {name for call in made for name in call.defaults}
         self.given = _completed(self.given, own, self.names)
-        for call in made:
+        for kind, call in zip(kinds, made, strict=True):
             opens, declared = _opens(call), {k: v for k, v in call.defaults.items() if _plain(v)}
             taken = {k: v for k, v in self.given.items() if k in call.defaults or (opens and k not in own)}
             if opens:
@@ -116,7 +133,8 @@ class Arguments:
             else:
                 self.own |= call.defaults.keys()
                 self.usual |= declared
-            call.fields = {**declared, **taken}
+            set_later = _object(kind, world, taken).fields if call.of is not None else {}
+            call.fields = {**declared, **taken, **set_later}
             self._made(call)
         return tuple(made)
 
@@ -131,19 +149,24 @@ class Arguments:
             space.fields.used |= space.fields.keys()
 
 
-def _object(kind: object, world: World) -> Call:
-    """Return an object of a dataclass, with its defaults where it can be read."""
+def _object(kind: object, world: World, given: Mapping[str, Any] | None = None) -> Call:
+    """Return an object of a dataclass that is `given` values, with its defaults where it can be read."""
     if not isinstance(kind, Class):
         name = kind.text.rpartition(".")[2] if isinstance(kind, Opaque) else "Arguments"
         return Call(name, str(kind.place) if isinstance(kind, Opaque) else "", kinds=("", name))
     frame = world.frame(kind.module, {}, {})
-    node = ast.copy_location(ast.Call(ast.Name(kind.node.name, ast.Load()), [], []), kind.node)
+    words = [ast.keyword(name, ast.Constant(value)) for name, value in (given or {}).items()]
+    node = ast.Call(ast.Name(kind.node.name, ast.Load()), [], words)
+    ast.fix_missing_locations(ast.copy_location(node, kind.node))
     return Caller(frame, node).build(kind)
 
 
 def _opens(call: Call) -> bool:
     """Whether a dataclass has fields that are not read: it is, or builds on, one of Transformers or TRL."""
-    return any(name.endswith(("TrainingArguments", "Config")) for name in (call.name, *call.kinds))
+    kinds = (call.name, *call.kinds)
+    return call.kinds != (call.name,) and any(
+        kind.endswith(("TrainingArguments", "Config")) for kind in kinds
+    )
 
 
 def _plain(value: object) -> bool:

@@ -12,8 +12,10 @@ from forescale.files import read_text
 from forescale.frameworks.shell import is_unset
 from forescale.frameworks.trainers.accelerated import plain
 from forescale.frameworks.trainers.program import modules_of
-from forescale.frameworks.trainers.run import neighbour_of
+from forescale.frameworks.trainers.run import found_by_end, neighbour_of
 
+PLACED: Final = re.compile(r"""\badd_argument\(\s*["'][A-Za-z]""")
+"""An argument of argparse that is given by its place."""
 MODULE: Final = ("-m", "--module")
 """Options after which a module of Python is named, by its name with dots."""
 
@@ -84,7 +86,7 @@ def program_file(path: Path, program: str) -> Path | None:
     """Return the file of a program that a script starts, or else that of its name next to the script."""
     if not program.endswith(".py"):
         return None
-    return neighbour_of(path.parent, program) or neighbour_of(path.parent, Path(program).name)
+    return found_by_end(path.parent, program) or neighbour_of(path.parent, Path(program).name)
 
 
 def own_arguments(
@@ -97,10 +99,12 @@ def own_arguments(
         (word[2:].partition("=")[0] for word, after in pairwise([*words, ""]) if _names(word, after, named)),
         "",
     )
+    text = "\n".join(map(read_text, modules_of(file)))
     if not option:
-        return None
+        is_placed = bool(named) and words[:1] != [] and PLACED.search(text) is not None
+        return dict(values) if is_placed and not words[0].startswith("-") else None
     spelled = re.sub(r"[-_]", "[-_]", option)
-    is_declared = re.search(rf"""["']--{spelled}["']""", "\n".join(map(read_text, modules_of(file))))
+    is_declared = re.search(rf"""["']--{spelled}["']""", text)
     return {**values, option.replace("-", "_"): named} if is_declared else None
 
 

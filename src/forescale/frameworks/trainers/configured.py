@@ -53,6 +53,8 @@ def configured(call: Call, owner: object, given: Mapping[str, Any]) -> Any:  # n
         return call.args[0] if isinstance(call.args[0], Table) else Table(call.args[0])
     if call.name == "OmegaConf.from_cli":
         return _tabled(_nested(given), call)
+    if call.name == "OmegaConf.update" and isinstance(next(iter(call.args), None), dict):
+        return _changed(call)
     if call.name == "OmegaConf.merge" and all(isinstance(item, dict) for item in call.args):
         merged: dict[str, Any] = {}
         for item in call.args:
@@ -61,6 +63,16 @@ def configured(call: Call, owner: object, given: Mapping[str, Any]) -> Any:  # n
     if not LOADS.fullmatch(call.name) or not call.args:
         return MISSING
     return loaded(call.args[0], folder, call)
+
+
+def _changed(call: Call) -> None:
+    """Change an entry of a configuration by its path with dots; any may be where that is not known."""
+    table, path, *more = call.args
+    value = more[0] if more else call.fields.get("value")
+    *above, last = path.split(".") if isinstance(path, str) else [""]
+    for part in above:
+        table = table.get(part, {})
+    table |= {last: value} if last else dict.fromkeys(table, Opaque("what OmegaConf.update sets", call.place))
 
 
 def folder_of(call: Call) -> Path:

@@ -30,6 +30,15 @@ NAMES: Final[Mapping[str, str]] = {
 AUTOCAST: Final = {"torch.bfloat16": "bf16", "torch.float16": "fp16"}
 
 
+ACCUMULATES: Final = re.compile(r"(?i)accum(?!ulate_fn)")
+"""A text that adds up gradients, however it names how often."""
+
+
+def adds_up(text: str, content: Mapping[str, Any]) -> bool:
+    """Whether a loop of a program's own may add up gradients over a number of steps that `content` does not have."""
+    return STEPS not in content and "global_batch_size" not in content and bool(ACCUMULATES.search(text))
+
+
 def is_loop(file: Path | None) -> bool:
     """Return whether a program trains with a loop of its own."""
     text = "" if file is None else read_text(file)

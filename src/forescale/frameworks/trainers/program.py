@@ -85,6 +85,10 @@ class Program(Struct, frozen=True):
     """Whether it freezes parameters itself."""
     constants: Mapping[str, Any] = field(default_factory=dict)
     """What a training loop of its own sets, by the keys of TrainingArguments."""
+    loop: str = ""
+    """The text of a training loop of its own, and of its modules."""
+    warnings: tuple[str, ...] = ()
+    """What was not followed for certain."""
 
     def content(self, values: Mapping[str, Any], record: Record) -> dict[str, Any]:
         """Return what the program adds to the arguments `values` of its command, by name."""
@@ -116,29 +120,25 @@ class Program(Struct, frozen=True):
 def read_program(file: Path | None) -> Program:
     """Return what a program says; nothing of one that is not there, too long, or not whole Python."""
     trees = [] if file is None else list(_trees(file))
-    calls, doubtful, adapters = dict[str, Any](), dict[str, str](), dict[str, Any]()
     nodes = [node for tree in trees for node in ast.walk(tree)]
-    constants = dict(_constants(nodes))
-    for call, known in _reached(trees):
-        sets = _sets(call, constants)
-        if DECIDED.isdisjoint(sets):
-            continue
-        if known:
-            calls |= sets
-        else:
-            doubtful[min(DECIDED.intersection(sets))] = _dotted(call.func).rpartition(".")[2]
-            adapters |= {key: value for key, value in sets.items() if key in ADAPTERS}
     named = {_dotted(node.func) for node in nodes if isinstance(node, ast.Call)}
     if is_loop(file):  # a wrapper that another call takes
         named |= {alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names}
     text = "\n".join(map(read_text, [] if file is None else modules_of(file)))
-    if RECOMPUTES.search(text):
-        calls["gradient_checkpointing"] = True
+    calls = {"gradient_checkpointing": True} if RECOMPUTES.search(text) else {}
     defaults = {name: value for node in nodes for name, value in _defaults(node)}
     imported = (name.partition(".")[0] for node in nodes for name in _imported(node))
     engine = next((name for name in imported if name in ENGINES), "")
     own = loop_constants(trees) if is_loop(file) else {}
-    return Program(defaults, calls, doubtful, adapters, frozenset(named), engine, freezes(text), own)
+    return Program(
+        defaults=defaults,
+        calls=calls,
+        names=frozenset(named),
+        engine=engine,
+        freezes=freezes(text),
+        constants=own,
+        loop=text if is_loop(file) else "",
+    )
 
 
 def _trees(file: Path) -> Iterator[ast.Module]:
@@ -170,8 +170,9 @@ def _taken(node: ast.AST) -> list[str]:
 def _module(folder: Path, name: str) -> Path | None:
     """Return the file of a module or package: in a folder, or, of a name with dots, in one above it."""
     parts = [f"{name.replace('.', '/')}{end}" for end in (".py", "/__init__.py")]
+    parts += [f"src/{part}" for part in parts]
     found = (neighbour_of(folder, part) if "." in name else folder / part for part in parts)
-    return next((file for file in found if file is not None and is_file(file)), None)
+    return next((file for file in found if file is not None and is_file(file) and file.stat().st_size), None)
 
 
 def _tree(file: Path) -> ast.Module | None:
@@ -180,71 +181,6 @@ def _tree(file: Path) -> ast.Module | None:
         return ast.parse(text) if len(text) <= LARGEST else None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-
-
-def _reached(trees: Sequence[ast.Module]) -> Iterator[tuple[ast.Call, bool]]:
-    """Yield each call, and whether it is made for certain: of modules, in what the program's own calls come to."""
-    parts = [
-        node for tree in trees[1:] for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)
-    ]
-    names, left = set(_named(trees[:1])), parts
-    while new := [node for node in left if node.name in names]:
-        names.update(_named(new))
-        left = [node for node in left if node not in new]
-    for tree in trees:
-        for node in tree.body:
-            yield from _calls(ast.Module([node], []), known=node not in left)
-
-
-def _named(nodes: Sequence[ast.AST]) -> Iterator[str]:
-    """Yield the last parts of all names in lines, which may be those of functions that they call."""
-    for node in (inner for outer in nodes for inner in ast.walk(outer)):
-        if isinstance(node, ast.Name | ast.Attribute):
-            yield node.id if isinstance(node, ast.Name) else node.attr
-
-
-def _calls(node: ast.AST, *, known: bool, inside: str = "") -> Iterator[tuple[ast.Call, bool]]:
-    """Yield each call, and whether it stands under no condition other than that the file is the program.
-
-    A method that hands a call on to another object of its own name makes none.
-    """
-    for inner in ast.iter_child_nodes(node):
-        if isinstance(inner, ast.Call) and _dotted(inner.func).rpartition(".")[2] != inside:
-            yield inner, known
-        conditional = isinstance(inner, ast.match_case) or (
-            isinstance(inner, ast.If | ast.IfExp) and "__name__" not in ast.unparse(inner.test)
-        )
-        name = inner.name if isinstance(inner, ast.FunctionDef) else inside
-        yield from _calls(inner, known=known and not conditional, inside=name)
-
-
-def _constants(nodes: list[ast.AST]) -> Iterator[tuple[str, Any]]:
-    """Yield lists that a program gives a name to."""
-    for node in nodes:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.List | ast.Tuple):
-            yield from ((_dotted(target), _literal(node.value)) for target in node.targets)
-
-
-def _sets(call: ast.Call, constants: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a call that makes adapters, a quantisation or recomputation sets."""
-    name, result = _dotted(call.func), dict[str, Any]()
-    for row in packaged("trainers", "calls")["calls"]:
-        if not re.search(r"Lora|BitsAndBytes|gradient_checkpointing", row["name"]):
-            continue
-        if re.fullmatch(row["name"], name):
-            result |= row.get("sets", {})
-            words = {
-                word.arg: constants.get(_dotted(word.value), _literal(word.value))
-                for word in call.keywords
-                if word.arg
-            }
-            result |= {
-                key: words[name] for name, key in row["keys"].items() if words.get(name) not in (None, False)
-            }
-            for name, key in row["keys"].items():
-                if name in words and words[name] is None:  # an argument decides it
-                    result.pop(key, None)
-    return result
 
 
 def _imported(node: ast.AST) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -37,9 +37,10 @@ from forescale.frameworks.trainers.devices import (
     variables_of,
     visible_devices,
 )
-from forescale.frameworks.trainers.facts import CONFIGURATION, of_one_process, without_facts
+from forescale.frameworks.trainers.facts import of_one_process, without_facts
 from forescale.frameworks.trainers.loop import loops
 from forescale.frameworks.trainers.megatron import flags_of, read_megatron
+from forescale.frameworks.trainers.outline import followed, left_open, told
 from forescale.frameworks.trainers.performance import long_options, read_performance
 from forescale.frameworks.trainers.precision import compute_of
 from forescale.frameworks.trainers.program import Program, lay_sharding, made_type, read_program, with_changes
@@ -275,16 +276,16 @@ class LaunchReader(Signed):
         devices = devices_of(launch, script) or visible_devices(shell, launch, path, visible, form)
         count = options.num_devices or (devices.count if devices else None)
         outer = replace(options, num_devices=count, strict=False)
-        program_words = words[at - 1 :]
-        recipe = recipe_of(program_words * (form == RECIPE), [named, *more], file, values, path, outer)
+        recipe = recipe_of(words[at - 1 :] * (form == RECIPE), [named, *more], file, values, path, outer)
         if recipe is not None:
-            recipe = with_changes(recipe, program_words, path)
+            recipe = with_changes(recipe, words[at - 1 :], path)
             return replace(recipe, format=self.name, notes=(*_origin(devices, options), *recipe.notes))
         program = own_program(words, at) if form == "trainer" else words[at - 1]
-        start = _start(shell, launch.kinds, accelerated(launch, path, outer, shell.files), devices, program)
         own = own_arguments(program_file(path, program), words[at:], values, named)
-        content = table or ({} if file is None else content_of(file))
-        parsed = self.trained({**content, **values}, form, path, options, replace(start, own=own))
+        start = _start(shell, launch.kinds, words[at:], program, devices)
+        start = replace(start, own=own, launch=accelerated(launch, path, outer, shell.files))
+        content = table or ({} if file is None or _is_own(file, own) else content_of(file))
+        parsed = self.trained({**content, **values}, form, path, options, start)
         parsed = of_one_process(parsed, path, options.num_devices, alone(form, devices, visible))
         warnings = (*parsed.warnings, *split_models(visible))
         return replace(parsed, format=self.name, warnings=warnings, notes=(*several, *parsed.notes))
@@ -312,20 +313,23 @@ class LaunchReader(Signed):
         added = program.content(values, record_of(form))
         if form == "deepspeed-chat" and "dtype" not in values:
             added |= made_type(file)
-        content, launched = {**added, **values}, start.launch is not None or options.launch is not None
+        content = {**added, **values}
+        launched = start.launch is not None or options.launch is not None
         facts = lay_sharding(program, content, options.over, own, launched=launched)
         given = {**values, **({"fsdp": content["fsdp"]} if facts and "fsdp" in content else {})}
         parsed = None
-        for arguments in ([start.own] if start.own else []) + [given] * bool(own):
+        for arguments in ([] if start.own is None else [start.own]) + [given] * bool(own):
             read = self.programmed(file, arguments, options, start)
             is_open = read is None or (MICRO in given and MICRO_BATCH in read.missing)
             parsed = read if parsed is None or not is_open else parsed
             if not is_open:
                 break
         if parsed is None:
+            program = followed(program, file if own else None, given, start.words)
+            added |= program.content(values, record_of(form))
+            content = {**added, **content}
             parsed = _outlined(content, added, form, path, options, start, program)
-            if "deepspeed" in start.kinds and own and not facts and parsed.framework == "transformers":
-                facts = [CONFIGURATION._replace(reason=f"deepspeed starts {own}, and no argument names it")]
+            facts = [*facts, *left_open(parsed, program, content, own, () if facts else start.kinds)]
         if (
             program.freezes
             and not any("freezes parameters" in text for text in parsed.warnings)
@@ -333,7 +337,10 @@ class LaunchReader(Signed):
         ):
             text = f"{own} freezes parameters itself, which are projected as trained (--freeze, --lora-rank)"
             parsed = replace(parsed, warnings=(*parsed.warnings, text))
-        parsed = replace(parsed, warnings=(*parsed.warnings, *_told(parsed, own, program, values)))
+        warnings = (*parsed.warnings, *told(parsed, own, program, values))
+        if own and file is None and not EXAMPLES.fullmatch(own) and not _are_told(parsed, options):
+            warnings = (*warnings, ABSENT.format(own))
+        parsed = replace(parsed, warnings=warnings)
         return without_facts(parsed, facts) if facts else parsed
 
     def _followed(
@@ -402,15 +409,28 @@ class LaunchReader(Signed):
 
 
 def _start(
-    shell: Script, kinds: Collection[str], sharded: ParsedFile | None, devices: Devices | None, program: str
+    shell: Script, kinds: Collection[str], words: Sequence[str], program: str, devices: Devices | None
 ) -> Start:
-    """Return what starts a program."""
+    """Return what starts a program with `words`."""
     return Start(
-        launch=sharded,
+        launch=None,
         devices=devices,
         program=program,
         variables=variables_of(shell),
+        words=tuple(words),
         kinds=tuple(kinds),
+    )
+
+
+def _is_own(file: Path, own: Mapping[str, Any] | None) -> bool:
+    """Whether a program loads a file itself that is neither YAML nor JSON."""
+    return own is not None and file.suffix not in (".yaml", ".yml", ".json")
+
+
+def _are_told(parsed: ParsedFile, options: Options) -> bool:
+    """Whether the arguments of a program or flags say what it trains and with which recomputation."""
+    return "recompute" in options.over and bool(
+        {"trainable", "lora_rank"} & {*parsed.workload_fields, *options.over}
     )
 
 
@@ -434,15 +454,6 @@ def _refuse_megatron(path: Path, own: str, values: Mapping[str, Any]) -> None:
         raise ReaderError(path, wording.wrong_format("a command with Megatron-LM's flags", fix))
 
 
-def _told(parsed: ParsedFile, own: str, program: Program, values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the warnings of what the names of a person's own program, and its arguments, tell."""
-    if own and (told := [key for key in parsed.unknown if TELLING.fullmatch(str(values.get(key, "")))]):
-        yield f"{'; '.join(f'{key} {values[key]}' for key in told)}: not known, may change memory or time"
-    types = parsed.workload_fields.get("precision", {})
-    if "deepspeed.initialize" in program.names and types.get("compute") == "tf32":
-        yield f"{own} makes DeepSpeed's configuration: its types are not known; tf32 is projected (--precision)"
-
-
 def _refuse_sampling(path: Path, own: str, values: Mapping[str, Any]) -> None:
     """Refuse a program with an actor and a critic, whose steps train and sample in turn."""
     if own and all(any(key.startswith(name) for key in values) for name in ACTORS):
@@ -451,10 +462,11 @@ def _refuse_sampling(path: Path, own: str, values: Mapping[str, Any]) -> None:
         raise ReaderError(path, wording.not_expressed(what, "", fix))
 
 
-TELLING: Final = re.compile(
-    r"bf16|fp16|fp8|fp32|b?float16|mixed|q?lora|offload|recompute|(?:activation[-_])?checkpoint(?:ing)?|int[48]|nf4|[48]bit"
+ABSENT: Final = (
+    "{} is not found: adapters, number formats and recomputation that it decides itself are not known"
 )
-"""Values of arguments that tell of types, recomputation, offloading or adapters."""
+EXAMPLES: Final = re.compile(r"run_\w+\.py|(?:sft|dpo|grpo|kto|orpo|cpo|gkd|ppo|rloo|reward_modeling)\w*\.py")
+"""Programs of Transformers, TRL and those like them, which their arguments describe."""
 ACTORS: Final = ("actor_", "critic_")
 """Beginnings of the arguments of programs that learn from what they sample."""
 
@@ -484,6 +496,7 @@ def _outlined(
         warnings.append(
             f"{own} calls {called} under a condition, taken as not met (--lora-rank, --recompute)"
         )
+    warnings.extend(program.warnings)
     told = next(((name, value) for name, value in content.items() if value in PREFERRING), None)
     if told is not None and own and not {"stage", "rl", "rlhf_type"} & content.keys():
         warnings.append(f"{told[0]}: {told[1]} is projected as examples of one sequence and no other model")

@@ -4,32 +4,31 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from forescale.frameworks.python.module import Module, World, source_of
+from forescale.frameworks.python.module import World, source_of
 from forescale.frameworks.python.run import Frame
 from forescale.frameworks.python.values import MISSING, Call, Stopped
 from forescale.frameworks.reading import Options, packaged
 from forescale.frameworks.trainers.arguments import Arguments
+from forescale.frameworks.trainers.census import DECIDES, LIBRARIES, unfollowed, unknown
+from forescale.frameworks.trainers.census import shown as shown_sites
 from forescale.frameworks.trainers.configured import configured, instantiated, variable
 
 FACTS: Final = packaged("trainers", "calls")
 MAKES: Final = re.compile(r"TrainingArguments$|^(?:\w+\.)*(?:SFT|DPO|KTO|ORPO|CPO|Reward|GRPO|RLOO)Config$")
 """Calls that settle how a Trainer trains."""
-COUNTS: Final = re.compile(
-    r"(?:^|\.)(?:Lora|BitsAndBytes)Config$|get_peft_model$|gradient_checkpointing_enable$|kbit_training$|"
-    + MAKES.pattern
-)
-"""Calls that a projection follows from."""
 TOLD: Final = re.compile(
     r"(?i)model|quant|bits?\b|4bit|8bit|batch|accum|len|lora|dtype|precision|fp16|bf16|checkpointing|optim|stage|shard|fsdp|deepspeed|zero"
 )
 """Names of variables of the environment that a projection follows from."""
 COMMANDS: Final = re.compile(r"\b(?:command|option)\b")
 """Decorators of click and typer that make a command of a function, or give it an option."""
+FIRES: Final = re.compile(r"\bfire\.Fire\((\w+)")
+"""A function whose parameters are the options of a command."""
 OPTIONS: Final = re.compile(r"(?:typer\.)?(?:Option|Argument)")
 """Defaults of typer, which have the value."""
 INSTANTIATES: Final = re.compile(r"(?:hydra\.utils\.|hydra\.)?(?:instantiate|call)")
@@ -50,6 +49,7 @@ class Recorder:
         has_bf16: bool = True,
         given: Mapping[str, Any] | None = None,
         variables: Mapping[str, str] | None = None,
+        words: Sequence[str] = (),
     ) -> None:
         self.answers = {**FACTS["answers"], **dict.fromkeys(FACTS["bf16"], has_bf16)}
         self.answers["get_device_capability"] = (8, 0) if has_bf16 else (7, 5)
@@ -58,9 +58,13 @@ class Recorder:
         self.variables: Mapping[str, str] = variables or {}
         self.unset: dict[str, None] = {}
         """Variables of the environment that nothing sets and that name what a projection follows from."""
+        self.assumed: list[str] = []
+        """Defaults that a library gives what the program leaves out."""
         self.missed: list[str] = []
-        """Calls that count, in functions that nothing calls."""
-        self.arguments = Arguments(given or {}, packaged("deepspeed", "trainer")["keys"])
+        """Places that decide a fact and are not followed."""
+        self.doubted: list[str] = []
+        """Places that do so under a condition that is not known."""
+        self.arguments = Arguments(given or {}, packaged("deepspeed", "trainer")["keys"], words)
 
     def call(self, call: Call, owner: object) -> Any:  # noqa: ANN401
         """Keep a call, not known under a condition that is not; return the arguments that it makes, or its answer."""
@@ -87,19 +91,20 @@ class Recorder:
             self.unset[name] = None
         return value
 
-    def warnings(self) -> list[str]:
-        """Return the warnings of variables that are not set, and of calls that nothing makes."""
+    def warnings(self, *, must_train: bool = True) -> list[str]:
+        """Return the warnings of variables that are not set, and of places that were not followed for certain."""
         kinds = {
-            "variables of the environment, taken as not set:": self.unset,
-            "functions that nothing calls are not read: they call": self.missed,
+            "variables of the environment, taken as not set:": list(self.unset),
+            "not followed, may change the figures:": self.missed + unknown(self.calls),
+            "under a condition that only running shows, taken as met:": self.doubted,
         }
-        texts = [f"{text} {', '.join(names)}" for text, names in kinds.items() if names]
+        texts = [f"{text} {shown_sites(names)}" for text, names in kinds.items() if names]
         if any("BaseSettings" in call.kinds for call in self.calls):
             texts.append(
                 "settings of pydantic have their defaults, which variables of the environment or .env may change"
             )
         called = {name.rpartition(".")[2] for call in self.calls for name in names_of(call)}
-        if not any(map(makes, called)) and called.isdisjoint(("Accelerator", "Fabric")):
+        if must_train and not any(map(makes, called)) and called.isdisjoint(("Accelerator", "Fabric")):
             texts.append("no call that is followed trains: adapters, types and recomputation are not known")
         return texts
 
@@ -116,30 +121,43 @@ def follow_script(path: Path, recorder: Recorder, options: Options) -> Frame:
     """
     recorder.world = World(recorder, Frame, options.folders)
     recorder.world.opens_classes = recorder.opens_classes
+    recorder.world.outside = LIBRARIES if recorder.opens_classes else ()
     given = recorder.arguments.given.items()
     recorder.world.argv = [str(path), *(word for name, value in given for word in (f"--{name}", str(value)))]
     module = recorder.world.module(path)
-    frame = Frame(module, {"__name__": "__main__"})
+    module.is_main = module.is_run = True
+    module.names["__name__"] = "__main__"
+    frame = Frame(module, module.names)
     nodes = list(module.functions.values())
+    fires = FIRES.findall(source_of(module.tree))
     commands = [node for node in nodes if any(map(COMMANDS.search, map(source_of, node.decorator_list)))]
     for node in commands:
-        _lay_options(node, recorder.arguments.given)
+        _lay_options(node, recorder.arguments)
     for line in module.tree.body:
         with suppress(Stopped):
             frame.body([line])
-    for functions in (commands, [node for node in nodes if any(map(makes, _called(node)))]):
+    for node in nodes:
+        if node.name in fires:
+            _lay_options(node, recorder.arguments)
+    tuning = [node for node in nodes if any(map(DECIDES.search, _called(node)))]
+    for functions in (commands, [node for node in nodes if any(map(makes, _called(node)))], tuning):
         if any(makes(name) for call in recorder.calls for name in names_of(call)):
             break
         for node in functions:
             with suppress(Stopped):
                 frame.value(ast.copy_location(ast.Call(ast.Name(node.name, ast.Load()), [], []), node))
-    recorder.missed = _missed(module)
+    recorder.missed, recorder.doubted = unfollowed(recorder.world)
     return frame
 
 
 def names_of(call: Call) -> tuple[str, ...]:
     """Return the names of a call and of the classes that it builds on; none of a class of a program's own."""
-    return () if call.kinds == (call.name,) else (call.name, *call.kinds)
+    last = call.name.rpartition(".")[2]
+    return (
+        ()
+        if call.kinds == (call.name,)
+        else (call.name, *call.kinds, *[f"{call.origin}.{last}"] * bool(call.origin))
+    )
 
 
 def makes(name: str) -> bool:
@@ -152,12 +170,14 @@ def _called(node: ast.AST) -> list[str]:
     return [source_of(inner.func) for inner in ast.walk(node) if isinstance(inner, ast.Call)]
 
 
-def _lay_options(node: ast.FunctionDef, given: Mapping[str, Any]) -> None:
-    """Give a command of click or typer its options, as they are `given` or by default, as arguments by name."""
+def _lay_options(node: ast.FunctionDef, arguments: Arguments) -> None:
+    """Give a command of click, typer or fire its options, as they are given or by default, as arguments by name."""
     named = dict(pair for item in node.decorator_list for pair in _option(item))
     late = node.args.args[len(node.args.args) - len(node.args.defaults) :]
     usual = {arg.arg: value for arg, value in zip(late, node.args.defaults, strict=True)} | named
-    words = {name: ast.copy_location(ast.Constant(value), node) for name, value in given.items()}
+    given = arguments.given.items()
+    words = {name: ast.copy_location(ast.Constant(value), node) for name, value in given}
+    arguments.own |= {arg.arg for arg in node.args.args}
     for arg in node.args.args:
         node.args.kwonlyargs.append(arg)
         node.args.kw_defaults.append(words.get(arg.arg, usual.get(arg.arg)))
@@ -171,12 +191,3 @@ def _option(item: ast.expr) -> list[tuple[str, ast.expr]]:
     names = [arg.value for arg in item.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
     name = next((name for name in names if name.startswith("--")), "").lstrip("-").replace("-", "_")
     return [(name, word.value) for word in item.keywords if word.arg == "default" and name]
-
-
-def _missed(module: Module) -> list[str]:
-    """Return calls that count in functions and methods that nothing which is followed calls."""
-    missed = list[str]()
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.FunctionDef) and node not in module.world.followed:
-            missed += [name.rpartition(".")[2] for name in _called(node) if COUNTS.search(name)]
-    return list(dict.fromkeys(missed))

@@ -69,3 +69,20 @@ def lay_release(
         content |= {} if older else {"bf16": True}
         warnings.append(TYPES.format(kind="tf32" if older else "bf16"))
     return warnings
+
+
+UNSLOTH: Final = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "optim": "adamw_8bit"}
+"""Defaults that unsloth gives TRL's configurations (models/rl.py, 2025.3 to 2026.5)."""
+
+
+def lay_unsloth_defaults(
+    content: dict[str, Any], unread: Mapping[str, str], calls: Sequence[Call]
+) -> list[str]:
+    """Fill in unsloth's defaults of TRL's configurations; return the warning of them."""
+    made = any(TRL.fullmatch(name) for call in calls for name in (call.name, *call.kinds))
+    left = {key: value for key, value in UNSLOTH.items() if key not in {*content, *unread}}
+    if not content.get("unsloth") or not made or not left:
+        return []
+    content |= left
+    listed = ", ".join(f"{key} {value}" for key, value in left.items())
+    return [f"{listed}: unsloth's defaults of TRL's configurations, where the program gives none"]

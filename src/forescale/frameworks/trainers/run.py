@@ -55,6 +55,8 @@ class Start(Struct, frozen=True, kw_only=True):
     """Its arguments where it loads the configuration itself that the command names."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """Variables that its script sets."""
+    words: tuple[str, ...] = ()
+    """Its words after the program."""
     kinds: tuple[str, ...] = ()
     """The launchers that start it."""
 

@@ -6,7 +6,7 @@ The script is followed as syntax (`frameworks/python`) and never run. `calls.jso
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -22,10 +22,17 @@ from forescale.frameworks.reading import Options, ParsedFile, packaged
 from forescale.frameworks.shell import Devices, Script, devices_of, launch_of
 from forescale.frameworks.trainers.accelerated import accelerated
 from forescale.frameworks.trainers.arguments import Arguments, Fields
+from forescale.frameworks.trainers.census import place_of
 from forescale.frameworks.trainers.commands import arguments_of, own_arguments, programs_of
-from forescale.frameworks.trainers.devices import variables_of
-from forescale.frameworks.trainers.facts import BATCH, CONFIGURATION, of_one_process, without_facts
-from forescale.frameworks.trainers.loop import is_loop
+from forescale.frameworks.trainers.devices import environment_of, variables_of, visible_devices
+from forescale.frameworks.trainers.facts import (
+    BATCH,
+    CONFIGURATION,
+    decided_by,
+    of_one_process,
+    without_facts,
+)
+from forescale.frameworks.trainers.loop import adds_up, is_loop
 from forescale.frameworks.trainers.program import (
     ADAPTERS,
     RECOMPUTES,
@@ -39,7 +46,7 @@ from forescale.frameworks.trainers.program import (
 from forescale.frameworks.trainers.readers import LaunchReader, read_mapping
 from forescale.frameworks.trainers.record import is_idle, record_of
 from forescale.frameworks.trainers.recorder import FACTS, MAKES, Recorder, follow_script, makes, names_of
-from forescale.frameworks.trainers.release import lay_release
+from forescale.frameworks.trainers.release import lay_release, lay_unsloth_defaults
 from forescale.frameworks.trainers.run import MICRO, STEPS, Start, neighbour_of
 
 OPEN: Final = {MICRO: MICRO_BATCH, STEPS: BATCH}
@@ -68,10 +75,27 @@ ALONE: Final = "device_map deals the layers of one process to its devices, of wh
 PLACED: Final = "device_map puts the model on one device"
 
 
+LIGHTNING: Final = re.compile(r"lightning\S*\.Trainer$")
+"""A call that makes Lightning's Trainer."""
 REPLICATES: Final = re.compile(r"(?:|auto|ddp\w*|single_device|None)$")
 """Strategies of Lightning that shard nothing."""
 
 
+DECIDED: Final = (
+    *(
+        MICRO,
+        STEPS,
+        "max_length",
+        "max_seq_length",
+        "bf16",
+        "fp16",
+        "gradient_checkpointing",
+        "deepspeed",
+        "fsdp",
+    ),
+    *("optim", "packing", "max_completion_length", "max_prompt_length"),
+)
+"""Arguments of a Trainer that decide a fact."""
 NAMES: Final = ("model_name", "pretrained_model_name_or_path")
 """Arguments that name a model."""
 LOADED: Final = re.compile(
@@ -102,7 +126,7 @@ class ScriptReader(Signed):
         """Return what the calls of the script at `path` say, or the text of a training loop of its own."""
         if detect(read_text(path)) is None and is_loop(path):
             start = Start(launch=None, devices=None, program=path.name)
-            parsed = LaunchReader().trained({}, "trainer", path, options, start)
+            parsed = ScriptLaunchReader().trained({}, "trainer", path, options, start)
             return replace(parsed, format=self.name)
         return read_script(path, options, must_train=not trains(path, itself=True))
 
@@ -123,7 +147,8 @@ class ScriptLaunchReader(LaunchReader):
                 if not trains(file, itself=itself):
                     continue
                 launch = launch_of(names[:at])
-                devices = devices_of(launch)
+                visible = environment_of(shell, names)
+                devices = devices_of(launch) or visible_devices(shell, launch, path, visible, "trainer")
                 count = options.num_devices or (devices.count if devices else None)
                 outer = replace(options, num_devices=count, strict=False)
                 start = Start(
@@ -132,6 +157,7 @@ class ScriptLaunchReader(LaunchReader):
                     program=file.name,
                     kinds=tuple(launch.kinds),
                     variables=variables_of(shell),
+                    words=tuple(names[at + 1 :]),
                 )
                 values, files = arguments_of(names[at + 1 :])
                 given = own_arguments(file, names[at + 1 :], values, next(iter(files), "")) or values
@@ -179,12 +205,12 @@ def read_script(
     """
     start = start or Start(launch=None, devices=None, program=path.name)
     launch, devices = start.launch, start.devices
-    recorder = Recorder(has_bf16=options.has_bf16, given=given, variables=start.variables)
+    recorder = Recorder(has_bf16=options.has_bf16, given=given, variables=start.variables, words=start.words)
     follow_script(path, recorder, options)
-    makes_arguments = any(MAKES.search(name) for call in recorder.calls for name in names_of(call))
+    names = [name for call in recorder.calls for name in names_of(call)]
+    makes_arguments = any(MAKES.search(name) or LIGHTNING.search(name) for name in names)
     if (is_whole or must_train) and not makes_arguments:
         raise ReaderError(path, wording.wrong_format("a script that trains", "it makes no TrainingArguments"))
-    text = _text_of(recorder)
     content, unread = _settings(path, recorder, options)
     dealt = _lay_prepared(content)
     older = lay_release(content, unread, recorder.calls, has_bf16=options.has_bf16)
@@ -202,20 +228,32 @@ def read_script(
     if MICRO in unread:
         content[MICRO] = options.over.get("micro_batch_size", 1)
     facts = sharding + [OPEN[key]._replace(reason=f"{key} is {unread[key]}") for key in OPEN if key in unread]
-    others = [f"{key} is {text}" for key, text in unread.items() if key not in OPEN and not is_idle(key)]
-    content.setdefault("gradient_checkpointing", False)
-    older += _made_elsewhere(recorder.calls)
+    if not makes_arguments and MICRO in content and adds_up(_text_of(recorder), content):
+        facts += decided_by(path.name, options.num_devices)[1:]
+    if "gradient_checkpointing" not in map(target_of, content):
+        content["gradient_checkpointing"] = False
     parsed = read_mapping(
         content, "trainer", path, options, lines={}, launch=launch, devices=devices, program=program
     )
-    older += [FROZEN] * (freezes(text) and not any(content.get(key) for key in ("use_peft", "lora_r")))
-    older += recorder.warnings() + _several(recorder.calls) + _unused(recorder.arguments, content)
-    warnings = [*older, *([f"only running the script shows {'; '.join(others)}"] if others else [])]
-    parsed = replace(parsed, format=ScriptReader.name, warnings=(*parsed.warnings, *warnings))
+    warnings = (*parsed.warnings, *older, *_warnings(recorder, content, unread))
+    parsed = replace(parsed, format=ScriptReader.name, warnings=warnings)
     is_alone = launch is None and (devices is None or devices.count == 1)
     count = None if dealt == PLACED else options.num_devices
     parsed = of_one_process(parsed, path, count, dealt if is_alone else "")
     return without_facts(parsed, facts)
+
+
+def _warnings(recorder: Recorder, content: Mapping[str, Any], unread: Mapping[str, str]) -> Iterator[str]:
+    """Yield the warnings of what was not followed for certain, and of what only running the script shows."""
+    yield from _made_elsewhere(recorder.calls)
+    if freezes(_text_of(recorder)) and not any(content.get(key) for key in ("use_peft", "lora_r")):
+        yield FROZEN
+    yield from recorder.assumed
+    yield from recorder.warnings()
+    yield from _several(recorder.calls)
+    yield from _unused(recorder.arguments, content)
+    if others := [f"{key} is {text}" for key, text in unread.items() if key not in OPEN and not is_idle(key)]:
+        yield f"only running the script shows {'; '.join(others)}"
 
 
 def _settings(path: Path, recorder: Recorder, options: Options) -> tuple[dict[str, Any], dict[str, str]]:
@@ -229,6 +267,7 @@ def _settings(path: Path, recorder: Recorder, options: Options) -> tuple[dict[st
     given = recorder.arguments.given
     content, unread = _content(recorder.calls, given)
     unread |= _lay_unsloth(content, recorder.calls)
+    recorder.assumed += lay_unsloth_defaults(content, unread, recorder.calls)
     text = "\n".join(map(read_text, modules_of(path)))
     content = _with_arguments(content, recorder.arguments, text)
     unread = {key: shown for key, shown in unread.items() if key not in given}
@@ -255,7 +294,6 @@ def _content(calls: list[Call], given: Mapping[str, Any]) -> tuple[dict[str, Any
             if row["name"] in once or not any(re.fullmatch(row["name"], name) for name in names_of(call)):
                 continue
             once |= {row["name"]} if row.get("first") else set()
-            unread |= {} if call.known else {call.name: "called under a condition"}
             if row.get("used") and not _is_taken(call, calls):
                 if any(other.name == call.name and _is_taken(other, calls) for other in calls):
                     break  # one that was only tried
@@ -361,12 +399,16 @@ def _fields_of(call: Call, given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _open_text(key: str, value: object) -> str:
-    """Return what a value is that only running shows; "" of one that is known."""
+    """Return what a value, or an entry of it, is that only running shows, and where; "" of one that is known."""
+    if isinstance(value, Opaque) and not value.text.startswith("torch."):
+        return f"{value.text} ({place_of(value.place)})"
     if isinstance(value, Call):
-        return value.name
-    if isinstance(value, Opaque):
-        return "" if value.text.startswith("torch.") else value.text
-    return "filled while it runs" if key == "lora_target_modules" and value in ([], (), set()) else ""
+        return f"{value.name} ({place_of(value.place)})"
+    if isinstance(value, list | tuple | set):
+        return next(filter(None, (_open_text("", item) for item in value)), "") or (
+            "filled while it runs" if key == "lora_target_modules" and not value else ""
+        )
+    return ""
 
 
 def _made_elsewhere(calls: Sequence[Call]) -> list[str]:
@@ -411,22 +453,37 @@ def _several(calls: Sequence[Call]) -> list[str]:
     ]
     names = [name.rpartition("/")[2] for name in named]
     models = dict.fromkeys(re.sub(r"(?:-unsloth)?-bnb-4bit$", "", name) for name in names if name)
-    made = [call for call in calls if MAKES.search(call.name) and MICRO in call.fields]
-    batches = {
-        repr(call.fields[MICRO]): call.name.rpartition(".")[2]
-        for call in made
-        if _is_plain(call.fields[MICRO])
-    }
     texts = []
     if len(models) > 1:
         texts.append(
             f"it loads {wording.listed(list(models), 'and')}; the first is projected as the one trained (--model)"
         )
-    if len(batches) > 1:
-        texts.append(
-            f"it makes {wording.listed(list(batches.values()), 'and')}, which differ; the last is projected"
-        )
+    for row in FACTS["calls"]:
+        same = [
+            call
+            for call in calls[: last + 1]
+            if any(re.fullmatch(row["name"], name) for name in names_of(call))
+        ]
+        taken = [call for call in same if not row.get("used") or _is_taken(call, calls)]
+        texts += _differing(taken, row)
     return texts
+
+
+def _differing(calls: Sequence[Call], row: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the warnings of calls of one kind that decide the same fact in several ways."""
+    is_whole = "*" in row["keys"]
+    for name in DECIDED if is_whole else row["keys"]:
+        if row["keys"].get(name) in ("model_name_or_path", "use_peft"):
+            continue
+        values = {
+            "left out" if value is None else repr(_shown(value)): call
+            for call in calls
+            if _is_plain(value := call.fields.get(name)) and (is_whole or value is not None)
+        }
+        if len(values) > 1:
+            listed = [f"{value} at {place_of(call.place)}" for value, call in values.items()]
+            which = "first" if row.get("first") else "last"
+            yield f"{name} is {wording.listed(listed, 'and')}; the {which} is projected"
 
 
 def _is_plain(value: object) -> bool:
@@ -447,11 +504,7 @@ def _with_arguments(content: dict[str, Any], arguments: Arguments, text: str) ->
     makes them, or a switch: ranks that are only declared say nothing, and nor do arguments of adapters that its `text`
     does not ask for.
     """
-    keys = record_of("trainer").keys
-
-    def target(name: str) -> str:
-        return keys.get(name, name).removeprefix("!")
-
+    target = target_of
     made = set(map(target, content))
     given = {
         key: value
@@ -473,6 +526,11 @@ def _with_arguments(content: dict[str, Any], arguments: Arguments, text: str) ->
     return {**declared, **content, **given}
 
 
+def target_of(name: str) -> str:
+    """Return the key of TrainingArguments that a name stands for."""
+    return record_of("trainer").keys.get(name, name).removeprefix("!")
+
+
 def _asks(text: str, name: str) -> bool:
     """Whether a program's text asks for an argument, or hands all of them to a function of TRL's."""
     return re.search(rf"""[.'"]{name}\b|\bget_(?:peft|quantization)_config\b""", text) is not None
@@ -481,7 +539,7 @@ def _asks(text: str, name: str) -> bool:
 def _text_of(recorder: Recorder) -> str:
     """Return the text of a program and of the modules next to it that it follows."""
     modules = recorder.world.modules if recorder.world is not None else ()
-    return "\n".join(map(read_text, modules))
+    return "\n".join(read_text(module) for module in modules if module.stat().st_size)
 
 
 def is_known(name: str) -> bool:

@@ -429,6 +429,8 @@ def _filled(settings: Settings, model: Model | None) -> dict[str, Any]:
 def _with_activations(layout: dict[str, Any], settings: Settings) -> dict[str, Any]:
     for name, value in _activations(settings).items():
         layout[name] = {**layout.get(name, {}), **value} if isinstance(value, dict) else value
+    if "paged" in settings.text("optim", "adamw_torch"):
+        layout["offload"] = {**layout.get("offload", {}), "paged": True}
     return layout
 
 

@@ -61,7 +61,7 @@ def _adapters(run: Training, model: Model | None) -> dict[str, Any]:
     settings, dropout = run.settings, run.settings.number("lora_dropout")
     names = ("all-linear",) if settings.flag("lora_target_linear") else settings.words("lora_target_modules")
     names = tuple("all-linear" if name.lower() in ("all", "all_linear") else name for name in names)
-    modules = settings.words("lora_modules_to_save")
+    modules = _tied(run, model, settings.words("lora_modules_to_save"))
     last = [name.rpartition(".")[2] for name in names]
     other = [name for name, end in zip(names, last, strict=True) if end not in PLACES]
     other += [name for name in modules if name not in WHOLE]
@@ -96,6 +96,21 @@ def _adapters(run: Training, model: Model | None) -> dict[str, Any]:
         dropout=0.05 if dropout is None else dropout,
         whole=parts_of([name for name in modules if name in WHOLE], settings.refuse),
     )
+
+
+TIED: Final = ("lm_head", "embed_tokens")
+"""Modules that are one matrix in a model that ties them."""
+
+
+def _tied(run: Training, model: Model | None, modules: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the modules that are trained whole, with both of those that a model ties."""
+    found = [name for name in TIED if name in modules]
+    if model is None or not model.tied_embeddings or len(found) != 1:
+        return modules
+    run.warnings.append(
+        f"{found[0]}: {model.name} ties embedding and head, of which PEFT trains a copy; both are projected as trained"
+    )
+    return (*modules, *(name for name in TIED if name not in modules))
 
 
 def _present(

@@ -1,0 +1,120 @@
+"""What the calls of a person's own program say that makes no Trainer: adapters, few bits, recomputation, its loop."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from forescale.errors import MissingFact, ReaderError
+from forescale.frameworks.python.values import Call, Opaque
+from forescale.frameworks.reading import Options, ParsedFile
+from forescale.frameworks.trainers.census import place_of
+from forescale.frameworks.trainers.facts import CONFIGURATION, decided_by
+from forescale.frameworks.trainers.loop import adds_up, is_loop
+from forescale.frameworks.trainers.program import ADAPTERS, DECIDED, Program
+from forescale.frameworks.trainers.recorder import FACTS, Recorder, follow_script, names_of
+from forescale.frameworks.trainers.run import MICRO
+
+TUNES: Final = re.compile(r"Lora|BitsAndBytes|gradient_checkpointing")
+"""Rows of calls that count in any program; all do in a training loop of its own."""
+
+
+TELLING: Final = re.compile(
+    r"bf16|fp16|fp8|fp32|b?float16|mixed|q?lora|offload|recompute|(?:activation[-_])?checkpoint(?:ing)?|int[48]|nf4|[48]bit"
+)
+"""Values of arguments that tell of types, recomputation, offloading or adapters."""
+
+
+def followed(program: Program, file: Path | None, given: Mapping[str, Any], words: Sequence[str]) -> Program:
+    """Return what a program says with what its calls say, where they are followed with the arguments of a command."""
+    recorder = Recorder(given=given, words=words)
+    with suppress(ReaderError):
+        if file is not None and follow_script(file, recorder, Options()):
+            return _with_calls(program, recorder, loops=is_loop(file))
+    return program
+
+
+def _with_calls(program: Program, recorder: Recorder, *, loops: bool) -> Program:
+    calls, doubtful, adapters = dict[str, Any](), dict[str, str](), dict[str, Any]()
+    once = set[str]()
+    for call in recorder.calls:
+        for row in _rows(call, once, loops=loops):
+            sets = _sets(call, row)
+            decided = DECIDED.intersection(sets)
+            if call.known and (decided or loops):
+                calls |= sets
+            elif decided and not call.known:
+                doubtful[min(decided)] = f"{call.name.rpartition('.')[2]} ({place_of(call.place)})"
+                adapters |= {key: value for key, value in sets.items() if key in ADAPTERS}
+    if kind := FACTS["mixed"].get(str(calls.pop("mixed_precision", ""))):
+        calls[kind] = True
+    calls.pop("device_map", None)
+    named = (*doubtful.values(), *["get_peft_model"] * ("use_peft" in doubtful))
+    others = [site for site in recorder.doubted if not site.startswith(named)]
+    recorder.doubted = []
+    warnings = [*recorder.warnings(must_train=False), *_doubted(others)]
+    return replace(
+        program,
+        calls={**program.calls, **calls},
+        doubtful=doubtful,
+        adapters=adapters,
+        warnings=tuple(warnings),
+    )
+
+
+def _doubted(sites: Sequence[str]) -> list[str]:
+    """Return the warning of places under conditions that are not known, which are not read."""
+    return (
+        [f"under a condition that only running shows, taken as not met: {', '.join(sites)}"] if sites else []
+    )
+
+
+def _rows(call: Call, once: set[str], *, loops: bool) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows of a call that count; those that count `once` are told."""
+    for row in FACTS["calls"]:
+        name = row["name"]
+        counts = (loops or TUNES.search(name)) and name not in once
+        if counts and any(re.fullmatch(name, known) for known in names_of(call)):
+            once |= {name} if row.get("first") and call.known else set()
+            yield row
+
+
+def _sets(call: Call, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a call sets by a row; not what an argument decides."""
+    result = dict(row.get("sets", {}))
+    fields = {**dict(zip(row.get("args", ()), call.args, strict=False)), **call.fields}
+    for name, key in row["keys"].items():
+        value = fields.get(name)
+        if isinstance(value, Opaque) and value.text.startswith("torch."):
+            value = value.text
+        if isinstance(value, Opaque | Call):
+            result.pop(key, None)
+        elif value not in (None, False):
+            result[key] = value
+    return result
+
+
+def left_open(
+    parsed: ParsedFile, program: Program, content: Mapping[str, Any], own: str, kinds: Collection[str]
+) -> list[MissingFact]:
+    """Return what a program that is looked through leaves open: its accumulation, or DeepSpeed's configuration."""
+    facts = []
+    if MICRO in content and adds_up(program.loop, content):
+        facts += decided_by(own, parsed.num_devices)[1:]
+    if "deepspeed" in kinds and own and parsed.framework == "transformers":
+        facts.append(CONFIGURATION._replace(reason=f"deepspeed starts {own}, and no argument names it"))
+    return facts
+
+
+def told(parsed: ParsedFile, own: str, program: Program, values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the warnings of what the names of a person's own program, and its arguments, tell."""
+    if own and (told := [key for key in parsed.unknown if TELLING.fullmatch(str(values.get(key, "")))]):
+        yield f"{'; '.join(f'{key} {values[key]}' for key in told)}: not known, may change memory or time"
+    types = parsed.workload_fields.get("precision", {})
+    if "deepspeed.initialize" in program.names and types.get("compute") == "tf32":
+        yield f"{own} makes DeepSpeed's configuration: its types are not known; tf32 is projected (--precision)"

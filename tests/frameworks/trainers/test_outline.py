@@ -1,0 +1,80 @@
+"""A training loop of a person's own is followed: its model, batch, types, adapters; what it leaves open is asked for."""
+
+import pytest
+
+from forescale.catalogue.models import load_model
+from forescale.frameworks.readers import read_file
+from forescale.frameworks.reading import Options
+
+LOOP = """import argparse
+import torch
+from torch.utils.data import DataLoader
+from transformers import AutoModelForCausalLM
+NAME = "Qwen/Qwen3-8B"
+
+
+def train(args):
+    model = AutoModelForCausalLM.from_pretrained(NAME, torch_dtype=torch.bfloat16)
+    model.gradient_checkpointing_enable()
+    CHANGE
+    for batch in DataLoader(data, batch_size=args.batch_size):
+        model(**batch).loss.backward()
+        optimizer.step()
+
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch_size", type=int, default=4)
+train(parser.parse_args())
+"""
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Read a loop alone, or by a command."""
+
+    def call(change="pass", command="", modules=None):
+        for name, text in {"train.py": LOOP.replace("CHANGE", change), **(modules or {})}.items():
+            (tmp_path / name).write_text(text)
+        (tmp_path / "run.sh").write_text(command)
+        options = Options(model_of=load_model, strict=False, num_devices=2)
+        return read_file(tmp_path / ("run.sh" if command else "train.py"), options)
+
+    return call
+
+
+def missing(parsed):
+    return [fact.what for fact in parsed.missing]
+
+
+@pytest.mark.parametrize(("command", "batch"), [("", 4), ("torchrun train.py --batch_size 6\n", 6)])
+def test_calls_of_a_loop_say_its_model_batch_and_types(read, command, batch):
+    parsed = read(command=command)
+    assert (parsed.model.name, "seq_len" in parsed.workload_fields) == ("qwen3-8b", False)
+    assert (parsed.layout_fields["micro_batch_size"], parsed.workload_fields["global_batch_size"]) == (
+        batch,
+        2 * batch,
+    )
+    assert parsed.layout_fields["recompute"]["granularity"] == "full"
+    assert parsed.workload_fields["precision"]["parameters"] == "bf16"
+
+
+@pytest.mark.parametrize("change", ["accumulation = 4", "steps = args.grad_accum"])
+def test_gradients_that_a_loop_may_add_up_leave_the_batch_open(read, change):
+    assert "the global batch size" in missing(read(change))
+
+
+def test_adapters_of_a_loop_are_read_and_of_others_warned_of(read):
+    tuned = "model = get_peft_model(model, LoraConfig(r=16, target_modules=['q_proj']))"
+    assert read(tuned).workload_fields["trainable"]["lora_rank"] == 16
+    doubtful = read(f"if data.tunes:\n        {tuned}")
+    assert "trainable" not in doubtful.workload_fields
+    assert any("calls LoraConfig (train.py:12) under a condition" in text for text in doubtful.warnings)
+    module = "from peft import LoraConfig\n\n\ndef tune(model):\n    return LoraConfig(r=4)\n"
+    (text,) = [
+        text for text in read("register(tune)", modules={"own.py": module}).warnings if "own.py" in text
+    ] or [""]
+    assert text == ""
+    used = read("from own import tune\n    register(tune)", modules={"own.py": module})
+    assert any(
+        "not followed, may change the figures: LoraConfig (own.py:5)" in text for text in used.warnings
+    )
