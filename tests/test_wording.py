@@ -122,6 +122,11 @@ TABLE = (
         "there is no such folder (--presets); give another",
     ),
     ("cannot_read", ("line 3 is not UTF-8",), "it cannot be read as text (line 3 is not UTF-8)"),
+    (
+        "cannot_download",
+        ("no route", "save it with a browser"),
+        "it cannot be downloaded (no route); save it with a browser",
+    ),
     ("cannot_parse", ("TOML", "invalid value at line 3"), "it is not valid TOML: invalid value at line 3"),
     ("cannot_parse", ("Python",), "it is not valid Python"),
     (

@@ -43,7 +43,7 @@ class AmbiguousNameError(SpecError):
 
     def __init__(self, kind: str, name: str, candidates: Iterable[str]) -> None:
         self.kind, self.name, self.suggestions = kind, name, tuple(candidates)
-        super().__init__(ambiguous(kind, name, self.suggestions))
+        super().__init__(ambiguous(kind, name, self.suggestions), nearest=self.suggestions)
 
 
 class UnknownKeyError(SpecError):

@@ -238,7 +238,8 @@ _CONVERTED: tuple[tuple[str, str], ...] = (
     ),
     (
         "mtbf mtbf_hours mttf",
-        "failures of a node and day: 24 h / (nodes × time between failures of the job)",
+        "failures of a node and day: 24 h / (nodes × time between failures of the job), or 24 h × devices of a node "
+        "/ that of one device",
     ),
     (
         "nproc_per_node gpus_per_node num_gpus_per_node ntasks_per_node devices_per_node",

@@ -21,8 +21,8 @@ YAML_VALUES = 200_000
 """Values of a YAML text, those that anchors repeat counted each time."""
 
 
-def load_mapping(path: Path) -> dict[str, Any]:
-    """Return the table that a TOML, JSON or YAML file holds, by its suffix.
+def load_mapping(path: Path, *, hint: str = "") -> dict[str, Any]:
+    """Return the table that a TOML, JSON or YAML file holds, by its suffix; `hint` is for one that is missing.
 
     Raises
     ------
@@ -36,7 +36,7 @@ def load_mapping(path: Path) -> dict[str, Any]:
                 path, wording.wrong_format("a file", "it is a folder", f"give one of {', '.join(_PARSERS)}")
             )
         raise ReaderError(path, wording.wrong_suffix("the file", path.suffix, _PARSERS))
-    return parse_mapping(read_text(path), path, parse)
+    return parse_mapping(read_text(path, hint=hint), path, parse)
 
 
 def parse_mapping(text: str, where: object, parse: Callable[[str, object], object]) -> dict[str, Any]:

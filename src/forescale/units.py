@@ -113,6 +113,16 @@ def format_seconds(value: float) -> str:
     return f"{value / 1e-9:.1f} ns" if value else "0 s"
 
 
+def format_span(seconds: float) -> str:
+    """Return a time in the largest unit of which it has two or more: days, hours, minutes or those below."""
+    for unit, size in (("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2.0 * size:
+            return (
+                f"{seconds / size:,.3g} {unit}" if seconds < 1e3 * size else f"{seconds / size:,.0f} {unit}"
+            )
+    return format_seconds(seconds)
+
+
 def format_count(value: float) -> str:
     """Return a large count as 70.6 B, 12.1 T and so on."""
     for name, scale in (("P", 1e15), ("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3)):

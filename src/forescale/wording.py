@@ -256,6 +256,12 @@ def cannot_read(value: object, fix: str = "") -> str:
 
 
 @_code
+def cannot_download(value: object, fix: str = "") -> str:
+    """Describe an address that the network does not give."""
+    return _fixed(f"it cannot be downloaded ({value})", fix)
+
+
+@_code
 def cannot_parse(key: str, value: object = "", fix: str = "") -> str:
     """Describe a text that is not valid in the syntax `key`; `value` says where and why."""
     return _fixed(f"it is not valid {key}{f': {value}' if value else ''}", fix)
@@ -436,10 +442,10 @@ def no_records(allowed: str) -> str:
 
 
 @_code
-def no_value_passes(key: str, value: object, allowed: str) -> str:
+def no_value_passes(key: str, value: object, allowed: str, fix: str = "") -> str:
     """Describe a quantity (`key`) of which no value passes; the last that was tried, and why it fails."""
     tried = "" if value is None else f" ({shown(value)} was the last that was tried)"
-    return f"no {key} passes{tried}: {allowed}"
+    return _fixed(f"no {key} passes{tried}: {allowed}", fix)
 
 
 @_code

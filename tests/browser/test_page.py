@@ -264,6 +264,17 @@ def test_the_budget_of_the_first_answer(url: str, opened: Opened):
     assert page.evaluate("window.moved") < 0.05
 
 
+@pytest.mark.parametrize("width", [390, 820, 1400])
+def test_the_best_layout_moves_nothing_that_is_shown(url: str, opened: Opened, width: int):
+    page = opened("about:blank", width=width)
+    page.add_init_script("""window.moved = 0;
+        new PerformanceObserver((list) => { for (const each of list.getEntries()) if (!each.hadRecentInput) window.moved += each.value; }).observe({ type: "layout-shift", buffered: true });""")
+    page.goto(f"{url}?{QUERY}", wait_until="load")
+    page.wait_for_selector("#gain:not(:empty)", timeout=60_000)
+    page.wait_for_timeout(1000)
+    assert page.evaluate("window.moved") < 0.05
+
+
 def test_no_row_of_another_question_is_ever_shown(page: Page, tmp_path: Path):
     assert random_use(page, tmp_path, count=8, seed=1) == []
 

@@ -149,6 +149,12 @@ def test_no_value_passes(forescale):
     assert issubclass(SpecError, fs.ForescaleError)
 
 
+def test_fewest_devices_of_a_layout_that_never_fits_name_the_search(forescale):
+    ran = forescale("check", *FITS, "--max-memory", "1GiB", "--solve", "devices")
+    assert ran.refused.startswith("no_value_passes devices")
+    assert "forescale search --device-counts" in ran.err
+
+
 def test_the_action_and_the_hook_run_the_command(pytestconfig):
     action = yaml.safe_load((pytestconfig.rootpath / "action.yml").read_text())
     hook = yaml.safe_load((pytestconfig.rootpath / ".pre-commit-hooks.yaml").read_text())[0]

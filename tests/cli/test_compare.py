@@ -360,3 +360,15 @@ def test_a_short_run_has_hours(forescale):
     assert "hours" in text and "days" not in text.partition("fastest")[0]
     body = document(forescale("compare", "llama-3.2-1b", *flags, "--tokens", "100M", "--json"))
     assert f" {24.0 * body['machines'][0]['days']:.2f} " in text
+
+
+def test_words_of_others_are_values_next_to_ours(forescale):
+    optimizers = "--vary", "optimizer=adamw_8bit,adafactor,adamw"
+    ran = forescale("compare", "llama-3.2-1b", "--cluster", "h100", "--devices", 1, "--global-batch-size", 8, *optimizers, "--tp", 1, "--json")  # fmt: skip
+    sizes = [sum(stage["optimizer_bytes"] for stage in row["projection"]["memory"]["stages"]) for row in document(ran)["machines"]]  # fmt: skip
+    assert sizes[1] < sizes[0] < sizes[2]
+
+
+def test_a_device_without_a_price_is_named_next_to_the_cheapest(forescale):
+    ran = forescale("compare", "llama-3.2-1b", "--cluster", "h100,mi355x", "--devices", 8, "--global-batch-size", 64, "--tp", 1)  # fmt: skip
+    assert "USD per million tokens at list prices (mi355x not counted" in " ".join(ran.out.split())

@@ -121,3 +121,18 @@ def test_the_formula_that_is_asked_for_is_shown_whole(forescale):
     ran = forescale("explain", "llama-3.1-8b", "bubble", *words)
     assert "equal stages: (p−1)/v of one micro-batch; nothing at p = 1." in " ".join(ran.out.split())
     assert max(map(len, ran.out.splitlines())) <= 100
+
+
+def test_summands_state_their_share_of_the_sum(forescale):
+    asked = ("explain", DENSE[0], "step_time", *MACHINE, *RUN, *LAYOUT)
+    tree = json.loads(forescale(*asked, "--json").out)["tree"]
+    largest = max(part["value"] for part in tree["inputs"])
+    first = forescale(*asked, "--depth", 1).out.splitlines()[1]
+    assert f"({100.0 * largest / tree['value']:.1f} %)" in first
+
+
+def test_every_line_has_a_name(forescale):
+    lines = forescale("explain", DENSE[0], "memory.activations", *DENSE[1:], "--depth", 3).out.splitlines()
+    named = [line.partition(" = ")[0].lstrip("│├└─ ") for line in lines if " = " in line]
+    assert len(named) > 3
+    assert all(named)

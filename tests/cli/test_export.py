@@ -241,3 +241,13 @@ def test_execution_traces_of_ranks(forescale, tmp_path):
     place = ("--output", tmp_path / "others")
     assert forescale("export", *chakra, "--ranks", "x", *place).refused.startswith("wrong_type --ranks")
     assert forescale("export", *chakra, "--ranks", "99999", *place).refused.startswith("out_of_range --ranks")
+
+
+def test_several_files_need_the_name_of_a_folder(forescale, tmp_path):
+    asked = ("llama-3.1-8b", "--to", "deepspeed", "--cluster", "a100", "--devices", 8, "--global-batch-size", 64, "--zero", 3)  # fmt: skip
+    ran = forescale("export", *asked, "--output", tmp_path / "ds.json")
+    assert ran.refused.startswith("wrong_format")
+    assert f"such as {tmp_path / 'ds'}" in " ".join(ran.err.split())
+    assert not (tmp_path / "ds.json").exists()
+    assert forescale("export", *asked, "--output", tmp_path / "ds").code == 0
+    assert (tmp_path / "ds" / "ds_config.json").exists()

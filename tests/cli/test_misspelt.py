@@ -243,6 +243,10 @@ def test_what_is_open_is_not_read_otherwise(words: str) -> None:
             "run m --cluster gb200 --devices 16384 --failures 0.00195 --global-batch-size 64",
         ),
         ("run m --mtbf 3h --devices 16384", None),  # of nodes of how many
+        (
+            "run m --mtbf 50000h --cluster h100 --devices 16384",  # of one device: no job stays whole so long
+            "run m --cluster h100 --devices 16384 --failures 0.00384 --global-batch-size 64",
+        ),
         ("run m --mtbf 2d --nodes 4", "run m --nodes 4 --failures 0.125 --global-batch-size 64"),
         (
             "compare m --cluster h100 --network 100G,400G",

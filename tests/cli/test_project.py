@@ -390,3 +390,10 @@ def test_stages_as_a_run_took_them(forescale, tmp_path):
     assert (wrong.code, wrong.out) == (2, "")
     error = wrong.error
     assert (error.code, error.key, error.value, error.allowed) == ("wrong_count", "1f1b", "4 stages", 8)
+
+
+@pytest.mark.parametrize(("pp", "batch", "is_long"), [(8, 8, True), (8, 256, False)])
+def test_a_long_bubble_leads_to_changes(forescale, pp, batch, is_long):
+    run = "--cluster", "h100", "--devices", 64, "--tp", 8, "--global-batch-size", batch, "--pp", pp
+    ran = forescale("project", "llama-3.1-70b", *run)
+    assert ("to find changes that shorten the bubble: forescale fit llama-3.1-70b" in ran.out) is is_long

@@ -5,6 +5,8 @@ import re
 
 import pytest
 
+from forescale.units import format_span
+
 RUN = (
     "llama-3.1-8b",
     "--cluster",
@@ -478,3 +480,17 @@ def test_sites_without_a_legal_default_take_the_best_layout(forescale):
     assert json.loads(ran.out)["every_step_s"] in [one["sites"]["every_step_s"] for one in best]
     refused = forescale("sites", *words, *sites, "--tp", 1)  # which was asked for
     assert (refused.code, refused.error.code) == (2, "illegal_layout")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.5, "500.000 ms"),
+        (114.756, "114.756 s"),
+        (5217.0, "87 min"),
+        (11135.0, "3.09 h"),
+        (22804651.0, "264 days"),
+    ],
+)
+def test_spans_are_in_the_largest_unit_of_which_they_have_two(seconds, text):
+    assert format_span(seconds) == text

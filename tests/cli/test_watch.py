@@ -23,6 +23,9 @@ def test_the_command_and_its_exit_code(forescale, tmp_path):
     ]
     assert forescale("watch", *question, "--log", path, "--no-follow").code == 0
     assert forescale("watch", *question, "--log", path, "--no-follow", "--fail-below", "0.8").code == 3
+    assert "MFU" not in forescale("watch", *question, "--log", path, "--no-follow").out
+    path.write_text("".join(f"{line(n, 1.0)}\n" for n in range(1, 12)))
+    assert "(MFU " in forescale("watch", *question, "--log", path, "--no-follow").out
     for arguments, error in (
         (("--log", tmp_path / "none"), "not_found"),
         (("--log", path, "--tensorboard", tmp_path), "conflicts"),

@@ -138,6 +138,13 @@ def test_a_trace_of_the_host_alone_is_said():
     assert "host alone" in result.remarks[0]
 
 
+def test_a_step_beyond_the_peak_rate_is_another_run():
+    one = project(dense())
+    result = diagnose(dense(), Measured(step_s=one.step_time_s * one.mfu / 2.0), project)
+    assert any("MFU would be 200%" in text for text in result.remarks)
+    assert diagnose(dense(), Measured(step_s=one.step_time_s), project).remarks == ()
+
+
 def test_a_step_is_needed():
     with raises(SpecError, "missing the time of a step"):
         diagnose(dense(), replace(Measured(), peak_bytes=1e9), project)

@@ -186,8 +186,26 @@ def test_tiers_over_a_base_change_by_name_and_by_factor(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        'network = "x0.5"',
+        'infiniband = "25 GB/s"',
+        '[network]\nbandwidth = "x0.5"',
+        '[tiers.infiniband]\nbandwidth = "x0.5"',
+    ],
+)
+def test_links_of_a_base_are_named_without_their_tier(tmp_path, text):
+    cluster = read_cluster_file(written(tmp_path, "lab.toml", f'base = "h100-sxm"\n{text}\n'), 16)
+    assert [(tier.name, tier.bandwidth) for tier in cluster.tiers] == [
+        ("nvlink", 450e9),
+        ("infiniband", 25e9),
+    ]
+
+
+@pytest.mark.parametrize(
     ("text", "match"),
     [
+        ("[tiers]\nbandwidth = 3\n", "such as tiers.infiniband.bandwidth"),
         ("[tiers.ib]\nbandwidth = 'x2'\n", "did you mean infiniband"),
         ("[tiers]\ninfiniband = 3\n", "tiers.infiniband must be a table"),
         ("[tiers.infiniband]\nbandwidth = 'y2'\n", "'y2' is not a quantity"),

@@ -30,6 +30,8 @@ GRANULE = 128
 """Tokens that a solved sequence length is a multiple of, besides what tensor and context parallelism divide."""
 MOST_DEVICES = 4096
 """Multiples of the present data parallelism up to which devices are added."""
+MORE_LAYOUTS = "another layout may pass: forescale search --device-counts 64,128,256 finds the best of each"
+"""What to ask where no number of devices passes."""
 LESS = 0.99
 """Share of a peak that twice the devices have to stay below for more to be tried."""
 
@@ -342,7 +344,8 @@ def solve(question: Question, quantity: Quantity, checked: Callable[[Question], 
 
 def _none(quantity: str, tried: tuple[int, Check] | None) -> SpecError:
     reasons = "no value is legal" if tried is None else "; ".join(item.text for item in tried[1].findings)
-    return no_value_passes(quantity, None if tried is None else tried[0], reasons)
+    fix = MORE_LAYOUTS if quantity == "devices" else ""
+    return no_value_passes(quantity, None if tried is None else tried[0], reasons, fix)
 
 
 def _layout(question: Question) -> Any:  # noqa: ANN401  (a layout: `check` is of one)

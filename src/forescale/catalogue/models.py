@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import lzma
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -33,11 +33,15 @@ _ADDRESS = pattern(
     r"(?P<organisation>[\w.-]+)(?:/(?P<name>[\w.-]+))?(?:[/?#].*)?$",
     re.IGNORECASE,
 )
+_ON_HUB = pattern(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$")
+"""ORGANISATION/NAME, as models are called there."""
 _SEPARATORS = str.maketrans("_ :", "---")
 _TYPED = pattern(
     r"-(?:unsloth-bnb-4bit|bnb-\w+|awq|gptq|gptq-int\d|aqlm-\S+|fp8|fp16|bf16|nvfp4|int[48]|4bit|8bit)$"
 )
 """Ends of names that state the type of the weights, not another architecture."""
+MISSPELT = 0.85
+"""Similarity of a name of the hub from which it is that of the catalogue, misspelt."""
 _NO_MODELS = frozenset({"datasets", "spaces", "docs", "blog", "papers", "collections"})
 
 
@@ -71,9 +75,29 @@ def resolve_model_name(name: str) -> str:
         bare = _TYPED.sub("", plain)
         plain = aliases.get(plain, aliases.get(bare, bare if bare in model_names() else plain))
         if plain not in model_names():
-            fix = f"download {HUB}/{hub}/resolve/main/config.json and give that file" if hub else ""
-            raise UnknownNameError("model", hub or name, [*model_names(), *aliases], fix)
+            hub = model_name_on_hub(name)
+            fix = f"save {address_of(hub)} and give that file, or add --download" if hub else ""
+            names = (*model_names(), *aliases)
+            like = _misspelt(plain, names) if hub else names
+            raise UnknownNameError("model", hub or name, like, fix)
     return plain
+
+
+def _misspelt(name: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names that `name` most likely misspells: the hub has thousands of others."""
+    from difflib import get_close_matches
+
+    return tuple(get_close_matches(name, names, 3, MISSPELT))
+
+
+def address_of(name: str) -> str:
+    """Return the address of the configuration of ORGANISATION/NAME on huggingface.co."""
+    return f"{HUB}/{name}/resolve/main/config.json"
+
+
+def model_name_on_hub(text: str) -> str | None:
+    """Return ORGANISATION/NAME of such a text, or of an address on huggingface.co; None of others."""
+    return hub_name(text) or (text.strip() if _ON_HUB.match(text.strip()) else None)
 
 
 def hub_name(text: str) -> str | None:

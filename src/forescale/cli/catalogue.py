@@ -57,6 +57,8 @@ def clusters_command(*, text: str | None = _filter(), output: OutputOptions) -> 
     """List clusters: nodes, network tiers, and what the efficiencies of their devices are fitted to.
 
     A short name such as h100, 4090 or v5p works wherever a cluster is named, if it can mean only one of them.
+    A file with base = "h100" and what differs, such as devices_per_node = 4 and network = "25 GB/s" for each device,
+    describes one of your own.
     """
     from forescale.cli.render.catalogue import cluster_rows
 

@@ -33,6 +33,7 @@ from forescale.errors import ReaderError, missing, no_effect, unknown_key, wrong
 from forescale.files import is_file, is_folder
 from forescale.io.document import is_written, numbered, read_layout
 from forescale.limits import DEVICES, JOBS, Interval, whole_of, within
+from forescale.synonyms import with_value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -219,7 +220,8 @@ def _varied(request: OnMachines, variant: Variant) -> OnMachines:
     for name, text in variant:
         field = name.replace("-", "_")
         if (row := rows.get(field)) is not None:
-            request = with_option(request, group, field, option_value(row, f"--vary {name}", text))
+            for key, value in _as_ours(field, text, row["kind"]):
+                request = with_option(request, group, key, option_value(rows[key], f"--vary {name}", value))
         elif "." in name:
             sets = [*(request.plan.sets or ()), f"{name}={text}"]
             request = replace(request, plan=replace(request.plan, sets=sets))
@@ -228,6 +230,15 @@ def _varied(request: OnMachines, variant: Variant) -> OnMachines:
                 f"--vary {name}", "the options of compare", (), instead(name, "compare").strip("; ")
             )
     return request
+
+
+def _as_ours(field: str, text: str, kind: object) -> list[tuple[str, str]]:
+    """Return the options and values that a value means: of a word that others use, such as adamw_8bit, several."""
+    words = [] if not isinstance(kind, list) or text in kind else (with_value(text) or "").split()
+    if words[:1] != [f"--{field.replace('_', '-')}"]:
+        return [(field, text)]
+    names = (name[2:].replace("-", "_") for name in words[::2])
+    return list(zip(names, words[1::2], strict=True))
 
 
 def _best(question: Question) -> Projection:

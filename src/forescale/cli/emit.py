@@ -91,7 +91,8 @@ def put(result: Export, output: Path | None, *, force: bool, aside: bool = False
     folder = output if is_folder(output) else output.parent
     written = output / result.main if is_folder(output) and len(result.texts) == 1 else output
     text = f"wrote {written} ({_lost(result.unsaid)}{_read_with(result.options)}; its head says more)"
-    say(f"{text}; on every node: cd {folder} && {result.launch}", error=aside)
+    there = "" if folder == Path() else f"cd {folder} && "
+    say(f"{text}; on every node: {there}{result.launch}", error=aside)
 
 
 def export_view(result: Export) -> View:

@@ -218,7 +218,11 @@ def _with_numbered_layout(question: Asked) -> Asked:
 
 
 def _with_model(question: Asked) -> Asked:
-    """Return a question in which the model of --model is MODEL, where no file is."""
+    """Return a question in which the model of --model is MODEL, where no file is; a hub's is its configuration."""
+    from forescale.cli.hub import config_on_hub
+
+    if config := config_on_hub(question.model, download=question.plan.download):
+        return replace(question, model=str(config))
     model, file_model = question.model, question.plan.file_model
     if file_model is None:
         return question

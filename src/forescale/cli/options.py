@@ -126,6 +126,11 @@ class PlanOptions(Group, frozen=True, kw_only=True):
         flag="--primus-presets-dir --presets",
         panel=FILES,
     )
+    download: bool = option(
+        "Fetch the config.json of ORGANISATION/NAME from huggingface.co if it is not known here.",
+        default=False,
+        panel=FILES,
+    )
     framework: str | None = option(
         "Framework whose defaults apply, or none.",
         "NAME[@RELEASE]",

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from forescale.view.page import Chart
 
 
+IDLE = 0.2
+"""Share of the step in the bubble from which other layouts are worth a look."""
+
+
 def project_command(
     *,
     request: Priced,
@@ -92,9 +96,12 @@ def _view(
     from forescale.report.document import Code
 
     view = projection_view(result) if simulated is None else sides_view(simulated, result, measured)
-    if result.memory.verdict != "OOM" or question.preset != "default":
+    idle = result.time_s.get("bubble", 0.0) > IDLE * result.step_time_s
+    does_fit = result.memory.verdict != "OOM"
+    if question.preset != "default" or (does_fit and not idle):
         return view
-    changes = Code("to find changes that make it fit", again("fit", question, result, saved="project.json"))
+    aim = "shorten the bubble" if does_fit else "make it fit"
+    changes = Code(f"to find changes that {aim}", again("fit", question, result, saved="project.json"))
     return replace(view, contents=(*view.contents, changes))
 
 

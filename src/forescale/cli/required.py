@@ -61,7 +61,7 @@ def require(
         "model": "model" not in values,
         "cluster": "cluster" not in values,
         "devices": uncounted and (not laid or "devices" in missing_facts),
-        "workload.seq_len": "seq_len" not in workload and file is not None,
+        "workload.seq_len": "seq_len" not in workload and file is not None and not _is_model(file),
         "workload.global_batch_size": "global_batch_size" not in workload,
     }
     usual = {
@@ -78,6 +78,13 @@ def require(
 
         load_preset(preset)
     raise MissingError.of(COMMAND_LINE if file is None else file, missing, _command())
+
+
+def _is_model(file: Path) -> bool:
+    """Return whether a file describes a model alone, whose longest sequence bounds the default as a name's does."""
+    from forescale.frameworks.readers import is_bare_model
+
+    return is_bare_model(file)
 
 
 def _refuse_unknown_names(values: Mapping[str, Any], folder: Path | None) -> None:

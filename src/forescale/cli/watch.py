@@ -89,11 +89,15 @@ def _print(watcher: Watcher, event: Event, every: int) -> None:
 
 def _state(watcher: Watcher) -> str:
     """Return one line on the run so far."""
+    from forescale.diagnose.diagnosis import mfu_at
+
     seconds, speed = watcher.typical_s, watcher.speed
     if seconds is None or speed is None:
         return "no step so far"
     step = watcher.projection.step_time
     verdict = "slower" if seconds > step.high else "faster" if seconds < step.low else "as expected"
+    if (mfu := mfu_at(watcher.projection, seconds)) > 1.0:
+        verdict = f"MFU {mfu:.0%}: not the run that is projected"
     parts = [
         f"step {watcher.furthest}",
         f"{seconds:.4g} s per step",

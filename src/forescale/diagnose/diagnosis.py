@@ -175,7 +175,14 @@ def _verdict(projection: Projection, seconds: float) -> Verdict:
     return "slower" if seconds > step.high else "faster" if seconds < step.low else "as expected"
 
 
+def mfu_at(projection: Projection, seconds: float) -> float:
+    """Return the MFU of the projected work in a step of so many seconds; above 1 the measured run is another one."""
+    return projection.mfu * projection.step_time.expected / seconds
+
+
 def _remarks(measured: Measured, projection: Projection) -> Iterator[str]:
+    if measured.step_s and (mfu := mfu_at(projection, measured.step_s)) > 1.0:
+        yield f"MFU would be {mfu:.0%}: model, devices, batch or sequence length are not those of the measured run"
     memory, peak = projection.memory, measured.peak_bytes
     if peak is not None and not memory.peak_low_bytes <= peak <= memory.peak_high_bytes:
         more = "more" if peak > memory.peak_high_bytes else "less"

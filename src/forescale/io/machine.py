@@ -162,9 +162,28 @@ def on_base(values: Mapping[str, Any], record: Callable[[str], Any], where: str)
     if not isinstance(base, str):
         raise wrong_type("base", base, "a catalogue name").at(where)
     below = _plain(record(base))
+    plain = _in_tiers(plain, below.get("tiers", ()))
     if isinstance(tiers := plain.get("tiers"), Mapping) and "tiers" in below:
         plain["tiers"] = changed_tiers(below["tiers"], tiers, where)
     return deep_merge(below, scaled(below, plain, DEVICE_DIMENSIONS))
+
+
+def _in_tiers(changes: dict[str, Any], tiers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return changes whose links are among those of `tiers`: by their names, or as `network` the outermost.
+
+    A quantity is the bandwidth of its link.
+    """
+    named = {str(tier["name"]): str(tier["name"]) for tier in tiers}
+    outermost = {"network": next(reversed(named.values()))} if named else {}
+    links = {
+        name: changes[key] if isinstance(changes[key], Mapping) else {"bandwidth": changes[key]}
+        for key, name in (outermost | named).items()
+        if key in changes
+    }
+    if not links or not isinstance(changes.get("tiers", {}), Mapping):
+        return changes
+    others = {key: value for key, value in changes.items() if key not in outermost | named}
+    return deep_merge(others, {"tiers": links})
 
 
 def changed_tiers(
@@ -180,7 +199,8 @@ def changed_tiers(
     names = [str(tier["name"]) for tier in tiers]
     for name, change in changes.items():
         if name not in names:
-            raise UnknownKeyError(name, f"{where}, tiers of the base", names)
+            fix = f"name a tier, such as tiers.{names[-1]}.{name}" if name in TIER_DIMENSIONS else ""
+            raise UnknownKeyError.of([name], f"{where}, tiers of the base", names, {}, fix)
         if not isinstance(change, Mapping):
             raise wrong_type(f"tiers.{name}", change, "a table of its values").at(where)
     return [

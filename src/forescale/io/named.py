@@ -331,6 +331,10 @@ def file_of(text: str, folder: Path | None, *, known: bool) -> Path | None:
     return path if looks or (not known and exists(path)) else None
 
 
+OWN_CLUSTER = 'write base = "h100" in it and what differs, such as network = "25 GB/s" for each device'
+"""What a cluster's file may hold."""
+
+
 @lru_cache(maxsize=256)
 def _is_plain_name(text: str) -> bool:
     """Return whether a text cannot be a path or an address: it has no folder, and no suffix of a file."""
@@ -357,7 +361,7 @@ def read_cluster_file(path: str | Path, num_devices: int | None = None) -> Clust
     from forescale.frameworks.primus.hardware import is_hardware_config
 
     file = Path(path)
-    values = load_mapping(file)
+    values = load_mapping(file, hint=OWN_CLUSTER)
     if is_hardware_config(values):
         return _of_hardware_config(values, file).sized(num_devices or 1)
     return build_cluster(values, num_devices, where=str(file), name=file.stem, folder=file.parent)

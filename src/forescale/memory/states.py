@@ -182,7 +182,7 @@ def narrow_weights(setting: EvalContext, sharded: Sharded) -> Numeric:
 
 @formula(unit="s", source="definition")
 def at_stage_3(*, zero: Numeric, sharded: Numeric, otherwise: Numeric) -> Numeric:
-    """`sharded` at ZeRO stage 3, `otherwise` below it."""
+    """ZeRO 3: `sharded`; ZeRO 0 to 2: `otherwise`."""
     return where(zero >= 3, sharded, otherwise)
 
 

@@ -1,4 +1,4 @@
-"""What a page draws of a layout beside its charts: where ranks lie, and one step of the pipeline."""
+"""What a page draws of a layout beside its charts: the placement of ranks, and one step of the pipeline."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MEANINGS: dict[MeshAxis, str] = {
 def drawings(question: Question) -> list[str]:
     """Return figures of one layout: its placement, and its pipeline if it has one that is not too much to draw."""
     tiers = "; ".join(f"{tier.name}: {tier.bandwidth / 1e9:,.0f} GB/s" for tier in question.cluster.tiers)
-    result = [drawing(placement(question.layout, question.cluster), "Where ranks lie", tiers)]
+    result = [drawing(placement(question.layout, question.cluster), "Placement of ranks", tiers)]
     layout, workload = question.layout, question.workload
     passes = 3 * layout.pp * layout.vpp * workload.global_batch_size // (layout.dp * layout.micro_batch_size)
     if layout.pp > 1 and passes <= MOST_PASSES:

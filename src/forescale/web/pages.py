@@ -40,7 +40,7 @@ from forescale.search import search as searched
 from forescale.search.solve import Progress
 from forescale.spec import phrases
 from forescale.struct import Struct
-from forescale.units import GIB, format_bytes, format_count, format_seconds
+from forescale.units import GIB, format_bytes, format_count, format_seconds, format_span
 from forescale.version import __version__
 from forescale.view.axes import CONFIG, colour, data_axis, value_axis
 from forescale.view.lines import Dot, Line, LineChart
@@ -140,6 +140,7 @@ WRITTEN: dict[str, Callable[[float], str]] = {
     "bytes": format_bytes,
     "count": format_count,
     "seconds": format_seconds,
+    "span": format_span,
     "gib": lambda value: f"{value / GIB:z,.1f}",
     "percent": lambda value: f"{100.0 * value:.1f} %",
     "whole": "{:,.0f}".format,
@@ -150,6 +151,13 @@ WRITTEN: dict[str, Callable[[float], str]] = {
 }
 """How templates write numbers; each stands in `data` with all its digits."""
 TEMPLATES.globals |= WRITTEN
+TEMPLATES.globals["of_figure"] = {
+    "step_time_s": format_seconds,
+    "tokens_per_s_per_device": WRITTEN["whole"],
+    "training_days": WRITTEN["tenths"],
+    **dict.fromkeys(("mfu", "mfu_full_attention", "hfu"), WRITTEN["percent"]),
+}
+"""How figures of a comparison are written that have no common unit."""
 TEMPLATES.filters["layout"] = phrases.layout
 
 
@@ -281,7 +289,7 @@ def _pair(kept: Query, query: Query, name: str) -> dict[str, Any]:
         "found": parts,
         "charts": [figure(picture) for picture in result.pictures()],
         "tables": (
-            ("Figures", parts["figures"], "", WRITTEN["six"]),
+            ("Figures", [row for row in parts["figures"] if row["a"] is not None], "", WRITTEN["four"]),
             ("Time of a step, in seconds", parts["time_parts_s"], "step_time.", WRITTEN["four"]),
             ("Memory of the fullest device, in GiB", memory, "memory.", WRITTEN["gib"]),
         ),

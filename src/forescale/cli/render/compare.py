@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from forescale.cli.render import words
 from forescale.projection.result import MemorySummary
+from forescale.question import Note
 from forescale.report.document import Beside, Cell, Content, TextLine, View, line, styled, table
 from forescale.search.compare import Change, Comparison, Difference
 from forescale.search.machines import Machine, Machines
@@ -117,9 +118,10 @@ def machines_view(result: Machines) -> View:
     priced = {item.cost_per_million_tokens: item for item in result.fitting if item.cost_per_million_tokens}
     if priced:
         cost, cheapest = min(priced.items())
-        text = (
-            f": {_place(cheapest)}, {cost:.3g} per million tokens{'' if result.priced else ' (list prices)'}"
-        )
+        unit = "per million tokens" if result.priced else "USD per million tokens at list prices"
+        unpriced = {item.cluster for item in result.fitting if item.cost_per_million_tokens is None}
+        others = f" ({', '.join(unpriced)} not counted: no list price, --price)" if unpriced else ""
+        text = f": {_place(cheapest)}, {cost:.3g} {unit}{others}"
         contents.append(line(("cheapest", "bold"), text))
     if best is None:
         is_given = all(item.chosen == "given" and not item.problem for item in result.machines)
@@ -127,7 +129,13 @@ def machines_view(result: Machines) -> View:
         text = f"nothing fits: {fix} forescale fit on one cluster for changes, such as offloading"
         contents.append(line(text))
     contents += [line(f"{_place(item)}: {item.problem}") for item in result.machines if item.problem]
-    return View(title=_title(result), lead=_lead(result), contents=tuple(contents))
+    return View(title=_title(result), lead=_lead(result), contents=tuple(contents), notes=_assumed(result))
+
+
+def _assumed(result: Machines) -> tuple[Note, ...]:
+    """Return what all rows assume of the run because nothing gives it."""
+    found = (item.projection.notes for item in result.machines if item.projection is not None)
+    return tuple(note for note in next(found, ()) if note.topic == "length")
 
 
 def _title(result: Machines) -> str:

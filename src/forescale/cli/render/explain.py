@@ -158,9 +158,19 @@ def _line(node: TermNode, label: str, parent: TermNode | None) -> TextLine:
         (name, "bold"),
         " = ",
         (_value(node), "cyan"),
+        _share(node, parent),
         *([(f"  on stage {node.stage}", "magenta")] if stage else []),
         *([(f"  {text}", "dim")] if text else []),
     )
+
+
+def _share(node: TermNode, parent: TermNode | None) -> str:
+    """Return what part of its sum a summand is; empty for other inputs."""
+    is_summand = parent is not None and operation_of(parent) == "+" and node.unit == parent.unit
+    values = (node.value, parent.value) if parent is not None and is_summand else ()
+    if not values or not all(isinstance(value, int | float) and value > 0.0 for value in values):
+        return ""
+    return f" ({words.percent(values[0] / values[1])})"
 
 
 def title(node: TermNode, label: str) -> str:
@@ -171,7 +181,7 @@ def title(node: TermNode, label: str) -> str:
         return node.name or "constant"
     if operation_of(node) == "+":
         names = " + ".join(title(part, name) for name, part in node.inputs)
-        return names if len(names) <= LONG else f"sum of {len(node.inputs)}"
+        return (names or "the other operand") if len(names) <= LONG else f"sum of {len(node.inputs)}"
     return _arithmetic(node) or "constant"
 
 

@@ -128,7 +128,7 @@ def _vpp(family: Family) -> str:
 
 
 _FAMILIES: tuple[Column[Family], ...] = (
-    Column("<schedule", lambda item: item.name),
+    Column("|schedule", lambda item: item.name),
     Column("<vpp", _vpp),
     Column("<constraints", lambda item: item.constraint),
     Column("<idle", lambda item: item.idle),

@@ -24,7 +24,7 @@ from forescale.report.document import (
     styled,
     table,
 )
-from forescale.units import counted, format_count, format_seconds
+from forescale.units import counted, format_count, format_seconds, format_span
 from forescale.whole_run import RunProjection
 from forescale.whole_run.plans import EqualBudget, Plan, Plans
 
@@ -95,7 +95,7 @@ def _too_large(result: RunProjection) -> list[TextLine]:
 
 _FIGURES: tuple[Column[Plan], ...] = (
     Column("+ spare nodes", lambda plan: str(plan.spares)),
-    Column("saved every", lambda plan: format_seconds(plan.calendar.checkpoint_interval_s)),
+    Column("saved every", lambda plan: format_span(plan.calendar.checkpoint_interval_s)),
     Column("step", lambda plan: format_seconds(plan.projection.step_time_s)),
     Column("days", lambda plan: words.days(plan.days)),
     Column(
@@ -195,7 +195,7 @@ def _facts(result: RunProjection) -> list[tuple[str, str]]:
     saved = result.checkpoint
     causes = sorted(result.interruptions.items(), key=lambda item: -item[1])
     named = ", ".join(f"{cause} {count:.0f}" for cause, count in causes[:CAUSES] if count >= 1.0)
-    apart = f", one every {format_seconds(result.mttf_s)}" if isfinite(result.mttf_s) else ""
+    apart = f", one every {format_span(result.mttf_s)}" if isfinite(result.mttf_s) else ""
     unexpected = f"{sum(result.interruptions.values()):.0f} unexpected{apart}{f' ({named})' if named else ''}"
     rows = [
         (
@@ -206,7 +206,7 @@ def _facts(result: RunProjection) -> list[tuple[str, str]]:
         ("interruptions", f"{unexpected}; {result.planned:.0f} planned"),
         (
             "checkpoints",
-            f"{_decimal(saved.bytes)} every {format_seconds(result.interval_s)}; training stops for "
+            f"{_decimal(saved.bytes)} every {format_span(result.interval_s)}; training stops for "
             f"{format_seconds(saved.blocking)}, whole after {format_seconds(saved.written)}, read in "
             f"{format_seconds(saved.reload)}; written {saved.reload / result.interval_s:.1%} of the time",
         ),
@@ -214,23 +214,30 @@ def _facts(result: RunProjection) -> list[tuple[str, str]]:
         ("device-hours", _range(result.device_hours, "{:,.0f}".format)),
     ]
     if result.money is not None:
-        money = f"{result.currency} {_range(result.money, '{:,.0f}'.format)}".lstrip()
-        rows.append(("money", f"{money}{_causes(result.money_spread)}"))
+        rows.append(("money", _money(result, result.money)))
     if result.mwh:
         power = 1e3 * result.mwh / (words.HOURS * result.days.expected)
         drawn = f"{_amount(power / 1e3)} MW" if power >= LITTLE else f"{power:.3g} kW"
-        text = f"{_amount(result.mwh)} MWh at rated power, {drawn}; {_amount(result.tonnes_co2)} t CO2"
+        drawn += f", {1e6 * result.mwh / result.device_hours.expected:,.0f} W per device"
+        text = f"{_amount(result.mwh)} MWh at rated power ({drawn}); {_amount(result.tonnes_co2)} t CO2"
         bill = "" if result.electricity is None else f"; electricity costs {_amount(result.electricity)}"
         rows.append(("energy", f"{text}{bill}"))
     if result.closed_forms:
         forms = result.closed_forms
         text = (
-            f"Daly {forms['daly_goodput']:.1%}, best every {format_seconds(forms['daly_interval_s'])} "
-            f"(Young {format_seconds(forms['young_interval_s'])}, of those simulated "
-            f"{format_seconds(forms['events_interval_s'])}); Kokolis {forms['kokolis_goodput']:.1%}"
+            f"Daly {forms['daly_goodput']:.1%}, best every {format_span(forms['daly_interval_s'])} "
+            f"(Young {format_span(forms['young_interval_s'])}, of those simulated "
+            f"{format_span(forms['events_interval_s'])}); Kokolis {forms['kokolis_goodput']:.1%}"
         )
         rows.append(("closed forms", text))
     return rows
+
+
+def _money(result: RunProjection, money: Interval) -> str:
+    """Return the cost of a run and of a million tokens."""
+    total = f"{result.currency} {_range(money, '{:,.0f}'.format)}".lstrip()
+    millions = 1e-6 * sum(phase.tokens for phase in result.phases)
+    return f"{total}; {_amount(money.expected / millions)} per million tokens{_causes(result.money_spread)}"
 
 
 def _causes(spread: Mapping[str, float]) -> str:
@@ -252,7 +259,7 @@ def sites_view(document: Mapping[str, Any]) -> View:
         f"{counted(outer['every'], 'step')} in {counted(outer['fragments'], 'piece')}, overlapped with "
         f"{counted(outer['overlap'], 'step')}, {outer['bits']:g} bits",
         contents=(
-            table("computes", "Gbit/s of each site", rows=rows),
+            table("time computing", "Gbit/s of each site", rows=rows),
             line(
                 f"at {8.0 * document['bandwidth'] / 1e9:,.4g} Gbit/s devices compute {document['utilisation']:.1%} of "
                 "it; gradients reduced in every step would take "

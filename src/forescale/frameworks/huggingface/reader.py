@@ -80,8 +80,16 @@ def _load(file: Path, seq_len: int | None) -> ReadModel:
         raise ReaderError(
             file, wrong_format("the config.json of a Hugging Face model", "it holds no JSON object")
         )
-    name = file.absolute().parent.name if file.name == CONFIG_FILE else file.stem
+    name = _named_after(file.absolute()) if file.name == CONFIG_FILE else file.stem
     return read_huggingface(config, name=name, where=str(file), seq_len=seq_len)
+
+
+def _named_after(file: Path) -> str:
+    """Return the name of the folder of a configuration; in a cache of the hub that is of a repository."""
+    folder = file.parent
+    repository = folder.parent.parent.name
+    is_cached = folder.parent.name == "snapshots" and repository.startswith("models--")
+    return repository.rpartition("--")[2] if is_cached else folder.name
 
 
 def read_huggingface(

@@ -299,7 +299,7 @@ function select(name) {
   if (name === "cost" && by("run")) htmx.trigger("#run", "opened");
   if (name === "compare") compared();
   const panel = by(`panel-${name}`);
-  if (panel) draw(panel);
+  if (panel) { panel.classList.add("opened"); draw(panel); }
 }
 
 function remember() {
@@ -363,8 +363,8 @@ function picker(input) {
       row.addEventListener("mousedown", (event) => { event.preventDefault(); choose(name); });
       return row;
     }));
-    at = -1;
     list.hidden = !shown.length || document.activeElement !== input; input.setAttribute("aria-expanded", String(!list.hidden));
+    mark(all ? shown.indexOf(input.value) : -1);
     if (!numbers && describe[input.id]) { catalogue ||= fetch("/static/names.json").then((answer) => answer.json()).catch(() => ({})); numbers = await catalogue; if (!list.hidden) open(all); }
   };
   input.addEventListener("click", () => open(true));
