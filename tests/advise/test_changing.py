@@ -323,14 +323,13 @@ def test_where_no_layout_trains_all_weights_adapters_are_tried(model, frozen):
 @pytest.mark.parametrize(
     ("asked", "num_devices", "degrees"),
     [
-        ({"devices": 1, "global_batch_size": 8}, 2, {"dp": 2, "pp": 1}),
-        ({"devices": 1, "global_batch_size": 1}, 2, {"dp": 1, "pp": 2}),
+        ({"global_batch_size": 8, "framework": "transformers"}, 2, {"dp": 2, "pp": 1}),
+        ({"global_batch_size": 1, "framework": "transformers"}, 2, {"dp": 1, "pp": 1, "tp": 2}),
+        ({"global_batch_size": 1, "framework": "torchtitan"}, 2, {"dp": 1, "pp": 2, "tp": 1}),
     ],
 )
 def test_where_no_change_fits_the_fewest_doublings_of_devices_that_do_are_named(asked, num_devices, degrees):
-    question = ask(
-        "llama-2-7b", "a100-sxm-80gb", seq_len=512, micro_batch_size=1, framework="transformers", **asked
-    )
+    question = ask("llama-2-7b", "a100-sxm-80gb", devices=1, seq_len=512, micro_batch_size=1, **asked)
     result = fit(question, pairs=False)
     assert result.first is None
     larger = result.larger

@@ -130,6 +130,7 @@ def test_a_file_names_its_framework_and_a_flag_goes_over_it(forescale, tmp_path)
         ),
         ("deepspeed", ("--zero", 3, "--tp", 2), "AutoTP training takes zero below 3"),
         ("torchtitan", ("--zero", 2), "zero 2 (it takes 0, 3)"),
+        ("transformers", ("--pp", 2), "pp 2 (it takes 1)"),
         ("torchtitan", ("--precision", "fp16"), "compute in fp16"),
     ],
 )

@@ -333,17 +333,22 @@ def _on_more(question: Question, again: Callable[[Question], Fit]) -> Fit | None
     """Return what makes a question fit on twice, four times … the devices; None where `MOST_TIMES` do not.
 
     Data parallelism takes them where the batch allows it, else the pipeline, else tensor parallelism; of these two what
-    fits as it is comes before what needs a change.
+    fits as it is comes before what needs a change. What the framework does not support is left out.
     """
     layout, times = question.strategy, 2
     assert layout is not None
-    data = "dp_replicate" if layout.dp_shard == 1 < layout.dp_replicate else "dp_shard"
+    data, supported = (
+        "dp_replicate" if layout.dp_shard == 1 < layout.dp_replicate else "dp_shard",
+        not question.violation(layout),
+    )
     while times <= MOST_TIMES:
         fitting = list[Fit]()
         for name in (data, "pp", "tp"):
             try:
                 cluster = question.cluster.sized(times * question.cluster.num_devices)
                 scaled = replace(layout, **{name: times * getattr(layout, name)})
+                if supported and question.violation(scaled):
+                    continue
                 result = again(replace(question.with_layout(scaled), cluster=cluster))
             except ForescaleError:  # not legal so, or no cluster of that size
                 continue

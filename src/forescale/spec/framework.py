@@ -409,7 +409,7 @@ RULES: Mapping[str, Callable[[Asked], Any]] = {
 
 
 TOLD: Mapping[str, Callable[[Asked], Any]] = {
-    **dict.fromkeys(("tp", "cp", "ep", "vpp"), lambda _: False),
+    **dict.fromkeys(("tp", "cp", "ep", "pp", "vpp"), lambda _: False),
     "zero": lambda q: _of(q, "dp_replicate") * _of(q, "dp_shard") * _of(q, "cp") == 1,
     "sp": lambda q: _of(q, "tp") == 1,
     "cp_kind": lambda q: _of(q, "cp") == 1,
