@@ -186,6 +186,21 @@ def test_two_layouts_are_compared(page: Page):
     assert "tp 2" in str(page.text_content("#tree > p"))
 
 
+def test_a_comparison_that_is_not_open_stays_marked_when_pictures_arrive(page: Page):
+    tab(page, "compare")
+    page.click("#keep")
+    page.wait_for_selector("#compared:not(.outdated) table")
+    tab(page, "memory")
+    with page.expect_response("**/pictures?*tp=4*"):
+        changed(page, "tp", "4")
+    page.wait_for_function(
+        "!document.querySelector('#answer.outdated') && !document.querySelector('[aria-busy=true]')"
+    )
+    assert "outdated" in str(page.get_attribute("#compared", "class"))
+    tab(page, "compare")
+    page.wait_for_selector("#compared:not(.outdated) >> text=strategy.tp")
+
+
 def test_a_comparison_of_four_is_a_link(page: Page):
     tab(page, "compare")
     for tp in ("4", "8", "1"):

@@ -248,8 +248,9 @@ function compared() {
   comparable();
   const questions = kept(), query = new URLSearchParams(question());
   for (const each of questions) query.append("with", each);
-  if (!questions.length) by("compared").textContent = "";
-  else if (selected() === "compare" && answered()) fetched(`/compare?${query}`, () => String(query) === comparison() && answerIsCurrent(), (text) => { by("compared").innerHTML = text; });
+  by("compared").removeAttribute("aria-busy");
+  if (!questions.length) { by("compared").textContent = ""; current([by("compared")]); }
+  else if (selected() === "compare" && answered()) fetched(`/compare?${query}`, () => String(query) === comparison() && answerIsCurrent(), (text) => { by("compared").innerHTML = text; current([by("compared")]); });
 }
 
 function comparison() {
@@ -269,7 +270,6 @@ async function fetched(path, wanted, show) {
   if (!answer.ok) { const box = document.createElement("div"); box.innerHTML = text; text = ""; problem(box.textContent.trim(), "", false); return; }
   show(text);
   for (const part of [by("compared"), by("details")]) { htmx.process(part); draw(part); }
-  current([by("compared")]);
 }
 
 function pictures() {
@@ -457,6 +457,7 @@ document.addEventListener("DOMContentLoaded", () => {
     requestAnimationFrame(() => setTimeout(draw, 0, event.target.id === "answer" ? by("details") : event.target));  // numbers are seen first
     if (event.target.id === "answer") {
       select(selected()); remember(); comparable(); pictures();
+      if (selected() !== "compare") by("compared").removeAttribute("aria-busy");  // it is asked for when it is opened
       said("answer"); rank();
       if (matchMedia("(max-width: 50rem)").matches && asks(event)) by("answer").scrollIntoView();
     }
