@@ -6,7 +6,7 @@ import pytest
 from tests.errors import raises
 
 from forescale.errors import SpecError
-from forescale.limits import AMOUNT, DEVICES, SECONDS, within
+from forescale.limits import AMOUNT, DEVICES, SECONDS, whole_of, within
 
 
 @pytest.mark.parametrize(
@@ -38,3 +38,24 @@ def test_endless_digits_are_counted_not_written():
 def test_whole_numbers_are_whole():
     assert within(8.0, DEVICES, "x", whole=True) == 8
     assert type(within(8.0, DEVICES, "x", whole=True)) is int
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("64", 64),
+        ("1,024", 1024),
+        ("8,192", 8192),
+        ("12,288", 12288),
+        ("16,384", 16384),
+        ("131,072", 131072),
+        ("1,048,576", 1048576),
+        ("64,128", None),
+        ("64,128,256", None),
+        ("64,512", None),
+        ("128,64", None),
+        ("1.5", None),
+    ],
+)
+def test_groups_of_three_digits_are_one_number_unless_they_are_a_list(text, number):
+    assert whole_of(text) == number

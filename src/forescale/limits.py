@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from forescale.errors import out_of_range, wrong_type
 
 DIGITS = 15
 _GROUPED = re.compile(r"\d{1,3}(,\d{3})+", re.ASCII)
+MOST_FACTOR = 8
+"""Between numbers of a list, such as 64,512: 16,384 and 8,192 are one number each."""
 TINY = 1e-24
 """Smallest size of a number other than 0: smaller ones are no measurement, and what is divided by them overflows."""
 
@@ -98,11 +101,23 @@ def outside(value: float, allowed: Interval) -> str:
 
 
 def whole_of(text: str) -> int | None:
-    """Return the whole number of at most fifteen digits that `text` is, also in groups of three; None of others."""
+    """Return the whole number of at most fifteen digits that `text` is, also in groups of three; None of others.
+
+    Groups each of which is a small multiple of the one before, such as 64,128, are several numbers.
+    """
     digits = text.strip()
-    if _GROUPED.fullmatch(digits):
+    if _GROUPED.fullmatch(digits) and not _is_series(digits.split(",")):
         digits = digits.replace(",", "")
     return int(digits) if digits.isascii() and digits.isdecimal() and len(digits) <= DIGITS else None
+
+
+def _is_series(groups: Sequence[str]) -> bool:
+    """Return whether numbers ascend by whole factors of at most `MOST_FACTOR`."""
+    numbers = [int(group) for group in groups]
+    return all(
+        before < after <= MOST_FACTOR * before and after % before == 0 and group[0] != "0"
+        for before, after, group in zip(numbers, numbers[1:], groups[1:], strict=False)
+    )
 
 
 def written(bound: Any) -> str:  # noqa: ANN401 (a number)

@@ -166,8 +166,10 @@ def _fix(name: str, text: str) -> str:
         return f"write {1024 * thousands} or {1000 * thousands}"
     if name == "--optimizer" and "adam" in text.lower() and "8" in text:
         return "write --optimizer adamw --moment-dtype fp8, which has one byte for each moment"
-    if "," not in text:
+    if "," not in text or name == "--microbatches":
         return ""
+    if name == "--devices":
+        return f"to try several: forescale compare MODEL --devices {text.replace(' ', '')}"
     field, values = name[2:].replace("-", "_"), text.replace(" ", "")
     of_search = f", or forescale search --fix {field}={values}" if field in DEGREE_NAMES else ""
     return f"to try several: forescale compare MODEL --vary {field}={values}{of_search}"
