@@ -6,9 +6,11 @@ import io
 import json
 from unittest.mock import patch
 from urllib.error import URLError
+from urllib.request import HTTPRedirectHandler, Request
 
 import pytest
 
+from forescale.cli import hub
 from forescale.errors import ReaderError, UnknownNameError
 
 MODEL = "some-org/tiny-7b"
@@ -49,7 +51,7 @@ def layers_of(ran):
 
 
 def answer(content):
-    return patch("urllib.request.urlopen", return_value=io.BytesIO(json.dumps(content).encode()))
+    return patch("urllib.request.OpenerDirector.open", return_value=io.BytesIO(json.dumps(content).encode()))
 
 
 def test_the_snapshot_that_main_is_goes_before_newer_ones(forescale, caches):
@@ -71,22 +73,43 @@ def test_only_download_uses_the_network_and_what_it_fetched_is_kept(forescale, c
         assert not opened.called
         assert layers_of(forescale("project", MODEL, *ASKED, "--download")) == 5
         assert opened.call_args[0][0].full_url == f"https://huggingface.co/{MODEL}/resolve/main/config.json"
-    with patch("urllib.request.urlopen", side_effect=AssertionError):
+    with patch("urllib.request.OpenerDirector.open", side_effect=AssertionError):
         assert layers_of(forescale("project", MODEL, *ASKED)) == 5
 
 
 def test_the_catalogue_goes_before_the_network(forescale, caches):
-    with patch("urllib.request.urlopen", side_effect=AssertionError):
+    with patch("urllib.request.OpenerDirector.open", side_effect=AssertionError):
         ran = forescale("project", "meta-llama/Llama-3.2-1B", *ASKED, "--download")
     assert json.loads(ran.out)["question"]["model"] == "llama-3.2-1b"
 
 
 def test_a_failed_download_is_one_error_with_the_address(forescale, caches):
-    with patch("urllib.request.urlopen", side_effect=URLError("no route")):
+    with patch("urllib.request.OpenerDirector.open", side_effect=URLError("no route")):
         error = forescale("project", MODEL, *ASKED, "--download").error
     assert isinstance(error, ReaderError)
     assert error.code == "cannot_download"
     assert str(error.path) == f"https://huggingface.co/{MODEL}/resolve/main/config.json"
+
+
+def test_a_page_in_place_of_a_configuration_is_an_error_and_is_not_kept(forescale, caches):
+    page = patch("urllib.request.OpenerDirector.open", return_value=io.BytesIO(b"<html>log in</html>"))
+    with page:
+        error = forescale("project", MODEL, *ASKED, "--download").error
+    assert (type(error), error.code) == (ReaderError, "cannot_download")
+    assert not list(caches.rglob("config.json"))
+
+
+@pytest.mark.parametrize(
+    ("address", "header"),
+    [("https://huggingface.co/api/config.json", "Bearer x"), ("https://elsewhere.example/config.json", None)],
+)
+def test_a_token_is_sent_to_no_other_host(address, header):
+    asked = Request(f"https://huggingface.co/{MODEL}/resolve/main/config.json")
+    asked.add_header("Authorization", "Bearer x")
+    handler = next(item for item in hub._opener().handlers if isinstance(item, HTTPRedirectHandler))
+    following = handler.redirect_request(asked, None, 307, "", {}, address)
+    assert following.full_url == address
+    assert following.get_header("Authorization") == header
 
 
 def test_a_misspelt_name_of_the_hub_has_the_nearest_name_only(forescale, caches):

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from forescale import wording
+from forescale.atomic_write import write_text
 from forescale.catalogue.models import address_of, model_name_on_hub, resolve_model_name
 from forescale.errors import ReaderError, UnknownNameError
 from forescale.files import exists, place_of
+
+if TYPE_CHECKING:
+    from urllib.request import OpenerDirector, Request
 
 CONFIG = "config.json"
 SECONDS = 20.0
@@ -67,19 +73,35 @@ def _cached(folder: Path) -> Path | None:
 def _downloaded(name: str) -> Path:
     """Return the file that the repository's configuration was saved in."""
     from urllib.error import URLError
-    from urllib.request import Request, urlopen
+    from urllib.request import Request
 
     address = address_of(name)
     token = os.environ.get("HF_TOKEN")
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
-        with urlopen(Request(address, headers=headers), timeout=SECONDS) as answer:  # noqa: S310  (https)
-            content = answer.read(MOST)
+        with _opener().open(Request(address, headers=headers), timeout=SECONDS) as answer:  # noqa: S310  (https)
+            content = answer.read(MOST).decode()
+        json.loads(content)  # a page that asks to log in is none
     except (URLError, OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or error
         fix = "save it with a browser and give that file; HF_TOKEN is sent for models that need it"
         raise ReaderError(address, wording.cannot_download(reason, fix)) from error
     file = _own_cache() / _folder(name) / "snapshots" / "main" / CONFIG
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(content)
+    write_text(file, content)
     return file
+
+
+def _opener() -> OpenerDirector:
+    """Return what opens addresses, and sends a token to no other host that one leads to."""
+    from urllib.parse import urlsplit
+    from urllib.request import HTTPRedirectHandler, build_opener
+
+    class SameHost(HTTPRedirectHandler):
+        def redirect_request(self, req: Request, *args: Any) -> Request | None:  # noqa: ANN401  (as its base)
+            following = super().redirect_request(req, *args)
+            if following is not None and urlsplit(following.full_url).netloc != urlsplit(req.full_url).netloc:
+                following.remove_header("Authorization")
+            return following
+
+    return build_opener(SameHost)
