@@ -102,6 +102,10 @@ class StateBytes(Struct, frozen=True, kw_only=True):
         """Return the bytes of weights, gradients and optimizer states together: a lower bound of the peak."""
         return self.weights + self.gradients + self.optimizer
 
+    def least(self, *, paged: bool) -> Numeric:
+        """Return a lower bound of them on the device, from which `paged` optimizer states may move to the host."""
+        return self.weights + self.gradients if paged else self.total()
+
 
 class MemoryInputs(Sharded, frozen=True, kw_only=True):
     """What the memory of every candidate is put together from."""

@@ -469,7 +469,7 @@ def _states(
     stages = stages_of_rows(first_rows(table.where))
     setting = setting_of(question, choices)
     states = weights_and_updates(setting, Sharded.from_model(model, kept, stages, degrees))
-    total = np.asarray(states.total() - (states.optimizer if choices.offload.paged else 0.0))
+    total = np.asarray(states.least(paged=choices.offload.paged))
     fullest: Array = np.max(np.where(stages.multiplicity > 0, total, 0.0), axis=0)
     return fullest[table.where]
 

@@ -94,13 +94,8 @@ class LeastStates(CellBounds, frozen=True, kw_only=True):
 
         def least(shardings: Shardings) -> tuple[Array, ...]:
             states = state_bytes(setting, shardings.sharded)
-            paged = states.optimizer if batch.choices.offload.paged else 0.0
-            always = (
-                states.total()
-                - paged
-                + states.narrow
-                + separate_bytes(setting, states, safe=self.question.safe)
-            )
+            kept = states.least(paged=batch.choices.offload.paged)
+            always = kept + states.narrow + separate_bytes(setting, states, safe=self.question.safe)
             standing = states.buffers
             active = (
                 standing,
