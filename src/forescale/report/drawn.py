@@ -1,4 +1,4 @@
-"""What a page draws of a layout beside its charts: the placement of ranks, and one step of the pipeline."""
+"""What a page draws of a layout in addition to its charts: the placement of ranks, and one step of the pipeline."""
 
 from __future__ import annotations
 

@@ -103,8 +103,8 @@ class Kernels(SpecStruct, frozen=True, kw_only=True):
     """Gradients are freed after the update, and backward makes those of one layer after the other (Megatron-LM with
     torch's FSDP2)."""
     replica_buckets: bool = False
-    """Without sharded states (zero 0) replicas sum gradients in flat buckets of the type that backward makes, which
-    stand beside the accumulated ones throughout (PyTorch's DistributedDataParallel)."""
+    """Without sharded states (zero 0) replicas sum gradients in flat buckets of the type that backward makes, in
+    addition to the accumulated ones (PyTorch's DistributedDataParallel)."""
     keeps_whole_gradients: bool = False
     """From stage 2 on the gradients of all micro-batches add up unsharded and are reduced with the last (FSDP in
     no_sync, as accelerate accumulates); False reduces them after each micro-batch."""

@@ -33,66 +33,15 @@ MAKES: Final = re.compile(
     r"(?:lora|peft|adapter|quant|4bit|8bit|fsdp|deepspeed|shard|checkpointing|model|train|args|arguments|config|accelerator|freeze)\w*"
 )
 """Functions and classes that may decide a fact, by their names."""
-LIBRARIES: Final = frozenset(
-    (
-        *(
-            "torch",
-            "transformers",
-            "trl",
-            "peft",
-            "datasets",
-            "accelerate",
-            "unsloth",
-            "bitsandbytes",
-            "deepspeed",
-        ),
-        *("lightning", "pytorch_lightning", "numpy", "pandas", "wandb", "tqdm", "hydra", "omegaconf", "yaml"),
-        *(
-            "huggingface_hub",
-            "evaluate",
-            "sklearn",
-            "dotenv",
-            "rich",
-            "click",
-            "typer",
-            "fire",
-            "loguru",
-            "mlflow",
-        ),
-        *(
-            "safetensors",
-            "tokenizers",
-            "modelscope",
-            "swanlab",
-            "ray",
-            "jinja2",
-            "requests",
-            "pydantic",
-            "unsloth_zoo",
-        ),
-        *(
-            "vllm",
-            "absl",
-            "ml_collections",
-            "simple_parsing",
-            "jsonargparse",
-            "matplotlib",
-            "sentence_transformers",
-        ),
-        *(
-            "boto3",
-            "sagemaker",
-            "google",
-            "kagglehub",
-            "setproctitle",
-            "colorama",
-            "psutil",
-            "GPUtil",
-            "neptune",
-        ),
-        *sys.stdlib_module_names,
-    )
-)
+LIBRARIES: Final = sys.stdlib_module_names | {
+    "torch", "transformers", "trl", "peft", "datasets", "accelerate", "unsloth", "bitsandbytes",
+    "deepspeed", "lightning", "pytorch_lightning", "numpy", "pandas", "wandb", "tqdm", "hydra", "omegaconf",
+    "yaml", "huggingface_hub", "evaluate", "sklearn", "dotenv", "rich", "click", "typer", "fire", "loguru",
+    "mlflow", "safetensors", "tokenizers", "modelscope", "swanlab", "ray", "jinja2", "requests", "pydantic",
+    "unsloth_zoo", "vllm", "absl", "ml_collections", "simple_parsing", "jsonargparse", "matplotlib",
+    "sentence_transformers", "boto3", "sagemaker", "google", "kagglehub", "setproctitle", "colorama",
+    "psutil", "GPUtil", "neptune",
+}  # fmt: skip
 """Packages whose functions and classes decide nothing but by the calls that are known."""
 Names: TypeAlias = set[tuple[Module | None, str]]
 """Names of a file with it; of others and of objects without."""

@@ -25,10 +25,10 @@ TUNES: Final = re.compile(r"Lora|BitsAndBytes|gradient_checkpointing|activation_
 """Rows of calls that count in any program; all do in a training loop of its own."""
 
 
-TELLING: Final = re.compile(
+SUGGESTIVE: Final = re.compile(
     r"bf16|fp16|fp8|fp32|b?float16|mixed|q?lora|offload|recompute|(?:activation[-_])?checkpoint(?:ing)?|int[48]|nf4|[48]bit"
 )
-"""Values of arguments that tell of types, recomputation, offloading or adapters."""
+"""Values of arguments that suggest types, recomputation, offloading or adapters."""
 
 
 def followed(program: Program, file: Path | None, given: Mapping[str, Any], words: Sequence[str]) -> Program:
@@ -76,7 +76,7 @@ def _doubted(sites: Sequence[str]) -> list[str]:
 
 
 def _rows(call: Call, once: set[str], *, loops: bool) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of a call that count; those that count `once` are told."""
+    """Yield the rows of a call that count; `once` collects those that count once."""
     for row in FACTS["calls"]:
         name = row["name"]
         counts = (loops or TUNES.search(name)) and name not in once
@@ -112,10 +112,10 @@ def left_open(
     return facts
 
 
-def told(parsed: ParsedFile, own: str, program: Program, values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the warnings of what the names of a person's own program, and its arguments, tell."""
-    if own and (told := [key for key in parsed.unknown if TELLING.fullmatch(str(values.get(key, "")))]):
-        yield f"{'; '.join(f'{key} {values[key]}' for key in told)}: not known, may change memory or time"
+def warnings_of(parsed: ParsedFile, own: str, program: Program, values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the warnings of what names and arguments of a person's own program suggest."""
+    if own and (keys := [key for key in parsed.unknown if SUGGESTIVE.fullmatch(str(values.get(key, "")))]):
+        yield f"{'; '.join(f'{key} {values[key]}' for key in keys)}: not known, may change memory or time"
     types = parsed.workload_fields.get("precision", {})
     if differing := program.differing(values, record_of("trainer")) if own else []:
         yield f"{own} has {'; '.join(differing)}: defaults that differ, none of which is projected"

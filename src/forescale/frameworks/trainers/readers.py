@@ -40,7 +40,7 @@ from forescale.frameworks.trainers.devices import (
 from forescale.frameworks.trainers.facts import of_one_process, without_facts
 from forescale.frameworks.trainers.loop import loops
 from forescale.frameworks.trainers.megatron import flags_of, read_megatron
-from forescale.frameworks.trainers.outline import followed, left_open, told
+from forescale.frameworks.trainers.outline import followed, left_open, warnings_of
 from forescale.frameworks.trainers.performance import long_options, read_performance
 from forescale.frameworks.trainers.precision import compute_of
 from forescale.frameworks.trainers.program import Program, lay_sharding, made_type, read_program, with_changes
@@ -337,7 +337,7 @@ class LaunchReader(Signed):
         ):
             text = f"{own} freezes parameters itself, which are projected as trained (--freeze, --lora-rank)"
             parsed = replace(parsed, warnings=(*parsed.warnings, text))
-        warnings = (*parsed.warnings, *told(parsed, own, program, values))
+        warnings = (*parsed.warnings, *warnings_of(parsed, own, program, values))
         if own and file is None and not EXAMPLES.fullmatch(own) and not _are_told(parsed, options):
             warnings = (*warnings, ABSENT.format(own))
         parsed = replace(parsed, warnings=warnings)
