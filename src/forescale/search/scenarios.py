@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -18,7 +18,6 @@ from forescale.inputs import with_high_precision_layers
 from forescale.numeric import Array
 from forescale.question import Question
 from forescale.schedule.legality import JOINT
-from forescale.search.checkpoint import Checkpoint
 from forescale.search.host_memory import AtOnce
 from forescale.search.incumbent import SMALLEST, Goal, Incumbent
 from forescale.search.layouts import variants_of
@@ -35,6 +34,9 @@ from forescale.struct import Struct
 from forescale.time.outer import step_of_sites
 from forescale.units import counted, format_bytes, format_seconds
 from forescale.workers import ALONE, Workers
+
+if TYPE_CHECKING:
+    from forescale.search.checkpoint import Checkpoint
 
 SCENARIO_NAMES = ("precision", "optimizer_offload", "activation_offload")
 """What changes the question of a search; each combination is a search of its own."""
@@ -320,6 +322,8 @@ class Ranking:
         solver = Solver(question, cells, self.goal, scope.work, scope.workers, at_once)
         self.beyond += scope.num_layouts - solver.num_legal
         if (path := self.checkpoint) is not None:
+            from forescale.search.checkpoint import Checkpoint
+
             path = path.with_name(f"{path.name}.{nth}") if nth else path
             kept = Checkpoint.from_question(path, question, self.goal, self.workers)
         return Run(question=question, solver=solver, checkpoint=kept, nth=nth, sampled=sampled)
