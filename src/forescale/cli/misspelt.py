@@ -50,6 +50,8 @@ SLIP = 0.85
 """Similarity of a misspelt option and the one that an example has instead."""
 SHORT = 4
 """Characters of a name up to which others are not taken to have it in theirs."""
+REPLACED = ("--tokens", "--cluster", "--devices")
+"""Options that a conversion changes: tokens of one epoch, a cluster with the number of its devices."""
 SET = {"--offload-optimizer": "layout.offload.optimizer"}
 """Options of a layout that a search does not hold by name, and what its --set calls them."""
 UNSAID = {"--moment-dtype": "fp32"}
@@ -274,13 +276,20 @@ def _corrected(path: str, words: Sequence[str]) -> Correction:
     replacing = _converted(path, values, open_names)
     for name, (said, is_same) in replacing.items():
         open_names.discard(name)
+        if not open_names:
+            unknown.setdefault(name, f"write {' '.join(said)}")
         if is_same:
             read[name] = " ".join(said) or "the devices of each node"
-    for option, text in _pairs([said for said, _ in replacing.values()]).items():
-        if option in example[:-1] and option == "--tokens":  # of one epoch
-            del example[(place := example.index(option)) : place + 2]
-        example += [option, text]
+    _put(example, _pairs([said for said, _ in replacing.values()]))
     return Correction(unknown, None if open_names else tuple(example), read)
+
+
+def _put(words: list[str], options: Mapping[str, str]) -> None:
+    """Add options with their values to the words of a command, in place of those of `REPLACED` that it has."""
+    for option, text in options.items():
+        if option in words[:-1] and option in REPLACED:
+            del words[(place := words.index(option)) : place + 2]
+        words += [option, text]
 
 
 def _is_otherwise(name: str, path: str, value: str, flags: Mapping[str, int], *, assigned: bool) -> bool:
@@ -351,6 +360,7 @@ def _converted(
     from forescale.cli.conversions import (
         accumulated,
         all_devices,
+        counted_devices,
         failure_rate,
         replicas,
         tier_bandwidth,
@@ -361,6 +371,8 @@ def _converted(
     options, result = options_of(path), dict[str, tuple[tuple[str, ...], bool]]()
     if "--tokens" in options and (counted := trained_tokens(values)) and counted[0] & {*names}:
         result |= dict.fromkeys(counted[0] & {*names}, (("--tokens", f"{counted[1]}"), True))
+    if {"--cluster", "--devices"} <= {*options} and (written := counted_devices(values)) is not None:
+        result[written[0]] = (written[1], True)
     for name in names:
         if path == "sites" and (link := wide_area_link(name, values[name])) is not None:
             result[name] = (("--sites", link), False)
