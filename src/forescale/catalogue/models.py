@@ -76,11 +76,20 @@ def resolve_model_name(name: str) -> str:
         plain = aliases.get(plain, aliases.get(bare, bare if bare in model_names() else plain))
         if plain not in model_names():
             hub = model_name_on_hub(name)
-            fix = f"save {address_of(hub)} and give that file, or add --download" if hub else ""
+            fix = (
+                f"save {address_of(hub)} and give that file, or add --download" if hub else _of_cluster(name)
+            )
             names = (*model_names(), *aliases)
             like = _misspelt(plain, names) if hub else names
             raise UnknownNameError("model", hub or name, like, fix)
     return plain
+
+
+def _of_cluster(name: str) -> str:
+    """Return how a cluster is given where its name stands in place of a model's; empty for other names."""
+    from forescale.catalogue.clusters import is_cluster_name
+
+    return f"it is a cluster (MODEL --cluster {name})" if is_cluster_name(name) else ""
 
 
 def _misspelt(name: str, names: Sequence[str]) -> tuple[str, ...]:

@@ -497,7 +497,7 @@ def advised(name: str, path: str, value: str) -> Advice:
         return Advice(text, local, not is_switch, local is not None)
     like = _like(name, options)
     is_same = _called(name, options) is not None
-    is_sure = is_same or (len(like) == 1 and _is_slip(name, like[0]))
+    is_sure = is_same or (len(like) == 1 and is_slip(name, like[0]))
     is_list = "," in value and "--vary" in options and len(like) == 1 and is_sure and like[0] not in COMPARED
     if is_list and (varied := _varied(like[0][2:], value)) is not None:
         return Advice(f"write --vary {varied}", ("--vary", varied), True, True)
@@ -572,7 +572,7 @@ def _like(name: str, options: Sequence[str]) -> list[str]:
     return kept[:NAMED] or get_close_matches(name, options, n=NAMED, cutoff=0.75)
 
 
-def _is_slip(name: str, option: str) -> bool:
+def is_slip(name: str, option: str) -> bool:
     """Return whether a name hardly differs from an option, or is a part of it, so that an example may have it."""
     from difflib import SequenceMatcher
 
