@@ -133,9 +133,11 @@ def _load(name: str) -> Model:
     record, where = _record(name), f"catalogue model {name}"
     if record.get("trace"):
         from forescale.frameworks.traces import model_of_document
+        from forescale.graph.dealing import with_dealt_experts
 
         file = _folder("traces") / f"{name}.json.xz"
-        model = model_of_document(json.loads(lzma.decompress(file.read_bytes())), Path(file.name))
+        traced = model_of_document(json.loads(lzma.decompress(file.read_bytes())), Path(file.name))
+        model = with_dealt_experts(traced)
         return replace(model, name=name, source=record["source"], config=json.dumps(record["huggingface"]))
     if "huggingface" in record:
         model = read_huggingface(record["huggingface"], name=name, where=where).model
