@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from forescale.files import read_text
-from forescale.frameworks.trainers.run import MICRO, STEPS, neighbour_of
+from forescale.frameworks.trainers.run import MICRO, STEPS
 
 TRAINS: Final = re.compile(r"^\s*(?:from|import) (?:torch|lightning|pytorch_lightning)\b", re.MULTILINE)
 """What a loop imports."""
@@ -43,16 +43,6 @@ def is_loop(file: Path | None) -> bool:
     """Return whether a program trains with a loop of its own."""
     text = "" if file is None else read_text(file)
     return bool(TRAINS.search(text) and STEPS_BACK.search(text))
-
-
-def loops(commands: Sequence[Sequence[str]], folder: Path) -> list[tuple[str, int, list[str]]]:
-    """Return the commands that start such a program, and where its arguments begin."""
-    return [
-        ("trainer", at + 1, list(words))
-        for words in commands
-        for at, word in enumerate(words)
-        if word.endswith(".py") and is_loop(neighbour_of(folder, word))
-    ]
 
 
 def loop_constants(trees: Sequence[ast.Module]) -> dict[str, Any]:

@@ -1,0 +1,110 @@
+"""What calls decide, and the programs that are found by the names of their modules."""
+
+import pytest
+
+from forescale.catalogue.models import load_model
+from forescale.frameworks.readers import read_file
+from forescale.frameworks.reading import Options
+from forescale.frameworks.trainers.calls import DECIDES, MAKES, SHARDS
+
+LOOP = """import argparse
+import torch
+from torch.utils.data import DataLoader
+from transformers import AutoModelForCausalLM
+from .settings import LENGTH
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--amp", action="store_true", default=False)
+args = parser.parse_args()
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-8B", torch_dtype=torch.float32)
+loader = DataLoader([], batch_size=4)
+max_length = 2048
+for step in range(1, 90_000):
+    for batch in loader:
+        if args.amp:
+            with torch.cuda.amp.autocast(enabled=ENABLED):
+                loss = model(**batch).loss
+        loss.backward()
+"""
+FILTERED = """import inspect
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+
+def supported(words, names):
+    names = set(names)
+    return {name: value for name, value in words.items() if name in names}
+
+words = {"output_dir": "out", "per_device_train_batch_size": 2, "gradient_checkpointing": True, "max_length": 512}
+known = set(inspect.signature(TrainingArguments.__init__).parameters)
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-8B")
+Trainer(model=model, args=TrainingArguments(**supported(words, known))).train()
+"""
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Read a command next to files by their names."""
+
+    def call(command, files, **options):
+        for name, text in files.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
+        (tmp_path / "run.sh").write_text(f"{command}\n")
+        return read_file(tmp_path / "run.sh", Options(model_of=load_model, strict=False, **options))
+
+    return call
+
+
+def package(text):
+    return {"src/mine/train.py": text, "src/mine/settings.py": "LENGTH = 2048\n"}
+
+
+@pytest.mark.parametrize(
+    ("enabled", "switch", "compute"),
+    [("True", "--amp", "fp16"), ("False", "--amp", "tf32"), ("True", "", "tf32")],
+)
+def test_a_loop_that_a_module_has_computes_in_the_type_of_its_autocast(read, enabled, switch, compute):
+    parsed = read(f"python -m mine.train {switch}", package(LOOP.replace("ENABLED", enabled)))
+    assert parsed.model.name == "qwen3-8b"
+    assert parsed.layout_fields["micro_batch_size"] == 4
+    types = parsed.workload_fields.get("precision", {})
+    assert types.get("compute") == compute
+
+
+def test_a_module_that_is_given_nothing_trains(read):
+    parsed = read("PYTHONPATH=src python -m mine.train", package(FILTERED))
+    assert (parsed.layout_fields["micro_batch_size"], parsed.workload_fields["seq_len"]) == (2, 512)
+
+
+def test_arguments_that_a_library_takes_are_those_that_a_program_asks_it_for(read):
+    parsed = read("python train.py", {"train.py": FILTERED})
+    assert parsed.layout_fields["recompute"] == {"granularity": "full"}
+    assert not any("filtered" in text or "only running" in text for text in parsed.warnings)
+
+
+HEADER = "#SBATCH --nodes={nodes}\n#SBATCH --gres=gpu:8\naccelerate launch --config_file acc.yaml train.py"
+
+
+@pytest.mark.parametrize(("nodes", "devices"), [(1, 6), (2, 16)])
+def test_accelerates_file_starts_fewer_processes_than_a_node_has_devices(read, nodes, devices):
+    files = {"acc.yaml": "distributed_type: MULTI_GPU\nnum_processes: 6\n", "train.py": FILTERED}
+    assert read(HEADER.format(nodes=nodes), files).num_devices == devices
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [
+        *(
+            (DECIDES, name)
+            for name in ("peft.LoraConfig", "PeftLoraConfig", "model.half", "deepspeed.initialize")
+        ),
+        *((MAKES, name) for name in ("TrainingArguments", "trl.GRPOConfig", "MyTrainingArguments")),
+        *((SHARDS, name) for name in ("fully_shard", "strategies.FSDPStrategy")),
+    ],
+)
+def test_patterns_follow_the_table_of_calls(pattern, name):
+    assert pattern.search(name)
+
+
+@pytest.mark.parametrize("name", ["first_half", "is_bfloat16", "LoraConfigs", "config"])
+def test_names_that_only_end_like_a_call_decide_nothing(name):
+    assert not DECIDES.search(name)
