@@ -108,3 +108,35 @@ def test_patterns_follow_the_table_of_calls(pattern, name):
 @pytest.mark.parametrize("name", ["first_half", "is_bfloat16", "LoraConfigs", "config"])
 def test_names_that_only_end_like_a_call_decide_nothing(name):
     assert not DECIDES.search(name)
+
+
+COMMANDS = """import typer
+from torch.utils.data import DataLoader
+from transformers import AutoModelForCausalLM
+
+app = typer.Typer()
+
+@app.command("measure")
+def first(model_name: str = typer.Option("Qwen/Qwen3-0.6B")):
+    AutoModelForCausalLM.from_pretrained(model_name)
+    DataLoader([], batch_size=32)
+
+@app.command()
+def train(model_name: str = typer.Option("Qwen/Qwen3-8B"), size: int = typer.Option(4), use_half: bool = False):
+    model = AutoModelForCausalLM.from_pretrained(model_name)
+    for batch in DataLoader([], batch_size=size):
+        model(batch).loss.backward()
+
+app()
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "model", "batch"), [("train --size 2", "qwen3-8b", 2), ("train", "qwen3-8b", 4)]
+)
+def test_the_command_that_is_started_of_several_is_followed(read, words, model, batch):
+    parsed = read(f"python cli.py {words}", {"cli.py": f"import torch\n{COMMANDS}"})
+    assert parsed.model.name == model
+    assert parsed.layout_fields["micro_batch_size"] == batch
+    assert parsed.unknown == ()
+    assert not any("size" in text for text in parsed.warnings)

@@ -63,6 +63,7 @@ def _with_calls(program: Program, recorder: Recorder, *, loops: bool) -> Program
         calls={**program.calls, **calls},
         doubtful=doubtful,
         adapters=adapters,
+        asked=frozenset(recorder.arguments.used | recorder.arguments.own),
         warnings=tuple(warnings),
     )
 

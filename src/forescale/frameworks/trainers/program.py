@@ -80,6 +80,19 @@ class Program(Struct, frozen=True):
     """The text of a training loop of its own, and of its modules."""
     warnings: tuple[str, ...] = ()
     """What was not followed for certain."""
+    asked: frozenset[str] = frozenset()
+    """Names of its own arguments that its calls ask for."""
+
+    def taken(self, values: Mapping[str, Any], record: Record) -> set[str]:
+        """Return the names of its own arguments that its calls make something of: switches, and values that they set."""
+        made = {*map(str, self.calls.values())}
+        return {
+            name
+            for name, value in values.items()
+            if name in self.asked
+            and not _key_of(name, record.keys)
+            and (isinstance(value, bool) or str(value) in made)
+        }
 
     def content(self, values: Mapping[str, Any], record: Record) -> dict[str, Any]:
         """Return what the program adds to the arguments `values` of its command, by name."""

@@ -327,7 +327,8 @@ class LaunchReader(Signed):
         if parsed is None:
             program = followed(program, file if own else None, given, start.words)
             added |= program.content(values, record_of(form))
-            content = {**added, **content}
+            taken = program.taken(values, record_of(form))
+            content = {**added, **{name: value for name, value in content.items() if name not in taken}}
             parsed = _outlined(content, added, form, path, options, start, program)
             facts = [*facts, *left_open(parsed, program, content, own, () if facts else start.kinds)]
         if (

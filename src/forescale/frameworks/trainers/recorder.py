@@ -134,6 +134,8 @@ def follow_script(path: Path, recorder: Recorder, options: Options) -> Frame:
     nodes = list(module.functions.values())
     fires = FIRES.findall(source_of(module.tree))
     commands = [node for node in nodes if any(map(COMMANDS.search, map(source_of, node.decorator_list)))]
+    words = {word.replace("-", "_") for word in recorder.arguments.words}
+    commands = [node for node in commands if words & _words_of(node)] or commands
     for node in commands:
         _lay_options(node, recorder.arguments)
     for line in module.tree.body:
@@ -152,6 +154,13 @@ def follow_script(path: Path, recorder: Recorder, options: Options) -> Frame:
     recorder.missed, doubted = unfollowed(recorder.world)
     recorder.doubted = list(dict.fromkeys([*doubted, *doubtful(recorder.calls)]))
     return frame
+
+
+def _words_of(node: ast.FunctionDef) -> set[str]:
+    """Return the words that start a command: its name, or that of its decorator."""
+    decorators = (item for item in node.decorator_list if isinstance(item, ast.Call))
+    named = [arg.value for item in decorators for arg in item.args[:1] if isinstance(arg, ast.Constant)]
+    return {str(name).replace("-", "_") for name in (node.name, *named)}
 
 
 def _called(node: ast.AST) -> list[str]:
