@@ -140,3 +140,21 @@ def test_the_command_that_is_started_of_several_is_followed(read, words, model, 
     assert parsed.layout_fields["micro_batch_size"] == batch
     assert parsed.unknown == ()
     assert not any("size" in text for text in parsed.warnings)
+
+
+def test_a_loader_whose_batches_a_loop_splits_leaves_the_micro_batch_open(read):
+    text = LOOP.replace("ENABLED", "True").replace(
+        "        loss.backward()", "        size = batch.shape[0] // 8\n        loss.backward()"
+    )
+    assert [fact.part for fact in read("python -m mine.train", package(text), num_devices=2).missing] == [
+        "strategy.micro_batch_size",
+        "workload.global_batch_size",
+    ]
+
+
+def test_a_type_that_an_argument_decides_comes_before_that_of_autocast(read):
+    text = LOOP.replace("ENABLED", "True").replace(
+        'add_argument("--amp"', 'add_argument("--bf16", default=True)\nparser.add_argument("--amp"'
+    )
+    types = read("python -m mine.train --amp", package(text)).workload_fields["precision"]
+    assert types["compute"] == "bf16"

@@ -14,6 +14,8 @@ from forescale.frameworks.python.values import Call
 from forescale.frameworks.trainers.calls import DECIDES, KEYS
 from forescale.struct import Struct
 
+FIELDS: Final = KEYS - {"max_length"}
+"""Fields that decide a fact where a line sets them; tokenizers and generation have a `max_length` of their own."""
 SHOWN: Final = 6
 """Places that a warning names."""
 MAKES: Final = re.compile(
@@ -186,9 +188,9 @@ def _named(node: ast.stmt) -> Iterator[tuple[str, int]]:
                 yield source_of(func).rpartition(".")[2], inner.lineno
             case ast.Attribute(ast.Name("self")):
                 pass
-            case ast.Attribute(attr=name, ctx=ast.Store()) if name in KEYS:
+            case ast.Attribute(attr=name, ctx=ast.Store()) if name in FIELDS:
                 yield name, inner.lineno
-            case ast.Subscript(slice=ast.Constant(value=str() as name), ctx=ast.Store()) if name in KEYS:
+            case ast.Subscript(slice=ast.Constant(value=str() as name), ctx=ast.Store()) if name in FIELDS:
                 yield name, inner.lineno
             case _:
                 pass

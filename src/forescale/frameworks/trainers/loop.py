@@ -34,6 +34,12 @@ ACCUMULATES: Final = re.compile(r"(?i)accum(?!ulate_fn)")
 """A text that adds up gradients, however it names how often."""
 
 
+SPLITS: Final = re.compile(
+    r"\.(?:shape\[0\]|size\(0\))\s*//|\[\s*\w*micro\w*\s*:|\[\s*(\w+)\s*:\s*\1\s*\+\s*\w*micro\w*\s*\]"
+)
+"""A text that splits what a loader gives it into micro-batches."""
+
+
 def adds_up(text: str, content: Mapping[str, Any]) -> bool:
     """Whether a loop of a program's own may add up gradients over a number of steps that `content` does not have."""
     return STEPS not in content and "global_batch_size" not in content and bool(ACCUMULATES.search(text))

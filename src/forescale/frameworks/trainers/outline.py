@@ -16,12 +16,14 @@ from forescale.frameworks.reading import Options, ParsedFile
 from forescale.frameworks.trainers.calls import FACTS, SHARDS, TUNES, fields_of, rows_of
 from forescale.frameworks.trainers.census import place_of
 from forescale.frameworks.trainers.facts import CONFIGURATION, decided_by
-from forescale.frameworks.trainers.loop import adds_up, is_loop
+from forescale.frameworks.trainers.loop import SPLITS, adds_up, is_loop
 from forescale.frameworks.trainers.program import ADAPTERS, DECIDED, Program
 from forescale.frameworks.trainers.record import record_of
 from forescale.frameworks.trainers.recorder import Recorder, follow_script
 from forescale.frameworks.trainers.run import MICRO
 
+TYPES: Final = frozenset(("bf16", "fp16"))
+"""Arguments that decide the type of computation before an autocast does."""
 SUGGESTIVE: Final = re.compile(
     r"bf16|fp16|fp8|fp32|b?float16|mixed|q?lora|offload|recompute|(?:activation[-_])?checkpoint(?:ing)?|int[48]|nf4|[48]bit"
 )
@@ -33,11 +35,11 @@ def followed(program: Program, file: Path | None, given: Mapping[str, Any], word
     recorder = Recorder(given=given, words=words)
     with suppress(ReaderError):
         if file is not None and follow_script(file, recorder, Options()):
-            return _with_calls(program, recorder, loops=is_loop(file))
+            return _with_calls(program, recorder, given, loops=is_loop(file))
     return program
 
 
-def _with_calls(program: Program, recorder: Recorder, *, loops: bool) -> Program:
+def _with_calls(program: Program, recorder: Recorder, given: Mapping[str, Any], *, loops: bool) -> Program:
     calls, doubtful, adapters = dict[str, Any](), dict[str, str](), dict[str, Any]()
     once = set[str]()
     for call in recorder.calls:
@@ -51,7 +53,8 @@ def _with_calls(program: Program, recorder: Recorder, *, loops: bool) -> Program
             elif decided and not call.known:
                 doubtful[min(decided)] = f"{call.name.rpartition('.')[2]} ({place_of(call.place)})"
                 adapters |= {key: value for key, value in sets.items() if key in ADAPTERS}
-    if kind := FACTS["mixed"].get(str(calls.pop("mixed_precision", ""))):
+    kind = FACTS["mixed"].get(str(calls.pop("mixed_precision", "")))
+    if kind and TYPES.isdisjoint((*calls, *given, *dict(program.defaults))):
         calls[kind] = True
     calls.pop("device_map", None)
     named = (*doubtful.values(), *["get_peft_model"] * ("use_peft" in doubtful))
@@ -95,7 +98,9 @@ def left_open(
 ) -> list[MissingFact]:
     """Return what a program that is looked through leaves open: its accumulation, or DeepSpeed's configuration."""
     facts = []
-    if MICRO in content and adds_up(program.loop, content):
+    if MICRO in program.calls and SPLITS.search(program.loop):
+        facts += decided_by(own, parsed.num_devices)
+    elif MICRO in content and adds_up(program.loop, content):
         facts += decided_by(own, parsed.num_devices)[1:]
     if "deepspeed" in kinds and own and parsed.framework == "transformers":
         facts.append(CONFIGURATION._replace(reason=f"deepspeed starts {own}, and no argument names it"))
