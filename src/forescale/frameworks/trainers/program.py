@@ -84,7 +84,7 @@ class Program(Struct, frozen=True):
     """Names of its own arguments that its calls ask for."""
 
     def taken(self, values: Mapping[str, Any], record: Record) -> set[str]:
-        """Return the names of its own arguments that its calls make something of: switches, and values that they set."""
+        """Return the names of its own arguments that its calls take: switches, and values that they set."""
         made = {*map(str, self.calls.values())}
         return {
             name
