@@ -158,3 +158,33 @@ def test_a_type_that_an_argument_decides_comes_before_that_of_autocast(read):
     )
     types = read("python -m mine.train --amp", package(text)).workload_fields["precision"]
     assert types["compute"] == "bf16"
+
+
+OPTIONS = """import argparse
+from trl import GRPOConfig, GRPOTrainer
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--size", type=int, default=2)
+parser.add_argument("--data")
+args = parser.parse_args()
+size = args.size
+if args.data is not None:
+    size = int(open(args.data).read())
+words = GRPOConfig("out", per_device_train_batch_size=size, max_completion_length=256, num_generations=2, bf16=True,
+    gradient_checkpointing=True, beta=0.0PROMPT)
+GRPOTrainer("Qwen/Qwen3-8B", args=words).train()
+"""
+
+
+@pytest.mark.parametrize(("prompt", "length"), [("", 768), (", max_prompt_length=128", 384)])
+def test_an_option_that_is_not_given_is_none_and_a_prompt_without_a_limit_is_warned_of(read, prompt, length):
+    parsed = read("python train.py --size 4", {"train.py": OPTIONS.replace("PROMPT", prompt)}, num_devices=1)
+    assert parsed.layout_fields["micro_batch_size"] == 4
+    assert not any(fact.part == "strategy.micro_batch_size" for fact in parsed.missing)
+    assert parsed.workload_fields["seq_len"] == length
+    assert any("max_prompt_length" in text for text in parsed.warnings) == (not prompt)
+
+
+def test_prefix_tuning_of_a_programs_own_is_warned_of(read):
+    parsed = read("python train.py --pre_seq_len 128", {"train.py": FILTERED}, num_devices=1)
+    assert any("pre_seq_len 128" in text for text in parsed.warnings)

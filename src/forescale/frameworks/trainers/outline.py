@@ -66,7 +66,7 @@ def _with_calls(program: Program, recorder: Recorder, given: Mapping[str, Any], 
         calls={**program.calls, **calls},
         doubtful=doubtful,
         adapters=adapters,
-        asked=frozenset(recorder.arguments.used | recorder.arguments.own),
+        asked=frozenset(recorder.arguments.used),
         warnings=tuple(warnings),
     )
 

@@ -175,7 +175,8 @@ def _lay_options(node: ast.FunctionDef, arguments: Arguments) -> None:
     usual = {arg.arg: value for arg, value in zip(late, node.args.defaults, strict=True)} | named
     given = arguments.given.items()
     words = {name: ast.copy_location(ast.Constant(value), node) for name, value in given}
-    arguments.own |= {arg.arg for arg in node.args.args}
+    arguments.laid |= {arg.arg for arg in node.args.args}
+    arguments.own |= arguments.laid
     for arg in node.args.args:
         node.args.kwonlyargs.append(arg)
         node.args.kw_defaults.append(words.get(arg.arg, usual.get(arg.arg)))

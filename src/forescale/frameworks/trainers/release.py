@@ -60,7 +60,8 @@ def lay_release(
         for call in calls
         if re.search(r"(?:Config|Trainer)$", call.name) and call.name != "BitsAndBytesConfig"
     )
-    warnings = []
+    samples = any(re.search(r"(?:GRPO|RLOO)Config$", name) for call in calls for name in names_of(call))
+    warnings = [PROMPT] * (samples and not {"max_prompt_length", "max_length"} & {*content, *unread})
     if "gradient_checkpointing" not in {*content, *unread}:
         content["gradient_checkpointing"] = not older
         warnings.append(CHECKPOINTING.format(kind="none" if older else "full recompute"))

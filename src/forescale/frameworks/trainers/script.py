@@ -414,7 +414,9 @@ def _made_elsewhere(calls: Sequence[Call]) -> list[str]:
 
 CONFIGURES: Final = re.compile(r"(?:^|_)(?:config|cfg|recipe|params)|yaml")
 """Names of arguments that name the file of a program's settings."""
-DECIDES: Final = re.compile(r"batch|accum|zero|stage|shard|parallel|quant|\dbit|lora_r|rank$|vision|freeze")
+DECIDES: Final = re.compile(
+    r"batch|accum|zero|stage|shard|parallel|quant|\dbit|lora_r|rank$|vision|freeze|pre_seq_len|prefix|adapter"
+)
 """Arguments of a program's own that it may make much of."""
 
 
