@@ -364,3 +364,12 @@ def test_flagscale_counts_the_devices_that_one_node_shows(read, hostfile, device
     old = TEXTS["flagscale"]
     new = f"{old}\nexperiment:\n  runner: {{hostfile: {hostfile}}}\n  envs: {{CUDA_VISIBLE_DEVICES: '0,1,2,3'}}\n"
     assert read("flagscale", old, new, Options(strict=False)).num_devices == devices
+
+
+def test_torchtune_updates_in_backward_without_accumulation(read):
+    old = "gradient_accumulation_steps: 4"
+    parsed = read("torchtune", old, "gradient_accumulation_steps: 1\noptimizer_in_bwd: true")
+    assert parsed.layout_fields["kernels"] == {"updates_in_backward": True}
+    assert "kernels" not in read("torchtune").layout_fields
+    with raises(ReaderError, "required_with gradient_accumulation_steps"):
+        read("torchtune", old, f"{old}\noptimizer_in_bwd: true")

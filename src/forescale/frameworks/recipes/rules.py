@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from forescale import wording
 from forescale.frameworks.reading import packaged
 from forescale.frameworks.settings import Settings
 from forescale.limits import whole_of
@@ -26,6 +27,10 @@ def _torchtune(settings: Settings, values: Values, path: Path) -> None:
         settings.set("max_steps", steps * (whole_of(str(values.get("epochs"))) or 1))
     if kind.startswith("q"):
         settings.set("frozen_type", "nf4_double")
+    summed = settings.count("accumulation", 1)
+    if settings.flag("updates_in_backward") and summed != 1:  # recipes/full_finetune_single_device.py
+        needed, fix = settings.spell("accumulation"), "it must be 1"
+        settings.refuse(wording.required_with(needed, settings.spell("updates_in_backward"), summed, fix))
     named = [{"output_proj": "o_proj"}.get(item, item) for item in settings.words("lora_targets")]
     settings.set("lora_targets", named or None)
     if kind:
