@@ -213,8 +213,7 @@ def _asked(case: Case, row: Row, keys: Mapping[str, str], local: Cluster | None)
     if local is not None:
         values["cluster"] = local
     try:
-        # a row states what ran; `left_open` says what of it is assumed
-        question = replace(build_question(values, where=f"{row.path}, line {row.line}"), assumed=())
+        question = build_question(values, where=f"{row.path}, line {row.line}")
     except UnknownNameError as error:
         hint = " (--cluster sets the cluster of all rows)" if error.kind == "cluster" else ""
         raise InexpressibleError(f"{error}{hint}") from error
@@ -232,6 +231,7 @@ def _asked(case: Case, row: Row, keys: Mapping[str, str], local: Cluster | None)
         cluster=cluster,
         strategy=layout,
         workload=workload,
+        unstated=question.assumed,
         stated=None
         if named is None
         else RowSpec(
