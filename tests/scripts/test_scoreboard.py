@@ -6,9 +6,9 @@ import csv
 from pathlib import Path
 
 import pytest
-from scripts import scoreboard
 
 import forescale as fs
+from scripts import scoreboard
 
 TABLE = """id,framework,model,cluster,devices,tp,seq_len,global_batch_size,precision,measured_step_time_s
 NEW-001,megatron-bridge@26.06,llama-3-8b,h100-sxm,8,1,8192,128,bf16,14.2
@@ -16,7 +16,9 @@ NEW-002,megatron-bridge@26.06,llama-3-8b,h100-sxm,8,2,8192,128,bf16,15.1
 """
 
 
-def test_an_interval_is_as_wide_as_what_project_states_and_narrower_where_all_is_known(tmp_path: Path) -> None:
+def test_an_interval_is_as_wide_as_what_project_states_and_narrower_where_all_is_known(
+    tmp_path: Path,
+) -> None:
     widths = {}
     for core in ("", "true"):
         table, log = tmp_path / "new.csv", tmp_path / f"board{core}" / "log.csv"
