@@ -14,14 +14,17 @@ import csv
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
 from forescale import __version__
 from forescale.errors import ForescaleError
+from forescale.files import read_table
+from forescale.io.question import build_question
 from forescale.project import project
 from forescale.validation.case import Case
-from forescale.validation.cases import load_cases
+from forescale.validation.cases import load_cases, plan_keys, plan_of
 from forescale.validation.chart import ErrorPoint, scatter
 from forescale.view.page import write_chart
 
@@ -40,7 +43,9 @@ def main(table: str, log: str = str(LOG)) -> None:
     known = {(row["version"], row["id"]) for row in rows_of(target)}
     today = datetime.now(UTC).date().isoformat()
     cases = [case for case in load_cases(Path(table)) if (__version__, case.id) not in known]
-    fresh = [_row(case, today) for case in cases]
+    content = read_table(Path(table))
+    plans = {row.id: plan_of(row, plan_keys(content)) for row in content.rows}
+    fresh = [_row(case, plans[case.id], today) for case in cases]
     _append(target, fresh)
     draw(target)
     inside = sum(
@@ -78,11 +83,13 @@ def draw(log: Path) -> None:
         write_chart(chart, log.parent / PICTURE)
 
 
-def _row(case: Case, date: str) -> dict[str, str]:
+def _row(case: Case, plan: dict[str, Any], date: str) -> dict[str, str]:
     """Return the row of a run; without projected figures where it has no step time or cannot be projected."""
     measured, figures = case.measured.step_time_s, ("", "", "")
     if not case.skipped_reason and measured is not None:
-        result = project(replace(case.question, assumed=() if case.core else case.unstated))
+        plan.pop("dp", None)
+        assumed = () if case.core else build_question(plan, where=case.id).assumed
+        result = project(replace(case.question, assumed=assumed))
         time = result.step_time
         figures = (f"{time.expected:.6g}", f"{time.low:.6g}", f"{time.high:.6g}")
     framework = case.stated.framework if case.stated else ""

@@ -22,13 +22,16 @@ def test_an_interval_is_as_wide_as_what_project_states_and_narrower_where_all_is
     widths = {}
     for core in ("", "true"):
         table, log = tmp_path / "new.csv", tmp_path / f"board{core}" / "log.csv"
-        head, first, _ = TABLE.splitlines()
-        table.write_text(f"{head},core\n{first},{core}\n", encoding="utf-8")
+        table.write_text(
+            "id,framework,model,cluster,devices,ep,seq_len,global_batch_size,precision,measured_step_time_s,core\n"
+            f"NEW-001,megatron-bridge@26.06,qwen3-30b-a3b,h100-sxm,16,8,4096,128,bf16,14.2,{core}\n",
+            encoding="utf-8",
+        )
         scoreboard.main(str(table), str(log))
         (row,) = csv.DictReader(log.read_text(encoding="utf-8").splitlines())
         widths[core] = float(row["high_s"]) / float(row["projected_step_time_s"])
     asked = fs.project(
-        "llama-3-8b", framework="megatron-bridge@26.06", cluster="h100-sxm", devices=8, seq_len=8192,
+        "qwen3-30b-a3b", framework="megatron-bridge@26.06", cluster="h100-sxm", devices=16, ep=8, seq_len=4096,
         global_batch_size=128, precision="bf16",
     )  # fmt: skip
     assert widths[""] == pytest.approx(asked.step_time.high / asked.step_time_s, rel=1e-4)

@@ -82,8 +82,6 @@ class Case(Struct, frozen=True, kw_only=True):
     workload: Workload | None = None
     stated: RowSpec | None = None
     """What the row says of strategy and workload; the rest is its framework's."""
-    unstated: tuple[str, ...] = ()
-    """Settings that the row leaves to a recipe or to defaults, as `Question.assumed` names them."""
     measured: Measured = Measured()
     core: bool = False
     skipped_reason: str | None = None

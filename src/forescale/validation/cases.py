@@ -213,7 +213,8 @@ def _asked(case: Case, row: Row, keys: Mapping[str, str], local: Cluster | None)
     if local is not None:
         values["cluster"] = local
     try:
-        question = build_question(values, where=f"{row.path}, line {row.line}")
+        # a row states what ran; `left_open` says what of it is assumed
+        question = replace(build_question(values, where=f"{row.path}, line {row.line}"), assumed=())
     except UnknownNameError as error:
         hint = " (--cluster sets the cluster of all rows)" if error.kind == "cluster" else ""
         raise InexpressibleError(f"{error}{hint}") from error
@@ -231,7 +232,6 @@ def _asked(case: Case, row: Row, keys: Mapping[str, str], local: Cluster | None)
         cluster=cluster,
         strategy=layout,
         workload=workload,
-        unstated=question.assumed,
         stated=None
         if named is None
         else RowSpec(
