@@ -132,11 +132,11 @@ def widths(rows: Errors, among: Mask) -> Widths:
         open=_no_narrower(_by_group(rows, left, among, kind=~rows.core), core, rows.groups),
         waiting=waiting,
     )
-    selected = rows.few & among
-    if not large(rows, selected):
+    sparse = rows.few & among
+    if not large(rows, sparse):
         return result
-    known = np.array([result.of(rows, index) for index in np.flatnonzero(selected).tolist()])
-    few = quantiles(size[selected] / known, _weights(rows, selected, rows.core), (0.8,))[0]
+    known = np.array([result.of(rows, index) for index in np.flatnonzero(sparse).tolist()])
+    few = quantiles(size[sparse] / known, _weights(rows, sparse, rows.core), (0.8,))[0]
     return replace(result, few=max(1.0, few))
 
 

@@ -272,9 +272,9 @@ def _held_out() -> str:
     return (
         "### What the calibration has not seen\n\n"
         "The losses of whole runs (clocks, launches, stragglers, software) that every projection uses are fitted "
-        f"to {calibration.source}, so on these rows the figures above are in-sample. Every run is also "
-        "predicted by fits that had not seen it: without a tenth of all runs (*known source*); without its source, where "
-        "other releases of that document stay (*new release*); without all releases of its document (*new family*); the "
+        f"to {calibration.source}, so on these rows the figures above are in-sample. Every run is "
+        "also predicted by fits that had not seen it: without a tenth of all runs (*known source*); without its "
+        "source, where other releases of that document stay (*new release*); without all releases of its document (*new family*); the "
         "same, asked as one asks who does not know the stack, with the usual framework and all its defaults (*new "
         "stack*); without its generation of devices (*new device*). Errors are ln(measured / projected), every row "
         "counted alike. The interval is what 8 core rows in 10 of the group lie within (all its rows, where fewer "
