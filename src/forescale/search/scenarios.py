@@ -150,6 +150,8 @@ def nothing_legal(question: Question, refused: dict[str, int]) -> InfeasibleErro
     broken = [(item, violated(item, JOINT)) for item in several]
     if all(rules for _, rules in broken):
         msg += f": {broken[0][1][0].message(broken[0][0])}"
+    if question.framework and any(rule.name in counts for rule in space.rules):
+        msg += f"; --framework none searches without the limits of {question.framework.name}"
     return InfeasibleError(msg, rows)
 
 

@@ -438,25 +438,41 @@ OWN = ("schedule", "dispatcher")
 
 
 def searched(framework: Framework, space: Space, *, limited: bool) -> Space:
-    """Return what a search may choose under a framework: all of `space`, or only the framework's options.
+    """Return what a search may choose under a framework: all that it can run, or only the options that it writes.
 
-    Schedules and dispatchers are its own either way.
+    Layouts that the framework cannot run (`Framework.cannot`) are in neither. Where its options are not recorded,
+    all of `space` is left.
 
     Raises
     ------
     SpecError
-        If its limits are asked for and were not written down.
+        If the space is limited to its options and they are not recorded.
     """
     values: dict[str, Any] = {"sp": (True,)} if framework.always_sp else {}
     if framework.schedule is not None:
         values["schedule"] = (framework.schedule,)
-    if framework.limits is not None:
-        values |= {name: framework.limits.values[name] for name in OWN if name in framework.limits.values}
-    if limited:
-        limits = _limits(framework)
-        rules = (rule_of(framework.name, name, rule) for name, rule in limits.rules.items())
-        values |= {**limits.values, "rules": (*space.rules, *rules)}
-    return replace(space, **values)
+    limits = _limits(framework) if limited else framework.limits
+    if limits is None:
+        return replace(space, **values)
+    values |= {name: limits.values[name] for name in OWN if name in limits.values}
+    values |= limits.values if limited else _runnable(limits, space)
+    rules = (rule_of(framework.name, name, rule) for name, rule in limits.rules.items())
+    return replace(space, **values, rules=(*space.rules, *rules))
+
+
+def _runnable(limits: Limits, space: Space) -> dict[str, tuple[Any, ...]]:
+    """Return the values of a space that a framework can run, by dimension; usual values of degrees always are."""
+    known = {
+        name: (*limits.values.get(name, ()), *limits.others.get(name, ()))
+        for name in (*TOLD, "recompute")
+        if name in limits.values
+    }
+    kept = {}
+    for name, values in known.items():
+        usual = () if name == "recompute" else (getattr(Layout(), name),)
+        open_values = getattr(space, name) or limits.values[name]
+        kept[name] = tuple(item for item in open_values if item in (*values, *usual))
+    return {name: values for name, values in kept.items() if values}
 
 
 def recipes_of_kind(framework: Framework, model: Model, cluster: Cluster) -> list[Mapping[str, Any]]:
