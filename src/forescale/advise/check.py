@@ -439,9 +439,7 @@ def _most_tokens(question: Question, checked: Callable[[Question], Check]) -> So
     while high - low > low // THREE_DIGITS:
         middle = (low + high) // 2
         low, high = (middle, high) if passes(middle) else (low, middle)
-    return Solved(
-        quantity="tokens", value=low, check=tried[low], next_value=high, next_check=tried[high]
-    )
+    return Solved(quantity="tokens", value=low, check=tried[low], next_value=high, next_check=tried[high])
 
 
 def verdict_within(projection: Projection, limit: float) -> Verdict:

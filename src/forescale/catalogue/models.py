@@ -44,7 +44,9 @@ MISSPELT = 0.85
 """Similarity of a name of the hub from which it is that of the catalogue, misspelt."""
 _FAMILY = pattern(r"[a-z]{2,}")
 """What the names of a family begin with."""
-ELSEWHERE = "give its config.json, or its ORGANISATION/NAME on huggingface.co; forescale catalogue models lists all"
+ELSEWHERE = (
+    "give its config.json, or its ORGANISATION/NAME on huggingface.co; forescale catalogue models lists all"
+)
 """What to give for a model that the catalogue does not have."""
 _NO_MODELS = frozenset({"datasets", "spaces", "docs", "blog", "papers", "collections"})
 
