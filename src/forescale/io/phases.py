@@ -12,7 +12,9 @@ from forescale.whole_run import Ramp
 
 RAMP = "rampup_batch_size"
 """Key of a phase whose batch grows."""
-TOKENS = "give --tokens 15T, or --phase 'tokens=15T …'; forescale check --solve tokens finds those of a budget"
+TOKENS = (
+    "give --tokens 15T, or --phase 'tokens=15T …'; forescale check --solve tokens finds those of a budget"
+)
 """How the tokens of a run are given, or found."""
 
 
