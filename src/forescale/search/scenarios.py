@@ -155,6 +155,8 @@ def nothing_legal(question: Question, refused: dict[str, int]) -> InfeasibleErro
     if of_images or all(rules for _, rules in broken):
         first, rules = (one, of_images) if of_images else broken[0]
         msg += f": {rules[0].message(first)}"
+    if question.framework and any(rule.name in counts for rule in space.rules):
+        msg += f"; --framework none searches without the limits of {question.framework.name}"
     return InfeasibleError(msg, rows)
 
 
