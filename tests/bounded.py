@@ -11,13 +11,13 @@ from forescale.question import Question
 from forescale.search.bounds import MemoryBounds, WorkBounds
 from forescale.search.evaluate import Scores, score
 from forescale.search.layouts import Rows
-from forescale.search.least import cell_bounds
+from forescale.search.least import KnownTraffic, cell_bounds
 from forescale.search.ranks import RelaxedPlacement, relaxed_placement
 from forescale.search.tree import Cells, Tree, enumerate_cells, enumerate_layouts
 from forescale.spec.space import Space
 
 Values = NDArray[np.float64]
-TIME = ("coarse", "fine", "cell", "placed")
+TIME = ("coarse", "fine", "cell", "traffic", "placed")
 MEMORY = ("least", "cell", "placed")
 
 
@@ -45,8 +45,8 @@ class Bounded:
 def every_bound(question: Question, space: Space, scores: Scores | None = None) -> Bounded:
     """Return the bounds of all nodes of a search, beside what lies behind them; `scores` are of every layout.
 
-    "coarse", "fine" and "least" are of all placements and recomputes of a list, "cell" of all placements, "placed"
-    of one variant; each of all ways to shard.
+    "coarse", "fine" and "least" are of all placements and recomputes of a list, "cell" of all placements, "traffic"
+    those with the traffic in the best of them, "placed" of one variant; each of all ways to shard.
     """
     cells = enumerate_cells(question.model, question.cluster, question.workload, space)
     _, owner, place = cells.expand(np.arange(len(cells)))
@@ -59,11 +59,13 @@ def every_bound(question: Question, space: Space, scores: Scores | None = None) 
     least = MemoryBounds(question, cells, tree, everywhere)
     of = _in_parts if scores is None else cell_bounds
     wherever, placed = of(question, cells, variant, cell, everywhere), of(question, cells, variant, cell)
+    in_best_order = cell_bounds(question, cells, variant, cell, everywhere, traffic=KnownTraffic())
     groups = {
         "coarse": (node, cell),
         "fine": (node, cell),
         "least": (node, cell),
         "cell": (node, tree.policy_of[variant], cell),
+        "traffic": (node, tree.policy_of[variant], cell),
         "placed": (variant, cell),
     }
 
@@ -87,6 +89,7 @@ def every_bound(question: Question, space: Space, scores: Scores | None = None) 
             "coarse": work.coarse()[node, cell],
             "fine": work.fine(node, cell),
             "cell": wherever.step_time,
+            "traffic": in_best_order.step_time,
             "placed": placed.step_time,
         },
         memory={"least": least.fine(node, cell), "cell": wherever.peak, "placed": placed.peak},

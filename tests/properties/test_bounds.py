@@ -440,6 +440,9 @@ BELOW = {"time": 0.01, "memory": 0.002}
 def test_bounds_are_below_every_layout_and_near_the_least(name):
     question, layouts = CASES[name]
     ratios = every_bound(question, layouts).ratios()
+    closer = ratios.pop("time traffic")
+    assert closer.max() <= 1.0
+    assert (closer >= ratios["time cell"]).all()
     for (bound, ratio), floor in zip(ratios.items(), FLOORS[name], strict=True):
         assert ratio.max() <= 1.0, bound
         assert ratio.mean() >= floor - BELOW[bound.split()[0]], bound

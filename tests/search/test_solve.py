@@ -12,13 +12,14 @@ from forescale.catalogue.models import load_model
 from forescale.cost.select import Costs
 from forescale.errors import InfeasibleError, SpecError
 from forescale.question import Question
-from forescale.search import bounds, ranks, scope, search, solve, tree
+from forescale.search import bounds, node_queue, ranks, scope, search, solve, tree
 from forescale.search.evaluate import score
 from forescale.search.incumbent import Goal, Incumbent
 from forescale.search.layouts import in_parts
+from forescale.search.node_queue import NodeQueue
 from forescale.search.open_nodes import OpenNodes
 from forescale.search.relax import memory_limits
-from forescale.search.solve import NodeQueue, Progress, Solver
+from forescale.search.solve import Progress, Solver
 from forescale.search.tree import enumerate_cells, enumerate_layouts
 from forescale.spec import Recompute
 from forescale.spec.space import Space
@@ -36,16 +37,24 @@ SMALL_STEPS = {
     "LAYOUTS_AT_ONCE": 400,
     "DIVE_NODES": 8,
     "DIVE_LAYOUTS": 20,
+    "MANY_PLACED": 4,
 }
 """Settle little at a time, so that a search has many steps."""
 STEPPED = Question(model=moe(4), cluster=cluster(8), workload=WORK, space=Space(cp=(1,)))
 """Is searched in some eight of them."""
 
 
+def settle(patch, **many):
+    """Let a search settle so much at a time."""
+    for name, value in many.items():
+        for module in (solve, node_queue):
+            if hasattr(module, name):
+                patch.setattr(module, name, value)
+
+
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch):
-    for name, value in SMALL_STEPS.items():
-        monkeypatch.setattr(solve, name, value)
+    settle(monkeypatch, **SMALL_STEPS)
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +62,7 @@ def whole():
     """A search in many steps, and what was told of each."""
     watch, explicit = stopping_after(10**6)
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in SMALL_STEPS.items():
-            patch.setattr(solve, name, value)
+        settle(patch, **SMALL_STEPS)
         return search(STEPPED, watch=watch), explicit
 
 
@@ -310,8 +318,7 @@ def test_a_queue_hands_out_every_node_once_in_the_order_of_closer_bounds(
     cutoff, refined_at_once, monkeypatch
 ):
     """Closer bounds are above the first ones; what is beyond the cutoff by either comes out as beaten."""
-    monkeypatch.setattr(solve, "FIRST_NODES", 2)
-    monkeypatch.setattr(solve, "REFINED_AT_ONCE", refined_at_once)
+    settle(monkeypatch, FIRST_NODES=2, REFINED_AT_ONCE=refined_at_once)
     random = np.random.default_rng(3)
     nodes, bounds = np.arange(40), random.uniform(0.0, 50.0, 40)
     closer = bounds + random.uniform(0.0, 5.0, 40)

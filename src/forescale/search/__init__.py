@@ -14,7 +14,8 @@ One search, from question to proof:
 4. *Relaxation.* A lower bound is what `evaluate` says of a node with what is not decided yet relaxed: each
    message takes the least of all places that some placement gives it (`ranks.RelaxedPlacement`), states
    take the least of all legal shardings (`least.LeastStates`), as does the data-parallel traffic that shows behind any
-   passes, once ranks are placed (`least.LeastTraffic`); before, it takes no time. Before that,
+   passes, once ranks are placed (`least.LeastTraffic`); before, it takes no time, or that in the best order where
+   nodes are many. Before that,
    `bounds.WorkBounds` puts the work on stages that nothing delays, and `bounds.MemoryBounds` keeps
    the least of any policy. A search with a cutoff enumerates only what work without experts leaves
    (`bounds.promising_cells`). A formula never falls when one of its inputs rises, and what evaluates a node is what

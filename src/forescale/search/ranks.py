@@ -155,8 +155,7 @@ def _communicators(
 ) -> Communicators:
     table = distinct(candidates.columns, key)
     rows = candidates.take(first_rows(table.where))
-    orders = tuple(dict.fromkeys(variant.rank_order for variant in candidates.variants))
-    allowed = rows.allows_orders(orders)
+    orders, allowed = _orders_of(rows)
     degrees = as_degrees(rows.columns)
     result = [groups(degrees, placed(*order), cp_inner=cp_inner) for order in orders]
     present = [axis for axis in axes if axis in result[0]]
@@ -167,10 +166,16 @@ def _communicators(
     return Communicators(where=table.where, places=places, codes=codes)
 
 
+def _orders_of(candidates: Candidates) -> tuple[tuple[RankOrder, ...], Mask]:
+    """Return the orders of ranks of all variants, and (orders, rows) which rows may have: the first where none may."""
+    orders = tuple(dict.fromkeys(variant.rank_order for variant in candidates.variants))
+    allowed = candidates.allows_orders(orders)
+    return orders, allowed | (~allowed.any(axis=0) & (np.arange(len(orders)) == 0)[:, None])
+
+
 def _distinct(result: Sequence[Group], allowed: Mask, cluster: Cluster) -> tuple[Group, Rows]:
     """Return the distinct sets of the rows' allowed groups, and which of them each row has."""
     size = allowed.shape[1]
-    allowed = allowed | (~allowed.any(axis=0) & (np.arange(len(result)) == 0)[:, None])
     which, row = np.nonzero(allowed)
     code = np.zeros(len(which), dtype=np.int64)
     for level in zip(*(_shares(group, cluster) for group in result), strict=True):
@@ -277,6 +282,13 @@ class GivenRanks(Struct, frozen=True, kw_only=True):
         placements = (placement or () for _, placement in self.orders)
         shares = [getattr(placement[tier], axis) if tier < len(placement) else 1 for placement in placements]
         return np.array(shares, dtype=float)
+
+
+def in_every_order(candidates: Candidates) -> tuple[GivenRanks, Rows]:
+    """Return the rows of candidates in each order that their ranks may lie in, and which row each is, ascending."""
+    orders, allowed = _orders_of(candidates)
+    row, which = np.nonzero(allowed.T)
+    return GivenRanks(orders=orders, which=which, pp=candidates.columns["pp"][row]), row
 
 
 def _alike(orders: Sequence[RankOrder]) -> list[int]:
