@@ -186,5 +186,13 @@ def test_an_option_that_is_not_given_is_none_and_a_prompt_without_a_limit_is_war
 
 
 def test_prefix_tuning_of_a_programs_own_is_warned_of(read):
-    parsed = read("python train.py --pre_seq_len 128", {"train.py": FILTERED}, num_devices=1)
-    assert any("pre_seq_len 128" in text for text in parsed.warnings)
+    assert read("python train.py --pre_seq_len 128", {"train.py": FILTERED}, num_devices=1).warnings[0] == (
+        "pre_seq_len: 128 is not modelled (adapters)"
+    )
+    declared = 'import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument("--pre_seq_len")\n'
+    parsed = read(
+        "python train.py --pre_seq_len 128",
+        {"train.py": f"{declared}print(parser.parse_args().pre_seq_len)\n{FILTERED}"},
+        num_devices=1,
+    )
+    assert "what the program makes of pre_seq_len 128 is not known" in parsed.warnings
