@@ -196,3 +196,32 @@ def test_prefix_tuning_of_a_programs_own_is_warned_of(read):
         num_devices=1,
     )
     assert "what the program makes of pre_seq_len 128 is not known" in parsed.warnings
+
+
+LAID = """import json
+from dataclasses import MISSING, dataclass, fields
+from transformers import AutoModelForCausalLM, HfArgumentParser, Trainer, TrainingArguments
+
+@dataclass
+class Settings:
+    config: str = ""
+    batch: int = 1
+    max_length: int = 512
+    output: str = "out"
+
+settings = HfArgumentParser(Settings).parse_args_into_dataclasses()[0]
+usual = {item.name: item for item in fields(settings)}
+for key, value in json.load(open("settings.json")).items():
+    if key in usual and usual[key].default is not MISSING and getattr(settings, key) == usual[key].default:
+        setattr(settings, key, value)
+words = TrainingArguments(settings.output, per_device_train_batch_size=settings.batch, max_length=settings.max_length)
+Trainer(model=AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-8B"), args=words).train()
+"""
+
+
+@pytest.mark.parametrize(("flags", "batch"), [("", 3), ("--batch 5", 5)])
+def test_a_file_that_a_program_lays_over_the_fields_of_its_arguments_counts(read, flags, batch):
+    files = {"train.py": LAID, "settings.json": '{"batch": 3, "max_length": 1024, "other": 1}'}
+    parsed = read(f"python train.py --output o {flags}", files, num_devices=1)
+    assert (parsed.layout_fields["micro_batch_size"], parsed.workload_fields["seq_len"]) == (batch, 1024)
+    assert not any("setattr" in text for text in parsed.warnings)
