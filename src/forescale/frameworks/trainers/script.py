@@ -236,7 +236,7 @@ def _warnings(recorder: Recorder, content: Mapping[str, Any], unread: Mapping[st
     if freezes(_text_of(recorder)) and not any(content.get(key) for key in ("use_peft", "lora_r")):
         yield FROZEN
     yield from recorder.assumed
-    yield from recorder.warnings(must_train=STEPS_BACK.search(_text_of(recorder)) is None)
+    yield from recorder.warnings()
     yield from _several(recorder.calls)
     yield from _unused(recorder.arguments, content)
     if others := [f"{key} is {text}" for key, text in unread.items() if key not in OPEN and not is_idle(key)]:
