@@ -72,6 +72,7 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("target_time target_step_time step_time", ("target_step_time", "max_step_time", "deadline", "limits")),
     ("max_time max_days days within duration", ("target_days", "deadline")),
     ("max_step_time min_mfu max_cost", ("limits",)),
+    ("budget", ("max_cost", "budget")),
     ("network interconnect fabric nic", ("cluster",)),
     ("mtbf mtbf_hours mttf failure_rate", ("failures",)),
     ("spare_nodes num_spares hot_spares spare", ("spares",)),
@@ -212,6 +213,7 @@ _LEFT_OUT: tuple[tuple[str, str, str], ...] = (
         "the fastest layout is first, so its step time decides",
     ),
     ("compare", "budget max_cost", "the answer has the cost of a million tokens"),
+    ("run", "budget max_cost", "forescale check --solve tokens finds the tokens that it pays for"),
     (
         "compare",
         "deadline target_days max_days max_time within",
@@ -249,7 +251,7 @@ _CONVERTED: tuple[tuple[str, str], ...] = (
     ("sharding zero_optimization", "a stage of ZeRO, 0 to 3"),
     ("network interconnect fabric nic", "a cluster has its network; --set cluster.tiers.… changes it"),
     ("quantization quantize quantized bnb_4bit quantization_bit", "such as nf4 or int8"),
-    ("dpo ipo", "a pair is two sequences of the batch"),
+    ("dpo ipo", "a pair is two sequences of the batch; with adapters alone, reference=shared"),
     (_HYBRID, "--dp-replicate N gives the replicas"),
     ("duration finetune finetuning finetuning_type", ""),
 )

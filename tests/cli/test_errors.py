@@ -18,7 +18,7 @@ BAD = {
     "unknown option": (("project", *DENSE, "--tpp", 2), "No such option: --tpp; did you mean --tp or --pp"),
     "part of an option": (("run", *DENSE, "--storage", 2), "did you mean --storage-bandwidth?"),
     "degree of a search": (("search", *SEARCH, "--micro-batch-size", 2), "a search holds it with --fix micro_batch_size=VALUE"),
-    "option of another command": (("run", *DENSE, "--budget", "3M"), "No such option: --budget; forescale search has it"),
+    "option of another command": (("run", *DENSE, "--jobs", "3"), "No such option: --jobs; "),
     "a dimension by another name": (("search", *SEARCH, "--micro-batch", 2), "a search holds it with --fix micro_batch_size=VALUE"),
     "part of another's option": (("search", *SEARCH, "--stage-layer", 2), "and others have --stage-layers"),
     "option like no other": (("search", *DENSE, "--zzz", 2), "No such option: --zzz (see forescale search --help)"),

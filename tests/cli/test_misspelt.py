@@ -294,6 +294,10 @@ def test_what_is_open_is_not_read_otherwise(words: str) -> None:
             "compare m --devices 8,16 --budget 100k --global-batch-size 64",
             "compare m --devices 8,16 --global-batch-size 64",
         ),
+        (
+            "run m --devices 8 --budget 1M --price 2 --global-batch-size 64",
+            "check m --devices 8 --max-cost 1M --price 2 --global-batch-size 64 --solve tokens",
+        ),
         ("project m --nodes 2 --zzz", None),
     ],
 )

@@ -76,6 +76,8 @@ REMARKS = {
 """What a note adds to an option that others count differently."""
 WIDTH = 100
 """Columns of a note."""
+BUDGET, MAX_COST, SOLVE_TOKENS = "--budget", "--max-cost", ("--solve", "tokens")
+"""A budget without tokens asks how many it pays for."""
 EVERYTHING = "--help-all"
 """Asks for the help with every option; commands take it before they parse."""
 HELP = ("-h", "--help", EVERYTHING)
@@ -210,6 +212,10 @@ def misspelt(arguments: Sequence[str]) -> str | None:
 
 def _example(path: str, words: Sequence[str], correction: Correction) -> str | None:
     """Return a command line that says the same, with this or another command; None where there is none."""
+    if path in ("project", "run") and BUDGET in correction.unknown and "--tokens" not in words:
+        words = [word.replace(BUDGET, MAX_COST, 1) for word in words]
+        asked = _corrected("check", words)
+        return shlex.join(["forescale", *(asked.words or ("check", *words)), *SOLVE_TOKENS])
     if correction.words is not None:
         flags = flags_of(path)
         return shlex.join(["forescale", *correction.words, *lacking(correction.words, flags)])

@@ -29,6 +29,7 @@ from forescale.spec.constraints import picks_keys
 from forescale.spec.context import CONTEXT_KINDS
 from forescale.spec.layout import Layout
 from forescale.spec.proposal import Constraint, Proposal, violated
+from forescale.spec.vision_constraints import VISION_CONSTRAINTS
 from forescale.spec.workload import Workload
 from forescale.struct import Struct
 from forescale.time.outer import step_of_sites
@@ -150,8 +151,12 @@ def nothing_legal(question: Question, refused: dict[str, int]) -> InfeasibleErro
         for item in variants_of(space, question.model, cluster)
     ]
     broken = [(item, violated(item, JOINT)) for item in several]
-    if all(rules for _, rules in broken):
-        msg += f": {broken[0][1][0].message(broken[0][0])}"
+    of_images = violated(one, VISION_CONSTRAINTS)
+    if of_images or all(rules for _, rules in broken):
+        first, rules = (one, of_images) if of_images else broken[0]
+        msg += f": {rules[0].message(first)}"
+    if question.framework and any(rule.name in counts for rule in space.rules):
+        msg += f"; --framework none searches without the limits of {question.framework.name}"
     return InfeasibleError(msg, rows)
 
 
