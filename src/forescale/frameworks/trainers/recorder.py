@@ -118,7 +118,11 @@ class Recorder:
                 "settings of pydantic have their defaults, which variables of the environment or .env may change"
             )
         called = {name.rpartition(".")[2] for call in self.calls for name in names_of(call)}
-        if must_train and not any(map(makes, called)) and called.isdisjoint(("Accelerator", "Fabric", "backward")):
+        if (
+            must_train
+            and not any(map(makes, called))
+            and called.isdisjoint(("Accelerator", "Fabric", "backward"))
+        ):
             texts.append("no call that is followed trains: adapters, types and recomputation are not known")
         return texts
 
