@@ -225,3 +225,20 @@ def test_a_file_that_a_program_lays_over_the_fields_of_its_arguments_counts(read
     parsed = read(f"python train.py --output o {flags}", files, num_devices=1)
     assert (parsed.layout_fields["micro_batch_size"], parsed.workload_fields["seq_len"]) == (batch, 1024)
     assert not any("setattr" in text for text in parsed.warnings)
+
+
+ADAPTED = """from peft import PeftModel
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+
+base = AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-8B")
+model = PeftModel.from_pretrained(base, "saves/first-stage", is_trainable=True)
+Trainer(model=model, args=TrainingArguments("out", per_device_train_batch_size=2, bf16=True, max_length=512)).train()
+"""
+
+
+def test_adapters_of_a_path_are_no_second_model(read):
+    parsed = read("python train.py", {"train.py": ADAPTED}, num_devices=1)
+    assert parsed.model.name == "qwen3-8b"
+    assert parsed.workload_fields["trainable"]["lora_rank"] == 16
+    assert any("assumed: LoRA of rank 16" in text for text in parsed.warnings)
+    assert not any("it loads" in text for text in parsed.warnings)

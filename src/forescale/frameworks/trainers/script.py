@@ -85,9 +85,10 @@ REPLICATES: Final = re.compile(r"(?:|auto|ddp\w*|single_device|None)$")
 NAMES: Final = ("model_name", "pretrained_model_name_or_path")
 """Arguments that name a model."""
 LOADED: Final = re.compile(
-    r"(?!.*(?:Tokenizer|Processor|Config|Extractor|tokenizer|processor|config)\w*\.from).*\.(?:from_pretrained|_?from_config)$"
+    r"(?!(?:.*\.)?PeftModel)(?!.*(?:Tokenizer|Processor|Config|Extractor|tokenizer|processor|config)\w*\.from)"
+    r".*\.(?:from_pretrained|_?from_config)$"
 )
-"""Calls that make a model."""
+"""Calls that make a model; adapters are laid on one that another call makes."""
 
 
 def trains(file: Path, *, itself: bool = False) -> bool:
