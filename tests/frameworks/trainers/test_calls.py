@@ -186,5 +186,59 @@ def test_an_option_that_is_not_given_is_none_and_a_prompt_without_a_limit_is_war
 
 
 def test_prefix_tuning_of_a_programs_own_is_warned_of(read):
-    parsed = read("python train.py --pre_seq_len 128", {"train.py": FILTERED}, num_devices=1)
-    assert any("pre_seq_len 128" in text for text in parsed.warnings)
+    assert read("python train.py --pre_seq_len 128", {"train.py": FILTERED}, num_devices=1).warnings[0] == (
+        "pre_seq_len: 128 is not modelled (adapters)"
+    )
+    declared = 'import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument("--pre_seq_len")\n'
+    parsed = read(
+        "python train.py --pre_seq_len 128",
+        {"train.py": f"{declared}print(parser.parse_args().pre_seq_len)\n{FILTERED}"},
+        num_devices=1,
+    )
+    assert "what the program makes of pre_seq_len 128 is not known" in parsed.warnings
+
+
+LAID = """import json
+from dataclasses import MISSING, dataclass, fields
+from transformers import AutoModelForCausalLM, HfArgumentParser, Trainer, TrainingArguments
+
+@dataclass
+class Settings:
+    config: str = ""
+    batch: int = 1
+    max_length: int = 512
+    output: str = "out"
+
+settings = HfArgumentParser(Settings).parse_args_into_dataclasses()[0]
+usual = {item.name: item for item in fields(settings)}
+for key, value in json.load(open("settings.json")).items():
+    if key in usual and usual[key].default is not MISSING and getattr(settings, key) == usual[key].default:
+        setattr(settings, key, value)
+words = TrainingArguments(settings.output, per_device_train_batch_size=settings.batch, max_length=settings.max_length)
+Trainer(model=AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-8B"), args=words).train()
+"""
+
+
+@pytest.mark.parametrize(("flags", "batch"), [("", 3), ("--batch 5", 5)])
+def test_a_file_that_a_program_lays_over_the_fields_of_its_arguments_counts(read, flags, batch):
+    files = {"train.py": LAID, "settings.json": '{"batch": 3, "max_length": 1024, "other": 1}'}
+    parsed = read(f"python train.py --output o {flags}", files, num_devices=1)
+    assert (parsed.layout_fields["micro_batch_size"], parsed.workload_fields["seq_len"]) == (batch, 1024)
+    assert not any("setattr" in text for text in parsed.warnings)
+
+
+ADAPTED = """from peft import PeftModel
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+
+base = AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-8B")
+model = PeftModel.from_pretrained(base, "saves/first-stage", is_trainable=True)
+Trainer(model=model, args=TrainingArguments("out", per_device_train_batch_size=2, bf16=True, max_length=512)).train()
+"""
+
+
+def test_adapters_of_a_path_are_no_second_model(read):
+    parsed = read("python train.py", {"train.py": ADAPTED}, num_devices=1)
+    assert parsed.model.name == "qwen3-8b"
+    assert parsed.workload_fields["trainable"]["lora_rank"] == 16
+    assert any("assumed: LoRA of rank 16" in text for text in parsed.warnings)
+    assert not any("it loads" in text for text in parsed.warnings)

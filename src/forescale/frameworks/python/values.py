@@ -166,6 +166,8 @@ def compared(op: ast.cmpop, left: Any, right: Any) -> Any:  # noqa: ANN401
     """Return whether a comparison holds; MISSING where that is not known."""
     if isinstance(op, ast.Is | ast.IsNot) and right is None and isinstance(left, Opaque) and left.origin:
         return isinstance(op, ast.IsNot)  # what is imported is there
+    if isinstance(op, ast.Is | ast.IsNot) and known(left) and getattr(right, "text", "").endswith("MISSING"):
+        return isinstance(op, ast.IsNot)  # what a dataclass has for a field without a default
     if not (known(left) and known(right)):
         return MISSING
     try:

@@ -27,9 +27,6 @@ NAMES: Final[Mapping[str, str]] = {
     "global_batch_size": "global_batch_size",
 }
 """Keys by the names that programs have for them."""
-AUTOCAST: Final = {"torch.bfloat16": "bf16", "torch.float16": "fp16"}
-
-
 ACCUMULATES: Final = re.compile(r"(?i)accum(?!ulate_fn)")
 """A text that adds up gradients, however it names how often."""
 
@@ -63,11 +60,9 @@ def loop_constants(trees: Sequence[ast.Module]) -> dict[str, Any]:
         for name, value in values.items()
         if type(value) is (str if NAMES[name] == "model_name_or_path" else int)
     }
-    types = {AUTOCAST.get(word) for tree in trees for word in _autocast(tree)}
-    mixed = {kind: True for kind in types if kind} if len(types) == 1 else {}
     nodes = [node for tree in trees[:1] for node in ast.walk(tree)]
     loads = any(isinstance(node, ast.Attribute) and node.attr == "from_pretrained" for node in nodes)
-    return {**({} if loads else {"dtype": "float32"}), **values, **mixed}
+    return {**({} if loads else {"dtype": "float32"}), **values}
 
 
 def _assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
@@ -82,10 +77,3 @@ def _assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
             for name in targets
             if isinstance(name, ast.Name) and name.id in NAMES and value is not None
         )
-
-
-def _autocast(tree: ast.Module) -> Iterator[str]:
-    """Yield the type of each autocast, as it is written."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("autocast"):
-            yield next((ast.unparse(word.value) for word in node.keywords if word.arg == "dtype"), "")

@@ -32,6 +32,8 @@ OPTIONS: Final = re.compile(r"(?:typer\.)?(?:Option|Argument)")
 INSTANTIATES: Final = re.compile(r"(?:hydra\.utils\.|hydra\.)?(?:instantiate|call)")
 """Functions of hydra that make what a table names."""
 
+FIELDS: Final = ("fields", "dataclasses.fields")
+"""A function that lists the fields of a dataclass, with their defaults."""
 SIGNATURE: Final = re.compile(r"(?:inspect\.)?signature")
 """A function that tells which arguments another one takes."""
 
@@ -80,6 +82,15 @@ class Recorder:
             made = usual if usual is not ... else MISSING
         if SIGNATURE.fullmatch(call.name) and isinstance(next(iter(call.args), None), Opaque):
             made = Call(call.name, call.place, fields={"parameters": Accepted()})
+        if (
+            call.name in FIELDS
+            and isinstance(made_of := next(iter(call.args), None), Call)
+            and made_of.defaults
+        ):
+            made = [
+                Call("Field", call.place, fields={"name": n, "default": d})
+                for n, d in made_of.defaults.items()
+            ]
         table = next(iter(call.args), None) if INSTANTIATES.fullmatch(call.name) else None
         if isinstance(table, dict):
             made = instantiated({**table, **call.fields}, call, self.calls)
@@ -107,7 +118,11 @@ class Recorder:
                 "settings of pydantic have their defaults, which variables of the environment or .env may change"
             )
         called = {name.rpartition(".")[2] for call in self.calls for name in names_of(call)}
-        if must_train and not any(map(makes, called)) and called.isdisjoint(("Accelerator", "Fabric")):
+        if (
+            must_train
+            and not any(map(makes, called))
+            and called.isdisjoint(("Accelerator", "Fabric", "backward"))
+        ):
             texts.append("no call that is followed trains: adapters, types and recomputation are not known")
         return texts
 

@@ -85,9 +85,10 @@ REPLICATES: Final = re.compile(r"(?:|auto|ddp\w*|single_device|None)$")
 NAMES: Final = ("model_name", "pretrained_model_name_or_path")
 """Arguments that name a model."""
 LOADED: Final = re.compile(
-    r"(?!.*(?:Tokenizer|Processor|Config|Extractor|tokenizer|processor|config)\w*\.from).*\.(?:from_pretrained|_?from_config)$"
+    r"(?!(?:.*\.)?PeftModel)(?!.*(?:Tokenizer|Processor|Config|Extractor|tokenizer|processor|config)\w*\.from)"
+    r".*\.(?:from_pretrained|_?from_config)$"
 )
-"""Calls that make a model."""
+"""Calls that make a model; adapters are laid on one that another call makes."""
 
 
 def trains(file: Path, *, itself: bool = False) -> bool:
@@ -236,7 +237,7 @@ def _warnings(recorder: Recorder, content: Mapping[str, Any], unread: Mapping[st
     if freezes(_text_of(recorder)) and not any(content.get(key) for key in ("use_peft", "lora_r")):
         yield FROZEN
     yield from recorder.assumed
-    yield from recorder.warnings(must_train=STEPS_BACK.search(_text_of(recorder)) is None)
+    yield from recorder.warnings()
     yield from _several(recorder.calls)
     yield from _unused(recorder.arguments, content)
     if others := [f"{key} is {text}" for key, text in unread.items() if key not in OPEN and not is_idle(key)]:
