@@ -6,15 +6,16 @@ import argparse
 import json
 import math
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmarks.spreads import Errors, spreads, unseen_of, widths
+from benchmarks.spreads import FEWEST, Errors, spreads, unseen_of, widths
 
 from forescale.catalogue.frameworks import load_framework
 from forescale.cost.calibration import UNMEASURED
@@ -25,6 +26,7 @@ from forescale.cost.run_calibration import (
     Unseen,
     groups_of,
     load_run_calibration,
+    stack_of,
 )
 from forescale.errors import ForescaleError
 from forescale.numeric import Array
@@ -65,7 +67,7 @@ def main() -> None:
         name=options.output.stem,
         date=options.date,
         source=f"{len(runs)} published training runs ({options.runs.name})",
-        seen=seen(runs),
+        seen=seen(runs, fitted.calibration),
         spreads={
             **{
                 novelty: spreads(errors_of(runs, errors, fitted.calibration))
@@ -93,14 +95,36 @@ def family_of(source: str) -> str:
     return next((family for family in FAMILIES if source.startswith(family)), source)
 
 
-def seen(runs: Sequence[CalibrationRun]) -> Seen:
+def seen(runs: Sequence[CalibrationRun], base: RunCalibration) -> Seen:
     """Return what the runs were."""
     return Seen(
         sources=tuple(sorted({run.source for run in runs})),
         families=FAMILIES,
         frameworks=tuple(sorted({record_of(run) for run in runs})),
         architectures=tuple(sorted({architecture_of(run) for run in runs})),
+        stacks=stacks(runs, base),
     )
+
+
+def stacks(runs: Sequence[CalibrationRun], base: RunCalibration) -> tuple[str, ...]:
+    """Return the software stacks on a generation and width of numbers that enough runs are of.
+
+    Stacks that differ only in their attention kernels are one.
+    """
+    alike = {name: replace(item, attention_kernel="", note="") for name, item in base.software.items()}
+    counts = Counter((alike[run.software], _groups(run)[1]) for run in runs)
+    pairs = product(alike.items(), counts.items())
+    return tuple(
+        sorted(
+            stack_of(name, group)
+            for (name, item), ((other, group), count) in pairs
+            if item == other and count >= FEWEST
+        )
+    )
+
+
+def _stack(run: CalibrationRun) -> str:
+    return stack_of(run.software, _groups(run)[1])
 
 
 def record_of(run: CalibrationRun) -> str:
@@ -126,12 +150,16 @@ def unseen(
     unnamed = [as_unnamed(run, base) for run in runs]
     out = partial(held_out, base=base, parameters=parameters, fitted=fitted, scale=scale)
     return {
-        "known source": measured_of(runs) - fitted.linear.predicted,
+        "known source": out(runs, names=[str(index % PARTS) for index in range(len(runs))]),
         "new release": out(runs, names=[run.source for run in runs]),
         "new family": out(runs, names=families),
         "new stack": out(runs, names=families, asked=unnamed),
         "new device": out(runs, names=[architecture_of(run) for run in runs]),
     }
+
+
+PARTS = 10
+"""Parts of the runs, each of which is predicted by a fit to the others: what is known of a source that a run is of."""
 
 
 def as_unnamed(run: CalibrationRun, base: RunCalibration) -> CalibrationRun:
@@ -207,7 +235,9 @@ def later_releases(
         errors[inside & ~dated] = without(inside | dated)[inside & ~dated]
     for date in sorted(set(dates[dated].tolist())):
         here, before = dates == date, ~np.isnan(errors)
-        rows = replace(blank, errors=errors)
+        earlier = [run for run, item in zip(runs, before, strict=True) if item]
+        many = stacks(earlier, fitted.calibration)
+        rows = replace(blank, errors=errors, few=np.array([_stack(run) not in many for run in runs]))
         known, new = widths(rows, before), ~np.isin(generations, generations[before])
         half = np.array([known.of(rows, at) * UNMEASURED ** new[at] for at in np.flatnonzero(here).tolist()])
         errors[here] = without(dates >= date)[here]
@@ -243,12 +273,14 @@ def peaks(cases: Sequence[Case], options: argparse.Namespace) -> dict[str, Any]:
 
 def errors_of(runs: Sequence[CalibrationRun], errors: Array, calibration: RunCalibration) -> Errors:
     """Return errors of runs with what tells the runs apart."""
+    many = stacks(runs, calibration)
     return Errors(
         errors=errors,
         core=np.array([run.case.core for run in runs]),
         families=np.array([family_of(run.source) for run in runs]),
         groups=tuple(_groups(run) for run in runs),
         waits=np.array([run.waits(calibration) for run in runs]),
+        few=np.array([_stack(run) not in many for run in runs]),
     )
 
 

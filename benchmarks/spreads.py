@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from forescale.cost.run_calibration import LEFT_OPEN, WAITING, Unseen, closest
+from forescale.cost.run_calibration import FEW, LEFT_OPEN, WAITING, Unseen, closest
 from forescale.numeric import Array
 from forescale.struct import Struct
 from forescale.validation.fit import quantiles
@@ -37,6 +38,8 @@ class Errors(Struct, frozen=True, kw_only=True):
     """Of each run, the closest first."""
     waits: Array
     """Share of the projected step in which devices wait for the host."""
+    few: Mask
+    """Runs of a software stack on a generation of which few are known."""
 
     def members(self, name: str) -> Mask:
         """Return which runs are of a group."""
@@ -57,11 +60,14 @@ class Widths(Struct, frozen=True, kw_only=True):
     """The same of runs that leave something open."""
     waiting: float
     """Of the seconds that devices wait for the host, which err by themselves."""
+    few: float = 1.0
+    """Half width where few runs are known of the software on a generation, over that of the group."""
 
     def of(self, rows: Errors, index: int) -> float:
         """Return the half width of a run's interval."""
         core = self.core if rows.core[index] else self.open
-        return math.hypot(closest(core, rows.groups[index], float), rows.waits[index] * self.waiting)
+        width = math.hypot(closest(core, rows.groups[index], float), rows.waits[index] * self.waiting)
+        return width * (self.few if rows.few[index] else 1.0)
 
 
 def spreads(rows: Errors) -> dict[str, Unseen]:
@@ -92,6 +98,8 @@ def spreads(rows: Errors) -> dict[str, Unseen]:
         }
     if results_found.waiting:
         result[WAITING] = spread(rows.waits >= MUCH_WAITING, results_found.waiting)
+    if results_found.few > 1.0:
+        result[FEW] = spread(rows.few, math.log(results_found.few))
     if rows.core.any():
         result["core"] = spread(rows.core, results_found.core["all"])
     return result
@@ -101,7 +109,8 @@ def widths(rows: Errors, among: Mask) -> Widths:
     """Return the intervals that some of the runs give.
 
     What waits for the host is told from the runs that wait much, beyond the interval of those that do not; what it does
-    not explain of an error is the group's.
+    not explain of an error is the group's. The runs of software of which few are known on their generation say, all
+    together, how much wider than their groups' their intervals are.
     """
     size, much = np.abs(rows.errors), rows.waits >= MUCH_WAITING
     waiting = 0.0
@@ -118,11 +127,17 @@ def widths(rows: Errors, among: Mask) -> Widths:
         waiting = quantiles(beyond, _weights(rows, much & among, rows.core), (0.8,))[0]
     left = np.sqrt(np.maximum(size**2 - (rows.waits * waiting) ** 2, 0.0))
     core = _by_group(rows, left, among, kind=rows.core)
-    return Widths(
+    result = Widths(
         core=core,
         open=_no_narrower(_by_group(rows, left, among, kind=~rows.core), core, rows.groups),
         waiting=waiting,
     )
+    sparse = rows.few & among
+    if not large(rows, sparse):
+        return result
+    known = np.array([result.of(rows, index) for index in np.flatnonzero(sparse).tolist()])
+    few = quantiles(size[sparse] / known, _weights(rows, sparse, rows.core), (0.8,))[0]
+    return replace(result, few=max(1.0, few))
 
 
 def large(rows: Errors, mask: Mask, fewest: int = FEWEST) -> bool:

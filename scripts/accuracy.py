@@ -272,9 +272,9 @@ def _held_out() -> str:
     return (
         "### What the calibration has not seen\n\n"
         "The losses of whole runs (clocks, launches, stragglers, software) that every projection uses are fitted "
-        f"to {calibration.source}, so on these rows the figures above are in-sample: nothing is new, a "
-        "*known source*. Every run is also predicted by fits that had not seen it: without its source, where other "
-        "releases of that document stay (*new release*); without all releases of its document (*new family*); the "
+        f"to {calibration.source}, so on these rows the figures above are in-sample. Every run is "
+        "also predicted by fits that had not seen it: without a tenth of all runs (*known source*); without its "
+        "source, where other releases of that document stay (*new release*); without all releases of its document (*new family*); the "
         "same, asked as one asks who does not know the stack, with the usual framework and all its defaults (*new "
         "stack*); without its generation of devices (*new device*). Errors are ln(measured / projected), every row "
         "counted alike. The interval is what 8 core rows in 10 of the group lie within (all its rows, where fewer "
@@ -284,7 +284,9 @@ def _held_out() -> str:
         "question (nothing named of the framework: a new stack; `--framework`: a new family), never "
         "narrower than that of a known source. Where devices "
         "wait for the host, their range is wider: the interval of *waiting* (rows that wait a fifth of their step and "
-        "more) is of the seconds that they wait, and is added to the others' in squares. The last column says how many "
+        "more) is of the seconds that they wait, and is added to the others' in squares. Software stacks of which "
+        "fewer than 20 runs are known on their generation and width of numbers (*few runs*), and those that nobody "
+        "names, have a wider range: the interval of such runs is by how much. The last column says how many "
         "rows lie within the range that all *other* families give; rows that leave something open (*, open*) are "
         "judged by an interval of such rows, no narrower than that of fully known ones.\n\n"
         + table(title, rows)
@@ -293,7 +295,7 @@ def _held_out() -> str:
 
 LATER = "later release"
 """Key of the errors forward in time among the spreads of a calibration (benchmarks/fit_runs.py)."""
-PRINTED = ("all", "all, open", "core", "dense", "moe", "waiting")
+PRINTED = ("all", "all, open", "core", "dense", "few runs", "moe", "waiting")
 
 
 UNSEEN = "each machine predicted from the others"

@@ -13,7 +13,7 @@ from forescale.cost.anchor import Anchor, Measured
 from forescale.cost.calibration import Spread
 from forescale.cost.provenance import provenance
 from forescale.cost.roofline import peak_rate as device_peak_rate
-from forescale.cost.run_calibration import Novelty
+from forescale.cost.run_calibration import FRAMEWORK, Novelty, usual_software
 from forescale.cost.select import Costs
 from forescale.errors import PhysicsError, SpecError, no_effect
 from forescale.evaluate import Evaluation, evaluate
@@ -421,6 +421,7 @@ def spread_of(
     from forescale.cost.eager import eager_table
 
     device, runs = question.cluster.device, question.costs.runs
+    software = question.layout.software or usual_software(device)
     spread = runs.spread(
         device,
         question.workload.precision.compute,
@@ -428,6 +429,7 @@ def spread_of(
         novelty=novelty_of(question, source),
         left_open=left_open,
         waits=waiting(parts),
+        software=None if FRAMEWORK in question.assumed else software,
     )
     if question.model.traces:
         alone = eager_table().spread(device)

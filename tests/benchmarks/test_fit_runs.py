@@ -46,7 +46,7 @@ def test_a_release_is_predicted_by_fits_to_earlier_ones(monkeypatch):
 
 def test_releases_of_one_document_are_one_family():
     assert family_of("DGXC1") == family_of("DGXC2") != family_of("A")
-    assert seen([run(LAYOUTS[0], "B"), run(LAYOUTS[0], "A")]).sources == ("A", "B")
+    assert seen([run(LAYOUTS[0], "B"), run(LAYOUTS[0], "A")], BASE).sources == ("A", "B")
 
 
 def test_priors_cover_the_published_calibration():

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from benchmarks.spreads import MUCH_WAITING, Errors, spreads, widths
 
-from forescale.cost.run_calibration import WAITING
+from forescale.cost.run_calibration import FEW, WAITING
 
 GROUPS = ("hopper/16/dense", "hopper/16", "dense", "all")
 
 
-def rows(errors, families="AB", core=True, waits=0.0, groups=GROUPS):
+def rows(errors, families="AB", core=True, waits=0.0, groups=GROUPS, few=False):
     """Return errors whose families alternate; what is not a list is of every run."""
     count = len(errors)
     every = [groups] * count if isinstance(groups, tuple) else groups
@@ -21,6 +21,7 @@ def rows(errors, families="AB", core=True, waits=0.0, groups=GROUPS):
         families=np.array([families[index % len(families)] for index in range(count)]),
         groups=tuple(every),
         waits=np.broadcast_to(np.asarray(waits, dtype=np.float64), count),
+        few=np.broadcast_to(np.asarray(few), count),
     )
 
 
@@ -104,6 +105,28 @@ def test_time_that_devices_wait_for_the_host_errs_by_itself():
     assert (shown.rows, shown.p90, shown.coverage) == (40, pytest.approx(0.4), 1.0)
     assert WAITING not in spreads(rows(errors, waits=MUCH_WAITING / 2.0))
     assert WAITING not in spreads(rows(errors, "A", waits=share))
+
+
+def test_software_of_few_runs_on_a_generation_has_a_wider_interval():
+    """Of 400 runs 40 are of such software: all within 0.1, those at 0.15."""
+    few = np.arange(400) < 40
+    errors = np.where(few, 0.15, 0.1)
+    every = rows(errors, few=few)
+    result = widths(every, np.ones(400, dtype=bool))
+    assert result.core["all"] == pytest.approx(0.1)
+    assert result.few == pytest.approx(1.5)
+    assert (result.of(every, 0), result.of(every, 399)) == pytest.approx((0.15, 0.1))
+    shown = spreads(every)[FEW]
+    assert (shown.rows, shown.p90) == (40, pytest.approx(np.log(1.5)))
+
+
+def test_few_runs_of_one_family_or_within_the_interval_of_others_widen_nothing():
+    few = np.arange(400) < 40
+    families = np.where(few, "A", np.where(np.arange(400) % 2, "A", "B")).tolist()
+    assert FEW not in spreads(rows(np.where(few, 0.15, 0.1), families, few=few))
+    near = rows(np.where(few, 0.05, 0.1), few=few)
+    assert widths(near, np.ones(400, dtype=bool)).few == 1.0
+    assert FEW not in spreads(near)
 
 
 def test_an_interval_is_judged_by_the_other_families():

@@ -162,6 +162,17 @@ def test_what_waits_for_the_host_widens_the_interval_by_its_share():
     assert spread(replace(EXAMPLE, spreads={"new family": {"all": WIDE}}), waits=0.5) == WIDE
 
 
+def test_software_of_few_runs_on_a_generation_has_a_wider_interval():
+    few = replace(WIDE, p10=-math.log(1.5), p90=math.log(1.5))
+    seen = replace(EXAMPLE.seen, stacks=(f"fast/{H100.architecture}/16",))
+    local = replace(EXAMPLE, seen=seen, spreads={"new family": {"all": WIDE, "few runs": few}})
+    assert spread(local, software="fast") == spread(local, software="fast@26.04") == WIDE
+    for name, compute in (("slow", "bf16"), ("fast", "fp8"), (None, "bf16")):
+        other = spread(local, compute=compute, software=name)
+        assert (other.p10, other.p90) == pytest.approx((1.5 * WIDE.p10, 1.5 * WIDE.p90))
+    assert spread(replace(EXAMPLE, spreads={"new family": {"all": WIDE}}), software="slow") == WIDE
+
+
 def test_a_pair_of_generation_and_kind_that_is_not_known_has_the_wider_interval_of_the_two():
     narrow, wide = (replace(WIDE, p10=-size, p90=size) for size in (0.05, 0.3))
     group = f"{H100.architecture}/16"
@@ -183,13 +194,13 @@ def test_intervals_widen_for_generations_without_kernels():
 
 def test_the_more_is_new_the_wider_the_published_interval():
     published = load_run_calibration()
-    widths = [spread(published, novelty=novelty).p90 for novelty in NOVELTIES[:4]]
+    widths = [spread(published, novelty=novelty, software="megatron-core").p90 for novelty in NOVELTIES[:4]]
     assert widths[0] <= min(widths[1:])
     assert widths[-1] > max(widths[:-1])
     known = published.spreads["known source"]["hopper/16/dense"]
     narrow = {**published.spreads["new family"], "hopper/16/dense": replace(known, p10=-0.01, p90=0.01)}
     surer = replace(published, spreads={**published.spreads, "new family": narrow})
-    assert spread(surer, novelty="new family").p90 == widths[0], "what is new is no surer than what is known"
+    assert spread(surer, novelty="new family", software="megatron-core").p90 == widths[0], "what is new is no surer than what is known"
 
 
 def test_published_factors_are_bounded():

@@ -54,9 +54,9 @@ class Spread(Struct, frozen=True, kw_only=True):
         """Return the 90th percentile of measured values for a projected one, in its unit."""
         return seconds * math.exp(max(self.p90, 0.0))
 
-    def widened(self) -> Self:
-        """Return what to expect where nothing was measured."""
-        absolute, low, high = (item * UNMEASURED for item in (self.median_abs, self.p10, self.p90))
+    def widened(self, by: float = UNMEASURED) -> Self:
+        """Return the spread times a factor, by default that of what was not measured."""
+        absolute, low, high = (item * by for item in (self.median_abs, self.p10, self.p90))
         return replace(self, median_abs=absolute, p10=low, p90=high)
 
     def beside(self, other: float) -> Self:

@@ -39,6 +39,9 @@ LEFT_OPEN = ", open"
 WAITING = "waiting"
 """Group of runs whose devices wait for the host. Its interval is of the seconds that they wait, not of the step: how
 long a host takes to launch a kernel differs more between machines and settings than how long the kernel takes."""
+FEW = "few runs"
+"""Group of runs whose software the fit knows from few runs on their generation. Its interval is of the half width of
+others, in logarithms: how many times as wide theirs is."""
 FRAMEWORK, RECIPE, MASTER = "framework", "recipe", "master"
 """What a question assumes besides settings: the framework, a recipe that is not of its own model and device, and the
 type of the master copy, which adds nothing to the spread of a step time."""
@@ -187,6 +190,8 @@ class Seen(Struct, frozen=True, kw_only=True):
     frameworks: tuple[str, ...] = ()
     """Records without their releases."""
     architectures: tuple[str, ...] = ()
+    stacks: tuple[str, ...] = ()
+    """Software on a generation and width of numbers ("xla/tpu-v5e/16") of which not only few runs were seen."""
 
 
 class RunCalibration(Struct, frozen=True, kw_only=True):
@@ -205,8 +210,8 @@ class RunCalibration(Struct, frozen=True, kw_only=True):
     software: Mapping[str, SoftwareFactors] = field(default_factory=dict)
     seen: Seen = field(default_factory=Seen)
     spreads: Mapping[str, Mapping[str, Unseen]] = field(default_factory=dict)
-    """By novelty, then by group (`groups_of`, `WAITING`); "core" and the releases of "later release" are to be read
-    only."""
+    """By novelty, then by group (`groups_of`, `WAITING`, `FEW`); "core" and the releases of "later release" are to be
+    read only."""
     assumed: Assumptions = field(default_factory=Assumptions)
     """What settings that a question leaves open add to a spread."""
     own: Mapping[str, Spread] = field(default_factory=dict)
@@ -307,16 +312,18 @@ class RunCalibration(Struct, frozen=True, kw_only=True):
         novelty: Novelty,
         left_open: bool = False,
         waits: float = 0.0,
+        software: str | None = None,
     ) -> Spread:
         """Return the errors to expect of a device, compute type and kind of model.
 
         With `left_open` some of the configuration was not known but assumed. `waits` is the share of the step in which
-        the device waits for the host.
+        the device waits for the host. None as `software` is a stack that nobody named.
         """
         if device.name in self.own:
             return self.own[device.name]
         result = self.spreads.get(novelty)
         groups = groups_of(device.architecture, compute, moe=moe)
+        few = stack_of(software or "", groups[1]) not in self.seen.stacks
         if left_open and result and f"{groups[-1]}{LEFT_OPEN}" in result:
             groups = tuple(f"{group}{LEFT_OPEN}" for group in groups)
         spread = closest(result, groups, lambda item: item.p90) if result else NOTHING_KNOWN
@@ -326,6 +333,8 @@ class RunCalibration(Struct, frozen=True, kw_only=True):
             spread = max(spread, closest(known, groups, lambda item: item.p90), key=lambda item: item.p90)
         if result and WAITING in result:
             spread = spread.beside(waits * result[WAITING].p90)
+        if result and FEW in result and few:
+            spread = spread.widened(math.exp(result[FEW].p90))
         # Runs of other generations say how far off a fit is, not how far off the kernels are.
         return (
             spread.widened()
@@ -356,6 +365,11 @@ def groups_of(architecture: str, compute: str, *, moe: bool) -> tuple[str, ...]:
     group = f"{architecture}/{8 if compute in NARROW_TYPES else 16}"
     kind = "moe" if moe else "dense"
     return f"{group}/{kind}", group, kind, "all"
+
+
+def stack_of(software: str, group: str) -> str:
+    """Return the name of a software stack, of any release, on a generation and width of numbers."""
+    return f"{software.partition('@')[0]}/{group}"
 
 
 def closest(values: Mapping[str, T], groups: tuple[str, ...], width: Callable[[T], float]) -> T:

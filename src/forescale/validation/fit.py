@@ -259,5 +259,11 @@ def _interval(base: RunCalibration, runs: Sequence[CalibrationRun], errors: Arra
     """Return the interval of the cluster: that of its own errors, but not below half of what is known."""
     spread, question = spread_of(errors), runs[0].case.question
     compute = question.workload.precision.compute
-    known = base.spread(question.cluster.device, compute, moe=question.model.is_moe, novelty="new family")
+    known = base.spread(
+        question.cluster.device,
+        compute,
+        moe=question.model.is_moe,
+        novelty="new family",
+        software=runs[0].software,
+    )
     return replace(spread, p10=min(spread.p10, FLOOR * known.p10), p90=max(spread.p90, FLOOR * known.p90))
