@@ -143,6 +143,18 @@ def test_the_length_at_which_a_layout_fits_is_the_first_half_that_does():
     )
 
 
+def test_a_shorter_sequence_is_a_row_before_adapters_where_nothing_cheap_fits():
+    question = ask(
+        "llama-3.1-8b", "rtx-4090", framework="unsloth", recompute="full", seq_len=65536, lora_rank=16,
+        micro_batch_size=1, global_batch_size=1, zero=0,
+    )  # fmt: skip
+    result = fit(question, pairs=False)
+    runs = [fix for fix in result.remedies if fix.changes[0].kind == "run"]
+    assert runs[0].text == f"--seq-len {result.shorter}"
+    assert (runs[0].verdict, runs[0].projection.workload.seq_len) == ("FITS", result.shorter)
+    assert runs[0].freed_bytes == result.now.memory.peak_bytes - runs[0].projection.memory.peak_bytes > 0
+
+
 @pytest.mark.parametrize("name", LARGE)
 def test_no_single_change_that_fits_for_sure_is_cheaper_than_the_first(name):
     question = LARGE[name]

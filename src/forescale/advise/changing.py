@@ -152,8 +152,8 @@ class Fit(Result, Struct, frozen=True, kw_only=True):
     def remedies(self) -> tuple[Fix, ...]:
         """The fixes and, after single changes of the layout that may fit, changes of the run.
 
-        On one device these are of what is trained first, else more devices. A run that needs a change which makes the
-        layout fit by itself is left out.
+        On one device these are of what is trained first, else more devices; a shorter sequence comes before adapters.
+        A run that needs a change which makes the layout fit by itself is left out.
         """
         place = sum(fix.verdict != "OOM" and len(fix.changes) == 1 for fix in self.fixes)
         place = max(place, 1) if self.first is not None else place
@@ -161,8 +161,8 @@ class Fit(Result, Struct, frozen=True, kw_only=True):
             None if other is None else _of_run(self, other, text)
             for other, text in zip((self.states, self.adapters, self.larger), _texts(self), strict=True)
         )
-        one = self.question.cluster.num_devices == 1
-        runs = (moments, adapters, devices) if one else (devices, moments, adapters)
+        trained = (moments, _cut(self), adapters)
+        runs = (*trained, devices) if self.question.cluster.num_devices == 1 else (devices, *trained)
         enough = [fix.changes for fix in self.fixes if fix.verdict == "FITS"]
         needed = (run for run in runs if run is not None and run.changes[1:] not in enough)
         return (*self.fixes[:place], *needed, *self.fixes[place:])
@@ -232,6 +232,21 @@ def _of_run(now: Fit, other: Fit, text: str) -> Fix:
         verdict=verdict_within(result, other.question.memory_limit),
         lost_s=result.step_time_s - now.now.step_time_s,
         freed_bytes=now.now.memory.peak_bytes - result.memory.peak_bytes,
+    )
+
+
+def _cut(result: Fit) -> Fix | None:
+    """Return the fix that a shorter sequence is, where other changes of the run are tried too."""
+    if result.shorter is None or _is_cheap(result, MUCH):
+        return None
+    question = result.question
+    now = project(replace(question, workload=replace(question.workload, seq_len=result.shorter)))
+    return Fix(
+        changes=(Change(kind="run", text=f"--seq-len {result.shorter}", overrides={}),),
+        projection=now,
+        verdict=verdict_within(now, question.memory_limit),
+        lost_s=now.step_time_s - result.now.step_time_s,
+        freed_bytes=result.now.memory.peak_bytes - now.memory.peak_bytes,
     )
 
 

@@ -6,6 +6,7 @@ from forescale.frameworks.megatron.arguments import known_flags, parse_arguments
 from forescale.frameworks.megatron.forks import fork_of, forks, idle_program, misspelt, translate
 from forescale.frameworks.megatron.reader import read_arguments
 from forescale.frameworks.reading import Options
+from forescale.spec.attention import LatentAttention
 
 BASE = (
     "--num-layers 8 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32 "
@@ -239,3 +240,14 @@ def test_experts_that_extend_over_tensor_parallel_ranks():
 def test_recompute_of_releases_before_2022():
     recompute = read("--checkpoint-activations --override-lr-scheduler").strategy.recompute
     assert (recompute.granularity, recompute.unit) == ("full", 1)
+
+
+def test_latent_attention_of_pai_needs_no_other_flag():
+    more = (
+        "--patch-tokenizer-type DeepSeekV2Tokenizer --extra-vocab-size 0 --kv-lora-rank 16 --q-lora-rank 32"
+    )
+    attention = (
+        read(f"{more} --qk-nope-head-dim 8 --qk-rope-head-dim 4 --v-head-dim 8").model.layers[0].attention
+    )
+    assert isinstance(attention, LatentAttention)
+    assert (attention.kv_lora_rank, attention.q_lora_rank, attention.qk_nope_head_dim) == (16, 32, 8)

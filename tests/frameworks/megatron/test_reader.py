@@ -149,6 +149,8 @@ def test_positions():
 def test_vocabulary_from_the_tokenizer():
     bare = BASE.replace("--vocab-size 100 ", "")
     assert read_arguments(bare + "--tokenizer-type Llama2Tokenizer").model.vocab_size == 32000
+    other = read_arguments(bare + "--tokenizer-type Llama2Tokenizer --tokenizer-model x/tokenizer.model")
+    assert "that of x/tokenizer.model is not known" in other.warnings[0]
     qwen = bare + "--tokenizer-type HuggingFaceTokenizer --tokenizer-model Qwen/Qwen2.5-72B"
     arguments = read_arguments(qwen, options=Options(vocabulary_of=vocabulary_of))
     assert arguments.model.vocab_size == load_model("qwen2.5-72b").vocab_size

@@ -150,7 +150,9 @@ def fit_view(result: Fit, *, most: int) -> View:
     if more > 0:
         tried += f"; {more} more (all with --json or a larger --top)"
     fixes = [listed(_FIXES, remedies[:most])] if remedies else []
-    shorter = [line(f"at seq_len {result.shorter:,} the layout fits as it is")] if result.shorter else []
+    is_row = any(fix.text == f"--seq-len {result.shorter}" for fix in remedies[:most])
+    cut = result.shorter is not None and not is_row
+    shorter = [line(f"at seq_len {result.shorter:,} the layout fits as it is")] if cut else []
     return headed(result.now, [now, *fixes, _proposal(result), *shorter, line(tried, style="dim")])
 
 

@@ -416,7 +416,13 @@ def stated_vocabulary(settings: Settings, options: Options) -> int | None:
     model, kind = _tokenizer(settings)
     for name in (model, kind, Path(settings.where).stem):
         if size := options.vocabulary_of(name) or _size_of_tokenizer(name):
-            settings.note(f"the vocabulary of {size} entries is that of {name}")
+            said = f"the vocabulary of {size} entries is that of {name}"
+            if not model or name != kind or kind not in OF_A_FILE:
+                settings.note(said)
+            elif (
+                open_ := f"{said}; that of {model} is not known (--set model.vocab_size=N)"
+            ) not in settings.warnings:
+                settings.warnings.append(open_)
             return size + extra
     return None
 
@@ -435,6 +441,8 @@ def _tokenizer(settings: Settings) -> tuple[str, str]:
 MICRO_BATCH: Final = MissingFact(
     "the micro-batch size", "--micro-batch-size N", "--micro-batch-size 1", "strategy.micro_batch_size"
 )
+OF_A_FILE: Final = ("Llama2Tokenizer",)
+"""Tokenizers whose vocabulary is that of the file that they are given."""
 VOCABULARY: Final = MissingFact(
     "the size of the vocabulary",
     "--set model.vocab_size=N",
