@@ -103,7 +103,7 @@ KERNELS = (
     ),
     Kernels(keeps_product_gradients=True, flat_update=True, bucket_elements=5e8, runs_ahead=True),
     Kernels(bucket_elements=2e7, reduces_every_microbatch=True),
-    Kernels(deferred_head_gradients=2),
+    Kernels(deferred_head_gradients=2, updates_in_backward=True),
     Kernels(gathers_each_weight=True, expert_kernels="one", narrow_experts=False, frees_gradients=True),
     Kernels(broadcasts_updates=True, shares_messages=True, keeps_stage_outputs=True, dropout=True),
     Kernels(blocking_launches=True, deterministic=True, fused_rotary=True, weighted_activation=False),

@@ -251,12 +251,15 @@ def _recorded_blocks(question: Question, layout: Layout) -> Question:
     if any(trace.has_frozen for trace in model.traces):
         return question
     from forescale.graph.compiled import compiled_model
+    from forescale.graph.dealing import deals_experts, with_whole_experts
     from forescale.graph.recorded import recorded_model
 
     attention = "sdpa" if layout.flash_attention else "eager"
     recorded = recorded_model(model, seq_len=workload.seq_len, attention=attention, workload=workload)
     if recorded is None:
         return question
+    if is_eager and not deals_experts(recorded):
+        recorded = with_whole_experts(recorded)
     types = replace(workload.precision, frozen=None)
     if kernels.compile != "none":
         recorded = compiled_model(recorded)

@@ -58,6 +58,8 @@ def parse(text: str | float, dimension: str) -> float:
     scales = _SCALES[dimension]
     if isinstance(text, int | float):
         return float(within(text, _ANY, f"a quantity in {dimension}"))
+    if dimension == "FLOP/s":  # as data sheets write it
+        text = re.sub(r"FLOP[Ss]$", "FLOP/s", text.rstrip())
     match = _QUANTITY.match(text) if len(text) <= _LONGEST else None
     if match is None or (match[2] or "") not in {*scales, ""}:
         units = ", ".join(filter(None, scales))

@@ -158,3 +158,17 @@ def test_a_date_without_an_entry_means_the_release_before_it_or_the_first():
     )
     assert question.layout.software == "megatron-core@24.12"
     assert any("24.11" in note.text for note in question.notes)
+
+
+@pytest.mark.parametrize(
+    "framework", ["llm-foundry@2023", "llm-foundry@2024-triton", "llm-foundry@2024", "torchtitan"]
+)
+def test_fsdp_of_fp32_weights_holds_16_bytes_per_parameter(framework):
+    question = ask(
+        "llama-3.1-8b", cluster="h100", devices=8, framework=framework, zero=3, seq_len=512,
+        micro_batch_size=1, global_batch_size=8,
+    )  # fmt: skip
+    result = project(question)
+    stage = result.memory.stages[0]
+    states = stage.weights_bytes + stage.gradients_bytes + stage.optimizer_bytes
+    assert states * 8 / result.params.total == pytest.approx(16.0, rel=0.01)

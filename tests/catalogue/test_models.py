@@ -192,6 +192,16 @@ class TestNames:
         assert "llama-3.1-70b" in error.value.suggestions
 
     @pytest.mark.parametrize(
+        ("name", "near"),
+        [("bert-large", ""), ("t5-large", ""), ("mistal-7b", "mistral-7b"), ("70b", "llama2-70b")],
+    )
+    def test_names_of_other_families_are_not_suggested(self, name: str, near: str):
+        with pytest.raises(UnknownNameError, match="did you mean" if near else "ORGANISATION/NAME") as error:
+            load_model(name)
+        assert near in (*error.value.suggestions, "")
+        assert bool(error.value.suggestions) == bool(near)
+
+    @pytest.mark.parametrize(
         ("address", "hub"),
         [
             ("https://huggingface.co/org/unheard-of", "org/unheard-of"),

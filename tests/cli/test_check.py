@@ -133,6 +133,22 @@ def test_what_is_solved_passes_and_the_next_does_not(forescale, quantity):
             assert document(forescale, *asked)[1]["status"] == status
 
 
+def test_tokens_of_a_budget_cost_it(forescale):
+    """The best layout is searched where none is given; the tokens are those whose run costs the budget (`run` adds its spread)."""
+    limits = ("--price", "2", "--max-cost", "10K", "--solve", "tokens", "--json")
+    body = json.loads(forescale("check", "llama-3.1-8b", *ONE, *limits).out)
+    assert body["next"]["value"] <= 1.002 * body["value"]
+    given = json.loads(forescale("check", *FITS, *limits).out)
+    assert given["value"] <= body["value"]
+    line = ("--tokens", str(given["value"]), "--price", "2", "--json")
+    assert json.loads(forescale("run", *FITS, *line).out)["money"]["expected"] == pytest.approx(1e4, rel=0.03)
+
+
+def test_tokens_without_a_limit_are_refused(forescale):
+    ran = forescale("check", *FITS, "--solve", "tokens")
+    assert ran.refused.startswith("required_with --deadline or --max-cost")
+
+
 def test_in_python():
     keywords = {"devices": 8, "seq_len": 8192, "global_batch_size": 64, "zero": 3}
     result = fs.check("llama-3.1-8b", "h100-sxm", limits={"min_mfu": 0.9}, **keywords)

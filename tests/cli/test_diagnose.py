@@ -37,6 +37,9 @@ def test_a_figure_a_log_and_both(forescale, tmp_path):
     for measured in (
         (f"step={seconds}s",),
         ("tokens_per_s_per_device=5000",),
+        ("5,000 tok/s/GPU",),
+        (f"{seconds} s",),
+        (f"{seconds}s", "71GiB"),
         (path,),
         (path, f"step={seconds}s"),
     ):

@@ -1,6 +1,7 @@
 """`forescale pipeline`: what is printed, the JSON schema, exit codes."""
 
 import json
+import math
 import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -538,3 +539,25 @@ def test_names_of_the_heuristic(name):
     """What Primus and the zero-bubble authors call the automatic schedule; without a limit, all wait."""
     document = as_json("simulate", "-s", name, "--pp", "2", "-m", "4", "--memory-limit", "2")
     assert (document["schedule"], max(document["peak_activations"])) == ("zb-unlimited", 2)
+
+
+@pytest.mark.parametrize(
+    ("share", "vpp", "name"), [(0.05, 1, "1f1b"), (0.2, 1, "1f1b"), (0.05, 4, "interleaved-1f1b")]
+)
+def test_the_fewest_microbatches_for_a_bubble(forescale, share, vpp, name):
+    """By the closed form (p - 1) / v micro-batches of idle time; counts are multiples of the ranks."""
+    ran = forescale(
+        "pipeline", "compare", name, "--pp", "8", "--vpp", str(vpp), "--bubble", str(share), "--json"
+    )
+    [step] = json.loads(ran.out)["schedules"]
+    idle = 7 / vpp
+    fewest = 8 * math.ceil(idle * (1 - share) / share / 8)
+    assert step["bubble_rate_makespan"] == pytest.approx(idle / (idle + fewest))
+    assert step["bubble_rate_makespan"] <= share
+
+
+def test_a_bubble_excludes_microbatches_and_is_a_share(forescale):
+    asked = ("pipeline", "compare", "1f1b", "--pp", "8", "--bubble")
+    assert forescale(*asked, "5%", "-m", "8").refused.startswith("conflicts --bubble")
+    assert forescale(*asked, "120%").refused.startswith("out_of_range --bubble")
+    assert "no schedule applies" in forescale(*asked, "0.0001").err

@@ -108,6 +108,8 @@ def expected(result, quantity):
             return getattr(result, f"{family}_per_step")
         case "model_flops_full_attention":
             return result.model_flops_full_attention_per_step
+        case "checkpoint_bytes":
+            return result.params.total * 14.0  # bf16 weights, fp32 master copy and two fp32 moments
         case _:
             return getattr(result, family)
 

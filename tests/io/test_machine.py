@@ -43,6 +43,17 @@ def test_a_device_in_everyday_words(tmp_path):
     assert (device.hbm_bytes, device.hbm_bandwidth, device.power_w) == (96 * 2**30, 3e12, 700.0)
 
 
+@pytest.mark.parametrize("table", ["", "[device]\n"])
+def test_everyday_words_change_the_device_of_a_base(tmp_path, table):
+    text = f'base = "h100"\n{table}flops = "2 PFLOPS"\nmemory = "192 GB"\nbandwidth = "x2"\n'
+    base = load_cluster("h100-sxm", 8)
+    cluster = read_cluster_file(written(tmp_path, "chip.toml", text), 8)
+    device = cluster.device
+    assert (device.matrix_flops.bf16, device.hbm_bytes) == (2e15, 192e9)
+    assert device.matrix_flops.fp8 == base.device.matrix_flops.fp8
+    assert (device.hbm_bandwidth, cluster.tiers) == (2 * base.device.hbm_bandwidth, base.tiers)
+
+
 @pytest.mark.parametrize(
     ("text", "tiers"),
     [

@@ -19,7 +19,7 @@ from forescale.memory.states import (
 )
 from forescale.project import project
 from forescale.spec import Layout
-from forescale.spec.layout import Offload
+from forescale.spec.layout import Kernels, Offload
 from forescale.spec.workload import Precision
 
 ZERO_PAPER = {0: 120.0, 1: 31.4, 2: 16.6, 3: 1.9}
@@ -125,3 +125,18 @@ def test_parameters_that_are_received_in_flat_tensors(more, expected):
 def test_nothing_is_frozen_where_all_is_trained():
     result = project(small.dense(), small.cluster(8), Layout(dp_shard=8), small.workload())
     assert [stage.frozen_bytes for stage in result.memory.stages] == [0.0]
+
+
+@pytest.mark.parametrize(("zero", "shards"), [(0, 1), (3, 4)])
+def test_an_update_in_backward_leaves_the_gradient_of_the_largest_parameter(zero, shards):
+    def stage(updates):
+        kernels = Kernels(updates_in_backward=updates)
+        layout = Layout(dp_shard=4, zero=zero, kernels=kernels)
+        return project(small.dense(), small.cluster(4), layout, small.workload()).memory.stages[0]
+
+    all_together, one = stage(updates=False), stage(updates=True)
+    assert one.gradients_bytes == 4.0 * 32000 * 1024 / shards < all_together.gradients_bytes
+    assert (one.weights_bytes, one.optimizer_bytes) == (
+        all_together.weights_bytes,
+        all_together.optimizer_bytes,
+    )

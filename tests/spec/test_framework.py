@@ -150,6 +150,9 @@ def test_limits_become_a_space_and_refuse_other_values():
         check_choice(framework, "zero", (2,))
     with raises(SpecError, "unsupported_by --to"):
         searched(made(), Space(), limited=True)
+    runnable = searched(framework, Space(), limited=False)
+    assert (runnable.zero, runnable.rules) == ((1, 3), space.rules)
+    assert searched(framework, Space(zero=(2,)), limited=False).zero == (2,)
     assert searched(made(), Space(), limited=False) == Space()
     assert searched(made(always_sp=True), Space(), limited=False).sp == (True,)
     local = searched(load_framework("primus"), Space(), limited=False)

@@ -16,10 +16,10 @@ from forescale.schedule.legality import LEGALITY
 from forescale.schedule.library import family
 from forescale.search.layouts import longest_chunk, options
 from forescale.spec.constraints import virtual_stages
-from forescale.spec.framework import Words, choice_word, merged, replayed, searched
+from forescale.spec.framework import Words, merged, replayed, searched
 from forescale.spec.layout import ALL_LAYERS, Layout, Recompute
 from forescale.spec.proposal import Constraint, Proposal, violated
-from forescale.spec.space import NAMES, Space, default_recompute, recompute_modules
+from forescale.spec.space import NAMES, Space, choice_word, default_recompute, recompute_modules
 from forescale.units import counted
 
 LEAN_SCHEDULES = (None, "zb-h1", "zbv", "v-half", "v-min")

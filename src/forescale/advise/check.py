@@ -9,7 +9,14 @@ from typing import Any, Literal, TypeAlias
 from msgspec.structs import replace
 
 from forescale.cost.run_calibration import FRAMEWORK
-from forescale.errors import ForescaleError, SpecError, illegal_layout, missing, no_value_passes
+from forescale.errors import (
+    ForescaleError,
+    SpecError,
+    illegal_layout,
+    missing,
+    no_value_passes,
+    required_with,
+)
 from forescale.limits import EXTENT
 from forescale.memory.peak import fit as verdict_of
 from forescale.projection.result import Projection, Verdict
@@ -21,7 +28,7 @@ from forescale.units import GIB, format_seconds
 SCHEMA = "forescale.check/1"
 Status: TypeAlias = Literal["passes", "fails", "illegal", "unreadable"]
 Level: TypeAlias = Literal["error", "warning"]
-Quantity: TypeAlias = Literal["micro_batch_size", "devices", "seq_len"]
+Quantity: TypeAlias = Literal["micro_batch_size", "devices", "seq_len", "tokens"]
 GRAVEST: tuple[Status, ...] = ("unreadable", "illegal", "fails", "passes")
 """The status of several questions is the first of these that one of them has."""
 ILLEGAL = ("illegal_layout", "not_divisible", "not_a_factor")
@@ -47,6 +54,10 @@ class Limits(Struct, frozen=True, kw_only=True):
     deadline_days: float | None = None
     price_per_device_hour: float | None = None
     """The device's own by default."""
+
+
+MOST_TOKENS, THREE_DIGITS = 10**18, 1000
+"""Tokens that no run has, and how many times smaller the next number of tokens is."""
 
 
 class Finding(Struct, frozen=True, kw_only=True):
@@ -317,7 +328,7 @@ def _above(
 
 
 def solve(question: Question, quantity: Quantity, checked: Callable[[Question], Check]) -> Solved:
-    """Return the largest micro-batch size or sequence length, or the fewest devices, that pass.
+    """Return the largest micro-batch size, sequence length or number of tokens, or the fewest devices, that pass.
 
     The other degrees of the layout, and the global batch, stay; data parallelism follows from the devices.
 
@@ -328,6 +339,8 @@ def solve(question: Question, quantity: Quantity, checked: Callable[[Question], 
     """
     if quantity == "seq_len":
         return _longest(question, checked)
+    if quantity == "tokens":
+        return _most_tokens(question, checked)
     variants = _micro_batches(question) if quantity == "micro_batch_size" else _sizes(question)
     previous: tuple[int, Check] | None = None
     for value, variant in variants:
@@ -344,7 +357,8 @@ def solve(question: Question, quantity: Quantity, checked: Callable[[Question], 
 
 def _none(quantity: str, tried: tuple[int, Check] | None) -> SpecError:
     reasons = "no value is legal" if tried is None else "; ".join(item.text for item in tried[1].findings)
-    fix = MORE_LAYOUTS if quantity == "devices" else ""
+    fixes = () if tried is None else (item.fix for item in tried[1].findings if item.fix)
+    fix = MORE_LAYOUTS if quantity == "devices" else next(iter(fixes), "")
     return no_value_passes(quantity, None if tried is None else tried[0], reasons, fix)
 
 
@@ -405,6 +419,27 @@ def _longest(question: Question, checked: Callable[[Question], Check]) -> Solved
     return Solved(
         quantity="seq_len", value=value, check=tried[value], next_value=beyond, next_check=tried.get(beyond)
     )
+
+
+def _most_tokens(question: Question, checked: Callable[[Question], Check]) -> Solved:
+    """Return the most tokens of a run that passes its limits of time and cost, to three digits."""
+    tried: dict[int, Check] = {}
+
+    def passes(tokens: int) -> bool:
+        tried[tokens] = checked(replace(question, workload=replace(question.workload, tokens=float(tokens))))
+        return tried[tokens].status == "passes"
+
+    low, high = 0, int(question.workload.tokens_per_step)
+    while passes(high):
+        low, high = high, 2 * high
+        if high > MOST_TOKENS:
+            raise required_with("--deadline or --max-cost", "--solve tokens")
+    if not low:
+        raise _none("tokens", (high, tried[high]))
+    while high - low > low // THREE_DIGITS:
+        middle = (low + high) // 2
+        low, high = (middle, high) if passes(middle) else (low, middle)
+    return Solved(quantity="tokens", value=low, check=tried[low], next_value=high, next_check=tried[high])
 
 
 def verdict_within(projection: Projection, limit: float) -> Verdict:

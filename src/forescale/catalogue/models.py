@@ -42,6 +42,12 @@ _TYPED = pattern(
 """Ends of names that state the type of the weights, not another architecture."""
 MISSPELT = 0.85
 """Similarity of a name of the hub from which it is that of the catalogue, misspelt."""
+_FAMILY = pattern(r"[a-z]{2,}")
+"""What the names of a family begin with."""
+ELSEWHERE = (
+    "give its config.json, or its ORGANISATION/NAME on huggingface.co; forescale catalogue models lists all"
+)
+"""What to give for a model that the catalogue does not have."""
 _NO_MODELS = frozenset({"datasets", "spaces", "docs", "blog", "papers", "collections"})
 
 
@@ -76,11 +82,28 @@ def resolve_model_name(name: str) -> str:
         plain = aliases.get(plain, aliases.get(bare, bare if bare in model_names() else plain))
         if plain not in model_names():
             hub = model_name_on_hub(name)
-            fix = f"save {address_of(hub)} and give that file, or add --download" if hub else ""
             names = (*model_names(), *aliases)
-            like = _misspelt(plain, names) if hub else names
+            like = _misspelt(plain, names) if hub else _related(plain, names)
+            fix = (
+                f"save {address_of(hub)} and give that file, or add --download" if hub else _of_cluster(name)
+            )
+            fix = fix or ("" if like else ELSEWHERE)
             raise UnknownNameError("model", hub or name, like, fix)
     return plain
+
+
+def _of_cluster(name: str) -> str:
+    """Return how a cluster is given where its name stands in place of a model's; empty for other names."""
+    from forescale.catalogue.clusters import is_cluster_name
+
+    return f"it is a cluster (MODEL --cluster {name})" if is_cluster_name(name) else ""
+
+
+def _related(name: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the same family, which begin with the same letters, and what `name` may misspell."""
+    family = _FAMILY.match(name)
+    kin = (item for item in names if (family and item.startswith(family[0])) or name in item)
+    return tuple(dict.fromkeys((*_misspelt(name, names), *kin)))
 
 
 def _misspelt(name: str, names: Sequence[str]) -> tuple[str, ...]:
@@ -124,9 +147,11 @@ def _load(name: str) -> Model:
     record, where = _record(name), f"catalogue model {name}"
     if record.get("trace"):
         from forescale.frameworks.traces import model_of_document
+        from forescale.graph.dealing import with_dealt_experts
 
         file = _folder("traces") / f"{name}.json.xz"
-        model = model_of_document(json.loads(lzma.decompress(file.read_bytes())), Path(file.name))
+        traced = model_of_document(json.loads(lzma.decompress(file.read_bytes())), Path(file.name))
+        model = with_dealt_experts(traced)
         return replace(model, name=name, source=record["source"], config=json.dumps(record["huggingface"]))
     if "huggingface" in record:
         model = read_huggingface(record["huggingface"], name=name, where=where).model

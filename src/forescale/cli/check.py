@@ -54,8 +54,8 @@ class LimitOptions(Group, frozen=True, kw_only=True):
         check=Bounded(PRICE, whole=False),
         panel=WHOLE_RUN,
     )
-    solve: Literal["micro_batch_size", "devices", "seq_len"] | None = option(
-        "Find the largest that passes (fewest devices).", panel=REPORTS
+    solve: Literal["micro_batch_size", "devices", "seq_len", "tokens"] | None = option(
+        "Find the largest (fewest devices) that passes.", panel=REPORTS
     )
 
 
@@ -121,10 +121,27 @@ def _resized(
 
 
 def _question(
-    request: Checked, limit: LimitOptions, operated: OperationsOptions, subject: str | None
+    request: Checked,
+    limit: LimitOptions,
+    operated: OperationsOptions,
+    subject: str | None,
+    *,
+    searched: bool = False,
 ) -> Question:
     one = Priced(**{item: getattr(request, item) for item in Priced.__struct_fields__})
-    return limited(read_question(replace(one, model=subject), operated=operated), limit.max_memory)
+    question = read_question(replace(one, model=subject), operated=operated, searched=searched)
+    return limited(question, limit.max_memory)
+
+
+def _best(question: Question) -> Question:
+    """Return a question without a layout with the fastest one that fits."""
+    from forescale.cli.space import SpaceOptions, spaced
+    from forescale.search.machines import fitting
+    from forescale.search.rank import search
+
+    space = spaced(question, SpaceOptions(), sized=True)
+    result, _ = fitting(space, partial(search, top=1))
+    return question.with_layout(result.best[0].strategy)
 
 
 def _gate(question: Question, limit: LimitOptions, subject: str, *, strict: bool) -> Check:
@@ -158,7 +175,9 @@ def _solved(
 ) -> Solved:
     if len(subjects) != 1:
         raise required_with("one MODEL or file", f"--solve {limit.solve}")
-    question = _question(request, limit, operated, subjects[0])
+    question = _question(request, limit, operated, subjects[0], searched=limit.solve == "tokens")
+    if question.strategy is None:
+        question = _best(question)
     assert limit.solve is not None
     name = subjects[0] or question.model.name
     return solve(question, limit.solve, partial(_gate, limit=limit, subject=name, strict=request.plan.strict))

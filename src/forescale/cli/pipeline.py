@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -61,9 +62,11 @@ from forescale.cli.reproduce import TYPED
 from forescale.errors import (
     ForescaleError,
     SpecError,
+    conflicts,
     differs,
     no_effect,
     not_one_of,
+    out_of_range,
     required_with,
     unsupported_by,
 )
@@ -105,6 +108,10 @@ def list_schedules(*, output: OutputOptions) -> None:
 
 def _show(view: Callable[[], View], document: Mapping[str, Any], output: OutputOptions) -> None:
     show(Answer(view=view, document=lambda: document), output)
+
+
+MOST_MICROBATCHES, TRIES = 4096, 8
+"""Micro-batches up to which a bubble is searched, and numbers of them that are tried."""
 
 
 @pipeline_app.command("simulate")
@@ -157,6 +164,7 @@ def compare(
     schedules: list[str] | None = argument("Schedules to compare; all by default.", "[NAME]"),
     pp: int | None = pipeline_ranks(),
     microbatches: int | None = microbatches_of_step(),
+    bubble: str | None = option("Find the fewest micro-batches for this bubble, such as 5%.", "SHARE"),
     passes: PassOptions,
     printed: OutputOptions,
 ) -> None:
@@ -165,13 +173,16 @@ def compare(
     Schedules that run with any vpp use --vpp, or 2.
     """
     passes.refuse(SPREAD, ONE_SPREADS)
-    results, refused = _compare(schedules or (), passes, *shape_of(pp, microbatches))
+    if bubble is not None and microbatches is not None:
+        raise conflicts(["--bubble", "--microbatches"], reason="--bubble finds the micro-batches")
+    share = None if bubble is None else _share(bubble)
+    results, refused = _compare(schedules or (), passes, *shape_of(pp, microbatches), share)
     if not results:
         name, reason = next(iter(refused.items()))
         raise ForescaleError(f"no schedule applies; {name}: {reason}")
     results.sort(key=lambda item: item.makespan)
     document = {"schema": SCHEMA, "schedules": [item.to_json() for item in results], "refused": refused}
-    _show(lambda: steps_view(results, refused), document, printed)
+    _show(lambda: steps_view(results, refused, counted=share is not None), document, printed)
 
 
 @pipeline_app.command("draw")
@@ -336,15 +347,56 @@ def _row(item: Family) -> dict[str, Any]:
     }
 
 
+def _share(text: str) -> float:
+    """Return the share of a step that --bubble gives."""
+    from forescale.units import share_of
+
+    share = share_of(text)
+    if share is None or not 0.0 < share < 1.0:
+        raise out_of_range("--bubble", text, "between 0 and 100 %", "write 5% or 0.05")
+    return share
+
+
+def _with_bubble(run: Callable[[int], Step], ranks: int, share: float) -> Step:
+    """Return the step with the fewest micro-batches, a multiple of the ranks, that idle at most a share of it.
+
+    Ranks idle as long whatever the number of micro-batches once there are several for each, which gives the number.
+    """
+    count = 4 * ranks
+    step = run(count)
+    idle = step.makespan * step.bubble_rate_makespan
+    busy = (step.makespan - idle) / count
+    count = max(1, math.ceil(idle * (1.0 - share) / (share * busy) / ranks - 1e-9)) * ranks
+    found: Step | None = None
+    for _ in range(TRIES):
+        if not ranks <= count <= MOST_MICROBATCHES:
+            break
+        step = run(count)
+        if step.bubble_rate_makespan <= share + 1e-9:
+            found, count = step, count - ranks
+        elif found is None:
+            count += ranks
+        else:
+            break
+    if found is None:
+        raise ForescaleError(
+            f"the bubble is {step.bubble_rate_makespan:.2%} with {step.schedule.num_microbatches:,} micro-batches"
+        )
+    return found
+
+
 def _compare(
-    names: Sequence[str], passes: PassOptions, pp: int, microbatches: int
+    names: Sequence[str], passes: PassOptions, pp: int, microbatches: int, share: float | None
 ) -> tuple[list[Step], dict[str, str]]:
     results, refused = [], {}
-    request = passes.request(pp, microbatches)
     for item in [family(name) for name in names] or families():
         vpp = item.fixed_vpp or passes.vpp or item.least_vpp
+
+        def run(count: int, item: Family = item, vpp: int = vpp) -> Step:
+            return passes.run(item.build(replace(passes.request(pp, count), vpp=vpp)))
+
         try:
-            result = passes.run(item.build(replace(request, vpp=vpp)))
+            result = run(microbatches) if share is None else _with_bubble(run, pp, share)
         except ForescaleError as error:
             refused[item.name] = str(error).removeprefix(f"{item.name}: ")
             continue

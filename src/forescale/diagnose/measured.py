@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,16 @@ FIGURES: Mapping[str, Callable[[str], float | None]] = {
     "memory": lambda text: parse(text, "byte"),
 }
 """Figures that can be typed, and how each is read."""
+UNITS: Mapping[str, tuple[str, ...]] = {
+    "step": ("ms", "s", "min"),
+    "mfu": ("%",),
+    "tflops": ("tflops", "tflop/s", "tflops/s"),
+    "tokens_per_s_per_device": ("tok/s/gpu", "tok/s/device", "tokens/s/gpu", "tokens/s/device"),
+    "memory": ("gib", "gb", "mib", "mb"),
+}
+"""Units by which a figure is known without its name; a rate in tok/s may be that of all devices."""
+_FIGURE = re.compile(r"(\d[\d.,_]*)\s*([A-Za-z%/]+)", re.ASCII)
+FIGURES_ARE = "figures are written 12.4s, 38%, 71GiB or tokens_per_s_per_device=5800"
 CLOSE = 0.03
 """How near a printed rate is to what a convention gives for the measured step."""
 
@@ -81,7 +92,7 @@ def measured_of(
     traces: list[TraceSummary] = []
     log: RunLog | None = None
     for value in values:
-        name, equals, text = value.partition("=")
+        name, equals, text = _by_unit(value).partition("=")
         if equals and not Path(value).exists():
             if name not in FIGURES:
                 raise not_one_of(
@@ -95,6 +106,19 @@ def measured_of(
             else:
                 log = read_log(path)
     return _together(figures, log, traces, projection, convention)
+
+
+def _by_unit(value: str) -> str:
+    """Return a figure such as 12.4s with the name that its unit says; others as they are."""
+    figure = _FIGURE.fullmatch(value)
+    if figure is None or Path(value).exists():
+        return value
+    unit = figure[2].lower()
+    name = next((name for name, units in UNITS.items() if unit in units), None)
+    if name is None:
+        return value
+    number = figure[1].replace(",", "").replace("_", "")
+    return f"{name}={number if name in ('tflops', 'tokens_per_s_per_device') else number + figure[2]}"
 
 
 def _figure(name: str, text: str) -> float:
@@ -112,7 +136,7 @@ def trace_files(path: Path) -> list[Path]:
     """Return the traces of a folder, or the file itself."""
     if not is_folder(path):
         if not path.exists():
-            raise ReaderError(path, not_found("log or trace", "figures are written step=12.4s"))
+            raise ReaderError(path, not_found("log or trace", FIGURES_ARE))
         return [path]
     traces = sorted(item for item in path.iterdir() if item.is_file() and is_trace(item))
     if not traces:

@@ -16,10 +16,12 @@ from forescale.arrays import np
 from forescale.errors import UnknownNameError, not_one_of, out_of_range, required_with
 from forescale.evaluate import Evaluation, evaluate
 from forescale.formula import ARITHMETIC, OPERATIONS, Term, TermNode, as_term, number_of, total, value_of
+from forescale.goodput.operations import checkpoint_of
 from forescale.graph.counts import (
     EVERYTHING,
     CountKind,
     count_parameters,
+    count_saved,
     count_trained,
     own_parameters,
     share_of,
@@ -293,7 +295,7 @@ MEMORY_QUANTITIES = tuple(MemoryParts.__dataclass_fields__)
 SCALARS = (
     "step_time", "tokens_per_s_per_device", "training_days", "num_microbatches", "mfu", "mfu_full_attention",
     "hfu", "model_flops", "model_flops_per_token", "model_flops_full_attention", "hardware_flops", "params.total",
-    "params.active", "params.trained", "params.per_device_max", "memory.peak",
+    "params.active", "params.trained", "params.per_device_max", "memory.peak", "checkpoint_bytes",
 )  # fmt: skip
 
 
@@ -387,6 +389,8 @@ class Explainer(Struct, frozen=True, kw_only=True):
             return self._model_flops(full=quantity.endswith("full_attention"))
         if quantity == "num_microbatches":
             return as_term(self.evaluation.num_microbatches)
+        if quantity == "checkpoint_bytes":
+            return self._checkpoint()
         if quantity == "hardware_flops":
             return self._hardware_flops()
         return self._time(family, part)
@@ -494,6 +498,13 @@ class Explainer(Struct, frozen=True, kw_only=True):
             float(self.question.cluster.num_devices), name="num_devices", unit="1"
         )
         return as_term(flops).renamed("hardware_flops", unit="FLOP", text="executed, recompute included")
+
+    def _checkpoint(self) -> Term:
+        model, workload = self.question.model, self.question.workload
+        trained, saved = self._parameters("trained"), count_saved(model, workload.trainable)
+        same = saved == count_trained(model, workload.trainable)
+        parameters = trained if same else Term(float(saved), name="saved", unit="parameter")
+        return as_term(checkpoint_of(parameters, workload.precision))
 
     def _parameters(self, part: str) -> Term:
         if part == "per_device_max":

@@ -217,6 +217,16 @@ def sources_of(operations: Operations, devices_per_node: int) -> dict[str, str]:
     }
 
 
+def checkpoint_of(parameters: Numeric, precision: Precision) -> Numeric:
+    """Return the bytes of a checkpoint of so many trained parameters."""
+    return checkpoint_bytes(
+        parameters=parameters,
+        weight_bytes=STORAGE_BYTES[precision.parameters],
+        master_bytes=0.0 if precision.master == "none" else STORAGE_BYTES[precision.master],
+        moment_bytes=moment_bytes(precision) / 2.0,
+    )
+
+
 def saving(operations: Operations, parameters: float, precision: Precision, cluster: Cluster) -> Saving:
     """Return what one checkpoint of a model takes on a cluster.
 
@@ -225,15 +235,7 @@ def saving(operations: Operations, parameters: float, precision: Precision, clus
     SpecError
         If a checkpoint takes longer to write than the time between two of them.
     """
-    master = 0.0 if precision.master == "none" else STORAGE_BYTES[precision.master]
-    size = float(
-        checkpoint_bytes(
-            parameters=parameters,
-            weight_bytes=STORAGE_BYTES[precision.parameters],
-            master_bytes=master,
-            moment_bytes=moment_bytes(precision) / 2.0,
-        )
-    )
+    size = float(checkpoint_of(parameters, precision))
     checkpointing = operations.checkpointing
     devices = cluster.num_devices
     storage = checkpointing.storage_bandwidth or published("storage_bytes_per_device_second")[0] * devices

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from forescale.errors import SpecError, extra_missing
 from forescale.graph.counts import count_parameters
+from forescale.graph.dealing import with_dealt_experts
 from forescale.graph.dimensions import KEYS, Config, dimensions_of, flags_of, layer_labels
 from forescale.graph.parallel import (
     GATHERED,
@@ -309,8 +310,7 @@ def traced_config(config: Config, **options: Any) -> Model:  # noqa: ANN401
     except ImportError as error:
         kind = f"model_type {config['model_type']!r}"
         raise extra_missing(kind, f"{error.name} to run its code", "trace") from error
-    model: Model = tracer.trace_config(config, **options)
-    return model
+    return with_dealt_experts(tracer.trace_config(config, **options))
 
 
 @cache

@@ -43,6 +43,8 @@ OPTIONAL: Mapping[str, tuple[float, str]] = MappingProxyType(
 """Fields of a device whose defaults change projections, with the unit that they are stated in."""
 LINKS = ("nvlink", "pcie", "infiniband", "roce", "ethernet")
 """Links of a node and networks that a table in everyday words may give by their bandwidth per device and direction."""
+_OF_DEVICE = ("hbm_bytes", "hbm_bandwidth", "power_w")
+"""Fields of a device that a cluster has no like of."""
 _RATES = frozenset(("fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8"))
 _FACTOR = re.compile(r"x(\d+(?:\.\d+)?)", re.ASCII)
 _FILES = frozenset({".json", ".toml", ".yaml", ".yml"})
@@ -89,6 +91,8 @@ def cluster_fields(values: Mapping[str, Any], *, where: str, name: str, folder: 
     """
     if is_device(values := in_our_words(values)):
         values = {"device": dict(values), **({"name": values["name"]} if "name" in values else {})}
+    if isinstance(values.get("device"), Mapping):
+        values = {**values, "device": _device_in_our_words(values["device"])}
     entry = on_base(values, cluster_record, where)
     base, device = values.get("base"), entry.get("device")
     local = isinstance(device, Mapping) or is_file(device)
@@ -114,13 +118,13 @@ def cluster_fields(values: Mapping[str, Any], *, where: str, name: str, folder: 
 
 def in_our_words(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a table of everyday words for a device, its node and its network in our fields; others as they are."""
-    if values.keys() & {"device", "tiers", "base", "matrix_flops"} or not any(map(device_field, values)):
+    if "base" in values:
+        return _with_device(values)
+    if values.keys() & {"device", "tiers", "matrix_flops"} or not any(map(device_field, values)):
         return values
-    named = {device_field(key) or key: value for key, value in values.items()}
-    rates = {key: named.pop(key) for key in sorted(named.keys() & _RATES)}
-    links = {key: named.pop(key) for key in LINKS if key in named}
-    size = named.pop("devices_per_node", None)
-    device = {**named, "matrix_flops": rates} if rates else named
+    device = _device_in_our_words(values)
+    links = {key: device.pop(key) for key in LINKS if key in device}
+    size = device.pop("devices_per_node", None)
     if not links and size is None:
         return device
     rate = device.get("host_bandwidth", HOST_BANDWIDTH)
@@ -133,6 +137,23 @@ def in_our_words(values: Mapping[str, Any]) -> Mapping[str, Any]:
         "devices_per_node": inner["size"],
         "tiers": [outer] if inner["size"] == 1 else [inner, outer],
     }
+
+
+def _with_device(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return changes of a cluster with everyday words for its device, such as memory, in a table of the device."""
+    words = {key for key in values if (device_field(key) or key) in {*_OF_DEVICE, *_RATES}}
+    changes = {key: values[key] for key in words}
+    if not words or isinstance(values.get("device", {}), str):
+        return values
+    others = {key: value for key, value in values.items() if key not in words}
+    return {**others, "device": {**values.get("device", {}), **changes}}
+
+
+def _device_in_our_words(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table of everyday words for a device in our fields, its rates in a table of their own."""
+    named = {device_field(key) or key: value for key, value in values.items()}
+    rates = {key: named.pop(key) for key in sorted(named.keys() & _RATES)}
+    return {**named, "matrix_flops": {**named.get("matrix_flops", {}), **rates}} if rates else named
 
 
 def _tier(links: Mapping[str, Any], *names: str) -> dict[str, Any]:

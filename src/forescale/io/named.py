@@ -331,7 +331,10 @@ def file_of(text: str, folder: Path | None, *, known: bool) -> Path | None:
     return path if looks or (not known and exists(path)) else None
 
 
-OWN_CLUSTER = 'write base = "h100" in it and what differs, such as network = "25 GB/s" for each device'
+OWN_CLUSTER = (
+    'write base = "h100" in it and what differs, such as network = "25 GB/s" for each device, or below [device] '
+    'memory = "192 GB", bandwidth = "6 TB/s" and flops = "2 PFLOP/s"'
+)
 """What a cluster's file may hold."""
 
 

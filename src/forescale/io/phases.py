@@ -12,6 +12,10 @@ from forescale.whole_run import Ramp
 
 RAMP = "rampup_batch_size"
 """Key of a phase whose batch grows."""
+TOKENS = (
+    "give --tokens 15T, or --phase 'tokens=15T …'; forescale check --solve tokens finds those of a budget"
+)
+"""How the tokens of a run are given, or found."""
 
 
 def ramped(question: Question, ramp: object) -> list[Question]:
@@ -23,7 +27,7 @@ def ramped(question: Question, ramp: object) -> list[Question]:
         If the question has no number of tokens, or the ramp is not three numbers.
     """
     if question.workload.tokens is None:
-        raise missing("the number of training tokens", "give --tokens 15T, or --phase 'tokens=15T …'")
+        raise missing("the number of training tokens", TOKENS)
     if ramp is None:
         return [question]
     raw = ramp.split(",") if isinstance(ramp, str) else ramp

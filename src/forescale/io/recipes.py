@@ -19,11 +19,11 @@ from forescale.question import Note, Question
 from forescale.records import kept_by_value
 from forescale.schedule.legality import LEGALITY
 from forescale.spec import Cluster, Layout, Model
-from forescale.spec.framework import Framework, graphs_of, merged, recipes_of_kind, replayed, searched
+from forescale.spec.framework import Framework, merged, recipes_of_kind, replayed, searched
 from forescale.spec.layout import Recompute
 from forescale.spec.phrases import recompute
 from forescale.spec.proposal import Constraint, Proposal, violated
-from forescale.spec.recipes import active_width, kind_of, settings_of
+from forescale.spec.recipes import active_width, graphs_of, kind_of, settings_of
 from forescale.spec.space import Space, default_recompute
 from forescale.spec.workload import EXCEPTIONS
 from forescale.time.step import step_seconds

@@ -103,10 +103,11 @@ def weights_and_updates(setting: EvalContext, sharded: Sharded) -> StateBytes:
         frozen = frozen + over_shards(weight_bytes, size, size, elements)
     if workload.reference == "copy":
         frozen = frozen + over_shards(weight_bytes, weight, weight, sharded)
+    present = _present_gradients(setting, sharded)
     kept = StateBytes(
         weights=over_shards(weight_bytes, weight, weight) + frozen,
         frozen=frozen,
-        gradients=over_shards(partial(gradient_bytes, beside=beside), gradient, gradient),
+        gradients=over_shards(partial(gradient_bytes, beside=beside), gradient, gradient, present),
         update=over_shards(update_bytes, update, update),
         updated=updated_parameters(parameters=trained.dense, shards=shards, zero=zero)
         + updated_parameters(parameters=trained.expert, shards=degrees.expert_shards, zero=zero),
@@ -118,6 +119,19 @@ def weights_and_updates(setting: EvalContext, sharded: Sharded) -> StateBytes:
     left = 0.0 if offload.master else optimizer_element_bytes(precision, 0.0)
     sent = over_shards(optimizer_bytes, 1.0, 1.0, sharded.sent(precision)) if sharded.frozen else kept.updated
     return on_host(kept, offload, zero, left, sent * gathered_bytes(precision))
+
+
+def _present_gradients(setting: EvalContext, sharded: Sharded) -> Elements:
+    """Return the elements whose gradients exist at a time: all that are trained, or the largest parameter's."""
+    blocks = sharded.block_parameters
+    if not setting.choices.kernels.updates_in_backward:
+        return sharded.trained
+    dense = maximum(blocks.embedding.trained.vocabulary, blocks.head.trained.vocabulary)
+    expert: Numeric = 0.0
+    for block in blocks.layers:
+        dense = largest(first=dense, second=block.largest_trained.dense)
+        expert = largest(first=expert, second=block.largest_trained.expert)
+    return Elements(dense=dense, expert=expert)
 
 
 def _received(setting: EvalContext, sharded: Sharded, size: float) -> Numeric:

@@ -22,8 +22,8 @@ from forescale.spec.layout import Allocator, Kernels, LaunchGraphs, Layout, Over
 from forescale.spec.model import Model
 from forescale.spec.proposal import Constraint
 from forescale.spec.proposal import Proposal as Asked
-from forescale.spec.recipes import Recipe, closest, kind_of, nearest, settings_of
-from forescale.spec.space import Space, default_recompute, partial_recompute
+from forescale.spec.recipes import Recipe, closest, graphs_of, kind_of, nearest, settings_of
+from forescale.spec.space import Space, choice_word, default_recompute, partial_recompute
 from forescale.spec.stage_layers import by_cost, light_ends
 from forescale.spec.workload import NARROW, ComputeType, Precision, StorageType, Workload
 from forescale.struct import Struct, asdict
@@ -49,6 +49,10 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Types that its products can have; none named leaves it open."""
     note: str = ""
     """How its own words stand for ours."""
+
+    def known(self, name: str) -> tuple[Any, ...]:
+        """Return all values of a dimension that it knows; none where it is free."""
+        return (*self.values.get(name, ()), *self.others.get(name, ()))
 
 
 class Variant(Struct, frozen=True, kw_only=True):
@@ -224,7 +228,7 @@ class Framework(Struct, frozen=True, kw_only=True):
             return ()
         cannot_compute = [*self.cannot_compute(question.workload.precision)]
         for name, unless in TOLD.items():
-            known = (*limits.values.get(name, ()), *limits.others.get(name, ()))
+            known = limits.known(name)
             value = getattr(question.degrees, name)
             usual = value == getattr(Layout(), name)
             if known and value not in known and not usual and not unless(question):
@@ -236,7 +240,7 @@ class Framework(Struct, frozen=True, kw_only=True):
     def _cannot_replay(self, question: Asked) -> list[str]:
         """Return the recompute that the framework does not have; its writer checks the names of results."""
         assert self.limits is not None
-        known = (*self.limits.values.get("recompute", ()), *self.limits.others.get("recompute", ()))
+        known = self.limits.known("recompute")
         value = question.degrees.recompute
         if not known or choice_word(value) in (*map(choice_word, known), OWN_POLICY):
             return []
@@ -438,37 +442,38 @@ OWN = ("schedule", "dispatcher")
 
 
 def searched(framework: Framework, space: Space, *, limited: bool) -> Space:
-    """Return what a search may choose under a framework: all of `space`, or only the framework's options.
-
-    Schedules and dispatchers are its own either way.
+    """Return what a search may choose under a framework: what it can run, or (`limited`) only the options it writes.
 
     Raises
     ------
     SpecError
-        If its limits are asked for and were not written down.
+        If the space is limited to its options and they were not recorded.
     """
     values: dict[str, Any] = {"sp": (True,)} if framework.always_sp else {}
     if framework.schedule is not None:
         values["schedule"] = (framework.schedule,)
-    if framework.limits is not None:
-        values |= {name: framework.limits.values[name] for name in OWN if name in framework.limits.values}
-    if limited:
-        limits = _limits(framework)
-        rules = (rule_of(framework.name, name, rule) for name, rule in limits.rules.items())
-        values |= {**limits.values, "rules": (*space.rules, *rules)}
-    return replace(space, **values)
+    limits = _limits(framework) if limited else framework.limits
+    if limits is None:
+        return replace(space, **values)
+    values |= {name: limits.values[name] for name in OWN if name in limits.values}
+    values |= limits.values if limited else _runnable(limits, space)
+    rules = (rule_of(framework.name, name, rule) for name, rule in limits.rules.items())
+    return replace(space, **values, rules=(*space.rules, *rules))
+
+
+def _runnable(limits: Limits, space: Space) -> dict[str, tuple[Any, ...]]:
+    """Return the values of a space that a framework can run, by dimension; the usual ones of degrees always are."""
+    kept = {}
+    for name in {*TOLD, "recompute"} & limits.values.keys():
+        known = (*limits.known(name), *(() if name == "recompute" else (getattr(Layout(), name),)))
+        kept[name] = tuple(item for item in getattr(space, name) or limits.values[name] if item in known)
+    return {name: values for name, values in kept.items() if values}
 
 
 def recipes_of_kind(framework: Framework, model: Model, cluster: Cluster) -> list[Mapping[str, Any]]:
     """Return the layouts of the recipes of the same kind of model on the same generation of devices."""
     of_run = (kind_of(model), cluster.device.architecture)
     return [recipe.layout for recipe in framework.recipes if (recipe.kind, recipe.architecture) == of_run]
-
-
-def graphs_of(recipes: Sequence[Mapping[str, Any]], model: Model) -> list[str]:
-    """Return the graphs that recipes use and that suit a model of another recipe, in order; none may be among them."""
-    unsuited = {"router", *(("full",) if model.is_moe else ())}
-    return sorted({str(recipe["graphs"]) for recipe in recipes if recipe.get("graphs")} - unsuited)
 
 
 def with_recipes(
@@ -522,7 +527,7 @@ def check_choice(framework: Framework, name: str, values: tuple[Any, ...]) -> No
     limits = _limits(framework)
     if name not in limits.values:
         return
-    known = (*limits.values[name], *limits.others.get(name, ()))
+    known = limits.known(name)
     unknown = [value for value in values if value not in known]
     if unknown:
         takes = [choice_word(value) for value in known]
@@ -574,9 +579,10 @@ def merge_sections(parts: Words, values: Words) -> dict[str, Any]:
     merged = dict(parts)
     for name, value in values.items():
         below = merged.get(name)
-        tables = isinstance(value, Mapping) and isinstance(below, Mapping)
-        if value is not None or name not in merged:
-            merged[name] = merge_sections(below, value) if tables else value  # type: ignore[arg-type]
+        if isinstance(value, Mapping) and isinstance(below, Mapping):
+            merged[name] = merge_sections(below, value)
+        elif value is not None or name not in merged:
+            merged[name] = value
     return merged
 
 
@@ -589,12 +595,3 @@ def _table(parts: Words, name: str) -> Words:
 def _count(parts: Words, name: str) -> int:
     value = parts.get(name)
     return value if type(value) is int and value > 0 else 1
-
-
-def choice_word(value: object) -> str:
-    """Return a value of a dimension as `--fix` takes it."""
-    if isinstance(value, tuple):
-        return "-".join(map(str, value))
-    if isinstance(value, Recompute):
-        return str(value.policy or value.granularity)
-    return "default" if value is None else str(value).lower()

@@ -102,6 +102,9 @@ class Kernels(SpecStruct, frozen=True, kw_only=True):
     frees_gradients: bool = False
     """Gradients are freed after the update, and backward makes those of one layer after the other (Megatron-LM with
     torch's FSDP2)."""
+    updates_in_backward: bool = False
+    """Backward updates each parameter as soon as it has its gradient, and frees that (torchtune's optimizer_in_bwd):
+    one gradient exists at a time."""
     replica_buckets: bool = False
     """Without sharded states (zero 0) replicas sum gradients in flat buckets of the type that backward makes, in
     addition to the accumulated ones (PyTorch's DistributedDataParallel)."""

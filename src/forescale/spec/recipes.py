@@ -267,3 +267,9 @@ def _degree(layout: Mapping[str, Any], name: str) -> int:
 def _table(layout: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     value = layout.get(name)
     return value if isinstance(value, Mapping) else {}
+
+
+def graphs_of(recipes: Sequence[Mapping[str, Any]], model: Model) -> list[str]:
+    """Return the graphs that recipes use and that suit a model of another recipe, in order; none may be among them."""
+    unsuited = {"router", *(("full",) if model.is_moe else ())}
+    return sorted({str(recipe["graphs"]) for recipe in recipes if recipe.get("graphs")} - unsuited)

@@ -165,3 +165,12 @@ def partial_recompute(model: Model) -> tuple[Recompute, ...]:
     """Return full recompute of some layers of every virtual stage: 1, 2, 4 and so on."""
     counts = [2**power for power in range(model.num_layers.bit_length()) if 2**power < model.num_layers]
     return tuple(Recompute(granularity="full", num_layers=count) for count in counts)
+
+
+def choice_word(value: object) -> str:
+    """Return a value of a dimension as `--fix` takes it."""
+    if isinstance(value, tuple):
+        return "-".join(map(str, value))
+    if isinstance(value, Recompute):
+        return str(value.policy or value.granularity)
+    return "default" if value is None else str(value).lower()

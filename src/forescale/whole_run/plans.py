@@ -183,7 +183,8 @@ def plan_run(
     """
     started = time.perf_counter()
     if question.workload.tokens is None:
-        raise required_with("the number of training tokens (--tokens 15T)", "a plan of a run")
+        fix = "forescale check --solve tokens finds how many a budget or a deadline allows"
+        raise required_with("the number of training tokens (--tokens 15T)", "a plan of a run", fix=fix)
     question.cluster.check_sizes(device_counts)
     counts = sorted(set(device_counts), key=lambda count: (-len(divisors(count)), -count))
     plans = _plans(question, counts, limits, price, watch)

@@ -118,3 +118,13 @@ def test_flags_and_the_vocabulary_are_asked_for_at_once():
         "--var LOG_ARGS='FLAGS'",
         "--set model.vocab_size=N",
     ]
+
+
+def test_a_pipeline_layout_of_the_environment_is_asked_for_with_one_that_fits():
+    more = "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout ${STAGES}"
+    text = SCRIPT.replace("$LAYERS", "5").replace("$2", "x").replace("$3", "1").replace("${4}", "bf16")
+    text = text.replace("$UNUSED", more)
+    with raises(MissingError, "missing --var", fix="""--var 'STAGES="Et*2|t*3L"'"""):
+        read(text=text)
+    stages = Options(num_devices=8, variables={"STAGES": '"Et*2|t*3L"'})
+    assert read_arguments(text, options=stages).strategy.stage_layers == (2, 3)

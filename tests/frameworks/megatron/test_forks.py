@@ -234,3 +234,8 @@ def test_experts_that_extend_over_tensor_parallel_ranks():
     assert (read(flags).strategy.ep, read(flags).strategy.etp) == (4, 2)
     with raises(MissingError, "missing --var"):
         read(flags.replace("size 4", "size ${EP}") + "--moe-tp-extend-ep")
+
+
+def test_recompute_of_releases_before_2022():
+    recompute = read("--checkpoint-activations --override-lr-scheduler").strategy.recompute
+    assert (recompute.granularity, recompute.unit) == ("full", 1)

@@ -57,6 +57,7 @@ def test_bars_cut_stages(pattern, pp, vpp, stages):
     ("more", "text"),
     [
         ("--hybrid-layer-pattern MG*", "not_expressed --hybrid-layer-pattern"),
+        ("--hybrid-layer-pattern M-*- --num-experts 8", "required_with a layer E in --hybrid-layer-pattern"),
         (
             "--hybrid-layer-pattern M/*/M",
             "not_expressed --hybrid-layer-pattern: prediction of further tokens with",

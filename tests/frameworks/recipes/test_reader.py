@@ -327,3 +327,49 @@ def test_hybrid_sharding_of_olmo_keeps_parameters(read):
     options = Options(num_devices=16, model_of=load_model, strict=False)
     layout = read("olmo", "FULL_SHARD", "_HYBRID_SHARD_ZERO2", options).strategy
     assert (layout.zero, layout.dp_replicate, layout.dp_shard) == (2, 2, 8)
+
+
+@pytest.mark.parametrize(("lengths", "length"), [((2048, 512), 512), ((None, 512), 512), ((256, None), 256)])
+def test_torchtune_truncates_at_the_shorter_of_two_lengths(read, lengths, length):
+    tokenizer, dataset = lengths
+    new = (
+        f"max_seq_len: {tokenizer or 'null'}\ndataset: {{max_seq_len: {dataset or 'null'}}}\nunused:\n  x: 1"
+    )
+    old = "max_seq_len: 2048"
+    assert old in TEXTS["torchtune"]
+    assert read("torchtune", old, new).workload_fields["seq_len"] == length
+
+
+def test_a_part_of_a_gpt_neox_configuration_asks_for_all_that_lacks(tmp_path):
+    path = tmp_path / "train.yml"
+    path.write_text(
+        '{\n  "train_batch_size": 16,\n  "gradient_accumulation_steps": 2,\n  "zero_optimization": {"stage": 1},\n'
+        '  "checkpoint_activations": true,\n  "precision": "bfloat16",\n  "lr_decay_style": "cosine",\n}\n'
+    )
+    with raises(MissingError, "missing --micro-batch-size, --seq-len, --model, --devices"):
+        read_file(path, Options(strict=False))
+    options = Options(
+        model=load_model("llama-3.1-8b"),
+        num_devices=8,
+        over={"micro_batch_size": 1, "seq_len": 64},
+        strict=False,
+    )
+    parsed = read_file(path, options)
+    assert parsed.format == "gpt-neox"
+    assert parsed.strategy.recompute.granularity == "full"
+
+
+@pytest.mark.parametrize(("hostfile", "devices"), [("null", 4), ("/hosts", None)])
+def test_flagscale_counts_the_devices_that_one_node_shows(read, hostfile, devices):
+    old = TEXTS["flagscale"]
+    new = f"{old}\nexperiment:\n  runner: {{hostfile: {hostfile}}}\n  envs: {{CUDA_VISIBLE_DEVICES: '0,1,2,3'}}\n"
+    assert read("flagscale", old, new, Options(strict=False)).num_devices == devices
+
+
+def test_torchtune_updates_in_backward_without_accumulation(read):
+    old = "gradient_accumulation_steps: 4"
+    parsed = read("torchtune", old, "gradient_accumulation_steps: 1\noptimizer_in_bwd: true")
+    assert parsed.layout_fields["kernels"] == {"updates_in_backward": True}
+    assert "kernels" not in read("torchtune").layout_fields
+    with raises(ReaderError, "required_with gradient_accumulation_steps"):
+        read("torchtune", old, f"{old}\noptimizer_in_bwd: true")

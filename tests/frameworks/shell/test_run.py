@@ -425,3 +425,18 @@ def test_what_only_a_file_decides_ends_no_script(test):
     """
     script = follow(text, {}, "run.sh")
     assert (script.commands[-1], script.stopped) == (["python", "train.py"], "")
+
+
+@pytest.mark.parametrize(
+    ("text", "started"),
+    [
+        ("cd a; cd b/; bash run.sh", "a/b/run.sh"),
+        ("cd a\ncd ..\nbash run.sh", "run.sh"),
+        ("(cd a); bash run.sh", "run.sh"),
+        ("cd /data/a; bash run.sh", "run.sh"),
+        ("cd a; cd $NOT; bash run.sh", "run.sh"),
+    ],
+)
+def test_scripts_in_the_folder_that_cd_went_to(text, started):
+    scripts = {"a/b/run.sh": "say a/b/run.sh", "run.sh": "say run.sh"}
+    assert follow(text, {}, "x", scripts.get).commands[-1] == ["bash", "say", started]

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from forescale.advise.check import Check, Checks, Finding, Solved
+from forescale.cli.render import words
 from forescale.cli.render.words import VERDICT_STYLE
 from forescale.escaping import xml
+from forescale.projection.result import Projection
 from forescale.report.document import Content, TextLine, View, line
-from forescale.units import GIB, format_seconds
+from forescale.spec.phrases import layout
+from forescale.units import GIB, format_count, format_seconds
 
 STYLES = {"passes": VERDICT_STYLE["FITS"], "warning": VERDICT_STYLE["AT RISK"]}
 FAILED_STYLE = VERDICT_STYLE["OOM"]
@@ -55,12 +58,23 @@ def _headline(check: Check) -> TextLine:
 def solved_view(result: Solved) -> View:
     """Return the value that passes, its figures, and why the next one does not."""
     most = "smallest" if result.quantity == "devices" else "largest"
-    contents: list[Content] = [line(f"{most} {result.quantity} that passes: {result.value:,}")]
+    short = f" ({format_count(result.value)})" if result.quantity == "tokens" else ""
+    contents: list[Content] = [line(f"{most} {result.quantity} that passes: {result.value:,}{short}")]
     contents += _contents(result.check)
+    if (one := result.check.projection) is not None:
+        contents += _run(one) if result.quantity == "tokens" else ()
+        contents.append(line(f"layout: {layout(one.strategy)}; forescale search ranks others"))
     if result.next_check is not None:
         why = "; ".join(finding.text for finding in result.next_check.findings)
         contents.append(line(f"{result.next_value:,} {result.next_check.status}: {why}"))
     return View(title="", contents=tuple(contents))
+
+
+def _run(one: Projection) -> Iterator[Content]:
+    """Yield the days of a run with its failures."""
+    if (calendar := one.calendar) is not None:
+        days = calendar.days
+        yield line(f"{words.days(days.expected)} days ({words.days(days.low)} to {words.days(days.high)})")
 
 
 def junit_xml(result: Checks) -> str:

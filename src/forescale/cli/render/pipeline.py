@@ -29,10 +29,16 @@ def schedules_view(known: Sequence[Family]) -> View:
     return View(contents=(listed(_FAMILIES, known), line(remark)))
 
 
-def steps_view(results: Sequence[Step], refused: Mapping[str, str] | None = None) -> View:
-    """Return simulated steps, what is wrong with them, and why others are not among them."""
+def steps_view(
+    results: Sequence[Step], refused: Mapping[str, str] | None = None, *, counted: bool = False
+) -> View:
+    """Return simulated steps, what is wrong with them, and why others are not among them.
+
+    `counted` shows the micro-batches of each instead of the end of every rank.
+    """
     others = (line(f"{name}: {reason}") for name, reason in (refused or {}).items())
-    return View(contents=(listed(_STEPS, results), *_violations(results), *others))
+    columns = _COUNTED if counted else _STEPS
+    return View(contents=(listed(columns, results), *_violations(results), *others))
 
 
 def table_view(results: Sequence[Step]) -> View:
@@ -144,4 +150,10 @@ _STEPS: tuple[Column[Step], ...] = (
     Column("peak", lambda item: f"{item.peak_activations.max():.4g}"),
     Column("messages", lambda item: str(item.num_messages)),
     Column("valid", lambda item: "yes" if item.report.valid else "no"),
+)
+_COUNTED: tuple[Column[Step], ...] = (
+    *_STEPS[:2],
+    Column("micro-batches", lambda item: f"{item.schedule.num_microbatches:,}"),
+    *_STEPS[2:4],
+    *_STEPS[6:],
 )

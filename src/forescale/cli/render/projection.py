@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from msgspec.structs import replace
 
 from forescale.cli.render import words
+from forescale.formula import number_of
 from forescale.projection.result import MemorySummary, Projection, StageMemory
 from forescale.report.document import Beside, Cell, Content, Table, TextLine, View, facts, line, styled, table
 from forescale.spec import phrases
@@ -155,9 +156,19 @@ def memory_view(result: Projection) -> View:
     rest = f", {interval} (80 % interval)" if interval else ""
     lines = (
         line(*_verdict(memory).parts, rest),
-        line(f"parameters {_parameters(result)}, {on_device} on the fullest device"),
+        line(f"parameters {_parameters(result)}, {on_device} on the fullest device; {_checkpoint(result)}"),
     )
     return headed(result, [*_memory_table(memory, most=MEMORY_STAGES), *lines])
+
+
+def _checkpoint(result: Projection) -> str:
+    """Return the bytes of a checkpoint with weights and optimizer states."""
+    from forescale.goodput.operations import checkpoint_of
+    from forescale.graph.counts import count_saved
+
+    saved = count_saved(result.model, result.workload.trainable)
+    size = number_of(checkpoint_of(saved, result.workload.precision))
+    return f"a checkpoint has {words.decimal_bytes(size)}"
 
 
 def _times(result: Projection) -> Table:

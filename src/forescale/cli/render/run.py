@@ -186,11 +186,6 @@ def _days(result: RunProjection) -> Table:
     return table("<where the days go", "days", "share", rows=[*rows, last])
 
 
-def _decimal(size: float) -> str:
-    """Return a size as stores are sold."""
-    return f"{size / 1e12:.2f} TB" if size >= 1e11 else f"{size / 1e9:.3g} GB"
-
-
 def _facts(result: RunProjection) -> list[tuple[str, str]]:
     saved = result.checkpoint
     causes = sorted(result.interruptions.items(), key=lambda item: -item[1])
@@ -206,7 +201,7 @@ def _facts(result: RunProjection) -> list[tuple[str, str]]:
         ("interruptions", f"{unexpected}; {result.planned:.0f} planned"),
         (
             "checkpoints",
-            f"{_decimal(saved.bytes)} every {format_span(result.interval_s)}; training stops for "
+            f"{words.decimal_bytes(saved.bytes)} every {format_span(result.interval_s)}; training stops for "
             f"{format_seconds(saved.blocking)}, whole after {format_seconds(saved.written)}, read in "
             f"{format_seconds(saved.reload)}; written {saved.reload / result.interval_s:.1%} of the time",
         ),

@@ -177,3 +177,8 @@ def plain(value: object) -> str:
     if isinstance(value, list):
         return "-".join(map(str, value)) or "none"
     return "none" if value is None else number(value)
+
+
+def decimal_bytes(size: float) -> str:
+    """Return a size as stores are sold."""
+    return f"{size / 1e12:.2f} TB" if size >= 1e11 else f"{size / 1e9:.3g} GB"

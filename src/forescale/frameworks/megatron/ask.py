@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import Final
 
 from forescale.errors import MissingError, MissingFact, batch_for
 from forescale.frameworks.megatron.arguments import CommandLine
 from forescale.frameworks.megatron.layout import fewest_replicas
 from forescale.frameworks.megatron.model import VOCABULARY, stated_vocabulary
+from forescale.frameworks.megatron.pipeline import layout_text
 from forescale.frameworks.reading import Options, packaged
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.shell import Use
 
 DECIDING: Final[Mapping[str, str]] = packaged("megatron", "forks")["asked"]
 """Settings that a projection needs as numbers or words, with the value that an example gives."""
+LAYOUT: Final = "pipeline_model_parallel_layout"
 _VARIABLE: Final = re.compile(r"\$\{?(\w+)")
 _ARITHMETIC: Final = re.compile(r"\b([A-Za-z_]\w*)\b")
 _COUNTS: Final = re.compile(r"WORLD|GPU|DEVICE", re.IGNORECASE)
@@ -41,7 +45,8 @@ def ask(settings: Settings, line: CommandLine, options: Options) -> None:
         It names all variables and other facts, each with its use, and an example that works.
     """
     batch = str(batch_for(options.num_devices or line.num_devices))
-    facts = open_facts(settings, line.unset, line.text, {**DECIDING, "global_batch_size": batch})
+    deciding = {**DECIDING, "global_batch_size": batch, LAYOUT: _even_stages(settings)}
+    facts = open_facts(settings, line.unset, line.text, deciding)
     open_vocabulary = any(
         "${" in str(settings.raw(key)) for key in DECIDING if "vocab" in key or "tokenizer" in key
     )
@@ -100,9 +105,22 @@ def _is_sum(settings: Settings, key: str) -> bool:
 
 def _variable(name: str, settings: Settings, key: str, deciding: Mapping[str, str]) -> MissingFact:
     value = _summed(name, settings) if _is_sum(settings, key) else deciding[key]
+    example = shlex.quote(f"{name}={value}")
     return MissingFact(
-        f"the variable {name} of {settings.spell(key)}", f"--var {name}=VALUE", f"--var {name}={value}"
+        f"the variable {name} of {settings.spell(key)}", f"--var {name}=VALUE", f"--var {example}"
     )
+
+
+def _even_stages(settings: Settings) -> str:
+    """Return a pipeline layout of equal stages, quoted as a script that expands it twice needs it."""
+    layers, pp = (
+        int(text) if (text := str(settings.raw(key))).isdecimal() else 1
+        for key in ("num_layers", "pipeline_model_parallel_size")
+    )
+    bounds = [layers * at // max(pp, 1) for at in range(max(pp, 1) + 1)]
+    sizes = tuple(end - start for start, end in pairwise(bounds))
+    predicting = str(settings.raw("mtp_num_layers"))
+    return f'"{layout_text(sizes, int(predicting) if predicting.isdecimal() else 0)}"'
 
 
 def _summed(name: str, settings: Settings) -> int:

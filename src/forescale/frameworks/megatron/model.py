@@ -468,6 +468,10 @@ def hybrid_segments(settings: Settings) -> tuple[str, ...]:
         settings.refuse(
             wording.not_expressed(settings.spell(key), f"({what})", "M, *, - and E, cut by |, are")
         )
+    if settings.count("num_experts", 0) > 1 and "E" not in str(settings.get(key)):
+        settings.refuse(
+            wording.required_with(f"a layer E in {settings.spell(key)}", settings.spell("num_experts"))
+        )
     stated = settings.count("num_layers")
     result = sum(map(len, segments))
     if stated not in (None, result):

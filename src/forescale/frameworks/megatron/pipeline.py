@@ -171,6 +171,14 @@ def _manual(settings: Settings, listed: tuple[str, ...], num_layers: int, pp: in
     return layers
 
 
+def layout_text(sizes: tuple[int, ...], num_mtp_layers: int) -> str:
+    """Return stages as Megatron's layout has them: Et*3|t*4|t*3mL."""
+    stages = [f"t*{size}" if size > 1 else "t" * size for size in sizes]
+    stages[0] = f"E{stages[0]}"
+    stages[-1] = f"{stages[-1]}{'m' * num_mtp_layers}L"
+    return "|".join(stages)
+
+
 def _layout(settings: Settings, num_layers: int, pp: int) -> Split:
     """Read a string such as "Et|(tt|)*6mL".
 

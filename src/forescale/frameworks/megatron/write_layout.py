@@ -17,6 +17,7 @@ from forescale.frameworks.megatron.layout import (
     WORDS,
 )
 from forescale.frameworks.megatron.model import EXPANSION
+from forescale.frameworks.megatron.pipeline import layout_text
 from forescale.frameworks.megatron.rope import rope_settings
 from forescale.frameworks.megatron.run import GROUP, LAYERS_IN_BF16, OPTIMIZER_NAMES, RECIPES
 from forescale.frameworks.plain import plain_settings
@@ -109,14 +110,6 @@ def _stages(model: Model, layout: Layout) -> Settings:
         "decoder_first_pipeline_num_layers": sizes[0] if sizes[0] != usual else None,
         "decoder_last_pipeline_num_layers": sizes[-1] if usual is not None and sizes[-1] != usual else None,
     }
-
-
-def layout_text(sizes: tuple[int, ...], num_mtp_layers: int) -> str:
-    """Return stages as Megatron's layout has them: Et*3|t*4|t*3mL."""
-    stages = [f"t*{size}" if size > 1 else "t" * size for size in sizes]
-    stages[0] = f"E{stages[0]}"
-    stages[-1] = f"{stages[-1]}{'m' * num_mtp_layers}L"
-    return "|".join(stages)
 
 
 def _sharding(layout: Layout) -> Settings:

@@ -7,7 +7,7 @@ import posixpath
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from forescale.frameworks.python.values import LONGEST, MISSING, Call, checked, known
+from forescale.frameworks.python.values import LONGEST, MISSING, Accepted, Call, checked, known
 
 TYPES: Final[Mapping[str, type]] = {
     item.__name__: item for item in (str, int, bool, float, list, dict, tuple, set)
@@ -94,7 +94,7 @@ BUILTINS: Final[Mapping[str, Callable[..., Any]]] = {
     "range": range,
     "list": lambda value=(): _items(value),
     "tuple": lambda value=(): tuple(_items(value)),
-    "set": lambda value=(): set(_items(value)),
+    "set": lambda value=(): value if isinstance(value, Accepted) else set(_items(value)),
     "dict": _table,
     "sorted": lambda value: sorted(_items(value)),
     "reversed": lambda value: _items(value)[::-1],
@@ -136,6 +136,7 @@ PATHS: Final[Mapping[str, Callable[..., str]]] = {
 """Methods of a path, which stands for its text."""
 METHODS: Final[Mapping[type, frozenset[str]]] = {
     str: _OF_TEXT | PATHS.keys(), list: _OF_LIST, tuple: frozenset(("index", "count")), dict: _OF_TABLE, set: _OF_SET,
+    Accepted: frozenset(("keys",)),
 }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import ast
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Any
+from typing import Any, Final
 
 from forescale.frameworks.python.builtin import listed, path_part
 from forescale.frameworks.python.calls import Caller, part_of
@@ -29,6 +29,8 @@ from forescale.frameworks.python.values import (
 RETURN, BREAK, CONTINUE = "return", "break", "continue"
 FILLS = ("append", "add", "extend", "insert", "update", "remove", "discard", "pop", "clear")
 """Methods that change a list, a set or a table."""
+TURNS: Final = 100
+"""Turns of a loop over numbers that are run one by one where classes are followed; one stands for more."""
 CONFIGURES = "hydra.main"
 """A decorator that gives a function its configuration."""
 
@@ -166,8 +168,10 @@ class Frame:
 
     def _for(self, node: ast.For) -> str | None:
         """Run a loop over what is known."""
-        items = listed(self.value(node.iter))
-        if items is None:
+        over = self.value(node.iter)
+        items = listed(over)
+        is_long = self.world.opens_classes and isinstance(over, range) and len(over) > TURNS
+        if items is None or is_long:
             self._while(node)
             return None
         for item in items:

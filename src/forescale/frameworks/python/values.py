@@ -132,6 +132,18 @@ _COMPARED: Mapping[type, Callable[[Any, Any], Any]] = {
 }
 
 
+class Accepted(set[str]):
+    """Names of the arguments that a library's function takes, which is not at hand: any may be one."""
+
+    def __contains__(self, name: object) -> bool:
+        """Whether a name may be one."""
+        return isinstance(name, str)
+
+    def keys(self) -> Accepted:
+        """Return the names."""
+        return self
+
+
 def computed(op: ast.operator, left: Any, right: Any) -> Any:  # noqa: ANN401
     """Return a sum, a product or the like of numbers, lists, texts or tables; MISSING where there is none."""
     made = _BINARY.get(type(op))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from forescale import wording
 from forescale.frameworks.reading import packaged
 from forescale.frameworks.settings import Settings
 from forescale.limits import whole_of
@@ -26,6 +27,10 @@ def _torchtune(settings: Settings, values: Values, path: Path) -> None:
         settings.set("max_steps", steps * (whole_of(str(values.get("epochs"))) or 1))
     if kind.startswith("q"):
         settings.set("frozen_type", "nf4_double")
+    summed = settings.count("accumulation", 1)
+    if settings.flag("updates_in_backward") and summed != 1:  # recipes/full_finetune_single_device.py
+        needed, fix = settings.spell("accumulation"), "it must be 1"
+        settings.refuse(wording.required_with(needed, settings.spell("updates_in_backward"), summed, fix))
     named = [{"output_proj": "o_proj"}.get(item, item) for item in settings.words("lora_targets")]
     settings.set("lora_targets", named or None)
     if kind:
@@ -39,6 +44,9 @@ def _torchtune(settings: Settings, values: Values, path: Path) -> None:
         settings.set("reference", "shared" if kind else "copy")
         settings.set("sequences", 2)
         settings.note("each example is two sequences, chosen and rejected")
+    lengths = [length for key in ("seq_len", "dataset_len") if (length := settings.count(key))]
+    settings.set("seq_len", min(lengths, default=None))  # either of both truncates
+    settings.set("dataset_len", None)
     if "single_device" in path.stem and "devices_per_node" not in settings:
         settings.set("devices_per_node", 1)
         settings.note("1 device, from single_device in the name of the file")
@@ -159,11 +167,12 @@ def _veomni(settings: Settings, values: Values, path: Path) -> None:  # noqa: AR
 def _neox(settings: Settings, values: Values, path: Path) -> None:  # noqa: ARG001  (as all rules)
     """Set what GPT-NeoX derives: batch, recompute, feed-forward, positions, types and the ZeRO stage."""
     gated = str(values.get("activation", "gelu")) in ("swiglu", "geglu", "reglu", "bilinear", "glu")
-    settings.set("swiglu", gated)
-    wide = settings.count("ffn_hidden_size") or 4 * settings.size("hidden_size")
-    multiple = int(values.get("mlp_multiple_of") or 1)
-    inner = int(wide * 2 / 3) // 2 if gated else wide  # megatron/model/transformer.py, ParallelMLP
-    settings.set("ffn_hidden_size", -(-inner // multiple) * multiple)
+    if "hidden_size" in settings:  # the model may be another of several files
+        settings.set("swiglu", gated)
+        wide = settings.count("ffn_hidden_size") or 4 * settings.size("hidden_size")
+        multiple = int(values.get("mlp_multiple_of") or 1)
+        inner = int(wide * 2 / 3) // 2 if gated else wide  # megatron/model/transformer.py, ParallelMLP
+        settings.set("ffn_hidden_size", -(-inner // multiple) * multiple)
     if values.get("checkpoint_activations"):
         settings.set("recompute_granularity", "full")
         settings.set("recompute_method", "uniform")
@@ -227,6 +236,16 @@ def _olmo_core(settings: Settings, values: Values, path: Path) -> None:
     settings.set("model", _catalogue_name(str(values.get("TransformerConfig"))).lower())
 
 
+def _flagscale(settings: Settings, values: Values, path: Path) -> None:  # noqa: ARG001  (as all rules)
+    """Set the devices of one node where no hostfile names others (flagscale/runner/runner_train.py)."""
+    visible = str(values.get("experiment.envs.CUDA_VISIBLE_DEVICES") or "")
+    if "devices_per_node" in settings or not visible:
+        return
+    if values.get("experiment.runner.hostfile") is None and settings.count("num_nodes", 1) == 1:
+        settings.set("devices_per_node", visible.count(",") + 1)
+        settings.set("num_nodes", 1)
+
+
 RULES: Mapping[str, Callable[[Settings, Values, Path], None]] = {
     "torchtune": _torchtune,
     "litgpt": _litgpt,
@@ -234,6 +253,7 @@ RULES: Mapping[str, Callable[[Settings, Values, Path], None]] = {
     "olmo": _olmo,
     "automodel": _automodel,
     "veomni": _veomni,
+    "flagscale": _flagscale,
     "gpt-neox": _neox,
     "nemo-1": _nemo,
     "olmo-core": _olmo_core,

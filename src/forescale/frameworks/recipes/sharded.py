@@ -16,7 +16,7 @@ from forescale.frameworks.huggingface import load_huggingface
 from forescale.frameworks.megatron.model import read_model
 from forescale.frameworks.reading import Options, ParsedFile, explicit_fields, packaged
 from forescale.frameworks.settings import Settings
-from forescale.spec.layout import Layout, Offload, Recompute
+from forescale.spec.layout import Kernels, Layout, Offload, Recompute
 from forescale.spec.model import Model
 from forescale.spec.optimizers import OPTIMIZERS
 from forescale.units import counted
@@ -26,6 +26,9 @@ OVER: Final = {
 }
 LEFT: Final = ("software", "kernels", "flash_attention", "allocator", "graphs", "dispatcher", "overlap")
 """Fields of a layout that these recipes leave to the framework."""
+RECOMPUTE: Final = {"recompute": ("granularity",)}
+TABLES: Final = {**RECOMPUTE, "kernels": ("updates_in_backward",)}
+"""Fields of tables that a recipe sets whose optimizer runs in backward."""
 DEVICES: Final = MissingFact(
     "the number of devices", "--devices N", "--devices 8", "devices", "the launcher sets it"
 )
@@ -46,7 +49,9 @@ def read_sharded(settings: Settings, form: str, framework: str, path: Path, opti
         format=form,
         model=model,
         framework=framework,
-        layout_fields=explicit_fields(layout, left=LEFT, tables={"recompute": ("granularity",)}),
+        layout_fields=explicit_fields(
+            layout, left=LEFT, tables=TABLES if layout.kernels.updates_in_backward else RECOMPUTE
+        ),
         workload_fields=workload,
         num_devices=devices,
         missing=tuple(missing),
@@ -120,6 +125,7 @@ def _layout(settings: Settings, options: Options, missing: list[MissingFact]) ->
             optimizer=1.0 if settings.flag("offload_optimizer") else 0.0,
             paged="paged" in (settings.text("optimizer", "") or "").lower(),
         ),
+        kernels=Kernels(updates_in_backward=settings.flag("updates_in_backward")),
     )
     return layout, devices
 

@@ -7,6 +7,7 @@ other scripts next to it are followed; nothing is executed. A variable that noth
 from __future__ import annotations
 
 import fnmatch
+import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -121,6 +122,8 @@ class _Walk(Expansions):
         super().__init__(variables, Budget(_TEXT, "characters"))
         self.read_neighbour = read_neighbour
         self.known |= {name: [value] for name, value in _OWN.items()}
+        self.folder = ""
+        """Folder below that of the script into which `cd` went."""
         self.started: list[str] = []
         self.scheduled: dict[str, str] = {}
         """Variables that the scheduler sets."""
@@ -146,7 +149,7 @@ class _Walk(Expansions):
         walk.known, walk.functions, walk.depth = dict(self.known), self.functions, self.depth + 1
         walk.commands_left, walk.text_left = self.commands_left, self.text_left
         walk.arguments, walk.files, walk.unset = self.arguments, self.files, self.unset
-        walk.has_arguments = self.has_arguments
+        walk.has_arguments, walk.folder = self.has_arguments, self.folder
         return walk
 
     def until_stop(self, kind: str, runs: Callable[[], bool], *, doubted: bool = False) -> bool:
@@ -189,7 +192,10 @@ class _Walk(Expansions):
     def text_of(self, name: str) -> str | None:
         """Return the text of a file that the script writes, or that is next to it; a folder may not be known."""
         text = self.files.get(name)
-        return self.read_neighbour(_FOLDER.sub("", name)) if text is None else text
+        plain = _FOLDER.sub("", name)
+        if text is None and self.folder:
+            text = self.read_neighbour(f"{self.folder}/{plain}")
+        return self.read_neighbour(plain) if text is None else text
 
     def read(self, text: str, started: Sequence[str] = ()) -> bool:
         """Run a script that the words `started` started."""
@@ -230,9 +236,9 @@ class _Walk(Expansions):
 
     def _subshell(self, body: Commands) -> bool:
         self.text_left.spend(len(self.known))
-        outside = dict(self.known)
+        outside = dict(self.known), self.folder
         worked = self.until_stop("exit", partial(self.run, body))
-        self.known = outside
+        self.known, self.folder = outside
         return worked
 
     def printed_by(self, text: str) -> list[str] | None:
@@ -356,7 +362,9 @@ class _Walk(Expansions):
         return True
 
     def _print(self, text: str, names: Sequence[str], targets: Sequence[Token]) -> None:
-        """Write what a command prints to a file, or keep it as output."""
+        """Write what a command prints to a file, or keep it as output; follow `cd`."""
+        if names[0] == "cd":
+            self.folder = _entered(self.folder, names[-1])
         self.text_left.spend(len(text))
         files = ["".join(self.fields(token.text)) for token in targets]
         appends = any(token.words == (">>",) for token in targets)
@@ -517,6 +525,14 @@ class _Walk(Expansions):
                 self._set(name[1], parts)
                 return
         self._set(name[1], [*self.known.get(name[1], []), *parts] if name[2] else parts)
+
+
+def _entered(folder: str, target: str) -> str:
+    """Return the folder after `cd target`; that of the script where it is not below it or not known."""
+    if target == "cd" or target.startswith(("/", "~", "-")) or "$" in target:
+        return ""
+    path = posixpath.normpath(posixpath.join(folder, target))
+    return "" if path.startswith("..") or path == "." else path
 
 
 _PRINTED = re.compile(r"\$\([^(].*\)|`.*`", re.DOTALL)

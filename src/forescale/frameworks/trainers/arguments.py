@@ -59,13 +59,16 @@ class Arguments:
         """Names of arguments without which the program does not start."""
         self.usual: dict[str, Any] = {}
         """Defaults of these."""
+        self.laid: set[str] = set()
+        """Names of the parameters of a command's function, which it gives them as options."""
         self.made: list[Call] = []
         """The objects that the parser returns."""
 
     @property
     def used(self) -> set[str]:
         """Names of arguments that the program asks for."""
-        return {name for call in self.made if isinstance(call.fields, Fields) for name in call.fields.used}
+        asked = {name for call in self.made if isinstance(call.fields, Fields) for name in call.fields.used}
+        return asked | self.laid
 
     @property
     def length(self) -> int | None:
@@ -117,6 +120,10 @@ class Arguments:
         self.required |= {name} if call.fields.get("required") is True else set()
         if "default" in call.fields or ("action" in call.fields and name not in self.defaults):
             self.defaults[name] = self.usual[name] = call.fields.get("default", switches)
+        elif self.given and names[0].startswith("-") and name not in self.required:
+            self.defaults.setdefault(
+                name, None
+            )  # of a command: a program that is given alone may be started otherwise
 
     def _objects(self, parser: Call, world: World) -> tuple[Call, ...]:
         """Return the objects of a parser's dataclasses, in their order."""

@@ -11,21 +11,11 @@ from typing import Final, TypeAlias
 
 from forescale.frameworks.python.module import Module, World, source_of
 from forescale.frameworks.python.values import Call
+from forescale.frameworks.trainers.calls import DECIDES, KEYS
 from forescale.struct import Struct
 
-DECIDES: Final = re.compile(
-    r"(?:^|\.)(?:\w*(?:Lora|LoRA|IA3|PrefixTuning|PromptTuning|LoHa|LoKr|OFT)Config|get_peft_model|add_adapter"
-    r"|BitsAndBytesConfig|prepare_model_for_\w+_training|gradient_checkpointing_enable|checkpoint_wrapper"
-    r"|apply_activation_checkpointing|FSDP|FullyShardedDataParallel|fully_shard|deepspeed\.initialize"
-    r"|FSDPStrategy|DeepSpeedStrategy|DeepSpeedPlugin|FullyShardedDataParallelPlugin|PeftModel\w*\.from_pretrained"
-    r"|\w*TrainingArguments|(?:SFT|DPO|KTO|ORPO|CPO|Reward|GRPO|RLOO)Config|half|bfloat16|autocast)$"
-)
-"""Calls that decide adapters, number formats, recomputation, sharding or the arguments of a Trainer."""
-FIELDS: Final = re.compile(
-    r"per_device_train_batch_size|gradient_accumulation_steps|max_seq_length|gradient_checkpointing|bf16|fp16"
-    r"|load_in_[48]bit|lora_r(?:ank)?|deepspeed|fsdp|auto_find_batch_size"
-)
-"""Fields that decide batch, length, number formats, recomputation, sharding or adapters where a line sets them."""
+FIELDS: Final = KEYS - {"max_length"}
+"""Fields that decide a fact where a line sets them; tokenizers and generation have a `max_length` of their own."""
 SHOWN: Final = 6
 """Places that a warning names."""
 MAKES: Final = re.compile(
@@ -198,11 +188,9 @@ def _named(node: ast.stmt) -> Iterator[tuple[str, int]]:
                 yield source_of(func).rpartition(".")[2], inner.lineno
             case ast.Attribute(ast.Name("self")):
                 pass
-            case ast.Attribute(attr=name, ctx=ast.Store()) if FIELDS.fullmatch(name):
+            case ast.Attribute(attr=name, ctx=ast.Store()) if name in FIELDS:
                 yield name, inner.lineno
-            case ast.Subscript(slice=ast.Constant(value=str() as name), ctx=ast.Store()) if FIELDS.fullmatch(
-                name
-            ):
+            case ast.Subscript(slice=ast.Constant(value=str() as name), ctx=ast.Store()) if name in FIELDS:
                 yield name, inner.lineno
             case _:
                 pass

@@ -11,6 +11,7 @@ from typing import Any, Final
 from forescale.files import read_text
 from forescale.frameworks.shell import is_unset
 from forescale.frameworks.trainers.accelerated import plain
+from forescale.frameworks.trainers.loop import is_loop
 from forescale.frameworks.trainers.program import modules_of
 from forescale.frameworks.trainers.run import found_by_end, neighbour_of
 
@@ -27,6 +28,16 @@ def programs_of(words: Sequence[str]) -> list[tuple[str, int]]:
         (f"{word.replace('.', '/')}.py", at) for at, (before, word) in pairs if before in MODULE and word
     ]
     return [(word, at) for at, word in enumerate(words) if word.endswith(".py")] + modules
+
+
+def loops(commands: Sequence[Sequence[str]], folder: Path) -> list[tuple[str, int, list[str]]]:
+    """Return the commands that start a program with a loop of its own, and where its arguments begin."""
+    return [
+        ("trainer", at + 1, list(words))
+        for words in commands
+        for name, at in programs_of(words)
+        if is_loop(neighbour_of(folder, name))
+    ]
 
 
 def unknown_program(words: Sequence[str]) -> str:
@@ -79,6 +90,8 @@ def own_program(words: Sequence[str], at: int) -> str:
     name = words[at - 1]
     if name in MODULE and words[at:]:
         name = f"{words[at].replace('.', '/')}.py"
+    elif words[max(0, at - 2)] in MODULE:
+        name = f"{name.replace('.', '/')}.py"
     return "" if not name.endswith(".py") or re.search(r"\btrl/(?:.*/)?scripts/", name) else name
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from forescale.frameworks.shell import Devices, Launch, Script
+from forescale.frameworks.shell import Devices, Launch, Script, devices_of
 from forescale.frameworks.trainers.accelerated import content_of, required_file
 from forescale.frameworks.trainers.written import table_of
 from forescale.limits import whole_of
@@ -46,20 +46,29 @@ def split_models(variables: Mapping[str, str]) -> tuple[str, ...]:
     )
 
 
-def visible_devices(
-    shell: Script, launch: Launch, path: Path, variables: Mapping[str, str], form: str
+def started_devices(
+    shell: Script,
+    launch: Launch,
+    path: Path,
+    variables: Mapping[str, str],
+    form: str,
+    read_neighbour: Callable[[str], str | None] = lambda _: None,
 ) -> Devices | None:
-    """Return the devices of NPROC_PER_NODE and NNODES, or of CUDA_VISIBLE_DEVICES; None where others decide them.
+    """Return the devices that a command starts its program on; None where others decide them.
 
-    An open number of nodes does, and the `num_processes` of Accelerate's file, which start whatever is visible.
+    An open number of nodes does, and the `num_processes` of Accelerate's file, which start whatever is visible and
+    may be fewer than the devices of a node that a scheduler grants.
     """
-    if "--nnodes" in launch.options and launch.count("--nnodes") is None:
-        return None
-    config = launch.options.get("--config-file")
+    config, processes = launch.options.get("--config-file"), None
     if config and "accelerate" in launch.kinds:
         table = table_of(shell.files, config, path) or content_of(required_file(path, config))
-        if table.get("num_processes"):
-            return None
+        processes = table.get("num_processes")
+    if (devices := devices_of(launch, read_neighbour)) is not None:
+        granted = launch.count("--nodes") or (1, "")
+        is_whole = not processes or "--np" in launch.options or granted[0] > 1 or processes == devices.count
+        return devices if is_whole else None
+    if processes or ("--nnodes" in launch.options and launch.count("--nnodes") is None):
+        return None
 
     def number(name: str) -> int | None:
         return whole_of(variables.get(name, ""))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from forescale.files import read_text
-from forescale.frameworks.trainers.run import MICRO, STEPS, neighbour_of
+from forescale.frameworks.trainers.run import MICRO, STEPS
 
 TRAINS: Final = re.compile(r"^\s*(?:from|import) (?:torch|lightning|pytorch_lightning)\b", re.MULTILINE)
 """What a loop imports."""
@@ -34,6 +34,12 @@ ACCUMULATES: Final = re.compile(r"(?i)accum(?!ulate_fn)")
 """A text that adds up gradients, however it names how often."""
 
 
+SPLITS: Final = re.compile(
+    r"\.(?:shape\[0\]|size\(0\))\s*//|\[\s*\w*micro\w*\s*:|\[\s*(\w+)\s*:\s*\1\s*\+\s*\w*micro\w*\s*\]"
+)
+"""A text that splits what a loader gives it into micro-batches."""
+
+
 def adds_up(text: str, content: Mapping[str, Any]) -> bool:
     """Whether a loop of a program's own may add up gradients over a number of steps that `content` does not have."""
     return STEPS not in content and "global_batch_size" not in content and bool(ACCUMULATES.search(text))
@@ -43,16 +49,6 @@ def is_loop(file: Path | None) -> bool:
     """Return whether a program trains with a loop of its own."""
     text = "" if file is None else read_text(file)
     return bool(TRAINS.search(text) and STEPS_BACK.search(text))
-
-
-def loops(commands: Sequence[Sequence[str]], folder: Path) -> list[tuple[str, int, list[str]]]:
-    """Return the commands that start such a program, and where its arguments begin."""
-    return [
-        ("trainer", at + 1, list(words))
-        for words in commands
-        for at, word in enumerate(words)
-        if word.endswith(".py") and is_loop(neighbour_of(folder, word))
-    ]
 
 
 def loop_constants(trees: Sequence[ast.Module]) -> dict[str, Any]:

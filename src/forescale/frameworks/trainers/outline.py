@@ -13,18 +13,17 @@ from msgspec.structs import replace
 from forescale.errors import MissingFact, ReaderError
 from forescale.frameworks.python.values import Call, Opaque
 from forescale.frameworks.reading import Options, ParsedFile
+from forescale.frameworks.trainers.calls import FACTS, SHARDS, TUNES, fields_of, rows_of
 from forescale.frameworks.trainers.census import place_of
 from forescale.frameworks.trainers.facts import CONFIGURATION, decided_by
-from forescale.frameworks.trainers.loop import adds_up, is_loop
-from forescale.frameworks.trainers.program import ADAPTERS, DECIDED, FSDP, Program
+from forescale.frameworks.trainers.loop import SPLITS, adds_up, is_loop
+from forescale.frameworks.trainers.program import ADAPTERS, DECIDED, Program
 from forescale.frameworks.trainers.record import record_of
-from forescale.frameworks.trainers.recorder import FACTS, Recorder, follow_script, names_of
+from forescale.frameworks.trainers.recorder import Recorder, follow_script
 from forescale.frameworks.trainers.run import MICRO
 
-TUNES: Final = re.compile(r"Lora|BitsAndBytes|gradient_checkpointing|activation_checkpointing")
-"""Rows of calls that count in any program; all do in a training loop of its own."""
-
-
+TYPES: Final = frozenset(("bf16", "fp16"))
+"""Arguments that decide the type of computation before an autocast does."""
 SUGGESTIVE: Final = re.compile(
     r"bf16|fp16|fp8|fp32|b?float16|mixed|q?lora|offload|recompute|(?:activation[-_])?checkpoint(?:ing)?|int[48]|nf4|[48]bit"
 )
@@ -36,15 +35,17 @@ def followed(program: Program, file: Path | None, given: Mapping[str, Any], word
     recorder = Recorder(given=given, words=words)
     with suppress(ReaderError):
         if file is not None and follow_script(file, recorder, Options()):
-            return _with_calls(program, recorder, loops=is_loop(file))
+            return _with_calls(program, recorder, given, loops=is_loop(file))
     return program
 
 
-def _with_calls(program: Program, recorder: Recorder, *, loops: bool) -> Program:
+def _with_calls(program: Program, recorder: Recorder, given: Mapping[str, Any], *, loops: bool) -> Program:
     calls, doubtful, adapters = dict[str, Any](), dict[str, str](), dict[str, Any]()
     once = set[str]()
     for call in recorder.calls:
-        for row in _rows(call, once, loops=loops):
+        for row in rows_of(call, once if call.known else set(once), loops=loops):
+            if not loops and row.get("decides") not in TUNES:
+                continue
             sets = _sets(call, row)
             decided = DECIDED.intersection(sets)
             if call.known and (decided or loops):
@@ -52,7 +53,8 @@ def _with_calls(program: Program, recorder: Recorder, *, loops: bool) -> Program
             elif decided and not call.known:
                 doubtful[min(decided)] = f"{call.name.rpartition('.')[2]} ({place_of(call.place)})"
                 adapters |= {key: value for key, value in sets.items() if key in ADAPTERS}
-    if kind := FACTS["mixed"].get(str(calls.pop("mixed_precision", ""))):
+    kind = FACTS["mixed"].get(str(calls.pop("mixed_precision", "")))
+    if kind and TYPES.isdisjoint((*calls, *given, *dict(program.defaults))):
         calls[kind] = True
     calls.pop("device_map", None)
     named = (*doubtful.values(), *["get_peft_model"] * ("use_peft" in doubtful))
@@ -64,6 +66,7 @@ def _with_calls(program: Program, recorder: Recorder, *, loops: bool) -> Program
         calls={**program.calls, **calls},
         doubtful=doubtful,
         adapters=adapters,
+        asked=frozenset(recorder.arguments.used),
         warnings=tuple(warnings),
     )
 
@@ -75,20 +78,10 @@ def _doubted(sites: Sequence[str]) -> list[str]:
     )
 
 
-def _rows(call: Call, once: set[str], *, loops: bool) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of a call that count; `once` collects those that count once."""
-    for row in FACTS["calls"]:
-        name = row["name"]
-        counts = (loops or TUNES.search(name)) and name not in once
-        if counts and any(re.fullmatch(name, known) for known in names_of(call)):
-            once |= {name} if row.get("first") and call.known else set()
-            yield row
-
-
 def _sets(call: Call, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a call sets by a row; not what an argument decides."""
     result = dict(row.get("sets", {}))
-    fields = {**dict(zip(row.get("args", ()), call.args, strict=False)), **call.fields}
+    fields = fields_of(call, row)
     for name, key in row["keys"].items():
         value = fields.get(name)
         if isinstance(value, Opaque) and value.text.startswith("torch."):
@@ -105,7 +98,9 @@ def left_open(
 ) -> list[MissingFact]:
     """Return what a program that is looked through leaves open: its accumulation, or DeepSpeed's configuration."""
     facts = []
-    if MICRO in content and adds_up(program.loop, content):
+    if MICRO in program.calls and SPLITS.search(program.loop):
+        facts += decided_by(own, parsed.num_devices)
+    elif MICRO in content and adds_up(program.loop, content):
         facts += decided_by(own, parsed.num_devices)[1:]
     if "deepspeed" in kinds and own and parsed.framework == "transformers":
         facts.append(CONFIGURATION._replace(reason=f"deepspeed starts {own}, and no argument names it"))
@@ -119,8 +114,11 @@ def warnings_of(parsed: ParsedFile, own: str, program: Program, values: Mapping[
     types = parsed.workload_fields.get("precision", {})
     if differing := program.differing(values, record_of("trainer")) if own else []:
         yield f"{own} has {'; '.join(differing)}: defaults that differ, none of which is projected"
-    shards = not {name.rpartition(".")[2] for name in program.names}.isdisjoint(FSDP)
-    if shards and program.loop and "float16" in str(program.calls.get("dtype", "")):
+    if (
+        any(map(SHARDS.search, program.names))
+        and program.loop
+        and "float16" in str(program.calls.get("dtype", ""))
+    ):
         yield (
             f"{own} loads weights in 16 bits and shards them itself: master weights and moments may have that type "
             "too, fp32 is projected (--master-dtype, --moment-dtype)"

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from forescale.errors import MissingFact
 from forescale.files import is_file, read_text
 from forescale.frameworks.reading import ParsedFile, packaged
+from forescale.frameworks.trainers.calls import KEYS, SHARDS
 from forescale.frameworks.trainers.facts import CONFIGURATION
 from forescale.frameworks.trainers.loop import is_loop, loop_constants
 from forescale.frameworks.trainers.record import OFF, Record
@@ -29,27 +30,16 @@ LARGEST: Final = 2**18
 """Characters of a program that is read."""
 MODULES: Final = 12
 """Modules next to a program that are read."""
-COUNTED: Final = (
-    *("max_length", "gradient_checkpointing", "use_peft", "optim", "quantization_bit", "bf16", "fp16"),
-    *("per_device_train_batch_size", "gradient_accumulation_steps", "lora_r", "lora_target_modules"),
-    *("load_in_4bit", "load_in_8bit", "deepspeed", "deepspeed_config", "fsdp"),
-)
-"""Keys of TrainingArguments whose defaults in a program count."""
 DECIDED: Final = frozenset(("use_peft", "load_in_4bit", "load_in_8bit", "gradient_checkpointing"))
 """Keys that tell of a call under a condition whether it is made."""
 ADAPTERS: Final = ("lora_r", "lora_target_modules")
 ENGINES: Final = ("nnscaler", "colossalai", "alpa", "bmtrain")
 """Libraries that lay programs out, and that are not read."""
-FSDP: Final = (
-    *("FullyShardedDataParallel", "FSDP", "fully_shard"),
-    *("FSDPStrategy", "ModelParallelStrategy", "DeepSpeedStrategy"),
-    *("FullyShardedDataParallelPlugin", "DeepSpeedPlugin"),
-)
 WRAPS: Final = re.compile(
     r"(?:wrap|setup|set_up|apply|shard|parallelize|prepare|make|create|to)_\w*fsdp\w*|fsdp2?_wrap\w*"
 )
 """Functions of people's own that shard states."""
-SHARDS: Final = re.compile(
+SHARDING: Final = re.compile(
     r"^\S*(?:shard|fsdp)|^[\w-]+ (?:fsdp2?|zero-?[1-3]|hsdp|full_shard)$", re.IGNORECASE
 )
 """An argument, by its name or value, that shards states."""
@@ -90,6 +80,19 @@ class Program(Struct, frozen=True):
     """The text of a training loop of its own, and of its modules."""
     warnings: tuple[str, ...] = ()
     """What was not followed for certain."""
+    asked: frozenset[str] = frozenset()
+    """Names of its own arguments that its calls ask for."""
+
+    def taken(self, values: Mapping[str, Any], record: Record) -> set[str]:
+        """Return the names of its own arguments that its calls take: switches, and values that they set."""
+        made = {*map(str, self.calls.values())}
+        return {
+            name
+            for name, value in values.items()
+            if name in self.asked
+            and not _key_of(name, record.keys)
+            and (isinstance(value, bool) or str(value) in made)
+        }
 
     def content(self, values: Mapping[str, Any], record: Record) -> dict[str, Any]:
         """Return what the program adds to the arguments `values` of its command, by name."""
@@ -124,7 +127,7 @@ class Program(Struct, frozen=True):
         groups: dict[str, list[tuple[str, Any]]] = {}
         for name, value in self.defaults:
             key = _key_of(name, record.keys)
-            if key in COUNTED and key not in decided and value not in (None, ""):
+            if key in KEYS and key not in decided and value not in (None, ""):
                 groups.setdefault(key, []).append((name, value))
         return list(groups.values())
 
@@ -303,8 +306,8 @@ def lay_sharding(
         return []
     words = (f"{key} {value}" for key, value in values.items() if str(value).lower() not in OFF)
     called = {name.rpartition(".")[2] for name in program.names}
-    shards = not called.isdisjoint(FSDP) or any(map(WRAPS.fullmatch, called))
-    if not program.engine and not shards and not any(map(SHARDS.search, words)):
+    shards = any(map(SHARDS.fullmatch, called)) or any(map(WRAPS.fullmatch, called))
+    if not program.engine and not shards and not any(map(SHARDING.search, words)):
         makes = {"deepspeed.initialize", "deepspeed.init_distributed"} & program.names
         return [CONFIGURATION._replace(reason=f"{name} makes it")] if makes else []
     values["fsdp"] = STAGES.get(over.get("zero", 3), "full_shard")

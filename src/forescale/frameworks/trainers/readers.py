@@ -25,6 +25,7 @@ from forescale.frameworks.trainers.accelerated import accelerated, content_of, r
 from forescale.frameworks.trainers.commands import (
     arguments_of,
     in_folder,
+    loops,
     own_arguments,
     own_program,
     program_file,
@@ -34,11 +35,10 @@ from forescale.frameworks.trainers.devices import (
     alone,
     environment_of,
     split_models,
+    started_devices,
     variables_of,
-    visible_devices,
 )
 from forescale.frameworks.trainers.facts import of_one_process, without_facts
-from forescale.frameworks.trainers.loop import loops
 from forescale.frameworks.trainers.megatron import flags_of, read_megatron
 from forescale.frameworks.trainers.outline import followed, left_open, warnings_of
 from forescale.frameworks.trainers.performance import long_options, read_performance
@@ -273,7 +273,7 @@ class LaunchReader(Signed):
         table = table_of(shell.files, named, path)
         file = required_file(path, named) if named and table is None else None
         visible = environment_of(shell, words)
-        devices = devices_of(launch, script) or visible_devices(shell, launch, path, visible, form)
+        devices = started_devices(shell, launch, path, visible, form, script)
         count = options.num_devices or (devices.count if devices else None)
         outer = replace(options, num_devices=count, strict=False)
         recipe = recipe_of(words[at - 1 :] * (form == RECIPE), [named, *more], file, values, path, outer)
@@ -327,7 +327,8 @@ class LaunchReader(Signed):
         if parsed is None:
             program = followed(program, file if own else None, given, start.words)
             added |= program.content(values, record_of(form))
-            content = {**added, **content}
+            taken = program.taken(values, record_of(form))
+            content = {**added, **{name: value for name, value in content.items() if name not in taken}}
             parsed = _outlined(content, added, form, path, options, start, program)
             facts = [*facts, *left_open(parsed, program, content, own, () if facts else start.kinds)]
         if (

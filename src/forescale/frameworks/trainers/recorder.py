@@ -11,16 +11,14 @@ from typing import Any, ClassVar, Final
 
 from forescale.frameworks.python.module import World, source_of
 from forescale.frameworks.python.run import Frame
-from forescale.frameworks.python.values import MISSING, Call, Stopped
+from forescale.frameworks.python.values import MISSING, Accepted, Call, Opaque, Stopped
 from forescale.frameworks.reading import Options, packaged
 from forescale.frameworks.trainers.arguments import Arguments
-from forescale.frameworks.trainers.census import DECIDES, LIBRARIES, doubtful, unfollowed, unknown
+from forescale.frameworks.trainers.calls import DECIDES, FACTS, makes, names_of
+from forescale.frameworks.trainers.census import LIBRARIES, doubtful, unfollowed, unknown
 from forescale.frameworks.trainers.census import shown as shown_sites
 from forescale.frameworks.trainers.configured import configured, instantiated, variable
 
-FACTS: Final = packaged("trainers", "calls")
-MAKES: Final = re.compile(r"TrainingArguments$|^(?:\w+\.)*(?:SFT|DPO|KTO|ORPO|CPO|Reward|GRPO|RLOO)Config$")
-"""Calls that settle how a Trainer trains."""
 TOLD: Final = re.compile(
     r"(?i)model|quant|bits?\b|4bit|8bit|batch|accum|len|lora|dtype|precision|fp16|bf16|checkpointing|optim|stage|shard|fsdp|deepspeed|zero"
 )
@@ -33,6 +31,9 @@ OPTIONS: Final = re.compile(r"(?:typer\.)?(?:Option|Argument)")
 """Defaults of typer, which have the value."""
 INSTANTIATES: Final = re.compile(r"(?:hydra\.utils\.|hydra\.)?(?:instantiate|call)")
 """Functions of hydra that make what a table names."""
+
+SIGNATURE: Final = re.compile(r"(?:inspect\.)?signature")
+"""A function that tells which arguments another one takes."""
 
 
 class Recorder:
@@ -77,6 +78,8 @@ class Recorder:
         if OPTIONS.fullmatch(call.name) and (call.args or "default" in call.fields):
             usual = call.args[0] if call.args else call.fields["default"]
             made = usual if usual is not ... else MISSING
+        if SIGNATURE.fullmatch(call.name) and isinstance(next(iter(call.args), None), Opaque):
+            made = Call(call.name, call.place, fields={"parameters": Accepted()})
         table = next(iter(call.args), None) if INSTANTIATES.fullmatch(call.name) else None
         if isinstance(table, dict):
             made = instantiated({**table, **call.fields}, call, self.calls)
@@ -131,6 +134,8 @@ def follow_script(path: Path, recorder: Recorder, options: Options) -> Frame:
     nodes = list(module.functions.values())
     fires = FIRES.findall(source_of(module.tree))
     commands = [node for node in nodes if any(map(COMMANDS.search, map(source_of, node.decorator_list)))]
+    words = {word.replace("-", "_") for word in recorder.arguments.words}
+    commands = [node for node in commands if words & _words_of(node)] or commands
     for node in commands:
         _lay_options(node, recorder.arguments)
     for line in module.tree.body:
@@ -151,19 +156,11 @@ def follow_script(path: Path, recorder: Recorder, options: Options) -> Frame:
     return frame
 
 
-def names_of(call: Call) -> tuple[str, ...]:
-    """Return the names of a call and of the classes that it builds on; none of a class of a program's own."""
-    last = call.name.rpartition(".")[2]
-    return (
-        ()
-        if call.kinds == (call.name,)
-        else (call.name, *call.kinds, *[f"{call.origin}.{last}"] * bool(call.origin))
-    )
-
-
-def makes(name: str) -> bool:
-    """Whether a call of that name settles how a Trainer trains, or makes one."""
-    return MAKES.search(name) is not None or name.rpartition(".")[2] in ("Trainer", "SFTTrainer")
+def _words_of(node: ast.FunctionDef) -> set[str]:
+    """Return the words that start a command: its name, or that of its decorator."""
+    decorators = (item for item in node.decorator_list if isinstance(item, ast.Call))
+    named = [arg.value for item in decorators for arg in item.args[:1] if isinstance(arg, ast.Constant)]
+    return {str(name).replace("-", "_") for name in (node.name, *named)}
 
 
 def _called(node: ast.AST) -> list[str]:
@@ -178,7 +175,8 @@ def _lay_options(node: ast.FunctionDef, arguments: Arguments) -> None:
     usual = {arg.arg: value for arg, value in zip(late, node.args.defaults, strict=True)} | named
     given = arguments.given.items()
     words = {name: ast.copy_location(ast.Constant(value), node) for name, value in given}
-    arguments.own |= {arg.arg for arg in node.args.args}
+    arguments.laid |= {arg.arg for arg in node.args.args}
+    arguments.own |= arguments.laid
     for arg in node.args.args:
         node.args.kwonlyargs.append(arg)
         node.args.kw_defaults.append(words.get(arg.arg, usual.get(arg.arg)))

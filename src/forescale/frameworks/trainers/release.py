@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from forescale.frameworks.python.values import Call
 from forescale.frameworks.settings import Settings
+from forescale.frameworks.trainers.calls import names_of
 
 TRL: Final = re.compile(r"(?:\w+\.)*(?:SFT|DPO|KTO|ORPO|CPO|Reward|GRPO|RLOO)Config")
 """Configurations of TRL's trainers."""
@@ -52,16 +53,15 @@ def lay_release(
     content: dict[str, Any], unread: Mapping[str, str], calls: Sequence[Call], *, has_bf16: bool
 ) -> list[str]:
     """Fill in what TRL defaults to in the release that a program is written for; return the warnings of it."""
-    if content.get("unsloth") or not any(
-        TRL.fullmatch(name) for call in calls for name in (call.name, *call.kinds)
-    ):
+    if content.get("unsloth") or not any(TRL.fullmatch(name) for call in calls for name in names_of(call)):
         return []
     older = any(
         OLDER & call.fields.keys()
         for call in calls
         if re.search(r"(?:Config|Trainer)$", call.name) and call.name != "BitsAndBytesConfig"
     )
-    warnings = []
+    samples = any(re.search(r"(?:GRPO|RLOO)Config$", name) for call in calls for name in names_of(call))
+    warnings = [PROMPT] * (samples and not {"max_prompt_length", "max_length"} & {*content, *unread})
     if "gradient_checkpointing" not in {*content, *unread}:
         content["gradient_checkpointing"] = not older
         warnings.append(CHECKPOINTING.format(kind="none" if older else "full recompute"))
@@ -79,7 +79,7 @@ def lay_unsloth_defaults(
     content: dict[str, Any], unread: Mapping[str, str], calls: Sequence[Call]
 ) -> list[str]:
     """Fill in unsloth's defaults of TRL's configurations; return the warning of them."""
-    made = any(TRL.fullmatch(name) for call in calls for name in (call.name, *call.kinds))
+    made = any(TRL.fullmatch(name) for call in calls for name in names_of(call))
     left = {key: value for key, value in UNSLOTH.items() if key not in {*content, *unread}}
     if not content.get("unsloth") or not made or not left:
         return []

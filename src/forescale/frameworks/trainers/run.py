@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -62,8 +63,13 @@ class Start(Struct, frozen=True, kw_only=True):
 
 
 def neighbour_of(folder: Path, name: str) -> Path | None:
-    """Return a file by the name that another one, or a command, has for it: in its folder, or in one above that."""
-    return next((place / name for place in (folder, *folder.parents[:6]) if is_file(place / name)), None)
+    """Return a file by the name that another one, or a command, has for it: in its folder, or in one above that.
+
+    A module of a package is looked for in `src` too.
+    """
+    inside = (".", "src") if re.fullmatch(r"\w+/.*\.py", name) else (".",)
+    places = (place / part / name for place in (folder, *folder.parents[:6]) for part in inside)
+    return next(filter(is_file, places), None)
 
 
 def found_by_end(folder: Path, name: str) -> Path | None:

@@ -19,12 +19,13 @@ from forescale.frameworks.detect import Signed, detect
 from forescale.frameworks.megatron.model import MICRO_BATCH
 from forescale.frameworks.python.values import Call, Opaque
 from forescale.frameworks.reading import Options, ParsedFile, packaged
-from forescale.frameworks.shell import Devices, Script, devices_of, launch_of
+from forescale.frameworks.shell import Devices, Script, launch_of
 from forescale.frameworks.trainers.accelerated import accelerated
 from forescale.frameworks.trainers.arguments import Arguments, Fields
+from forescale.frameworks.trainers.calls import FACTS, KEYS, MAKES, is_of, makes, names_of, rows_of
 from forescale.frameworks.trainers.census import place_of
 from forescale.frameworks.trainers.commands import arguments_of, own_arguments, programs_of
-from forescale.frameworks.trainers.devices import environment_of, variables_of, visible_devices
+from forescale.frameworks.trainers.devices import environment_of, started_devices, variables_of
 from forescale.frameworks.trainers.facts import (
     BATCH,
     CONFIGURATION,
@@ -32,7 +33,7 @@ from forescale.frameworks.trainers.facts import (
     of_one_process,
     without_facts,
 )
-from forescale.frameworks.trainers.loop import adds_up, is_loop
+from forescale.frameworks.trainers.loop import STEPS_BACK, adds_up, is_loop
 from forescale.frameworks.trainers.program import (
     ADAPTERS,
     RECOMPUTES,
@@ -45,7 +46,7 @@ from forescale.frameworks.trainers.program import (
 )
 from forescale.frameworks.trainers.readers import LaunchReader, read_mapping
 from forescale.frameworks.trainers.record import is_idle, record_of
-from forescale.frameworks.trainers.recorder import FACTS, MAKES, Recorder, follow_script, makes, names_of
+from forescale.frameworks.trainers.recorder import Recorder, follow_script
 from forescale.frameworks.trainers.release import lay_release, lay_unsloth_defaults
 from forescale.frameworks.trainers.run import MICRO, STEPS, Start, neighbour_of
 
@@ -81,21 +82,6 @@ REPLICATES: Final = re.compile(r"(?:|auto|ddp\w*|single_device|None)$")
 """Strategies of Lightning that shard nothing."""
 
 
-DECIDED: Final = (
-    *(
-        MICRO,
-        STEPS,
-        "max_length",
-        "max_seq_length",
-        "bf16",
-        "fp16",
-        "gradient_checkpointing",
-        "deepspeed",
-        "fsdp",
-    ),
-    *("optim", "packing", "max_completion_length", "max_prompt_length"),
-)
-"""Arguments of a Trainer that decide a fact."""
 NAMES: Final = ("model_name", "pretrained_model_name_or_path")
 """Arguments that name a model."""
 LOADED: Final = re.compile(
@@ -148,7 +134,7 @@ class ScriptLaunchReader(LaunchReader):
                     continue
                 launch = launch_of(names[:at])
                 visible = environment_of(shell, names)
-                devices = devices_of(launch) or visible_devices(shell, launch, path, visible, "trainer")
+                devices = started_devices(shell, launch, path, visible, "trainer")
                 count = options.num_devices or (devices.count if devices else None)
                 outer = replace(options, num_devices=count, strict=False)
                 start = Start(
@@ -209,7 +195,8 @@ def read_script(
     follow_script(path, recorder, options)
     names = [name for call in recorder.calls for name in names_of(call)]
     makes_arguments = any(MAKES.search(name) or LIGHTNING.search(name) for name in names)
-    if (is_whole or must_train) and not makes_arguments:
+    loops = STEPS_BACK.search(_text_of(recorder)) is not None
+    if (is_whole or (must_train and not loops)) and not makes_arguments:
         raise ReaderError(path, wording.wrong_format("a script that trains", "it makes no TrainingArguments"))
     content, unread = _settings(path, recorder, options)
     dealt = _lay_prepared(content)
@@ -249,7 +236,7 @@ def _warnings(recorder: Recorder, content: Mapping[str, Any], unread: Mapping[st
     if freezes(_text_of(recorder)) and not any(content.get(key) for key in ("use_peft", "lora_r")):
         yield FROZEN
     yield from recorder.assumed
-    yield from recorder.warnings()
+    yield from recorder.warnings(must_train=STEPS_BACK.search(_text_of(recorder)) is None)
     yield from _several(recorder.calls)
     yield from _unused(recorder.arguments, content)
     if others := [f"{key} is {text}" for key, text in unread.items() if key not in OPEN and not is_idle(key)]:
@@ -290,11 +277,9 @@ def _settings(path: Path, recorder: Recorder, options: Options) -> tuple[dict[st
 def _content(calls: list[Call], given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the arguments of calls by the keys of TrainingArguments, and those that only running shows."""
     content, unread, once = dict[str, Any](), dict[str, str](), set[str]()
+    loops = not any(MAKES.search(name) for call in calls for name in names_of(call))
     for call in calls:
-        for row in FACTS["calls"]:
-            if row["name"] in once or not any(re.fullmatch(row["name"], name) for name in names_of(call)):
-                continue
-            once |= {row["name"]} if row.get("first") else set()
+        for row in rows_of(call, once, loops=loops):
             if row.get("used") and not _is_taken(call, calls):
                 if any(other.name == call.name and _is_taken(other, calls) for other in calls):
                     break  # one that was only tried
@@ -429,7 +414,9 @@ def _made_elsewhere(calls: Sequence[Call]) -> list[str]:
 
 CONFIGURES: Final = re.compile(r"(?:^|_)(?:config|cfg|recipe|params)|yaml")
 """Names of arguments that name the file of a program's settings."""
-DECIDES: Final = re.compile(r"batch|accum|zero|stage|shard|parallel|quant|\dbit|lora_r|rank$|vision|freeze")
+DECIDES: Final = re.compile(
+    r"batch|accum|zero|stage|shard|parallel|quant|\dbit|lora_r|rank$|vision|freeze|pre_seq_len|prefix|adapter"
+)
 """Arguments of a program's own that it may make much of."""
 
 
@@ -460,11 +447,7 @@ def _several(calls: Sequence[Call]) -> list[str]:
             f"it loads {wording.listed(list(models), 'and')}; the first is projected as the one trained (--model)"
         )
     for row in FACTS["calls"]:
-        same = [
-            call
-            for call in calls[: last + 1]
-            if any(re.fullmatch(row["name"], name) for name in names_of(call))
-        ]
+        same = [call for call in calls[: last + 1] if is_of(call, row)]
         taken = [call for call in same if not row.get("used") or _is_taken(call, calls)]
         texts += _differing(taken, row)
     return texts
@@ -473,7 +456,7 @@ def _several(calls: Sequence[Call]) -> list[str]:
 def _differing(calls: Sequence[Call], row: Mapping[str, Any]) -> Iterator[str]:
     """Yield the warnings of calls of one kind that decide the same fact in several ways."""
     is_whole = "*" in row["keys"]
-    for name in DECIDED if is_whole else row["keys"]:
+    for name in KEYS if is_whole else row["keys"]:
         if row["keys"].get(name) in ("model_name_or_path", "use_peft"):
             continue
         values = {
