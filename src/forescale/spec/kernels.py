@@ -182,7 +182,7 @@ class Kernels(SpecStruct, frozen=True, kw_only=True):
     """Under 8- and 4-bit recipes the first product of routed experts, its gated activation and the quantisation of the
     result are one kernel, as are the gradient of the second product, of the activation and its quantisation
     (Transformer Engine's op fuser with NVTE_CUTEDSL_FUSED_GROUPED_MLP)."""
-    narrow_attention: bool = False
+    narrow_attention: Annotated[bool, Option(keys=("megatron.fp8_dot_product_attention",))] = False
     """Under 8- and 4-bit recipes attention multiplies in fp8, its softmax in fp32
     (Transformer Engine's fp8_dot_product_attention)."""
     narrow_head: Annotated[bool, Option(keys=("megatron.fp8_output_proj",))] = False
