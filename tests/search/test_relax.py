@@ -8,6 +8,7 @@ from importlib import import_module
 import pytest
 from tests.small import cluster, dense, moe, workload
 
+from forescale import ask_search
 from forescale.catalogue.frameworks import load_framework
 from forescale.graph.counts import count_parameters
 from forescale.question import Question, question_of
@@ -235,3 +236,19 @@ def test_remedies_of_a_router_with_biases_are_found_where_layouts_differ_in_the_
     space = Space(**kept, dp_shard=(4,), recompute=(Recompute(),), axis_order=ORDERS[:1])
     result = remedies(replace(plain, layers=layers), cluster(8, hbm_gb=1.0), workload(), space=space)
     assert {item.constraint for item in result} >= {"memory", "devices"}
+
+
+def test_where_nothing_fits_under_a_framework_its_limits_are_left_out():
+    """Recorded operators of transformers are not split, so 10 GiB are too few for its layouts alone."""
+    question = ask_search(
+        "gemma-3-1b",
+        cluster="rtx-3080",
+        devices=16,
+        seq_len=4096,
+        global_batch_size=64,
+        framework="transformers",
+    )
+    (remedy,) = [item for item in remedies(question) if item.constraint == "framework"]
+    assert remedy.fits
+    assert remedy.change.startswith("--framework none")
+    assert remedy.strategy.tp * remedy.strategy.cp > 1

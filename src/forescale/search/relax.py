@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from forescale.search.scenarios import fastest, scenarios, smallest, step_of_all
 from forescale.search.solve import Watch
 from forescale.search.tree import enumerate_cells
 from forescale.spec.cluster import Cluster
+from forescale.spec.framework import searched
 from forescale.spec.layout import ALL_LAYERS, Layout, Overlap, Recompute
 from forescale.spec.model import Model
 from forescale.spec.space import NAMES, Space
@@ -116,9 +116,11 @@ def relaxed(question: Question, refused: dict[str, int]) -> Iterator[Relaxed]:
 
 def wider(question: Question) -> Iterator[Relaxed]:
     """Free what is held in fewer values than a search tries anyway, and drop a framework's rules one by one."""
-    usual = {item.name: getattr(Space(), item.name) for item in fields(Space)}
+    usual, limits = Space(), _limits_of_framework(question)
     for name in NAMES:
-        local, free = getattr(question.space, name), usual[name]
+        local, free = getattr(question.space, name), getattr(usual, name)
+        if local == getattr(limits, name):
+            continue
         idle = name in ("ep", "etp") and not question.model.is_moe
         if idle or local is None or (free is not None and set(free) <= set(local)):
             continue
@@ -135,6 +137,28 @@ def wider(question: Question) -> Iterator[Relaxed]:
         yield Relaxed(
             constraint=rule.name, change=f"without {rule.name}", question=question.with_space(rules=left)
         )
+
+
+def _limits_of_framework(question: Question) -> Space:
+    """Return what a search may choose by default under the question's framework."""
+    space = Space(base=question.space.base)
+    return space if question.framework is None else searched(question.framework, space, limited=False)
+
+
+def _without_framework(question: Question) -> Iterator[Relaxed]:
+    """Leave out the limits of the framework, and operators that were recorded of its code."""
+    if question.framework is None:
+        return
+    limits, usual = _limits_of_framework(question), Space()
+    free = {
+        name: getattr(usual, name)
+        for name in NAMES
+        if getattr(question.space, name) == getattr(limits, name) != getattr(usual, name)
+    }
+    rules = tuple(rule for rule in question.space.rules if rule not in limits.rules)
+    allowed = question.with_space(**free, rules=rules)
+    change = f"--framework none, without the limits of {question.framework.name}"
+    yield Relaxed(constraint="framework", change=change, question=replace(allowed, framework=None))
 
 
 def _uneven(question: Question, refused: dict[str, int]) -> Iterator[Relaxed]:
@@ -270,7 +294,7 @@ def remedies(
         peak, layout = least
         change = f"{format_bytes(peak - limit)} more per device"
         result.append(Remedy(constraint="memory", change=change, peak_bytes=peak, fits=True, strategy=layout))
-    for item in wider(question):
+    for item in (*wider(question), *_without_framework(question)):
         result += _tried(item, limit)
     for series in (_on_host(question), _more_devices(question), _shorter(question)):
         result += _first_that_fits(series, limit)
