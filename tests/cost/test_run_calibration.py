@@ -200,7 +200,9 @@ def test_the_more_is_new_the_wider_the_published_interval():
     known = published.spreads["known source"]["hopper/16/dense"]
     narrow = {**published.spreads["new family"], "hopper/16/dense": replace(known, p10=-0.01, p90=0.01)}
     surer = replace(published, spreads={**published.spreads, "new family": narrow})
-    assert spread(surer, novelty="new family", software="megatron-core").p90 == widths[0], "what is new is no surer than what is known"
+    assert spread(surer, novelty="new family", software="megatron-core").p90 == widths[0], (
+        "what is new is no surer than what is known"
+    )
 
 
 def test_published_factors_are_bounded():
