@@ -166,4 +166,4 @@ def test_rules_of_a_framework_reach_other_processes() -> None:
     rule = rule_of("megatron-core", "equal stages", "stages are equal")
     again = pickle.loads(pickle.dumps(rule))
     assert again.name == rule.name == "megatron-core: equal stages"
-    assert (again.holds, again.text) == (rule.holds, "stages are equal")
+    assert again.holds is rule.holds

@@ -562,20 +562,11 @@ def _moved(spec: S, before: S, after: S) -> S:
     return merged(merged(spec, explicit_fields(after, before)), explicit_fields(spec, before))
 
 
-class FrameworkRule(Constraint, frozen=True, kw_only=True):
-    """A rule of a framework's limits, which another process looks up by its name."""
-
-    text: str
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Return what makes the rule again: its functions have no names of their own."""
-        return rule_of, (*self.name.split(": ", 1), self.text)
-
-
 @cache
 def rule_of(framework: str, name: str, text: str) -> Constraint:
     """Return a rule of a framework's limits, one object for each: spaces that have it are equal."""
-    return FrameworkRule(name=f"{framework}: {name}", holds=RULES[name], message=lambda _: text, text=text)
+    made = rule_of, (framework, name, text)
+    return Constraint(name=f"{framework}: {name}", holds=RULES[name], message=lambda _: text, made=made)
 
 
 def _limits(framework: Framework) -> Limits:
