@@ -68,8 +68,12 @@ EVEN = "Et*4|(t*4|)*14tmL"
 """Layers of DeepSeek-V3's 16 virtual stages (deepseek_v3.py of v0.1, map_pp_vp_to_layout)."""
 SPECIAL = ("large_scale", "_dev", "fsdp")
 """Parts of the names of special recipes, which come first: of equals the last one is taken."""
-KERNELS = {"fused_grouped_mlp": "cutedsl_fused_grouped_mlp", "narrow_attention": "fp8_dot_product_attention"}
-ROUTER_FUSION = "moe_router_fusion"
+KERNELS = {
+    "fused_grouped_mlp": "cutedsl_fused_grouped_mlp",
+    "narrow_attention": "fp8_dot_product_attention",
+    "narrow_head": "fp8_output_proj",
+}
+ROUTER_FUSION, ROUTER_TYPE = "moe_router_fusion", "moe_router_dtype"
 SQUARED_RELU = ("nemotron_3",)
 """Models whose base recipe sets use_fused_weighted_squared_relu."""
 PLAIN_ROUTER = ("nemotron_3",)
@@ -109,6 +113,9 @@ RUN_SCRIPT: Mapping[tuple[str, str], Mapping[str, Any]] = {
 """What run_script.py of v0.1 sets for a model on a device."""
 ROUTING = {"capacity_factor": 1.0, "pad_to_capacity": True}
 """apply_moe_token_drop: experts drop what is beyond their capacity and are padded to it."""
+WIDE_ROUTER = ("deepseek_v3", "kimi_k2", "nemotron_3", "qwen3_next", "qwen35_vl")
+"""Models whose providers or bridges set moe_router_dtype fp32; of the others a flexible dispatcher casts only the
+probabilities (Megatron-Core, token_dispatcher.py)."""
 BF16_STATES = ("deepseek_v3", "kimi_k2")
 """Models whose base recipe keeps moments in bf16 (use_precision_aware_optimizer, exp_avg_dtype)."""
 
@@ -286,7 +293,9 @@ def _fields(cfg: Any) -> dict[str, Any]:  # noqa: ANN401 (a stand-in)
         "use_megatron_fsdp": ddp.get("use_megatron_fsdp") is True,
         "cutedsl_fused_grouped_mlp": model.get("use_transformer_engine_op_fuser") is True,
         "fp8_dot_product_attention": types.get("fp8_dot_product_attention") is True,
+        "fp8_output_proj": model.get("fp8_output_proj") is True,
         ROUTER_FUSION: model.get(ROUTER_FUSION) is True,
+        ROUTER_TYPE: model.get(ROUTER_TYPE),
         "pp_layout": model.get("pipeline_model_parallel_layout"),
         "num_gpus": None,
     }
@@ -378,7 +387,7 @@ def _layout(values: Mapping[str, Any], moe: bool, model: str) -> dict[str, Any]:
     if values.get("cpu_offloading_num_layers"):
         layout["offload"] = {"activation_layers": values["cpu_offloading_num_layers"]}
     kernels = {name: True for name, key in KERNELS.items() if values.get(key)}
-    if moe and layout["dispatcher"] != "all_to_all":
+    if moe and (values.get(ROUTER_TYPE) or ("fp32" if model.startswith(WIDE_ROUTER) else "")) == "fp32":
         kernels["wide_router"] = True
     if model.startswith(SQUARED_RELU):
         kernels["weighted_ungated"] = True

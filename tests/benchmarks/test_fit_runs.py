@@ -15,7 +15,9 @@ from benchmarks.fit_runs import (
     later_releases,
     parameters_of,
     seen,
+    stacks,
 )
+from benchmarks.spreads import FEWEST
 from tests.validation.runs import ARCHITECTURE, BASE, LAYOUTS, PARAMETERS, run
 
 from forescale.catalogue.clusters import load_device
@@ -79,3 +81,16 @@ def test_errors_say_what_tells_their_runs_apart():
     assert rows.core.all()
     eager = replace(runs[0].case, strategy=replace(LAYOUTS[0], graphs="none"))
     assert 0.0 <= rows.waits[0] < CalibrationRun(case=eager).waits(BASE) < 1.0
+
+
+def test_stacks_of_many_runs_count_alike_ones_together_by_generation_and_width():
+    """Twenty runs of a stack and those that differ only in attention are known; nineteen are few."""
+    runs = [run(LAYOUTS[0], "A")] * FEWEST
+    software = runs[0].software
+    twin = {f"{software}-flash-2": replace(BASE.software[software], attention_kernel="flash-2")}
+    other = {"slow": replace(BASE.software[software], passes=9.0)}
+    base = replace(BASE, software={**BASE.software, **twin, **other})
+    group = f"{ARCHITECTURE}/16"
+    assert stacks(runs, base) == (f"{software}-flash-2/{group}", f"{software}/{group}")
+    assert stacks(runs[1:], base) == ()
+    assert seen(runs, base).stacks == stacks(runs, base)

@@ -37,7 +37,23 @@ def test_attention_in_fp8_takes_less_time(plain):
     assert narrow.time_s["moe"] == plain.time_s["moe"]
 
 
-def test_neither_changes_a_step_in_16_bits():
+def test_an_output_projection_in_mxfp8_takes_less_time(plain):
+    narrow = asked(narrow_head=True)
+    # the loss, its softmax and the logits stay as they are
+    assert 0.5 * plain.time_s["head"] < narrow.time_s["head"] < 0.9 * plain.time_s["head"]
+    assert narrow.time_s["moe"] == plain.time_s["moe"]
+    assert narrow.hardware_flops_per_step == plain.hardware_flops_per_step
+
+
+@pytest.mark.parametrize(
+    "other", [{"precision": "fp8"}, {"precision": "bf16"}, {"model": "qwen3-0.6b", "ep": 1}]
+)
+def test_only_an_untied_head_under_mxfp8_is_narrowed(other):
+    question = {**QUESTION, **other, "kernels": {"narrow_head": True}}
+    assert project(**question).step_time_s == project(**{**question, "kernels": {}}).step_time_s
+
+
+def test_none_changes_a_step_in_16_bits():
     wide = {**QUESTION, "precision": "bf16"}
-    both = {"fused_grouped_mlp": True, "narrow_attention": True}
-    assert project(**wide, kernels=both).step_time_s == project(**wide).step_time_s
+    all_of_them = {"fused_grouped_mlp": True, "narrow_attention": True, "narrow_head": True}
+    assert project(**wide, kernels=all_of_them).step_time_s == project(**wide).step_time_s

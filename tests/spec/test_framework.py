@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pickle
+
 import pytest
 from tests import small
 from tests.errors import raises
@@ -7,7 +9,7 @@ from tests.errors import raises
 from forescale.catalogue.frameworks import load_framework
 from forescale.errors import SpecError
 from forescale.spec import Layout, Workload
-from forescale.spec.framework import Framework, Limits, Variant, check_choice, searched
+from forescale.spec.framework import Framework, Limits, Variant, check_choice, rule_of, searched
 from forescale.spec.layout import Kernels, Overlap, Recompute
 from forescale.spec.space import Space
 
@@ -158,3 +160,10 @@ def test_limits_become_a_space_and_refuse_other_values():
     local = searched(load_framework("primus"), Space(), limited=False)
     assert (local.schedule, local.dispatcher) == ((None, "zb-h1", "zbv"), (None, "deepep"))
     assert local.tp_kind == Space().tp_kind
+
+
+def test_rules_of_a_framework_reach_other_processes() -> None:
+    rule = rule_of("megatron-core", "equal stages", "stages are equal")
+    again = pickle.loads(pickle.dumps(rule))
+    assert again.name == rule.name == "megatron-core: equal stages"
+    assert again.holds is rule.holds

@@ -79,7 +79,11 @@ def test_settings_that_do_not_suit_are_left_out() -> None:
     )
     settings, dropped = settings_of(recipe, model, {"pp": 8, "ep": 1, "recompute": {"granularity": "full"}})
     assert set(dropped) == {"dispatcher", "recompute", "stage_layers", "graphs", "overlap.expert"}
-    assert settings == {"graphs": "none", "overlap": {"expert": False}}
+    assert settings == {
+        "graphs": "none",
+        "overlap": {"expert": False},
+        "kernels": {"wide_router": True},
+    }
 
 
 def test_a_question_goes_over_the_recipe_which_goes_over_the_defaults() -> None:

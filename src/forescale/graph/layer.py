@@ -299,7 +299,7 @@ def _vocabulary_head(b: Builder, model: Model, *, source: str) -> None:
         padded=columns,
         saved=source,
         own_gradient=True,
-        narrow=False,
+        narrow=sharding.narrows_head and not model.tied_embeddings,
     )
     cross_entropy(b, "head.logits")
 

@@ -504,7 +504,7 @@ def router(b: Builder, spec: MoeFfn, *, hidden: float, source: str) -> None:
         bias=spec.router_bias,
         narrow=False,
     )
-    if b.sharding.choices.kernels.wide_router and DISPATCHERS[b.sharding.choices.dispatcher].sends_once:
+    if b.sharding.choices.kernels.wide_router:
         copies = Elementwise(bytes_moved=WIDE_ROUTER_BYTES * local * hidden, family="cast", kernels=2.0)
         b.operator("moe.router.wide", backward_input=(copies,), reads=(logits,))
     if spec.score_bias:

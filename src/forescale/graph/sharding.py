@@ -351,6 +351,11 @@ class ShardingRules:
         return "bf16" if self.wide_type == "fp8" else self.wide_type
 
     @property
+    def narrows_head(self) -> bool:
+        """Whether the output projection onto the vocabulary multiplies in MXFP8."""
+        return self.precision.compute == "mxfp8" and self.choices.kernels.narrow_head
+
+    @property
     def narrows_experts(self) -> bool:
         """Whether routed experts multiply in an 8- or 4-bit compute type."""
         return self.precision.is_narrow and self.choices.kernels.narrow_experts

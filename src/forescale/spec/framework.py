@@ -565,7 +565,8 @@ def _moved(spec: S, before: S, after: S) -> S:
 @cache
 def rule_of(framework: str, name: str, text: str) -> Constraint:
     """Return a rule of a framework's limits, one object for each: spaces that have it are equal."""
-    return Constraint(name=f"{framework}: {name}", holds=RULES[name], message=lambda _: text)
+    made = rule_of, (framework, name, text)
+    return Constraint(name=f"{framework}: {name}", holds=RULES[name], message=lambda _: text, made=made)
 
 
 def _limits(framework: Framework) -> Limits:

@@ -60,7 +60,7 @@ class Kernels(SpecStruct, frozen=True, kw_only=True):
     moe_router_fusion); False takes PyTorch's operators one by one."""
     wide_router: bool = False
     """The gradients of a router's product are made in fp32, of a copy of its input, and narrowed (Megatron-Core's
-    moe_router_dtype fp32, which DeepEP and HybridEP need)."""
+    moe_router_dtype fp32)."""
     limits_within: bool = True
     """The activation of experts clamps its input itself where the model limits it; False clamps and joins gate and
     value in kernels before (Megatron-Core)."""
@@ -182,9 +182,12 @@ class Kernels(SpecStruct, frozen=True, kw_only=True):
     """Under 8- and 4-bit recipes the first product of routed experts, its gated activation and the quantisation of the
     result are one kernel, as are the gradient of the second product, of the activation and its quantisation
     (Transformer Engine's op fuser with NVTE_CUTEDSL_FUSED_GROUPED_MLP)."""
-    narrow_attention: bool = False
+    narrow_attention: Annotated[bool, Option(keys=("megatron.fp8_dot_product_attention",))] = False
     """Under 8- and 4-bit recipes attention multiplies in fp8, its softmax in fp32
     (Transformer Engine's fp8_dot_product_attention)."""
+    narrow_head: Annotated[bool, Option(keys=("megatron.fp8_output_proj",))] = False
+    """Under MXFP8 the output projection onto the vocabulary multiplies in MXFP8, too, unless it shares the embedding's
+    weight (Megatron-Core's fp8_output_proj); False leaves it in 16 bits."""
     pads_vocabulary: bool = True
     """Embedding and head are padded to a multiple of the model's `vocab_multiple` times tp (Megatron-LM); False only to
     equal parts over tp."""

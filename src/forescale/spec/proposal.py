@@ -44,6 +44,12 @@ class Constraint(Struct, frozen=True, kw_only=True):
     """Fields of the layout other than degrees that it depends on and that a search chooses, such as cp_kind."""
     key: str = ""
     """Field of the layout or the workload, a whole number, that an error suggests to change; empty for none."""
+    made: tuple[Any, ...] = ()
+    """Function and arguments that make it again in another process, which functions without a name cannot reach."""
+
+    def __reduce__(self) -> Any:  # noqa: ANN401 (pickle's)
+        """Return what makes it again."""
+        return self.made or super().__reduce__()
 
 
 class ManyLayouts:

@@ -193,12 +193,6 @@ def settings_of(
     ]
     for name in dropped:
         del settings[name]
-    if "dispatcher" in dropped and "kernels" in settings:
-        settings["kernels"] = {
-            name: value for name, value in settings["kernels"].items() if name != "wide_router"
-        }
-        if not settings["kernels"]:
-            del settings["kernels"]
     if "routing" in dropped and settings.get("graphs") == "full":
         settings["graphs"] = "partial"
         dropped.append("graphs")

@@ -122,10 +122,19 @@ def test_the_caller_tells_a_length_that_the_recipe_leaves_open(tmp_path):
 
 
 def test_what_has_no_word_here_is_noted_only_where_it_counts(tmp_path):
-    message = "not expressed: mixed_precision.fp8_dot_product_attention"
+    message = "not expressed: mixed_precision.disable_parameter_transpose_cache"
     for precision, noted in (("'ours_in_8_bits'", True), ("'bf16_mixed'", False)):
-        lines = f"cfg.mixed_precision = get_mixed_precision_config({precision}); cfg.mixed_precision.fp8_dot_product_attention = True"
+        lines = f"cfg.mixed_precision = get_mixed_precision_config({precision}); cfg.mixed_precision.disable_parameter_transpose_cache = True"
         assert any(message in note for note in read(tmp_path, lines).notes) is noted
+
+
+def test_attention_and_the_output_projection_in_8_bits_are_read(tmp_path):
+    lines = (
+        "cfg.mixed_precision = get_mixed_precision_config('ours_in_8_bits'); "
+        "cfg.mixed_precision.fp8_dot_product_attention = True; cfg.model.fp8_output_proj = True"
+    )
+    kernels = read(tmp_path, lines).strategy.kernels
+    assert kernels.narrow_attention and kernels.narrow_head
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ IGNORED: Final[list[str]] = FACTS["ignored"]
 """Fields of these sections that say nothing more of memory or time."""
 NOTED: Final[Mapping[str, str]] = FACTS["noted"]
 """Fields that change memory or time in ways that have no word here."""
-NARROW: Final = ("fp8_dot_product_attention", "disable_parameter_transpose_cache")
+NARROW: Final = ("disable_parameter_transpose_cache",)
 """Those of them that count only where products are in 8 bits or fewer."""
 ORDER: Final = (
     "dist",
