@@ -154,7 +154,7 @@ def test_parts_of_a_part_are_computed_by_one_process():
 def test_an_interrupt_or_a_kill_leaves_no_process(by):
     script = (
         "import os, time\nfrom forescale.workers import Workers\n"
-        "def part():\n    print(os.getpid(), flush=True)\n    time.sleep(60)\n"
+        'def part():\n    os.write(1, f"{os.getpid()}\\n".encode())\n    time.sleep(60)\n'
         "with Workers(2) as workers:\n    workers.share([part] * 2)"
     )
     with subprocess.Popen(

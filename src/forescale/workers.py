@@ -11,16 +11,15 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager, suppress
-from multiprocessing import Pipe, active_children, get_context, parent_process
-from multiprocessing.connection import Connection
-from multiprocessing.connection import wait as wait_for
 from threading import Thread
-from typing import Any, NamedTuple, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, cast
 
 from forescale.errors import ForescaleError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor, Future
+    from multiprocessing.connection import Connection
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -43,6 +42,10 @@ def pool(jobs: int) -> Iterator[Executor]:
     ForescaleError
         If one of them ends on its own.
     """
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+    from multiprocessing import active_children, get_context
+
     context, before = get_context("spawn"), set(active_children())
     executor = ProcessPoolExecutor(max_workers=jobs, mp_context=context, initializer=_start_worker)
     try:
@@ -61,6 +64,9 @@ def pool(jobs: int) -> Iterator[Executor]:
 def _start_worker() -> None:
     """Leave interrupts to the process that started this one, and end with it: a kill would go unnoticed."""
     signals.signal(signals.SIGINT, signals.SIG_IGN)
+    from multiprocessing import parent_process
+    from multiprocessing.connection import wait as wait_for
+
     parent = parent_process()
     assert parent is not None
 
@@ -172,6 +178,13 @@ def _attempted(function: Callable[[T], R], item: T) -> tuple[R] | None:
         return None
 
 
+def may_fork() -> bool:
+    """Return whether this process can fork safely, and was not itself started for a part."""
+    from multiprocessing import parent_process
+
+    return sys.platform == "linux" and parent_process() is None
+
+
 class Workers:
     """Processes that go through one computation together: each makes the same steps, and computes some of their parts.
 
@@ -182,8 +195,7 @@ class Workers:
     """
 
     def __init__(self, jobs: int = 1) -> None:
-        alone = sys.platform != "linux" or parent_process() is not None
-        self.jobs = 1 if alone else jobs
+        self.jobs = jobs if jobs > 1 and may_fork() else 1
         self._others: list[_Worker] = []
         self._leader: Connection | None = None
         self._numbers, self._fill = -1, -1
@@ -254,6 +266,8 @@ class Workers:
 
     def _start(self) -> None:
         """Fork; every process goes on from here."""
+        from multiprocessing import Pipe
+
         self._numbers, self._fill = os.pipe()
         pipes = [Pipe() for _ in range(self.jobs - 1)]
         with undisturbed():

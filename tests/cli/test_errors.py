@@ -149,6 +149,10 @@ BAD = {
     "devices by what they are": (("project", *DENSE, "--gpus", 8), "did you mean --devices? (see"),
     "a command by another name": (("optimize", *SEARCH), "No such command 'optimize'; forescale search does that (see"),
     "a cluster that stands alone": (("network", "h100"), "write --cluster h100"),
+    "a question as a sentence": (("search", MODEL, "on", "8", "h100"), "write --devices 8 --cluster h100: forescale search"),
+    "a cluster with its devices": (("project", MODEL, "8xh100"), "write --cluster h100-sxm --devices 8"),
+    "a word that stands alone": (("project", *DENSE, "banana"), "unexpected argument 'banana' (see forescale project --help)"),
+    "a cluster in place of a model": (("compare", "h100", "b200"), "it is a cluster (MODEL --cluster h100)"),
     "a clock in gigahertz": (("project", *DENSE, "--device-clock-mhz", 1.5), "out_of_range device_clock_mhz"),
     "too many words": (("explain", MODEL, "step_time", "mfu", *MACHINE, *RUN), "wrong_type the question"),
 }  # fmt: skip

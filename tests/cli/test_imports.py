@@ -75,7 +75,7 @@ PLAIN = {
     "memory": (("memory", *PROJECT[1:]), 320),
     "check": (("check", *PROJECT[1:]), 325),
     "explain": (("explain", PROJECT[1], "mfu", *PROJECT[2:]), 415),
-    "search": (SEARCH, 520),
+    "search": (SEARCH, 440),
     "catalogue": (("catalogue", "clusters"), 365),
     "formats": (("formats",), 510),
 }

@@ -225,6 +225,9 @@ def test_names_of_other_tools_are_read_as_ours(words: str, read: str) -> None:
         "memory m --dpo",  # of pairs or sequences
         "run m --nodes 2 --save-interval 500",  # steps, not seconds
         "project m --gpus 8 --help",
+        "project m --cluster 8xh100 --devices 16",  # devices in two ways
+        "project m --cluster a100-80",  # bytes or devices
+        "compare m --cluster 8xh100,8xb200",
     ],
 )
 def test_what_is_open_is_not_read_otherwise(words: str) -> None:
@@ -348,6 +351,11 @@ def test_values_in_other_units_are_an_example(words: str, example: str | None) -
             "network --cluster h100 --collectives all_reduce --sizes 1GB",
         ),
         ("pipeline compare --stages 8 --micro-batches 32", "pipeline compare --pp 8 --microbatches 32"),
+        ("project m --format json", "project m --as json"),
+        ("pipeline draw --format svg --stages 4", "pipeline draw --format svg --pp 4"),
+        ("project m --cluster 8xh100", "project m --cluster h100-sxm --devices 8"),
+        ("project m --gpu 2xA100", "project m --cluster a100-sxm-80gb --devices 2"),
+        ("project m --gpus 8xh100 --gbs 8", "project m --global-batch-size 8 --cluster h100-sxm --devices 8"),
     ],
 )
 def test_values_and_plurals_of_other_tools_are_read_as_ours(words: str, read: str) -> None:

@@ -7,6 +7,7 @@ import pytest
 from tests.errors import raises
 from tests.small import cluster, dense, moe, workload
 
+from forescale.catalogue.models import load_model
 from forescale.errors import InfeasibleError, UnknownKeyError
 from forescale.numeric import divisors
 from forescale.project import project
@@ -105,6 +106,13 @@ def test_no_legal_layout_names_what_refused(batch, held, refused):
     with pytest.raises(InfeasibleError, match="no legal layout") as caught:
         search(dense(8), cluster(8), workload(global_batch_size=batch), space=Space().fixed(held))
     assert dict(caught.value.rows)[refused] > 0
+
+
+def test_no_legal_layout_of_a_model_whose_images_have_no_size():
+    model = load_model("qwen2.5-vl-3b")
+    with pytest.raises(InfeasibleError, match=r"give images\.size \(--image-size\), such as 448$") as caught:
+        search(model, cluster(8), workload(global_batch_size=8))
+    assert dict(caught.value.rows)["images"] > 0
 
 
 def test_a_tighter_memory_limit_never_speeds_up_and_says_what_more_would_buy():

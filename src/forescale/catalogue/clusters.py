@@ -196,13 +196,24 @@ def _abbreviates(short: str, name: str) -> bool:
     return all(word in parts for word in short.split("-"))
 
 
+def counted_cluster(name: str) -> tuple[str, str] | None:
+    """Return the cluster, and the number of devices, that a name such as 8xH100 means; None if it is none.
+
+    The number is empty where the name may end in something else, such as bytes.
+    """
+    counted = _COUNTED.fullmatch(name.strip())
+    stem = "" if counted is None else counted["name"] or counted["stem"]
+    if counted is None or not is_cluster_name(stem):
+        return None
+    return resolve_cluster_name(stem), counted["before"] or counted["after"] or ""
+
+
 def _refuse_count(name: str) -> None:
     """Refuse a cluster's name that is written with a number of devices."""
-    if counted := _COUNTED.fullmatch(name.strip()):
-        stem, count = counted["name"] or counted["stem"], counted["before"] or counted["after"] or "N"
-        if is_cluster_name(stem):
-            fix = f"write {resolve_cluster_name(stem)}, and the number of devices apart from it (--devices {count})"
-            raise UnknownNameError("cluster", name, (), fix)
+    if counted := counted_cluster(name):
+        stem, count = counted
+        fix = f"write {stem}, and the number of devices apart from it (--devices {count or 'N'})"
+        raise UnknownNameError("cluster", name, (), fix)
 
 
 @prepared("cluster")

@@ -84,7 +84,9 @@ def resolve_model_name(name: str) -> str:
             hub = model_name_on_hub(name)
             names = (*model_names(), *aliases)
             like = _misspelt(plain, names) if hub else _related(plain, names)
-            fix = f"save {address_of(hub)} and give that file, or add --download" if hub else ""
+            fix = (
+                f"save {address_of(hub)} and give that file, or add --download" if hub else _of_cluster(name)
+            )
             fix = fix or ("" if like else ELSEWHERE)
             raise UnknownNameError("model", hub or name, like, fix)
     return plain
@@ -95,6 +97,13 @@ def _related(name: str, names: Sequence[str]) -> tuple[str, ...]:
     family = _FAMILY.match(name)
     kin = (item for item in names if (family and item.startswith(family[0])) or name in item)
     return tuple(dict.fromkeys((*_misspelt(name, names), *kin)))
+
+
+def _of_cluster(name: str) -> str:
+    """Return how a cluster is given where its name stands in place of a model's; empty for other names."""
+    from forescale.catalogue.clusters import is_cluster_name
+
+    return f"it is a cluster (MODEL --cluster {name})" if is_cluster_name(name) else ""
 
 
 def _misspelt(name: str, names: Sequence[str]) -> tuple[str, ...]:

@@ -46,6 +46,25 @@ def _plain(name: str) -> str:
     return name.strip("-").replace("-", "_").lower()
 
 
+def counted_devices(values: Mapping[str, str]) -> tuple[str, tuple[str, ...]] | None:
+    """Return the option whose value counts the devices of a cluster, such as 8xh100, and ours for it.
+
+    None where no value does, or another option counts them. `values` are those of all options of a command line.
+    """
+    roles = {name: meant(name, ("cluster", "devices", "nodes")) for name in values}
+    named = {
+        name for name, role in roles.items() if role in ("cluster", "devices") and not values[name].isdigit()
+    }
+    others = {name for name, role in roles.items() if role in ("devices", "nodes")} - named
+    if len(named) != 1 or others:
+        return None
+    from forescale.catalogue.clusters import counted_cluster
+
+    [name] = named
+    cluster, count = counted_cluster(values[name]) or ("", "")
+    return (name, ("--cluster", cluster, "--devices", count)) if count else None
+
+
 def trained_tokens(values: Mapping[str, str]) -> tuple[set[str], int] | None:
     """Return the tokens of a run of epochs and the options that say so; None where they do not say everything.
 

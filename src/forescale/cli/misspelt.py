@@ -50,6 +50,8 @@ SLIP = 0.85
 """Similarity of a misspelt option and the one that an example has instead."""
 SHORT = 4
 """Characters of a name up to which others are not taken to have it in theirs."""
+REPLACED = ("--tokens", "--cluster", "--devices")
+"""Options that a conversion changes: tokens of one epoch, a cluster with the number of its devices."""
 SET = {"--offload-optimizer": "layout.offload.optimizer"}
 """Options of a layout that a search does not hold by name, and what its --set calls them."""
 UNSAID = {"--moment-dtype": "fp32"}
@@ -280,13 +282,20 @@ def _corrected(path: str, words: Sequence[str]) -> Correction:
     replacing = _converted(path, values, open_names)
     for name, (said, is_same) in replacing.items():
         open_names.discard(name)
+        if not open_names:
+            unknown.setdefault(name, f"write {' '.join(said)}")
         if is_same:
             read[name] = " ".join(said) or "the devices of each node"
-    for option, text in _pairs([said for said, _ in replacing.values()]).items():
-        if option in example[:-1] and option == "--tokens":  # of one epoch
-            del example[(place := example.index(option)) : place + 2]
-        example += [option, text]
+    _put(example, _pairs([said for said, _ in replacing.values()]))
     return Correction(unknown, None if open_names else tuple(example), read)
+
+
+def _put(words: list[str], options: Mapping[str, str]) -> None:
+    """Add options with their values to the words of a command, in place of those of `REPLACED` that it has."""
+    for option, text in options.items():
+        if option in words[:-1] and option in REPLACED:
+            del words[(place := words.index(option)) : place + 2]
+        words += [option, text]
 
 
 def _is_otherwise(name: str, path: str, value: str, flags: Mapping[str, int], *, assigned: bool) -> bool:
@@ -357,6 +366,7 @@ def _converted(
     from forescale.cli.conversions import (
         accumulated,
         all_devices,
+        counted_devices,
         failure_rate,
         replicas,
         tier_bandwidth,
@@ -367,6 +377,8 @@ def _converted(
     options, result = options_of(path), dict[str, tuple[tuple[str, ...], bool]]()
     if "--tokens" in options and (counted := trained_tokens(values)) and counted[0] & {*names}:
         result |= dict.fromkeys(counted[0] & {*names}, (("--tokens", f"{counted[1]}"), True))
+    if {"--cluster", "--devices"} <= {*options} and (written := counted_devices(values)) is not None:
+        result[written[0]] = (written[1], True)
     for name in names:
         if path == "sites" and (link := wide_area_link(name, values[name])) is not None:
             result[name] = (("--sites", link), False)
@@ -491,7 +503,7 @@ def advised(name: str, path: str, value: str) -> Advice:
         return Advice(text, local, not is_switch, local is not None)
     like = _like(name, options)
     is_same = _called(name, options) is not None
-    is_sure = is_same or (len(like) == 1 and _is_slip(name, like[0]))
+    is_sure = is_same or (len(like) == 1 and is_slip(name, like[0]))
     is_list = "," in value and "--vary" in options and len(like) == 1 and is_sure and like[0] not in COMPARED
     if is_list and (varied := _varied(like[0][2:], value)) is not None:
         return Advice(f"write --vary {varied}", ("--vary", varied), True, True)
@@ -566,7 +578,7 @@ def _like(name: str, options: Sequence[str]) -> list[str]:
     return kept[:NAMED] or get_close_matches(name, options, n=NAMED, cutoff=0.75)
 
 
-def _is_slip(name: str, option: str) -> bool:
+def is_slip(name: str, option: str) -> bool:
     """Return whether a name hardly differs from an option, or is a part of it, so that an example may have it."""
     from difflib import SequenceMatcher
 

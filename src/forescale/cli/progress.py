@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from forescale.cli.console import console, say
+from forescale.cli.console import console, is_plain, say
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -24,7 +24,7 @@ class _OnTerminal:
     """A bar on standard error: only on a terminal; taken away in the end."""
 
     def __init__(self) -> None:
-        self._console = console(error=True, least=0)
+        self._console = console(error=True, least=0) if not is_plain(error=True) else None
         self._bar: Bar | None = None
 
     def __enter__(self) -> Self:
@@ -39,7 +39,7 @@ class _OnTerminal:
             self._bar.stop()
 
     def _show(self, completed: float, total: float, state: str) -> None:
-        if not self._console.is_terminal:
+        if self._console is None or not self._console.is_terminal:
             return
         if self._bar is None:
             from rich.progress import BarColumn

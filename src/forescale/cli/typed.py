@@ -17,7 +17,15 @@ from forescale.cli.declare import Bounded, CommandGroup, Declaration, Group
 from forescale.cli.front import COMMANDS, TEXT
 from forescale.cli.help import CommandGroup as TyperGroup
 from forescale.cli.help import Commands
-from forescale.cli.misspelt import command_in, instead, no_command, options_of, started, without_value
+from forescale.cli.misspelt import (
+    command_in,
+    instead,
+    is_slip,
+    no_command,
+    options_of,
+    started,
+    without_value,
+)
 from forescale.cli.options import described_options
 from forescale.cli.reproduce import TYPED
 from forescale.cli.words import command_of
@@ -30,6 +38,8 @@ EMPTY = inspect.Parameter.empty
 _COMMAND = re.compile(r"No such command '([^']*)'")
 _VALUE = re.compile(r"Option '(--\S+)' requires an argument")
 _EXTRA = re.compile(r"unexpected extra argument\S* \((.*)\)")
+JOINING = frozenset(("on", "with", "for", "using", "of", "and", "gpus", "devices", "x"))
+"""Words between the parts of a question that was written as a sentence."""
 _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[2])
 """Base of all errors in how a command was written, whichever click typer comes with."""
 
@@ -215,24 +225,35 @@ def _usage(error: Exception) -> int:
 
 
 def _taken(text: str, path: str) -> str:
-    """Return the option of a command that takes a name, before one that was written without it."""
-    from forescale.catalogue.clusters import cluster_names
+    """Return the options of a command that take the words of `text`, which were written without them."""
+    typed_words, extra = list(TYPED.get()), text.split()
+    named = [word for word in extra if word.lower() not in JOINING]
+    said = [_option_for(word, path, typed_words) for word in named]
+    if not all(said):
+        return ""
+    options = [word for words in said for word in words]
+    if any(typed_words.count(word) != 1 for word in extra):
+        return f"; write {' '.join(options)}"
+    kept = [word for word in typed_words if word not in extra]
+    return f"; write {' '.join(options)}: {shlex.join(('forescale', *kept, *options))}"
+
+
+def _option_for(word: str, path: str, typed_words: Sequence[str]) -> tuple[str, ...]:
+    """Return the options of a command for a number, a cluster or a schedule; nothing where it has none."""
+    from forescale.catalogue.clusters import cluster_names, counted_cluster
     from forescale.schedule import families
 
-    word = text.split(maxsplit=1)[0]
-    named = {"--schedule": [family.name for family in families()], "--cluster": cluster_names()}
-    local = (
-        ""
-        if word.replace(".", "").isdigit()
-        else next(
-            (flag for flag, all_of in named.items() if flag in options_of(path) and nearest(word, all_of)),
-            "",
-        )
-    )
-    if not local:
-        return ""
-    typed_words = list(TYPED.get())
-    if typed_words.count(word) != 1:
-        return f"; write {local} {word}"
-    typed_words.insert(typed_words.index(word), local)
-    return f"; write {local} {word}: {shlex.join(('forescale', *typed_words))}"
+    options = options_of(path)
+    if word.isdigit() and not {"--devices", "--nodes"} & {*typed_words}:
+        return ("--devices", word) if "--devices" in options else ()
+    if (counted := counted_cluster(word)) is not None and all(counted) and "--devices" in options:
+        return ("--cluster", counted[0], "--devices", counted[1])
+    if not word.replace(".", "").isdigit():
+        for option, names in (
+            ("--schedule", [family.name for family in families()]),
+            ("--cluster", cluster_names()),
+        ):
+            like = nearest(word, names, 1)
+            if option in options and like and (word.lower() in like[0] or is_slip(word, like[0])):
+                return option, word
+    return ()

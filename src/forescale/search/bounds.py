@@ -53,6 +53,7 @@ from forescale.search.layouts import (
     distinct,
     first_rows,
     in_parts,
+    occurring,
     same_rows,
 )
 from forescale.search.least import MARGIN, LeastStates
@@ -186,7 +187,7 @@ class WorkBounds:
 
     def on_mean_stage(self, cells: Rows) -> Array:
         """Return the bounds of some cells on the mean stage, the least of all branches, experts and all."""
-        kinds, at = np.unique(self.alike).tolist(), _at(self.where[cells])
+        kinds, at = occurring(self.alike).tolist(), _at(self.where[cells])
         experts = dict(zip(kinds, self.of_experts(kinds, cells), strict=True))
         least = np.full(len(cells), np.inf)
         for row, kind in enumerate(self.kind.tolist()):
@@ -207,9 +208,9 @@ class WorkBounds:
         same experts.
         """
         bounds, kinds = np.empty(len(rows)), self.kind[rows]
-        alike, cell = np.unique(self.alike[kinds]).tolist(), np.unique(cells)
+        alike, cell = occurring(self.alike[kinds]).tolist(), occurring(cells)
         experts = dict(zip(alike, self.of_experts(alike, cell), strict=True))
-        for kind in np.flatnonzero(np.bincount(kinds)).tolist():
+        for kind in occurring(kinds).tolist():
             pairs = np.flatnonzero(kinds == kind)
             local, at = np.unique(cells[pairs], return_inverse=True)
             among = experts[int(self.alike[kind])].map(_at(np.searchsorted(cell, local)))
@@ -223,7 +224,7 @@ class WorkBounds:
     ) -> Array:
         """Return the bounds of pairs of one list, whose blocks are the ones `at`, as is what they hide."""
         bounds, model = np.empty(len(rows)), self.of_model(blocks)
-        for row in np.flatnonzero(np.bincount(rows)).tolist():
+        for row in occurring(rows).tolist():
             local = np.flatnonzero(rows == row)
             slowest = self._slowest(row, cells[local], model[at[local]], blocks, at[local])
             apart = self.apart[int(self.kind[row])]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from forescale.errors import SpecError, shown, wrong_format, wrong_type
 from forescale.limits import Interval, within
@@ -16,7 +16,9 @@ from forescale.results import Result
 from forescale.struct import Struct, attributes, jsonable
 from forescale.units import GIB
 from forescale.view.bars import Bar, BarChart
-from forescale.view.page import Chart
+
+if TYPE_CHECKING:
+    from forescale.view.page import Chart
 
 SCHEMA = "forescale.comparison/1"
 Document: TypeAlias = Mapping[str, Any]

@@ -34,6 +34,7 @@ from forescale.search.layouts import (
     candidates_of,
     distinct,
     first_rows,
+    occurring,
     uncrossed,
 )
 from forescale.search.ranks import GivenRanks, Ranks, RelaxedPlacement, RelaxedRanks
@@ -95,7 +96,7 @@ class Batch(Struct, frozen=True, kw_only=True):
 
         Those that take some are among them where sums over stages have the same order, as stages know which layers.
         """
-        present = np.unique(self.policy).tolist()
+        present = occurring(self.policy).tolist()
         merged = not model.num_mtp_layers and model.vision is None
         alike = [
             item
@@ -157,7 +158,7 @@ def batches(
     stages, schedule = result.stages(variant, row), result.schedules_of(variant, row)
     parallel = as_sequence_parallel(candidates.columns)
     alike = result.alike(variant, schedule)
-    for which in np.unique(alike).tolist():
+    for which in occurring(alike).tolist():
         for sp in (True, False):
             pairs = np.flatnonzero((alike == which) & (parallel[row] == sp))
             if len(pairs):
@@ -217,7 +218,7 @@ class _Batches:
             stages=stages,
         )
         kinds = self.list[variant] * len(self.schedules) + schedule
-        for kind in np.unique(kinds).tolist():
+        for kind in occurring(kinds).tolist():
             pairs = np.flatnonzero(kinds == kind)
             listed, name = (
                 self.candidates.variants[variant[pairs[0]]],

@@ -498,6 +498,13 @@ def _codes(values: Rows) -> tuple[int, Rows]:
     return int(rank[-1]) + 1, rank[values]
 
 
+def occurring(codes: Rows) -> Rows:
+    """Return which of the numbers 0, 1, 2, ... are among `codes`, ascending."""
+    present = np.zeros(int(codes.max(initial=-1)) + 1, dtype=bool)
+    present[codes] = True
+    return np.flatnonzero(present)
+
+
 def first_rows(where: Rows) -> Rows:
     """Return the first row of every code 0, 1, 2, ... in `where`."""
     first = np.empty(int(where.max(initial=-1)) + 1, dtype=np.int64)
@@ -515,7 +522,7 @@ def in_parts(columns: Columns, rows: Rows, count: int, most: int = LARGEST) -> l
     where, sizes = np.unique(tokens, return_inverse=True, return_counts=True)[1:]
     middle = np.cumsum(sizes) - sizes / 2.0
     part = (middle * (count / max(len(rows), 1))).astype(np.int64)[where]
-    whole = [np.flatnonzero(part == nth) for nth in np.unique(part).tolist()]
+    whole = [np.flatnonzero(part == nth) for nth in occurring(part).tolist()]
     return [some for each in whole for some in np.array_split(each, -(-len(each) // most))]
 
 

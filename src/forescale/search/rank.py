@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -44,8 +44,10 @@ from forescale.spec.workload import Workload
 from forescale.struct import Struct, attributes
 from forescale.units import GIB
 from forescale.view.bars import Bar, BarChart
-from forescale.view.page import Chart
 from forescale.workers import ALONE, Workers, available_cores
+
+if TYPE_CHECKING:
+    from forescale.view.page import Chart
 
 FRONT_SCHEMA = "forescale.pareto/1"
 
@@ -255,8 +257,7 @@ def score_all(question: Question) -> Scored:
     fits = scores.peak <= limit
     if not fits.any():
         cells = enumerate_cells(model, cluster, workload, question.space)
-        msg = nothing_fits([smallest(site, cells)], limit, num_legal)
-        raise InfeasibleError(msg, [("memory", num_legal)])
+        raise nothing_fits([smallest(site, cells)], limit, num_legal)
     return Scored(question=question, candidates=candidates, scores=scores, fits=fits)
 
 

@@ -26,7 +26,16 @@ from forescale.graph.sharding import Degrees, StructuralOptions
 from forescale.inputs import communicators, pricing_between, pricing_of
 from forescale.numeric import Array, Numeric, mapped, taking
 from forescale.question import Question
-from forescale.search.layouts import Candidates, Columns, RankOrder, Rows, as_degrees, distinct, first_rows
+from forescale.search.layouts import (
+    Candidates,
+    Columns,
+    RankOrder,
+    Rows,
+    as_degrees,
+    distinct,
+    first_rows,
+    occurring,
+)
 from forescale.spec.cluster import Cluster
 from forescale.spec.context import CONTEXT_KINDS
 from forescale.spec.layout import Axis
@@ -248,7 +257,7 @@ class GivenRanks(Struct, frozen=True, kw_only=True):
         """Return the cost models, the communicators of each pair as its own order has them."""
         alike = np.array(_alike(self.orders))[self.which[pairs]]
         result = []
-        for kind in np.unique(alike).tolist():
+        for kind in occurring(alike).tolist():
             rows = np.flatnonzero(alike == kind)
             local = mapped(degrees, taking(rows))
             result.append((rows, communicators(local, choices, self._order(self.which[pairs[rows]]))))

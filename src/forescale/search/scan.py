@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 from msgspec.structs import replace
@@ -33,8 +33,10 @@ from forescale.spec.workload import Workload
 from forescale.struct import Struct, attributes
 from forescale.units import format_seconds
 from forescale.view.bars import Bar, BarChart
-from forescale.view.page import Chart
 from forescale.workers import available_cores, in_rounds
+
+if TYPE_CHECKING:
+    from forescale.view.page import Chart
 
 SCHEMA = "forescale.scan/1"
 Varied: TypeAlias = Literal["num_devices", "global_batch_size"]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -18,7 +18,6 @@ from forescale.inputs import with_high_precision_layers
 from forescale.numeric import Array
 from forescale.question import Question
 from forescale.schedule.legality import JOINT
-from forescale.search.checkpoint import Checkpoint
 from forescale.search.host_memory import AtOnce
 from forescale.search.incumbent import SMALLEST, Goal, Incumbent
 from forescale.search.layouts import variants_of
@@ -30,11 +29,15 @@ from forescale.spec.constraints import picks_keys
 from forescale.spec.context import CONTEXT_KINDS
 from forescale.spec.layout import Layout
 from forescale.spec.proposal import Constraint, Proposal, violated
+from forescale.spec.vision_constraints import VISION_CONSTRAINTS
 from forescale.spec.workload import Workload
 from forescale.struct import Struct
 from forescale.time.outer import step_of_sites
 from forescale.units import counted, format_bytes, format_seconds
 from forescale.workers import ALONE, Workers
+
+if TYPE_CHECKING:
+    from forescale.search.checkpoint import Checkpoint
 
 SCENARIO_NAMES = ("precision", "optimizer_offload", "activation_offload")
 """What changes the question of a search; each combination is a search of its own."""
@@ -148,8 +151,10 @@ def nothing_legal(question: Question, refused: dict[str, int]) -> InfeasibleErro
         for item in variants_of(space, question.model, cluster)
     ]
     broken = [(item, violated(item, JOINT)) for item in several]
-    if all(rules for _, rules in broken):
-        msg += f": {broken[0][1][0].message(broken[0][0])}"
+    of_images = violated(one, VISION_CONSTRAINTS)
+    if of_images or all(rules for _, rules in broken):
+        first, rules = (one, of_images) if of_images else broken[0]
+        msg += f": {rules[0].message(first)}"
     if question.framework and any(rule.name in counts for rule in space.rules):
         msg += f"; --framework none searches without the limits of {question.framework.name}"
     return InfeasibleError(msg, rows)
@@ -162,17 +167,20 @@ def smallest(question: Question, cells: Cells, most: float = np.inf) -> Solver:
     return solver
 
 
-def nothing_fits(solvers: Sequence[Solver], limit: float, num_legal: int) -> str:
-    """Return the sentence for a model that fits nowhere: the smallest layout of all searches, and what it needs."""
+def nothing_fits(solvers: Sequence[Solver], limit: float, num_legal: int) -> InfeasibleError:
+    """Return the error for a model that fits nowhere: the smallest layout of all searches, and what it needs."""
     least = min((solver for solver in solvers if solver.num_legal), key=lambda item: item.incumbent.least)
     layout = least.layout(0)
     model, cluster = least.question.model, least.question.cluster
     shape = f"tp={layout.tp} cp={layout.cp} pp={layout.pp} dp={layout.dp} zero={layout.zero}"
-    return (
+    error = InfeasibleError(
         f"none of the {counted(num_legal, 'legal layout')} of {model.name} fits {format_bytes(limit)} on "
         f"{counted(cluster.num_devices, 'device')} of {cluster.name}; the smallest ({shape}) needs "
-        f"{format_bytes(least.incumbent.least)}"
+        f"{format_bytes(least.incumbent.least)}",
+        [("memory", num_legal)],
     )
+    error.smallest = least.question.with_layout(layout)
+    return error
 
 
 class Fastest(Struct, frozen=True, kw_only=True):
@@ -322,6 +330,8 @@ class Ranking:
         solver = Solver(question, cells, self.goal, scope.work, scope.workers, at_once)
         self.beyond += scope.num_layouts - solver.num_legal
         if (path := self.checkpoint) is not None:
+            from forescale.search.checkpoint import Checkpoint
+
             path = path.with_name(f"{path.name}.{nth}") if nth else path
             kept = Checkpoint.from_question(path, question, self.goal, self.workers)
         return Run(question=question, solver=solver, checkpoint=kept, nth=nth, sampled=sampled)
@@ -500,8 +510,7 @@ class Ranking:
                 for solver in solvers
                 if solver.num_legal
             ]
-            msg = nothing_fits(smallests, self.goal.memory_limit, num_legal)
-            raise InfeasibleError(msg, [("memory", num_legal)])
+            raise nothing_fits(smallests, self.goal.memory_limit, num_legal)
         took = format_seconds(self._ends[-1].elapsed_s)
         raise InfeasibleError(f"no layout that fits was found within {took}; give it more time")
 
