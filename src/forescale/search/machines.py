@@ -29,8 +29,8 @@ class Machine(Struct, frozen=True, kw_only=True):
     """None where no layout is legal; the smallest layout where none fits: `problem` says which."""
     problem: str = ""
     chosen: str = "given"
-    """How the layout was chosen: given; safe (fits at the upper end of its interval), or at risk; or the smallest, which
-    does not fit."""
+    """How the layout was chosen: given; safe (fits at the upper end of its interval), at risk, or smallest (none fits).
+    """
     price_per_device_hour: float | None = None
     varied: str = ""
     """What sets the question apart from others of this machine, such as layout.zero=2."""
