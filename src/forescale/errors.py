@@ -142,7 +142,8 @@ class ReaderError(ForescaleError):
 class InfeasibleError(ForescaleError):
     """No layout satisfies the constraints.
 
-    `rows` holds (constraint, number of layouts it refused); `remedies` (what to change, to what, what then).
+    `rows` holds (constraint, number of layouts it refused); `remedies` (what to change, to what, what then);
+    `smallest` the question of the layout with the smallest peak where layouts are legal and none fits.
     """
 
     def __init__(
@@ -154,6 +155,7 @@ class InfeasibleError(ForescaleError):
         super().__init__(message)
         self.code = self.code or "no_layout"
         self.rows, self.remedies = tuple(rows), tuple(remedies)
+        self.smallest: object = None
 
 
 class PhysicsError(ForescaleError):

@@ -46,6 +46,7 @@ TOPICS: tuple[tuple[str, ...], ...] = (
     ("left out", "environment"),
     (
         "platform",
+        "hardware",
         "sites",
         "framework",
         "length",

@@ -205,6 +205,11 @@ _LEFT_OUT: tuple[tuple[str, str, str], ...] = (
         "full_finetune full_finetuning full_fine_tune full_ft full_parameter full_parameters sft",
         "all weights are trained unless adapters are asked for",
     ),
+    (
+        "",
+        "slow_gpu slow_gpus slow_device slow_devices slow_rank slow_node slowest",
+        "a step waits for the slowest device: --device-clock-mhz projects all devices at its clock",
+    ),
     ("", "packing sample_packing pack packed", "every sequence is full of tokens, as packed ones are"),
     ("memory layout", "per_stage by_stage stages_only", "the answer has a row of each stage"),
     (

@@ -341,6 +341,11 @@ def test_layouts_that_do_not_fit_are_told_how_to_get_one(forescale):
     assert "leave options of the layout out" in ran.out
     none = forescale("compare", "llama-3.1-70b", "--cluster", "h100,a100", *flags[:-2])
     assert "nothing fits: ask forescale fit on one cluster" in none.out
+    body = json.loads(
+        forescale("compare", "llama-3.1-70b", "--cluster", "h100,a100", *flags[:-2], "--json").out
+    )
+    assert {(row["chosen"], row["verdict"]) for row in body["machines"]} == {("smallest", "OOM")}
+    assert all(f"needs {row['peak_bytes'] / 2**30:.2f} GiB" in row["problem"] for row in body["machines"])
 
 
 def test_a_short_run_has_hours(forescale):

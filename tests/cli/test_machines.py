@@ -30,7 +30,7 @@ def test_a_device_file_of_three_keys_is_a_cluster(tmp_path, forescale):
     for stated in (
         "8 devices per node", "pcie 32 GB/s", "ethernet 12.5 GB/s", "vector_flops 31.25 TFLOP/s", "num_cores 128",
     ):  # fmt: skip
-        assert stated in notes(document)["cluster"]
+        assert stated in notes(document)["hardware"]
     assert "priors" in notes(document)["calibration"]
 
 

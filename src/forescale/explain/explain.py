@@ -503,7 +503,7 @@ class Explainer(Struct, frozen=True, kw_only=True):
         model, workload = self.question.model, self.question.workload
         trained, saved = self._parameters("trained"), count_saved(model, workload.trainable)
         same = saved == count_trained(model, workload.trainable)
-        parameters = trained if same else Term(float(saved), name="saved", unit="parameter")
+        parameters: Any = trained if same else Term(float(saved), name="saved", unit="parameter")
         return as_term(checkpoint_of(parameters, workload.precision))
 
     def _parameters(self, part: str) -> Term:

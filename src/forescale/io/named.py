@@ -425,11 +425,12 @@ def cluster_notes(value: object, where: str, folder: Path | None = None) -> tupl
     result = cluster_fields(value, where=where, name=name, folder=place)
     base = value.get("base")
     stated = result.stated(build_cluster(value, None, where=where, name=name, folder=place))
-    return _cluster_said(meaning_of(base) if isinstance(base, str) else "", stated)
+    defaults = (Note(topic="hardware", text=stated),) if stated else ()
+    return (*defaults, *_cluster_said(meaning_of(base) if isinstance(base, str) else ""))
 
 
-def _cluster_said(*texts: str) -> tuple[Note, ...]:
-    return tuple(Note(topic="cluster", text=text) for text in texts if text)
+def _cluster_said(text: str) -> tuple[Note, ...]:
+    return (Note(topic="cluster", text=text),) if text else ()
 
 
 def _refuse_name_alone(

@@ -26,10 +26,11 @@ class Machine(Struct, frozen=True, kw_only=True):
     cluster: str
     devices: int
     projection: Projection | None = None
-    """None where no layout is legal, or none fits: `problem` says which."""
+    """None where no layout is legal; the smallest layout where none fits: `problem` says which."""
     problem: str = ""
     chosen: str = "given"
-    """How the layout was chosen: given; safe (fits at the upper end of its interval), or at risk."""
+    """How the layout was chosen: given; safe (fits at the upper end of its interval), at risk, or smallest (none fits).
+    """
     price_per_device_hour: float | None = None
     varied: str = ""
     """What sets the question apart from others of this machine, such as layout.zero=2."""
@@ -185,4 +186,6 @@ def _machine(
         best, has_margin = fitting(question, search)
         return replace(machine, projection=best, chosen="safe" if has_margin else "at risk")
     except (SpecError, InfeasibleError) as error:
-        return replace(machine, problem=str(error))
+        least = getattr(error, "smallest", None)
+        shown = None if least is None else project(least)
+        return replace(machine, projection=shown, chosen="smallest", problem=str(error))

@@ -257,8 +257,7 @@ def score_all(question: Question) -> Scored:
     fits = scores.peak <= limit
     if not fits.any():
         cells = enumerate_cells(model, cluster, workload, question.space)
-        msg = nothing_fits([smallest(site, cells)], limit, num_legal)
-        raise InfeasibleError(msg, [("memory", num_legal)])
+        raise nothing_fits([smallest(site, cells)], limit, num_legal)
     return Scored(question=question, candidates=candidates, scores=scores, fits=fits)
 
 

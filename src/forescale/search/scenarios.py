@@ -167,17 +167,20 @@ def smallest(question: Question, cells: Cells, most: float = np.inf) -> Solver:
     return solver
 
 
-def nothing_fits(solvers: Sequence[Solver], limit: float, num_legal: int) -> str:
-    """Return the sentence for a model that fits nowhere: the smallest layout of all searches, and what it needs."""
+def nothing_fits(solvers: Sequence[Solver], limit: float, num_legal: int) -> InfeasibleError:
+    """Return the error for a model that fits nowhere: the smallest layout of all searches, and what it needs."""
     least = min((solver for solver in solvers if solver.num_legal), key=lambda item: item.incumbent.least)
     layout = least.layout(0)
     model, cluster = least.question.model, least.question.cluster
     shape = f"tp={layout.tp} cp={layout.cp} pp={layout.pp} dp={layout.dp} zero={layout.zero}"
-    return (
+    error = InfeasibleError(
         f"none of the {counted(num_legal, 'legal layout')} of {model.name} fits {format_bytes(limit)} on "
         f"{counted(cluster.num_devices, 'device')} of {cluster.name}; the smallest ({shape}) needs "
-        f"{format_bytes(least.incumbent.least)}"
+        f"{format_bytes(least.incumbent.least)}",
+        [("memory", num_legal)],
     )
+    error.smallest = least.question.with_layout(layout)
+    return error
 
 
 class Fastest(Struct, frozen=True, kw_only=True):
@@ -507,8 +510,7 @@ class Ranking:
                 for solver in solvers
                 if solver.num_legal
             ]
-            msg = nothing_fits(smallests, self.goal.memory_limit, num_legal)
-            raise InfeasibleError(msg, [("memory", num_legal)])
+            raise nothing_fits(smallests, self.goal.memory_limit, num_legal)
         took = format_seconds(self._ends[-1].elapsed_s)
         raise InfeasibleError(f"no layout that fits was found within {took}; give it more time")
 

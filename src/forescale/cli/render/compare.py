@@ -128,7 +128,10 @@ def machines_view(result: Machines) -> View:
         fix = "leave options of the layout out for the best one of each, or ask" if is_given else "ask"
         text = f"nothing fits: {fix} forescale fit on one cluster for changes, such as offloading"
         contents.append(line(text))
-    contents += [line(f"{_place(item)}: {item.problem}") for item in result.machines if item.problem]
+    if any(item.chosen == "smallest" for item in result.machines if item.projection is not None):
+        contents.append(line("OOM: no layout fits on this machine; the row has the smallest"))
+    illegal = (item for item in result.machines if item.problem and item.projection is None)
+    contents += [line(f"{_place(item)}: {item.problem}") for item in illegal]
     return View(title=_title(result), lead=_lead(result), contents=tuple(contents), notes=_assumed(result))
 
 
