@@ -481,8 +481,9 @@ def with_recipes(
 ) -> Space:
     """Return a space with what recipes of the release use where a question leaves a setting open.
 
-    They are those of the same kind of model on the same generation of devices. Graphs of whole iterations of models
-    with experts need the kernels of a recipe that has them, so they are searched only where the closest recipe does.
+    They are those of the same kind of model on the same generation of devices; expert overlap is that of any. Graphs
+    of whole iterations of models with experts need the kernels of a recipe that has them, so they are searched only
+    where the closest recipe does.
 
     Parameters
     ----------
@@ -497,7 +498,8 @@ def with_recipes(
     if is_moe and None in space.dispatcher:
         known = [recipe["dispatcher"] for recipe in recipes if recipe.get("dispatcher")]
         values["dispatcher"] = tuple(dict.fromkeys((*space.dispatcher, *known)))
-    crosses = any(_table(recipe, "overlap").get("expert") for recipe in recipes) and model.num_mtp_layers <= 1
+    crosses = any(_table(item.layout, "overlap").get("expert") for item in framework.recipes)
+    crosses = crosses and is_moe and model.num_mtp_layers <= 1
     if crosses and is_open["overlap"] and space.overlap == (None,):
         values["base"] = replace(base, overlap=replace(base.overlap, expert=False))
         values["overlap"] = (None, ("expert",))
