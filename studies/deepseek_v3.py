@@ -18,7 +18,8 @@ from forescale.project import project
 from forescale.projection.result import Projection, StageMemory
 from forescale.question import Question
 from forescale.spec import phrases
-from forescale.spec.framework import searched
+from forescale.spec.framework import OWN, searched
+from forescale.spec.space import Space
 from forescale.units import GIB
 
 Row = dict[str, Any]
@@ -260,7 +261,11 @@ def searches(winners: Winners) -> tuple[Sequence[Projection], Sequence[Projectio
     question = ask_search("deepseek-v3", **RUN)
     assert question.framework is not None
     local = replace(question, space=searched(question.framework, question.space, limited=True))
-    return winners.best("DeepSeek's stack", local, top=5), winners.best("any layout", question, top=5)
+    limits = question.framework.limits
+    assert limits is not None
+    usual = {name: getattr(Space(), name) for name in limits.values.keys() - {*OWN}}
+    free = question.with_space(**usual, rules=())
+    return winners.best("DeepSeek's stack", local, top=5), winners.best("any layout", free, top=5)
 
 
 def search_table(projections: Mapping[str, Sequence[Projection]]) -> str:
