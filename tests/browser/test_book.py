@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
 
 import pytest
 from tests.browser.conftest import Opened, serious
 
-SITE = Path(__file__).parents[2] / "site"
+ROOT = Path(__file__).parents[2]
+SITE = ROOT / "site"
 PAGES = sorted(path.relative_to(SITE).as_posix() for path in SITE.rglob("*.html"))
 
 
@@ -51,3 +57,21 @@ def test_tables_wider_than_the_screen_are_reached_by_keyboard(url: str, opened: 
     page.wait_for_function(
         f"{wraps}.every((wrap) => (wrap.scrollWidth > wrap.clientWidth) === (wrap.tabIndex === 0))"
     )
+
+
+@pytest.mark.skipif(find_spec("mike") is None, reason="the extra `docs` is not installed")
+def test_versions_of_the_book_are_hosted_next_to_each_other(tmp_path: Path):
+    def ran(*words: str) -> str:
+        done = subprocess.run(words, cwd=copy, env=environment, check=True, capture_output=True, text=True)
+        return done.stdout
+
+    copy, environment = tmp_path / "copy", {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(copy)], check=True)
+    ran("git", "config", "user.name", "nobody")
+    ran("git", "config", "user.email", "nobody@example.com")
+    for version in ("0.1.0", "0.2.0"):
+        ran(sys.executable, "-m", "mike", "deploy", "--update-aliases", version, "latest")
+    known = json.loads(ran("git", "show", "gh-pages:versions.json"))
+    assert {item["version"]: item["aliases"] for item in known} == {"0.1.0": [], "0.2.0": ["latest"]}
+    files = ran("git", "ls-tree", "-r", "--name-only", "gh-pages").splitlines()
+    assert {"0.1.0/index.html", "0.2.0/cli.html", "latest/index.html"} <= {*files}
