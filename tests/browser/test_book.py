@@ -65,12 +65,14 @@ def test_versions_of_the_book_are_hosted_next_to_each_other(tmp_path: Path):
         done = subprocess.run(words, cwd=copy, env=environment, check=True, capture_output=True, text=True)
         return done.stdout
 
-    copy, environment = tmp_path / "copy", {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    programs = Path(sys.executable).parent
+    paths = os.pathsep.join([str(programs), os.environ["PATH"]])
+    copy, environment = tmp_path / "copy", {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PATH": paths}
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(copy)], check=True)
     ran("git", "config", "user.name", "nobody")
     ran("git", "config", "user.email", "nobody@example.com")
     for version in ("0.1.0", "0.2.0"):
-        ran(sys.executable, "-m", "mike", "deploy", "--update-aliases", version, "latest")
+        ran(str(programs / "mike"), "deploy", "--update-aliases", version, "latest")
     known = json.loads(ran("git", "show", "gh-pages:versions.json"))
     assert {item["version"]: item["aliases"] for item in known} == {"0.1.0": [], "0.2.0": ["latest"]}
     files = ran("git", "ls-tree", "-r", "--name-only", "gh-pages").splitlines()
