@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -157,3 +158,21 @@ def test_a_field_of_a_script_inside_a_table_stays_where_no_flag_sets_it(forescal
     assert ran.code == 0, ran.err
     routing = json.loads(ran.out)["strategy"]["routing"]
     assert (routing["capacity_factor"], routing["imbalance"]) == (1.5, 1.2)
+
+
+PROGRAM = """
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+
+model = AutoModelForCausalLM.from_pretrained("folder")
+words = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 4, "bf16": True}
+Trainer(model, TrainingArguments("out", deepspeed="elsewhere/zero.json", **words)).train()
+"""
+
+
+def test_a_file_of_config_stands_for_the_one_that_a_program_names(question_of, files):
+    Path("train.py").write_text(PROGRAM)
+    states = {"zero_optimization": {"stage": 2}, "bf16": {"enabled": "auto"}, "train_batch_size": "auto"}
+    Path("zero.json").write_text(json.dumps(states))
+    run = ("--cluster", "h100-sxm", "--devices", "2", "--seq-len", "256")
+    question = question_of("project", "train.py", "--config", "zero.json", *run)
+    assert (question.layout.zero, question.workload.global_batch_size) == (2, 8)

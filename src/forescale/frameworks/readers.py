@@ -192,7 +192,7 @@ def starts_trainer(file: Path, config: Path) -> bool:
     return kinds[0] in TRAINERS and kinds[1] in (AccelerateReader.name, DeepSpeedReader.name)
 
 
-TRAINERS: Final = ("trainer", "axolotl", "llamafactory", "launch")
+TRAINERS: Final = ("trainer", "axolotl", "llamafactory", "launch", "script")
 
 
 def training_file(folder: Path) -> Path | None:
