@@ -175,6 +175,7 @@ _WITH_VALUES: tuple[tuple[str, str], ...] = (
     ("recompute", "--recompute full"),
     ("adamw adam", "--optimizer adamw"),
     ("muon", "--optimizer muon"),
+    ("all_linear", "--lora-targets q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj"),
     ("max_seq_len max_seq_length max_sequence_length max_context longest", "--solve seq_len"),
     ("max_batch max_batch_size max_micro_batch", "--solve micro_batch_size"),
     ("dpo ipo", "--set workload.reference=copy"),

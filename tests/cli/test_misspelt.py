@@ -352,6 +352,10 @@ def test_values_in_other_units_are_an_example(words: str, example: str | None) -
         ),
         ("pipeline compare --stages 8 --micro-batches 32", "pipeline compare --pp 8 --microbatches 32"),
         ("project m --format json", "project m --as json"),
+        (
+            "fit m --lora-rank 8 --lora-targets all-linear",
+            "fit m --lora-rank 8 --lora-targets q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj",
+        ),
         ("pipeline draw --format svg --stages 4", "pipeline draw --format svg --pp 4"),
         ("project m --cluster 8xh100", "project m --cluster h100-sxm --devices 8"),
         ("project m --gpu 2xA100", "project m --cluster a100-sxm-80gb --devices 2"),
