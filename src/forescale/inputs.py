@@ -16,6 +16,7 @@ from forescale.arrays import np
 from forescale.cost.calibration import RunFactors
 from forescale.cost.mesh import AXES, Group, Inside, Order, groups, order_of
 from forescale.cost.model import TRACED
+from forescale.cost.run_calibration import usual_software
 from forescale.formula import Term
 from forescale.graph.layer import block_name
 from forescale.graph.ops import MeshAxis
@@ -261,8 +262,8 @@ def _recorded_blocks(question: Question, layout: Layout) -> Question:
     if is_eager and not deals_experts(recorded):
         recorded = with_whole_experts(recorded)
     types = replace(workload.precision, frozen=None)
-    if kernels.compile != "none":
-        recorded = compiled_model(recorded)
+    if kernels.compile != "none" or usual_software(question.cluster.device) == "xla":
+        recorded = compiled_model(recorded)  # XLA fuses as Inductor does
     return replace(
         question, model=recorded, workload=replace(workload, trainable=Trainable(), precision=types)
     )

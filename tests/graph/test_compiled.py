@@ -6,10 +6,16 @@ import pytest
 from msgspec.structs import replace
 
 import forescale as fs
+from forescale.catalogue.clusters import load_cluster
+from forescale.catalogue.models import load_model
 from forescale.graph.compiled import compiled_model
 from forescale.graph.counts import model_flops, whole_blocks
 from forescale.graph.ops import AttentionCore
 from forescale.graph.recorded import recorded_traces, traced_model
+from forescale.project import project
+from forescale.question import Question
+from forescale.spec import Layout, Workload
+from forescale.spec.kernels import Kernels
 from forescale.spec.trace import Formula, product, total
 
 HIDDEN, FEED_FORWARD, TOKENS = 256, 896, 2 * 512
@@ -153,3 +159,18 @@ def test_operators_that_were_not_recorded_are_not_compiled():
     other = plain.with_layout(replace(plain.layout, kernels=kernels))
     assert fs.project(other).step_time_s == fs.project(plain).step_time_s
     assert [note for note in fs.project(other).notes if note.topic == "compile"]
+
+
+def test_xla_runs_traced_models_compiled():
+    """On TPUs, without a word of torch.compile: what `--compile default` gives, but for its host."""
+    model, workload = load_model("smollm3-3b"), Workload(seq_len=2048, global_batch_size=8)
+    plain, asked = (Layout(dp_shard=8, zero=3, kernels=Kernels(compile=mode)) for mode in ("none", "default"))
+    for name, alike in (("tpu-v5p", True), ("h100-sxm", False)):
+        cluster = load_cluster(name, 8)
+        one, other = (
+            project(Question(model=model, cluster=cluster, workload=workload, strategy=layout))
+            for layout in (plain, asked)
+        )
+        assert (one.memory.peak_bytes == other.memory.peak_bytes) is alike
+        assert one.time_s["norm"] > 0.0
+        assert (one.time_s["norm"] == other.time_s["norm"]) is alike
