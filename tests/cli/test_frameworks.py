@@ -142,6 +142,6 @@ def test_what_a_framework_cannot_run_is_said_once(forescale, framework, options,
 
 
 def test_a_search_says_what_its_framework_cannot_compute_in(forescale):
-    small = ("--fix", "tp=1", "--fix", "pp=1", "--fix", "cp=1", "--top", 1)
+    small = ("--fix", "tp=8", "--fix", "pp=1", "--fix", "cp=1", "--top", 1)
     ran = forescale("search", *SEARCH, *small, "--precision", "fp8", "--framework", "nanotron")
     assert ran.out.count("nanotron cannot run this: compute in fp8") == 1

@@ -190,4 +190,4 @@ def test_a_graph_of_the_whole_step_leaves_the_host_no_crossing_to_prepare():
         for graphs in ("full", "partial")
     )
     assert captured.time_s["overhead"] < 0.15 * captured.step_time_s
-    assert launched.time_s["overhead"] > 0.4 * launched.step_time_s
+    assert launched.time_s["overhead"] > 0.35 * launched.step_time_s
