@@ -184,10 +184,10 @@ def test_a_graph_of_the_whole_step_leaves_the_host_no_crossing_to_prepare():
         "devices": 128, "tp": 2, "pp": 4, "vpp": 14, "ep": 8, "micro_batch_size": 1, "global_batch_size": 256,
         "seq_len": 4096, "precision": "mxfp8", "framework": "megatron-bridge@26.06", "dispatcher": "hybridep",
     }  # fmt: skip
-    crossing = {"overlap": {"expert": True}, "recompute": "none"}
+    crossing = {"overlap": {"expert": True}, "recompute": "none", "kernels": {"wide_router": True}}
     captured, launched = (
         ask_project("mixtral-8x22b", "gb200-nvl72", **values, **crossing, graphs=graphs)
         for graphs in ("full", "partial")
     )
     assert captured.time_s["overhead"] < 0.15 * captured.step_time_s
-    assert launched.time_s["overhead"] > 0.35 * launched.step_time_s
+    assert launched.time_s["overhead"] > 0.4 * launched.step_time_s

@@ -24,8 +24,9 @@ from forescale.whole_run.run import lost_with_a_replica
 DAY = 86400.0
 
 
-def phase(tokens=1e12, devices=64, name="1"):
-    project = fs.project("llama-3.1-8b", "h100-sxm", devices=devices, seq_len=8192, global_batch_size=256)
+def phase(tokens=1e12, devices=64, name="1", **more):
+    words = {"devices": devices, "seq_len": 8192, "global_batch_size": 256, **more}
+    project = fs.project("llama-3.1-8b", "h100-sxm", **words)
     return Phase(name=name, projection=project, tokens=tokens)
 
 
@@ -214,13 +215,14 @@ def test_an_elastic_run_loses_whole_replicas_and_whole_nodes(layout, nodes, shar
 
 
 def test_published_prices_have_a_range_and_its_cause():
-    result = project_run([phase()], operations(), draws=100)
+    known = phase(framework="megatron-core")  # whose step is known better than that of no framework
+    result = project_run([known], operations(), draws=100)
     listed, source = published_prices().price("h100-sxm")
     assert listed.low < listed.expected < listed.high
     assert "2024" in source
     assert result.money.expected == pytest.approx(listed.expected * result.device_hours.expected, rel=0.1)
     assert {*list(result.money_spread)[:2]} == {"price", "step time"}
-    assert result.money_spread["price"] > 0.05
+    assert result.money_spread["price"] > 0.1
     assert result.sources["price"] == source
     assert project_run([phase()], operations(), Prices(device_hour=2.0), draws=20).sources["price"] == "given"
     assert published_prices().price("no-such-device") is None

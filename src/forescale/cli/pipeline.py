@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -87,6 +86,7 @@ from forescale.schedule import (
 )
 from forescale.schedule.difference import Difference
 from forescale.schedule.draw import Timeline
+from forescale.schedule.fewest import fewest_microbatches
 from forescale.schedule.measured import MeasuredStep, stage_times_for
 from forescale.schedule.simulation import SCHEMA
 from forescale.schedule.torch_csv import to_csv
@@ -108,10 +108,6 @@ def list_schedules(*, output: OutputOptions) -> None:
 
 def _show(view: Callable[[], View], document: Mapping[str, Any], output: OutputOptions) -> None:
     show(Answer(view=view, document=lambda: document), output)
-
-
-MOST_MICROBATCHES, TRIES = 4096, 8
-"""Micro-batches up to which a bubble is searched, and numbers of them that are tried."""
 
 
 @pipeline_app.command("simulate")
@@ -357,34 +353,6 @@ def _share(text: str) -> float:
     return share
 
 
-def _with_bubble(run: Callable[[int], Step], ranks: int, share: float) -> Step:
-    """Return the step with the fewest micro-batches, a multiple of the ranks, that idle at most a share of it.
-
-    Ranks idle as long whatever the number of micro-batches once there are several for each, which gives the number.
-    """
-    count = 4 * ranks
-    step = run(count)
-    idle = step.makespan * step.bubble_rate_makespan
-    busy = (step.makespan - idle) / count
-    count = max(1, math.ceil(idle * (1.0 - share) / (share * busy) / ranks - 1e-9)) * ranks
-    found: Step | None = None
-    for _ in range(TRIES):
-        if not ranks <= count <= MOST_MICROBATCHES:
-            break
-        step = run(count)
-        if step.bubble_rate_makespan <= share + 1e-9:
-            found, count = step, count - ranks
-        elif found is None:
-            count += ranks
-        else:
-            break
-    if found is None:
-        raise ForescaleError(
-            f"the bubble is {step.bubble_rate_makespan:.2%} with {step.schedule.num_microbatches:,} micro-batches"
-        )
-    return found
-
-
 def _compare(
     names: Sequence[str], passes: PassOptions, pp: int, microbatches: int, share: float | None
 ) -> tuple[list[Step], dict[str, str]]:
@@ -396,7 +364,7 @@ def _compare(
             return passes.run(item.build(replace(passes.request(pp, count), vpp=vpp)))
 
         try:
-            result = run(microbatches) if share is None else _with_bubble(run, pp, share)
+            result = run(microbatches) if share is None else fewest_microbatches(run, pp, share)
         except ForescaleError as error:
             refused[item.name] = str(error).removeprefix(f"{item.name}: ")
             continue

@@ -95,7 +95,10 @@ def _of_operator(operator: TracedOperator, unit: int) -> TracedOperator:
 
 
 def _dealt(size: Formula, unit: int) -> Formula:
-    """Return a size of which whole multiples of the experts' smallest weights are dealt: no other is as large."""
+    """Return a size of which whole multiples of `unit`, the common divisor of the experts' weights, are dealt.
+
+    They are taken for weights of experts and copies of them.
+    """
     constant, *others = size.coefficients
     whole = unit * size.divisor
     part = max(constant, 0) // whole * whole

@@ -101,7 +101,7 @@ class CellBounds(Struct, frozen=True, kw_only=True):
         block_parameters, stages = batch.block_parameters(at), plans(at)
         return Shardings(
             sharded=Sharded.from_model(self.question.model, block_parameters, stages, degrees),
-            ranks=given or batch.ranks.take(at),
+            ranks=batch.ranks.take(at) if given is None else given,
             starts=np.searchsorted(owner, np.arange(len(first))),
         )
 
@@ -188,7 +188,7 @@ class KnownTraffic:
         self._known: dict[StructuralOptions, Array] = {}
 
     def of(self, choices: StructuralOptions, num_cells: int) -> Array:
-        """Return (cells,) seconds, which the caller completes: those not known yet are no number."""
+        """Return (cells,) seconds, which the caller completes: those not known yet are NaN."""
         key = replace(choices, dispatcher="all_to_all", graphs="none", cp_kind="ring")
         return self._known.setdefault(key, np.full(num_cells, np.nan))
 

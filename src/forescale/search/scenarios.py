@@ -150,11 +150,9 @@ def nothing_legal(question: Question, refused: dict[str, int]) -> InfeasibleErro
         replace(one, degrees=replace(space.base, recompute=item.recompute, **item.choices))
         for item in variants_of(space, question.model, cluster)
     ]
-    broken = [(item, violated(item, JOINT)) for item in several]
-    of_images = violated(one, VISION_CONSTRAINTS)
-    if of_images or all(rules for _, rules in broken):
-        first, rules = (one, of_images) if of_images else broken[0]
-        msg += f": {rules[0].message(first)}"
+    broken = [(item, violated(item, (*VISION_CONSTRAINTS, *JOINT))) for item in several]
+    if all(rules for _, rules in broken):
+        msg += f": {broken[0][1][0].message(broken[0][0])}"
     if question.framework and any(rule.name in counts for rule in space.rules):
         msg += f"; --framework none searches without the limits of {question.framework.name}"
     return InfeasibleError(msg, rows)
