@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forescale import wording
-from forescale.atomic_write import write_text
 from forescale.catalogue.models import address_of, model_name_on_hub, resolve_model_name
 from forescale.errors import ReaderError, UnknownNameError
 from forescale.files import exists, place_of
@@ -88,6 +87,8 @@ def _downloaded(name: str) -> Path:
         raise ReaderError(address, wording.cannot_download(reason, fix)) from error
     file = _own_cache() / _folder(name) / "snapshots" / "main" / CONFIG
     file.parent.mkdir(parents=True, exist_ok=True)
+    from forescale.atomic_write import write_text
+
     write_text(file, content)
     return file
 
