@@ -50,6 +50,7 @@ TOPICS: tuple[tuple[str, ...], ...] = (
         "sites",
         "framework",
         "length",
+        "tokens",
         "compute",
         "compile",
         "devices",

@@ -10,6 +10,8 @@ EXAMPLES: Mapping[str, str | int] = MappingProxyType(
     {"model": "llama-3.1-8b", "cluster": "h100-sxm", "devices": 8, "seq_len": 4096, "global_batch_size": 64}
 )
 """Values of the main parts of a question that an error suggests where nothing better is known."""
+INFERENCE = "Forescale projects training, not inference or serving"
+"""What an error says of options and commands for models that are served."""
 _ENDS = re.compile(r"(_(size|degree|dim|num))+$")
 """What names of degrees end in without a difference."""
 _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -70,7 +72,8 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("tokens",),
     ),
     ("target_time target_step_time step_time", ("target_step_time", "max_step_time", "deadline", "limits")),
-    ("max_time max_days days within duration", ("target_days", "deadline")),
+    ("max_time max_days days within duration", ("target_days", "deadline", "days")),
+    ("deadline target_days", ("days",)),
     ("max_step_time min_mfu max_cost", ("limits",)),
     ("budget", ("max_cost", "budget")),
     ("network interconnect fabric nic", ("cluster",)),
@@ -122,6 +125,14 @@ _COMMANDS: tuple[tuple[str, str], ...] = (
     ("launch convert write", "export"),
     ("why", "explain"),
 )
+_QUANTITIES: tuple[tuple[str, str], ...] = (
+    ("tp tensor_parallel tp_allreduce tp_all_reduce", "tensor"),
+    ("cp context_parallel ring", "context"),
+    ("ep a2a all_to_all alltoall moe_comm expert_parallel dispatch", "expert"),
+    ("pp p2p pipeline_parallel send_recv", "pipeline"),
+    ("dp ddp fsdp zero allreduce all_reduce reduce_scatter all_gather allgather data_parallel grad_reduce", "data"),
+)
+"""What others call the messages of each parallelism, and the part of a step that has them."""
 _LISTS: tuple[tuple[str, str], ...] = (
     ("gpus gpu hardware accelerators accelerator chips chip", "devices"),
     ("machines machine systems system nodes cloud clouds", "clusters"),
@@ -179,6 +190,7 @@ _WITH_VALUES: tuple[tuple[str, str], ...] = (
     ("max_seq_len max_seq_length max_sequence_length max_context longest", "--solve seq_len"),
     ("max_batch max_batch_size max_micro_batch", "--solve micro_batch_size"),
     ("dpo ipo", "--set workload.reference=copy"),
+    ("chinchilla compute_optimal chinchilla_optimal", "--tokens 20x"),
     (
         "8bit_adam adam8bit adamw8bit adamw_8bit paged_adamw_8bit adamw_bnb_8bit paged_adam_8bit",
         "--optimizer adamw --moment-dtype fp8",
@@ -201,6 +213,12 @@ _DEVICE: tuple[tuple[str, str], ...] = (
 _LEFT_OUT: tuple[tuple[str, str, str], ...] = (
     ("", "tokens_per_day", "the answer of project has the tokens of a day"),
     ("", "grpo ppo rlhf reinforce", "the training step is projected, without sampling"),
+    (
+        "",
+        "inference infer serving generate generation decode decoding prefill kv_cache kv_cache_dtype max_new_tokens "
+        "output_len output_tokens prompt_len input_len concurrency requests_per_second ttft tpot",
+        INFERENCE,
+    ),
     (
         "",
         "full_finetune full_finetuning full_fine_tune full_ft full_parameter full_parameters sft",
@@ -259,7 +277,7 @@ _CONVERTED: tuple[tuple[str, str], ...] = (
     ("quantization quantize quantized bnb_4bit quantization_bit", "such as nf4 or int8"),
     ("dpo ipo", "a pair is two sequences of the batch; with adapters alone, reference=shared"),
     (_HYBRID, "--dp-replicate N gives the replicas"),
-    ("duration finetune finetuning finetuning_type", ""),
+    ("finetune finetuning finetuning_type", ""),
 )
 """Words for our fields that count or name something else than these do, and what ours take."""
 
@@ -298,6 +316,13 @@ def device_field(name: str) -> str | None:
     """Return the field of a device, or the link of its node, that people call so; None if it is none."""
     plain = name.replace("-", "_").lower()
     return next((field for parts, field in _DEVICE if plain in parts.split()), None)
+
+
+def messages_called(name: str) -> str | None:
+    """Return the part of a step that has the messages that others call so, such as tp_comm; None if it is none."""
+    plain = re.sub(r"^(step_time|time)[._]|_(comm|communication|time)$", "", name.replace("-", "_").lower())
+    part = next((part for parts, part in _QUANTITIES if plain in parts.split()), None)
+    return None if part is None else f"step_time.{part}_comm"
 
 
 def is_without_effect(name: str) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
+from forescale.advise.check import ILLEGAL
 from forescale.cli.console import show
 from forescale.cli.declare import Bounded, argument, option
 from forescale.cli.formats import answer_of
@@ -29,17 +30,27 @@ from forescale.cli.output import PageOptions
 from forescale.cli.scan import amount
 from forescale.cli.space import SpaceOptions, asked_space
 from forescale.cli.words import option_value, with_option
-from forescale.errors import ReaderError, missing, no_effect, unknown_key, wrong_format, wrong_type
+from forescale.errors import (
+    ReaderError,
+    SpecError,
+    missing,
+    no_effect,
+    unknown_key,
+    wrong_format,
+    wrong_type,
+)
 from forescale.files import is_file, is_folder
 from forescale.io.document import is_written, numbered, read_layout
 from forescale.limits import DEVICES, JOBS, Interval, whole_of, within
+from forescale.positions import COMMAND_LINE
+from forescale.question import Question
+from forescale.search.machines import Machine
 from forescale.synonyms import with_value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from forescale.projection.result import Projection
-    from forescale.question import Question
 
 Variant: TypeAlias = tuple[tuple[str, str], ...]
 """Names of options, or keys of `--set`, with their values."""
@@ -175,8 +186,8 @@ def _compare_machines(
             "give several machines (--cluster h100,b200 or --devices 64,128), several values (--vary zero=2,3), "
             "or plans A and B",
         )
-    questions = [_on_machine(one, cost) for _, one in asked]
-    clusters = {item.cluster.name: item.cluster for item in questions}
+    questions = _questions(asked, cost)
+    clusters = {item.cluster.name: item.cluster for item in questions if isinstance(item, Question)}
     given_prices = _prices(price, list(clusters))
     prices = {name: hourly_price(item, given_prices.get(name)) for name, item in clusters.items()}
     varied = [" · ".join(map(" ".join, variant)) for variant, _ in asked]
@@ -279,6 +290,36 @@ def _on_machine(request: OnMachines, cost: CostOptions) -> Question:
         return read_question(one)
     question = read_question(replace(one, layout=None))
     return asked_space(question, SpaceOptions(), sized=True, sets=sets)
+
+
+def _questions(
+    asked: Sequence[tuple[Variant, OnMachines]], cost: CostOptions
+) -> list[Question | Machine]:
+    """Return the question of each row; of values that are illegal together, the row that says why.
+
+    Raises
+    ------
+    SpecError
+        If no row has a question; an error that is not of these values is in all of them.
+    """
+    questions: list[Question | Machine] = []
+    errors: list[SpecError] = []
+    for _, one in asked:
+        try:
+            questions.append(_on_machine(one, cost))
+        except SpecError as error:
+            if len(asked) == len(errors) + 1 or error.code not in ILLEGAL:
+                raise
+            errors.append(error)
+            problem = str(error).removeprefix(f"{COMMAND_LINE}, strategy: ")
+            name, devices = one.cluster.cluster or "", int(one.cluster.devices or 0)
+            questions.append(Machine(cluster=name, devices=devices, problem=problem))
+    pairs = zip(asked, questions, strict=True)
+    names = {one.cluster.cluster: item.cluster.name for (_, one), item in pairs if isinstance(item, Question)}
+    return [
+        replace(item, cluster=names.get(item.cluster, item.cluster)) if isinstance(item, Machine) else item
+        for item in questions
+    ]
 
 
 def _projection(text: str, cost: CostOptions) -> Projection | dict[str, Any]:

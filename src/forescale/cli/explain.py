@@ -21,6 +21,7 @@ from forescale.errors import MissingError, nearest, no_effect, required_with, wr
 from forescale.files import exists, place_of
 from forescale.limits import REST
 from forescale.struct import asdict
+from forescale.synonyms import messages_called
 
 complete_quantities = completing("explain", "quantity_names")
 
@@ -110,12 +111,15 @@ def _model_and_quantity(parts: list[str], plan: PlanOptions) -> tuple[str | None
 
 
 def _full_name(text: str) -> str:
-    """Return the one quantity whose name ends so, such as memory.activations for activations; else the text."""
+    """Return the one quantity whose name ends so, such as memory.activations for activations, or that others call so.
+
+    Else the text.
+    """
     from forescale.explain import quantity_names
 
     plain = text.replace("-", "_").lower()
     ends = [name for name in quantity_names() if name == plain or name.endswith(f".{plain}")]
-    return ends[0] if len(ends) == 1 else text
+    return ends[0] if len(ends) == 1 else messages_called(plain) or text
 
 
 def _operations(priced: Priced, quantity: str | None, output: OutputOptions) -> None:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from forescale.cli.front import COMMANDS
 from forescale.synonyms import (
     EXAMPLES,
+    INFERENCE,
     command_called,
     converted,
     is_hybrid,
@@ -454,6 +455,8 @@ def no_command(name: str) -> str:
 
     if (local := command_called(name)) is not None:
         return f"No such command {name!r}; forescale {local} does that"
+    if left_out(name, "") == INFERENCE:
+        return f"No such command {name!r}: {INFERENCE}"
     like = " or ".join(f"forescale {item}" for item in get_close_matches(name, COMMANDS, n=NAMED))
     return f"No such command {name!r}" + (f"; did you mean {like}?" if like else "")
 

@@ -15,14 +15,22 @@ from forescale.cli.console import say, show
 from forescale.cli.declare import Bounded, Group, Rare, option
 from forescale.cli.formats import Answer, answer_of
 from forescale.cli.inputs import answered, read_question, refuse_twice
-from forescale.cli.options import Asked, OperationsOptions, Priced, given
+from forescale.cli.options import Asked, OperationsOptions, Priced, given, positive
 from forescale.cli.output import OutputOptions, PageOptions
 from forescale.cli.progress import SearchBar
+from forescale.cli.scan import days_of
 from forescale.cli.search import ranked
 from forescale.cli.space import SpaceOptions, asked_space, spaced
-from forescale.errors import SpecError, UnknownNameError, out_of_range, required_with, wrong_type
+from forescale.errors import (
+    SpecError,
+    UnknownNameError,
+    conflicts,
+    out_of_range,
+    required_with,
+    wrong_type,
+)
 from forescale.files import place_of
-from forescale.limits import Interval
+from forescale.limits import TIME, Interval, within
 from forescale.positions import COMMAND_LINE, located
 from forescale.spec.phrases import layout
 from forescale.struct import asdict
@@ -34,6 +42,8 @@ if TYPE_CHECKING:
     from forescale.whole_run import Phase, Prices
 
 _service = partial(option, panel=Rare("Money and dice"))
+ANY_LENGTH = 1e12
+"""Tokens of a run before its length in days decides them."""
 SEED = Interval(ge=0, le=2**32 - 1)
 CARBON = 100_000
 """Most kg of CO2 per MWh; coal makes some 1,000."""
@@ -47,6 +57,7 @@ class PhaseOptions(Group, frozen=True, kw_only=True):
         "WORDS",
         flag="--phase",
     )
+    days: str | None = option("Length of the run in place of --tokens, such as 30d.", "TIME")
     seed: int = _service("Of the runs that are drawn.", "N", check=Bounded(SEED), default=0)
 
 
@@ -84,9 +95,10 @@ def run_command(
 ) -> None:
     """Project a whole run: days on the calendar, failures, money, energy."""
     from forescale.cli.render.run import run_view
-    from forescale.whole_run import project_run, projected_phases
+    from forescale.whole_run import project_days, project_run, projected_phases
 
     phases: list[Phase] = []
+    days = positive("--days", phase_options.days, _length)
     for at, phase in enumerate(_phases(phase_options, request), 1):
         try:
             question, parts = _asked(phase, request, operated)
@@ -98,7 +110,11 @@ def run_command(
                 else _in_plan(error, request.plan.plan or request.model, at, phase)
             )
             raise SpecError(error).worded(f"phase {at}: {message}") from error
-    result = project_run(phases, question.operations, _prices(prices), seed=phase_options.seed)
+    operations, rates, seed = question.operations, _prices(prices), phase_options.seed
+    if days is None:
+        result = project_run(phases, operations, rates, seed=seed)
+    else:
+        result = project_days(phases[0], days, operations, rates, seed=seed)
     show(answer_of(result, run_view), output)
 
 
@@ -154,6 +170,8 @@ def _phases(phase_options: PhaseOptions, priced: Priced) -> list[dict[str, Any]]
     """Return the words of every phase: as flags say, or else the plan; one without any where nothing does."""
     from forescale.io.question import read_plan_values
 
+    if phase_options.days is not None:
+        return [_of_any_length(phase_options, priced)]
     if phase_options.phases:
         pairs = [[word.partition("=") for word in text.split()] for text in phase_options.phases]
         bare = [name for pair in pairs for name, equals, _ in pair if not equals]
@@ -168,6 +186,14 @@ def _phases(phase_options: PhaseOptions, priced: Priced) -> list[dict[str, Any]]
         with located(file):
             raise wrong_type("phases", phase, "tables, each under [[phase]]").at(f"{file}, phase")
     return phase or [{}]
+
+
+def _of_any_length(phase_options: PhaseOptions, priced: Priced) -> dict[str, Any]:
+    """Return the words of a phase whose tokens follow from the length of the run."""
+    for flag, value in (("--tokens", priced.run.tokens), ("--phase", phase_options.phases)):
+        if value is not None:
+            raise conflicts(["--days", flag])
+    return {"tokens": f"{ANY_LENGTH:g}"}
 
 
 def _plan_file(priced: Priced) -> Path | None:
@@ -259,6 +285,12 @@ def _prices(price_options: PriceOptions) -> Prices:
         carbon=price_options.carbon if carbon is None else carbon,
         listed=published_prices() if price_options.prices is None else read_prices(price_options.prices),
     )
+
+
+def _length(text: str) -> float:
+    """Return days, given as such or as a time with its unit."""
+    days = _number(text)
+    return within(days_of(text) if days is None else days, TIME, "--days")
 
 
 def _number(text: str) -> float | None:

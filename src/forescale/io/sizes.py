@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from math import gcd
 from pathlib import Path
@@ -13,12 +14,14 @@ from forescale.limits import DEVICES, within
 from forescale.question import Note
 from forescale.spec import Cluster, Model
 from forescale.spec.cluster import Device, SiteLink
-from forescale.units import counted
+from forescale.units import counted, format_count
 
 DEGREES = ("tp", "cp", "pp", "dp_replicate", "dp_shard")
 """Degrees whose product is the number of devices."""
 USUAL_LENGTH = 4096
 """Longest sequence that is assumed where no length is given, in tokens."""
+PER_PARAMETER = re.compile(r"\s*(\d{1,9}(?:\.\d{1,9})?)x\s*", re.ASCII)
+"""Tokens of a run per active parameter, such as 20x."""
 EXPERT_DEGREES = ("ep", "etp")
 """Degrees that share the devices of tp × cp × dp_shard."""
 
@@ -52,10 +55,27 @@ def is_fewest(notes: Iterable[Note]) -> bool:
 def with_usual(
     workload: Mapping[str, Any], model: Model, device: Device, where: str
 ) -> tuple[dict[str, Any], tuple[Note, ...]]:
-    """Return the fields of a workload with the usual length and type where they have none, and their origin."""
+    """Return the fields of a workload with the usual length and type where they have none, and their origin.
+
+    Tokens given per parameter, such as 20x, become those of the run.
+    """
     completed, length = _with_length(workload, model, where)
     completed, compute = _with_compute(completed, device)
-    return completed, (*length, *compute)
+    completed, tokens = _with_tokens(completed, model)
+    return completed, (*length, *compute, *tokens)
+
+
+def _with_tokens(workload: dict[str, Any], model: Model) -> tuple[dict[str, Any], tuple[Note, ...]]:
+    """Return the fields of a workload with its tokens where they are a multiple of the active parameters."""
+    multiple = PER_PARAMETER.fullmatch(str(workload.get("tokens", "")))
+    if multiple is None:
+        return workload, ()
+    from forescale.graph.counts import count_parameters
+
+    active = count_parameters(model).active
+    tokens = float(round(float(multiple[1]) * active))
+    text = f"tokens = {format_count(tokens)}: {multiple[1]} for each of {format_count(active)} active parameters"
+    return {**workload, "tokens": tokens}, (Note(topic="tokens", text=text),)
 
 
 def _with_length(

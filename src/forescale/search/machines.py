@@ -125,7 +125,7 @@ class Machines(Result, Struct, frozen=True, kw_only=True):
 
 
 def on_machines(
-    questions: Sequence[Question],
+    questions: Sequence[Question | Machine],
     search: Callable[[Question], Projection],
     project: Callable[[Question], Projection],
     prices: Mapping[str, float | None],
@@ -138,7 +138,7 @@ def on_machines(
     Parameters
     ----------
     questions
-        One per machine.
+        One per machine; a machine whose question is illegal stays as it is.
     search, project
         Return the best layout of a question without one, and the projection of one with.
     prices
@@ -174,8 +174,10 @@ def _machine(
     search: Callable[[Question], Projection],
     project: Callable[[Question], Projection],
     prices: Mapping[str, float | None],
-    question: Question,
+    question: Question | Machine,
 ) -> Machine:
+    if isinstance(question, Machine):
+        return question
     cluster = question.cluster
     machine = Machine(
         cluster=cluster.name, devices=cluster.num_devices, price_per_device_hour=prices.get(cluster.name)

@@ -54,6 +54,8 @@ from forescale.whole_run.prices import PriceList, published_prices
 SCHEMA = "forescale.run/1"
 DRAWS = 200
 """Runs that are drawn: the 10th and 90th percentiles of days move by less than 1 % with the seed."""
+REFINED, EXACT = 4, 1e-3
+"""How often the tokens of a run of a given length are corrected, and the relative error from which they are not."""
 KWH, MWH = 3.6e6, 3.6e9
 HOURS = 24.0
 
@@ -358,6 +360,25 @@ def project_run(
         sources={**sources_of(operations, per_node), "pue": pue[1], "carbon": carbon[1]}
         | ({} if price is None else {"price": price[1]}),
     )
+
+
+def project_days(
+    phase: Phase, days: float, operations: Operations | None = None, prices: Prices | None = None, *, seed: int = 0
+) -> RunProjection:
+    """Return the run of one phase that is expected to take so many days on the calendar.
+
+    The phase gives its tokens to start from; those of the result are a whole number of steps, at least one.
+    """
+    step = phase.projection.workload.tokens_per_step
+    result = project_run((phase,), operations, prices, seed=seed)
+    for _ in range(REFINED):  # the interval between checkpoints depends on the length of the run
+        tokens = float(step * max(1, round(phase.tokens / step * days / result.days.expected)))
+        work = replace(phase.projection.workload, tokens=tokens)
+        phase = replace(phase, tokens=tokens, projection=replace(phase.projection, workload=work))
+        result = project_run((phase,), operations, prices, seed=seed)
+        if abs(result.days.expected / days - 1.0) < EXACT:
+            break
+    return result
 
 
 def _closed_forms(case: Case) -> dict[str, float]:

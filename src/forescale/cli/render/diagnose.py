@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from forescale.cli.render.words import VERDICT_STYLE, asked
 from forescale.diagnose import GROUPS, Diagnosis
+from forescale.diagnose.diagnosis import mfu_at
 from forescale.report.document import Content, View, line, table
 from forescale.units import format_seconds
 
@@ -21,7 +22,8 @@ def diagnosis_view(result: Diagnosis) -> View:
     headline = line(
         verdict,
         f"  {format_seconds(result.measured_s)} measured, {format_seconds(step.expected)} expected "
-        f"({step.low:.4g} to {step.high:.4g}): {change:+.1%}",
+        f"({step.low:.4g} to {step.high:.4g}): {change:+.1%}; MFU {mfu_at(one, result.measured_s):.1%}, "
+        f"{mfu_at(one, step.expected):.1%} expected",
     )
     return View(title=asked(one.model, one.cluster), contents=(headline, *_contents(result)), notes=one.notes)
 

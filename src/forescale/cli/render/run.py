@@ -28,7 +28,7 @@ from forescale.units import counted, format_count, format_seconds, format_span
 from forescale.whole_run import RunProjection
 from forescale.whole_run.plans import EqualBudget, Plan, Plans
 
-APART = ("left out", "sites", "layout", "devices", "schedule", "cluster")
+APART = ("left out", "sites", "layout", "devices", "schedule", "cluster", "length", "tokens", "framework")
 """Topics of notes that are shown of a run."""
 VISIBLE = 0.005
 """Share of a range that a cause has at least to be named."""
