@@ -42,9 +42,12 @@ class Note(Struct, frozen=True, kw_only=True):
 
 
 MIDDLE = 2
+TO_FIT = "to fit"
+"""Topic of the note on the recompute with which a layout fits."""
 TOPICS: tuple[tuple[str, ...], ...] = (
     ("left out", "environment"),
     (
+        TO_FIT,
         "platform",
         "hardware",
         "sites",

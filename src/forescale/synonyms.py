@@ -72,7 +72,8 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("tokens",),
     ),
     ("target_time target_step_time step_time", ("target_step_time", "max_step_time", "deadline", "limits")),
-    ("max_time max_days days within duration", ("target_days", "deadline", "days")),
+    ("max_days days", ("target_days", "deadline", "days")),
+    ("max_time within duration", ("deadline", "target_days", "days")),
     ("deadline target_days", ("days",)),
     ("max_step_time min_mfu max_cost", ("limits",)),
     ("budget", ("max_cost", "budget")),
@@ -130,7 +131,10 @@ _QUANTITIES: tuple[tuple[str, str], ...] = (
     ("cp context_parallel ring", "context"),
     ("ep a2a all_to_all alltoall moe_comm expert_parallel dispatch", "expert"),
     ("pp p2p pipeline_parallel send_recv", "pipeline"),
-    ("dp ddp fsdp zero allreduce all_reduce reduce_scatter all_gather allgather data_parallel grad_reduce", "data"),
+    (
+        "dp ddp fsdp zero allreduce all_reduce reduce_scatter all_gather allgather data_parallel grad_reduce",
+        "data",
+    ),
 )
 """What others call the messages of each parallelism, and the part of a step that has them."""
 _LISTS: tuple[tuple[str, str], ...] = (

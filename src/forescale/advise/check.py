@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from math import lcm
+from math import lcm, log2
 from typing import Any, Literal, TypeAlias
 
 from msgspec.structs import replace
@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from forescale.cost.run_calibration import FRAMEWORK
 from forescale.errors import (
     ForescaleError,
+    InfeasibleError,
     SpecError,
     illegal_layout,
     missing,
@@ -20,7 +21,7 @@ from forescale.errors import (
 from forescale.limits import EXTENT
 from forescale.memory.peak import fit as verdict_of
 from forescale.projection.result import Projection, Verdict
-from forescale.question import Question
+from forescale.question import TO_FIT, Question
 from forescale.results import Result
 from forescale.struct import Struct, attributes, jsonable
 from forescale.units import GIB, format_seconds
@@ -39,6 +40,8 @@ MOST_DEVICES = 4096
 """Multiples of the present data parallelism up to which devices are added."""
 MORE_LAYOUTS = "another layout may pass: forescale search --device-counts 64,128,256 finds the best of each"
 """What to ask where no number of devices passes."""
+FITTING = "forescale fit lists changes that make it fit"
+"""What to ask where a layout does not fit."""
 LESS = 0.99
 """Share of a peak that twice the devices have to stay below for more to be tried."""
 
@@ -144,6 +147,8 @@ class Solved(Result, Struct, frozen=True, kw_only=True):
     next_value: int | None = None
     """The next value that was tried."""
     next_check: Check | None = None
+    replayed: Solved | None = None
+    """The same under full recompute; None where recompute is given, or nothing passes with it."""
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the value, and its figures."""
@@ -159,6 +164,7 @@ class Solved(Result, Struct, frozen=True, kw_only=True):
             **names,
             "checks": [self.check.to_json()],
             "next": beyond,
+            "with_full_recompute": None if self.replayed is None else self.replayed.to_json(),
         }
 
 
@@ -284,7 +290,7 @@ def _memory(question: Question, result: Projection) -> Iterator[Finding]:
         text=f"{what} {bytes_ / GIB:.2f} of {limit / GIB:.2f} GiB on the fullest device",
         value=bytes_,
         limit=limit,
-        fix="forescale fit lists changes that make it fit",
+        fix="; ".join([*(note.text for note in question.notes if note.topic == TO_FIT), FITTING]),
     )
 
 
@@ -353,6 +359,104 @@ def solve(question: Question, quantity: Quantity, checked: Callable[[Question], 
         if tried.status == "fails":
             previous = value, tried
     raise _none(quantity, previous)
+
+
+def solve_replayed(question: Question, quantity: Quantity, checked: Callable[[Question], Check]) -> Solved:
+    """Return what `solve` does and, where a question leaves recompute open and has none, the same under full recompute.
+
+    Of a number of tokens only the first; where nothing passes without recompute, the second alone.
+
+    Raises
+    ------
+    SpecError
+        If no value passes.
+    """
+    layout = _layout(question)
+    if quantity == "tokens" or layout.recompute.granularity != "none" or "recompute" not in question.assumed:
+        return solve(question, quantity, checked)
+    full = question.with_layout(replace(layout, recompute=replace(layout.recompute, granularity="full")))
+    try:
+        result = solve(question, quantity, checked)
+    except SpecError:
+        return solve(full, quantity, checked)
+    try:
+        return replace(result, replayed=solve(full, quantity, checked))
+    except SpecError:
+        return result
+
+
+def longest(
+    question: Question, least: Callable[[Question], Question], checked: Callable[[Question], Check]
+) -> Solved:
+    """Return the longest sequence that passes with the layout of least memory, for a question without a layout.
+
+    The layout of least memory is that of twice the length that the first one reaches, if there is one.
+
+    Parameters
+    ----------
+    least
+        Returns a question with the layout of least memory; raises InfeasibleError where none fits.
+    checked
+        Returns the check of a question.
+    """
+    result = _longest(least(question), checked)
+    work = replace(question.workload, seq_len=2 * result.value)
+    try:
+        other = _longest(least(replace(question, workload=work)), checked)
+    except (SpecError, InfeasibleError):
+        return result
+    return max(result, other, key=lambda solved: solved.value)
+
+
+def fewest(
+    question: Question, best: Callable[[Question], Question], checked: Callable[[Question], Check]
+) -> Solved:
+    """Return the fewest of 1, 2, 4, … devices on which the best layout passes, for a question without a layout.
+
+    Parameters
+    ----------
+    best
+        Returns a question with its best layout; raises InfeasibleError where none fits.
+    checked
+        Returns the check of a question.
+
+    Raises
+    ------
+    SpecError
+        If none of these numbers passes.
+    """
+    previous: tuple[int, Check] | None = None
+    devices = 1
+    while devices <= MOST_DEVICES:
+        try:
+            tried = checked(best(replace(question, cluster=question.cluster.sized(devices))))
+        except InfeasibleError as error:
+            previous, devices = _too_few(question, devices, error, checked)
+            continue
+        except SpecError:  # a number of devices that the cluster or the batch does not suit
+            devices *= 2
+            continue
+        if tried.status == "passes":
+            value, beyond = previous or (None, None)
+            return Solved(quantity="devices", value=devices, check=tried, next_value=value, next_check=beyond)
+        previous, devices = (devices, tried), 2 * devices
+    raise _none("devices", previous)
+
+
+def _too_few(
+    question: Question, devices: int, error: InfeasibleError, checked: Callable[[Question], Check]
+) -> tuple[tuple[int, Check], int]:
+    """Return the largest number of devices that is too small, the check of the layout of least memory, and the next.
+
+    Twice the devices need half the memory of each at best.
+    """
+    if not isinstance(error.smallest, Question):
+        finding = Finding(code="memory", level="error", text=str(error))
+        return (devices, Check(subject=question.model.name, status="fails", findings=(finding,))), 2 * devices
+    least = checked(error.smallest)
+    peak = 0.0 if least.projection is None else least.projection.memory.peak_bytes
+    next_count = devices << max(1, int(log2(max(1.0, peak / question.memory_limit))))
+    return (devices, least), next_count
 
 
 def _none(quantity: str, tried: tuple[int, Check] | None) -> SpecError:

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
-from forescale.advise.check import Check, Checks, Limits, Solved, check, on_more, refused, solve
+from forescale.advise.check import (
+    Check,
+    Checks,
+    Limits,
+    Solved,
+    check,
+    fewest,
+    longest,
+    on_more,
+    refused,
+    solve,
+    solve_replayed,
+)
 from forescale.cli.codes import FAILED, ILLEGAL, USAGE_ERROR, Exit
 from forescale.cli.console import say, show
 from forescale.cli.declare import Bounded, Group, Rare, argument, option
 from forescale.cli.formats import answer_of
 from forescale.cli.inputs import answered, limited, read_question
-from forescale.cli.options import OperationsOptions, Priced, complete_models, positive
+from forescale.cli.options import OperationsOptions, Priced, complete_models, given, positive
 from forescale.cli.output import OutputOptions
 from forescale.cli.scan import amount, days_of
 from forescale.errors import ForescaleError, out_of_range, required_with, wrong_type
@@ -23,7 +36,7 @@ from forescale.io.sizes import is_fewest
 from forescale.limits import PRICE
 
 if TYPE_CHECKING:
-    from forescale.question import Question
+    from forescale.question import Objective, Question
 
 PANEL, REPORTS, WHOLE_RUN = "Limits", Rare("Solve, reports"), Rare("Whole run")
 CODES = {"passes": 0, "fails": FAILED, "illegal": ILLEGAL, "unreadable": USAGE_ERROR}
@@ -133,14 +146,20 @@ def _question(
     return limited(question, limit.max_memory)
 
 
-def _best(question: Question) -> Question:
-    """Return a question without a layout with the fastest one that fits."""
+def _best(question: Question, *, objective: Objective) -> Question:
+    """Return a question without a layout with the fastest one that fits, or the one of least memory.
+
+    Of the fastest, one that fits with margin, if there is one.
+    """
     from forescale.cli.space import SpaceOptions, spaced
-    from forescale.search.machines import fitting
+    from forescale.errors import InfeasibleError
     from forescale.search.rank import search
 
-    space = spaced(question, SpaceOptions(), sized=True)
-    result, _ = fitting(space, partial(search, top=1))
+    space = replace(spaced(question, SpaceOptions(), sized=True), objective=objective)
+    result = search(space, top=1)
+    if result.best[0].memory.verdict != "FITS" and objective == "step_time":
+        with suppress(InfeasibleError):
+            result = search(replace(space, safe=True), top=1)
     return question.with_layout(result.best[0].strategy)
 
 
@@ -175,12 +194,21 @@ def _solved(
 ) -> Solved:
     if len(subjects) != 1:
         raise required_with("one MODEL or file", f"--solve {limit.solve}")
-    question = _question(request, limit, operated, subjects[0], searched=limit.solve == "tokens")
-    if question.strategy is None:
-        question = _best(question)
     assert limit.solve is not None
+    searched = limit.solve != "micro_batch_size"
+    machine = request.cluster
+    if limit.solve == "devices" and machine.devices is None and not given(request.layout):
+        request = replace(request, cluster=replace(machine, nodes=machine.nodes or 1))
+    question = _question(request, limit, operated, subjects[0], searched=searched)
     name = subjects[0] or question.model.name
-    return solve(question, limit.solve, partial(_gate, limit=limit, subject=name, strict=request.plan.strict))
+    gate = partial(_gate, limit=limit, subject=name, strict=request.plan.strict)
+    if question.strategy is not None:
+        return solve_replayed(question, limit.solve, gate)
+    if limit.solve == "devices":
+        return fewest(question, partial(_best, objective="step_time"), gate)
+    if limit.solve == "seq_len":
+        return longest(question, partial(_best, objective="peak_memory"), gate)
+    return solve(_best(question, objective="step_time"), limit.solve, gate)
 
 
 def _configurations(folder: Path, skipped: list[str]) -> Iterator[str]:

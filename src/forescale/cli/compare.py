@@ -292,9 +292,7 @@ def _on_machine(request: OnMachines, cost: CostOptions) -> Question:
     return asked_space(question, SpaceOptions(), sized=True, sets=sets)
 
 
-def _questions(
-    asked: Sequence[tuple[Variant, OnMachines]], cost: CostOptions
-) -> list[Question | Machine]:
+def _questions(asked: Sequence[tuple[Variant, OnMachines]], cost: CostOptions) -> list[Question | Machine]:
     """Return the question of each row; of values that are illegal together, the row that says why.
 
     Raises

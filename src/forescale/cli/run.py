@@ -290,7 +290,7 @@ def _prices(price_options: PriceOptions) -> Prices:
 def _length(text: str) -> float:
     """Return days, given as such or as a time with its unit."""
     days = _number(text)
-    return within(days_of(text) if days is None else days, TIME, "--days")
+    return float(within(days_of(text) if days is None else days, TIME, "--days"))
 
 
 def _number(text: str) -> float | None:

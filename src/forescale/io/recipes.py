@@ -15,7 +15,7 @@ from forescale.inputs import Prepared, prepare
 from forescale.io.named import devices_told, framework_given
 from forescale.io.sizes import microbatch_note
 from forescale.numeric import Numeric
-from forescale.question import Note, Question
+from forescale.question import TO_FIT, Note, Question
 from forescale.records import kept_by_value
 from forescale.schedule.legality import LEGALITY
 from forescale.spec import Cluster, Layout, Model
@@ -27,6 +27,7 @@ from forescale.spec.recipes import active_width, graphs_of, kind_of, settings_of
 from forescale.spec.space import Space, default_recompute
 from forescale.spec.workload import EXCEPTIONS
 from forescale.time.step import step_seconds
+from forescale.units import GIB, format_seconds
 
 SAME_WIDTH = 0.1
 """Relative difference of active widths up to which a recipe is of the same model, or one like it."""
@@ -157,15 +158,16 @@ def recomputed_to_fit(question: Question) -> Question:
     """Return a question with the recompute that lets its layout fit, where it names none and does not fit without.
 
     Its framework has recipes, which say how it is usually run. It is the fastest of what the framework can recompute,
-    as a run that took place was set up. If no recompute is enough and the type of the master copy is open too, the
-    framework's compact optimizer states are assumed as well. Nothing changes if these are not enough.
+    as a run that took place was set up; of other frameworks a note says which would be enough. If no recompute is
+    enough and the type of the master copy is open too, the framework's compact optimizer states are assumed as well.
+    Nothing changes if these are not enough.
     """
     framework, layout = question.framework, question.strategy
     is_open = "recompute" in question.assumed and question.preset == "default"
-    if framework is None or not framework.recipes or layout is None or not is_open:
+    if layout is None or not is_open or _fits(question, prepare(question)):
         return question
-    if _fits(question, prepare(question)):
-        return question
+    if framework is None or not framework.recipes:
+        return _with_fitting_recompute(question, framework, layout)
     cause = "recompute is not given, and the layout does not fit as it is"
     for candidate in (question, _with_compact_states(question)):
         fitting = candidate and _fastest_fitting(candidate, framework, layout)
@@ -177,6 +179,20 @@ def recomputed_to_fit(question: Question) -> Question:
             note = Note(topic="framework", text=text)
             return replace(candidate, strategy=fitting, notes=(*question.notes, note))
     return question
+
+
+def _with_fitting_recompute(question: Question, framework: Framework | None, layout: Layout) -> Question:
+    """Return a question that does not fit with a note on the fastest recompute with which it does, if there is one."""
+    fitting = _fastest_fitting(question, framework, layout)
+    if fitting is None:
+        return question
+    prepared = prepare(question.with_layout(fitting))
+    size, step = float(prepared.known.footprint.peak), float(_step_time(prepared))
+    text = (
+        f"with {recompute(fitting.recompute)} the layout fits: {size / GIB:.1f} GiB, {format_seconds(step)} per step; "
+        "--recompute chooses it"
+    )
+    return replace(question, notes=(Note(topic=TO_FIT, text=text), *question.notes))
 
 
 WAITING = 0.1
@@ -208,13 +224,14 @@ def graphed_to_run_ahead(question: Question) -> Question:
     return replace(question, strategy=best, notes=(*question.notes, Note(topic="framework", text=text)))
 
 
-def _fastest_fitting(question: Question, framework: Framework, layout: Layout) -> Layout | None:
+def _fastest_fitting(question: Question, framework: Framework | None, layout: Layout) -> Layout | None:
     """Return the fastest legal layout that fits with some recompute; None if none does."""
     model = question.model
     counts = range(1, -(-model.num_layers // (layout.pp * layout.vpp)))
     partial = (Recompute(granularity="full", num_layers=count) for count in counts)
-    usual = Space(recompute=(*default_recompute(model), *partial))
-    space = replayed(framework, searched(framework, usual, limited=framework.limits is not None), model)
+    space = Space(recompute=(*default_recompute(model), *partial))
+    if framework is not None:
+        space = replayed(framework, searched(framework, space, limited=framework.limits is not None), model)
     several = (layout, *(_replaying(question, layout, policy) for policy in space.recompute or ()))
     legal = [item for item in several if not _broken(question, item)]
     times = _times_of_fitting(question, legal)

@@ -74,7 +74,9 @@ def _with_tokens(workload: dict[str, Any], model: Model) -> tuple[dict[str, Any]
 
     active = count_parameters(model).active
     tokens = float(round(float(multiple[1]) * active))
-    text = f"tokens = {format_count(tokens)}: {multiple[1]} for each of {format_count(active)} active parameters"
+    text = (
+        f"tokens = {format_count(tokens)}: {multiple[1]} for each of {format_count(active)} active parameters"
+    )
     return {**workload, "tokens": tokens}, (Note(topic="tokens", text=text),)
 
 

@@ -7,4 +7,13 @@ them within a deadline or a budget; `layouts` finds the layout of a phase that g
 from forescale.whole_run.layouts import projected_phases, searched_layout
 from forescale.whole_run.run import Phase, Prices, Ramp, RunProjection, project_days, project_run
 
-__all__ = ["Phase", "Prices", "Ramp", "RunProjection", "project_days", "project_run", "projected_phases", "searched_layout"]
+__all__ = [
+    "Phase",
+    "Prices",
+    "Ramp",
+    "RunProjection",
+    "project_days",
+    "project_run",
+    "projected_phases",
+    "searched_layout",
+]

@@ -363,7 +363,12 @@ def project_run(
 
 
 def project_days(
-    phase: Phase, days: float, operations: Operations | None = None, prices: Prices | None = None, *, seed: int = 0
+    phase: Phase,
+    days: float,
+    operations: Operations | None = None,
+    prices: Prices | None = None,
+    *,
+    seed: int = 0,
 ) -> RunProjection:
     """Return the run of one phase that is expected to take so many days on the calendar.
 

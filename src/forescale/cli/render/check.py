@@ -66,7 +66,12 @@ def solved_view(result: Solved) -> View:
         contents.append(line(f"layout: {layout(one.strategy)}; forescale search ranks others"))
     if result.next_check is not None:
         why = "; ".join(finding.text for finding in result.next_check.findings)
-        contents.append(line(f"{result.next_value:,} {result.next_check.status}: {why}"))
+        status = "is at risk" if result.next_check.status == "passes" else result.next_check.status
+        contents.append(line(f"{result.next_value:,} {status}: {why}"))
+    if result.replayed is not None and result.replayed.value != result.value:
+        other, one = result.replayed, result.replayed.check.projection
+        step = "" if one is None else f", {format_seconds(one.step_time_s)} per step"
+        contents.append(line(f"with full recompute the {most} is {other.value:,}{step}; --recompute full"))
     return View(title="", contents=tuple(contents))
 
 
