@@ -12,6 +12,8 @@ EXAMPLES: Mapping[str, str | int] = MappingProxyType(
 """Values of the main parts of a question that an error suggests where nothing better is known."""
 INFERENCE = "Forescale projects training, not inference or serving"
 """What an error says of options and commands for models that are served."""
+SLIP = 0.85
+"""Similarity of a misspelt option and the one that an example has instead."""
 _ENDS = re.compile(r"(_(size|degree|dim|num))+$")
 """What names of degrees end in without a difference."""
 _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -371,3 +373,10 @@ def remark(name: str) -> str | None:
     """Return what to say of a value of an option of others that counts or names something else; None for nothing."""
     plain = name.strip("-_").replace("-", "_").lower()
     return next((text for parts, text in _CONVERTED if plain in parts.split()), None)
+
+
+def is_slip(name: str, option: str) -> bool:
+    """Return whether a name hardly differs from an option, or is a part of it, so that an example may have it."""
+    from difflib import SequenceMatcher
+
+    return name.strip("-") in option or SequenceMatcher(None, name, option).ratio() >= SLIP

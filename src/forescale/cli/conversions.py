@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from forescale.synonyms import is_hybrid, is_per_device, meant
+from forescale.synonyms import device_field, is_hybrid, is_per_device, meant
 
 SAMPLES = frozenset(
     ("samples", "num_samples", "train_samples", "max_samples", "examples", "num_examples", "dataset_size")
@@ -16,6 +16,7 @@ EPOCHS = frozenset(("epochs", "num_epochs", "num_train_epochs", "max_epochs"))
 LINKS = frozenset(
     ("bandwidth", "link", "link_bandwidth", "wan", "wan_bandwidth", "site_bandwidth", "interconnect")
 )
+TIERS = frozenset(("nvlink", "pcie", "infiniband", "roce", "ethernet"))
 PER_NODE = frozenset(
     ("nproc_per_node", "gpus_per_node", "num_gpus_per_node", "ntasks_per_node", "devices_per_node")
 )
@@ -144,6 +145,12 @@ def tier_bandwidth(option: str, text: str, values: Mapping[str, str]) -> str | N
     tiers = [str(tier["name"]) for tier in record["tiers"]]
     tier = next((tier for tier in tiers if _plain(option).startswith(tier)), tiers[-1])
     return f"cluster.tiers.{tier}.bandwidth={','.join(map(str, rates))}"
+
+
+def names_link(name: str, text: str) -> bool:
+    """Return whether a name and its values are rates of a network, such as network=400G,200G."""
+    is_link = meant(name, {"cluster"}) == "cluster" or device_field(name) in TIERS
+    return is_link and None not in map(_rate, text.split(","))
 
 
 def _rate(text: str) -> str | None:

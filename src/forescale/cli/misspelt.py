@@ -21,6 +21,7 @@ from forescale.synonyms import (
     converted,
     is_hybrid,
     is_per_device,
+    is_slip,
     is_without_effect,
     left_out,
     meant,
@@ -47,8 +48,6 @@ SWITCH = "sp"
 """The dimension of a search that is a switch elsewhere."""
 AUTOMATIC = ("auto", "best", "optimal")
 """Values that leave it open."""
-SLIP = 0.85
-"""Similarity of a misspelt option and the one that an example has instead."""
 SHORT = 4
 """Characters of a name up to which others are not taken to have it in theirs."""
 REPLACED = ("--tokens", "--cluster", "--devices")
@@ -250,6 +249,8 @@ def _corrected(path: str, words: Sequence[str]) -> Correction:
     The arguments are None where something is open. What follows a lone -- or short options in one word is not
     looked at.
     """
+    from forescale.cli.conversions import names_link
+
     flags, left = flags_of(path), list(words)
     unknown, read, values, open_names = dict[str, str](), dict[str, str](), dict[str, str](), set[str]()
     example = path.split()
@@ -260,13 +261,14 @@ def _corrected(path: str, words: Sequence[str]) -> Correction:
             example += [word, *left]
             break
         values[name] = value = value if assigned else (left or ["-"])[0]
+        is_link = name == "--vary" and names_link(*value.partition("=")[::2])
         is_known = name in flags and not _is_otherwise(name, path, value, flags, assigned=bool(assigned))
-        if name[:2] != "--" or is_known:
+        if name[:2] != "--" or (is_known and not is_link):
             taken = 0 if assigned else flags.get(name, 0)
             example += [word, *left[:taken]]
             del left[:taken]
             continue
-        advice = advised(name, path, value)
+        advice = Advice() if is_link else advised(name, path, value)
         unknown[name] = advice.text
         if advice.words is None:
             open_names.add(name)
@@ -303,7 +305,10 @@ def _is_otherwise(name: str, path: str, value: str, flags: Mapping[str, int], *,
     """Return whether an option has values that others write, several of them, or none where it needs one."""
     lacks = flags[name] > 0 and not assigned and value[:2] in ("-", "--") and with_value(name) is not None
     if name == "--vary":
-        return _varied(*value.partition("=")[::2]) not in (None, value)
+        return _varied(*value.partition("=")[::2]) not in (
+            None,
+            value,
+        )
     return lacks or _is_several(name, path, value) or bool(_of_value(name, value, flags))
 
 
@@ -392,6 +397,9 @@ def _converted(
             continue
         if "--dp-replicate" in options and (count := replicas(name, values)) is not None:
             result[name] = (("--dp-replicate", count), False)
+            continue
+        if name == "--vary" and (tier := tier_bandwidth(*values[name].partition("=")[::2], values)):
+            result[name] = (("--vary", tier), True)
             continue
         fields = {"failures", "cluster"} if "--failures" in options else {"cluster"}
         if (field := meant(name, fields)) == "failures" and (rate := failure_rate(values[name], values)):
@@ -579,13 +587,6 @@ def _like(name: str, options: Sequence[str]) -> list[str]:
         return [same]
     kept = [option for option in options if name.strip("-") in option] if len(name) > SHORT else []
     return kept[:NAMED] or get_close_matches(name, options, n=NAMED, cutoff=0.75)
-
-
-def is_slip(name: str, option: str) -> bool:
-    """Return whether a name hardly differs from an option, or is a part of it, so that an example may have it."""
-    from difflib import SequenceMatcher
-
-    return name.strip("-") in option or SequenceMatcher(None, name, option).ratio() >= SLIP
 
 
 def _called(name: str, options: Sequence[str]) -> str | None:

@@ -20,7 +20,6 @@ from forescale.cli.help import Commands
 from forescale.cli.misspelt import (
     command_in,
     instead,
-    is_slip,
     no_command,
     options_of,
     started,
@@ -30,6 +29,7 @@ from forescale.cli.options import described_options
 from forescale.cli.reproduce import TYPED
 from forescale.cli.words import command_of
 from forescale.errors import nearest
+from forescale.synonyms import is_slip
 from forescale.version import __version__
 
 Hint = Any
