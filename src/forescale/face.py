@@ -2064,6 +2064,7 @@ def run(
     workload: Workload | None = None,
     *,
     phases: Sequence[Mapping[str, Any]] = (),
+    days: float | None = None,
     price: float | None = None,
     electricity_price: float | None = None,
     pue: float | None = None,
@@ -2172,6 +2173,8 @@ def run(
     phases
         Keywords of each phase that differ from the others, such as {"tokens": "2.8T", "seq_len": 8192}; with
         `rampup_batch_size`, a growing batch: start, increment and samples.
+    days
+        Length of the run on the calendar, in place of its tokens.
     price
         Price of one device for one hour; by default the published price of the device.
     electricity_price
@@ -2196,4 +2199,4 @@ def run(
     --------
     >>> fs.run("llama-3.1-8b", "h100", devices=8, seq_len=8192, global_batch_size=64, zero=3, tokens="100B", price=2.5).days
     """
-    return api.run(locals(), phases=phases, price=price, electricity_price=electricity_price, pue=pue, carbon=carbon, prices=prices, seed=seed)
+    return api.run(locals(), phases=phases, days=days, price=price, electricity_price=electricity_price, pue=pue, carbon=carbon, prices=prices, seed=seed)

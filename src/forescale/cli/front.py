@@ -50,7 +50,7 @@ OPTIONS = (
 )
 STARTS = (
     (
-        "Does it fit, how fast is it?",
+        "Does it fit, and how fast is it?",
         "project llama-3.1-8b --cluster h100 --devices 8 --seq-len 8192 --global-batch-size 64 --zero 3",
     ),
     (
@@ -58,17 +58,45 @@ STARTS = (
         "search llama-3.1-70b --cluster h100 --devices 64 --seq-len 8192 --global-batch-size 256",
     ),
     (
+        "How long does a run take, and what does it cost?",
+        "run llama-3.1-8b --cluster h100 --devices 64 --global-batch-size 512 --tokens 1T --price 2.50",
+    ),
+)
+"""What a newcomer may ask first."""
+EXAMPLES = (
+    *STARTS,
+    ("It runs out of memory: what do I change?", "fit train.yaml --cluster h100 --devices 8"),
+    (
         "Which machine is the fastest, which the cheapest?",
         "compare llama-3.1-8b --cluster h100,b200,mi300x --devices 64 --global-batch-size 512",
     ),
     (
-        "How long does a run take, and what does it cost?",
-        "run llama-3.1-8b --cluster h100 --devices 64 --global-batch-size 512 --tokens 1T --price 2.50",
+        "tp 8, or tp 4? What if the network were twice as fast?",
+        "compare llama-3.1-70b --cluster h100 --devices 64 --global-batch-size 256 --vary tp=4,8 --vary network=x1,x2",
     ),
-    ("It runs out of memory: what do I change?", "fit train.yaml --cluster h100 --devices 8"),
-    ("Which examples does a command have?", "run --help"),
+    (
+        "How many devices do I need? What is the longest sequence (--solve seq_len)?",
+        "check llama-3.1-70b --cluster h100 --global-batch-size 64 --solve devices",
+    ),
+    (
+        "What does a run of 30 days train, and what does its electricity cost?",
+        "run llama-3.1-8b --cluster h100 --devices 64 --global-batch-size 512 --days 30 --electricity-price 0.10",
+    ),
+    (
+        "My run reaches 31 % MFU: why?",
+        "diagnose llama-3.1-8b --cluster h100 --devices 8 --global-batch-size 64 --zero 3 --measured mfu=31%",
+    ),
+    (
+        "Why this number?",
+        "explain llama-3.1-8b step_time.data_comm --cluster h100 --devices 64 --global-batch-size 64 --zero 3",
+    ),
+    ("Draw a pipeline schedule", "pipeline draw -s zbv --pp 4 -m 8"),
+    (
+        "Write a launch file",
+        "export llama-3.1-8b --to torchtitan --cluster h100 --devices 8 --global-batch-size 64 --zero 3 -o llama.py",
+    ),
 )
-"""What a newcomer may ask first."""
+"""What people ask, and the commands that answer it."""
 WIDTH = 78
 PACKAGES = ("numpy", "msgspec", "typer", "rich", "pyyaml", "torch", "transformers", "fastapi", "mcp")
 """Packages whose versions a report needs."""
@@ -115,9 +143,29 @@ def _starts() -> str:
 
 def _help() -> str:
     head = ("Usage: forescale [OPTIONS] COMMAND [ARGS]...", "", _wrapped(TEXT, "  "), "")
-    return "\n".join(
-        (*head, *_section("Options", OPTIONS), "", *_section("Commands", [*COMMANDS.items()]), "")
-    )
+    parts = (*_section("Options", OPTIONS), "", *_section("Commands", [*COMMANDS.items()]), "", *_examples())
+    return "\n".join((*head, *parts, ""))
+
+
+def _examples() -> list[str]:
+    """Return the section of examples, as the help of a command has it."""
+    lines = ["Examples (more in forescale COMMAND --help):"]
+    for question, command in EXAMPLES:
+        lines += [f"  {question}", *_continued(f"forescale {command}")]
+    return lines
+
+
+def _continued(command: str) -> list[str]:
+    """Return a command in lines of WIDTH columns that a shell reads as one; no option is apart from its value."""
+    lines, line = [], ""
+    for part in command.replace(" -", "\0-").split("\0"):
+        indent = "      " if lines else "    "
+        if line and len(indent) + len(line) + 1 + len(part) + len(" \\") > WIDTH:
+            lines.append(f"{indent}{line} \\")
+            line = part
+        else:
+            line = f"{line} {part}".strip()
+    return [*lines, f"{'      ' if lines else '    '}{line}"]
 
 
 def _section(title: str, rows: Sequence[tuple[str, str]]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from textwrap import wrap
@@ -76,11 +76,7 @@ class Command(TyperCommand):
                 for name, records in folded.items():
                     flags = ", ".join(flag for names, _ in records for flag in _flags(names))
                     _paragraph(formatter, f"{name}: {flags}")
-        if shown := examples_of(ctx.command_path.partition(" ")[2]):
-            with formatter.section("Examples"):
-                for question, command in shown:
-                    _paragraph(formatter, question)
-                    _paragraph(formatter, f"  forescale {command}", continued=" \\")
+        _examples(formatter, examples_of(ctx.command_path.partition(" ")[2]))
 
 
 class CommandGroup(TyperGroup):
@@ -95,6 +91,8 @@ class CommandGroup(TyperGroup):
         known = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         rows = [(name, (item.help or "").partition("\n\n")[0]) for name, item in known if item is not None]
         _section(formatter, "Commands", rows)
+        path = ctx.command_path.partition(" ")[2]
+        _examples(formatter, [shown for name, _ in known for shown in examples_of(f"{path} {name}")[:1]])
 
 
 class Commands(typer.Typer):
@@ -106,6 +104,15 @@ class Commands(typer.Typer):
     def command(self, name: str | None = None, **settings: Any) -> Callable[[F], F]:  # noqa: ANN401
         """Register a command."""
         return super().command(name, cls=Command, **settings)
+
+
+def _examples(formatter: Any, shown: Sequence[tuple[str, str]]) -> None:  # noqa: ANN401
+    """Write questions and the commands that answer them."""
+    if shown:
+        with formatter.section("Examples"):
+            for question, command in shown:
+                _paragraph(formatter, question)
+                _paragraph(formatter, f"  forescale {command}", continued=" \\")
 
 
 def _refuse_empty(args: list[str]) -> None:

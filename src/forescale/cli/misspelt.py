@@ -246,8 +246,7 @@ def command_in(arguments: Sequence[str]) -> tuple[str | None, Sequence[str]]:
 def _corrected(path: str, words: Sequence[str]) -> Correction:
     """Return what to say of the options that a command does not have, and arguments that say the same.
 
-    The arguments are None where something is open. What follows a lone -- or short options in one word is not
-    looked at.
+    The arguments are None where something is open. What follows -- or joined short options is not looked at.
     """
     from forescale.cli.conversions import names_link
 

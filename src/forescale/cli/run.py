@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from forescale.whole_run import Phase, Prices
 
 _service = partial(option, panel=Rare("Money and dice"))
-ANY_LENGTH = 1e12
-"""Tokens of a run before its length in days decides them."""
 SEED = Interval(ge=0, le=2**32 - 1)
 CARBON = 100_000
 """Most kg of CO2 per MWh; coal makes some 1,000."""
@@ -193,6 +191,8 @@ def _of_any_length(phase_options: PhaseOptions, priced: Priced) -> dict[str, Any
     for flag, value in (("--tokens", priced.run.tokens), ("--phase", phase_options.phases)):
         if value is not None:
             raise conflicts(["--days", flag])
+    from forescale.io.phases import ANY_LENGTH
+
     return {"tokens": f"{ANY_LENGTH:g}"}
 
 

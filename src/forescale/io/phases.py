@@ -12,8 +12,11 @@ from forescale.whole_run import Ramp
 
 RAMP = "rampup_batch_size"
 """Key of a phase whose batch grows."""
+ANY_LENGTH = 1e12
+"""Tokens of a run before its length in days decides them."""
 TOKENS = (
-    "give --tokens 15T, or --phase 'tokens=15T …'; forescale check --solve tokens finds those of a budget"
+    "give --tokens 15T, 20x for 20 per active parameter, --days 30, or --phase 'tokens=15T …'; "
+    "forescale check --solve tokens finds those of a budget"
 )
 """How the tokens of a run are given, or found."""
 
