@@ -22,7 +22,7 @@ from forescale.diagnose import Diagnosis, measured_of, with_settings
 from forescale.diagnose import diagnose as diagnosed
 from forescale.diagnose.watch import Watcher
 from forescale.effort import Effort
-from forescale.errors import conflicts, extra_missing, not_one_of, wrong_type
+from forescale.errors import extra_missing, not_one_of, wrong_type
 from forescale.explain import explain as explained
 from forescale.export import Export, is_writable, refusal_of
 from forescale.export import export as exported
@@ -46,7 +46,7 @@ from forescale.keywords import (
     refuse_unknown,
     traced_module,
 )
-from forescale.limits import DEVICES, TIME, Interval, within
+from forescale.limits import DEVICES, Interval, within
 from forescale.memory.timeline import MemoryTimeline
 from forescale.presets import estimate_as, project_as
 from forescale.project import memory_timeline
@@ -434,8 +434,7 @@ def run(
     Parameters
     ----------
     phases
-        Keywords of each phase that differ from the others, such as {"tokens": "2.8T", "seq_len": 8192}; with
-        `rampup_batch_size`, a growing batch: start, increment and samples.
+        Keywords of each phase, such as {"tokens": "2.8T"}; `rampup_batch_size` is start, increment and samples.
     days
         Length of the run on the calendar, in place of its tokens.
     price
@@ -456,30 +455,23 @@ def run(
     SpecError
         If a phase is invalid or has no number of tokens.
     """
-    from forescale.io.phases import ANY_LENGTH, RAMP, ramped
-    from forescale.whole_run import Prices, project_days, project_run, projected_phases
+    from forescale.io.phases import RAMP, of_any_length, ramped
+    from forescale.whole_run import Prices, project_days, projected_phases
     from forescale.whole_run.prices import published_prices, read_prices
 
-    if days is not None:
-        within(days, TIME, "days")
-        if phases or keywords.get("tokens") is not None:
-            raise conflicts(["days", "phases" if phases else "tokens"])
-        keywords = {**keywords, "tokens": ANY_LENGTH}
+    words = of_any_length(days, {"tokens": keywords.get("tokens"), "phases": phases}, "days")
     result: list[Phase] = []
-    questions: list[Question] = []
     for place, phase in enumerate(phases or [{}], 1):
         refuse_unknown(phase, f"fs.run: phases[{place - 1}]", (*KEYWORDS, RAMP))
-        values = {**keywords, **phase}
+        values = {**keywords, **words, **phase}
         names = ("strategy", *LAYOUT)
         laid = isinstance(values["model"], Question) or any(values.get(name) is not None for name in names)
         question = question_of_layout(values) if laid else question_of_space(values, limited=True)
-        questions += (parts := ramped(question, values.get(RAMP)))
+        parts = ramped(question, values.get(RAMP))
         result += projected_phases(str(place), parts, lambda item: searched(item, top=1), project_as)
     listed = published_prices() if prices is None else read_prices(Path(prices))
     rates = Prices(device_hour=price, electricity=electricity_price, pue=pue, carbon=carbon, listed=listed)
-    if days is not None:
-        return project_days(result[0], days, questions[-1].operations, rates, seed=seed)
-    return project_run(result, questions[-1].operations, rates, seed=seed)
+    return project_days(result, days, parts[-1].operations, rates, seed=seed)
 
 
 @names_checked

@@ -2171,8 +2171,7 @@ def run(
     Parameters
     ----------
     phases
-        Keywords of each phase that differ from the others, such as {"tokens": "2.8T", "seq_len": 8192}; with
-        `rampup_batch_size`, a growing batch: start, increment and samples.
+        Keywords of each phase, such as {"tokens": "2.8T"}; `rampup_batch_size` is start, increment and samples.
     days
         Length of the run on the calendar, in place of its tokens.
     price

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from forescale.synonyms import device_field, is_hybrid, is_per_device, meant
@@ -147,6 +147,15 @@ def tier_bandwidth(option: str, text: str, values: Mapping[str, str]) -> str | N
     return f"cluster.tiers.{tier}.bandwidth={','.join(map(str, rates))}"
 
 
+def network_rates(option: str, text: str, values: Mapping[str, str]) -> str | None:
+    """Return what `tier_bandwidth` does for options that name a network, and for --vary network=400G,200G."""
+    if option == "--vary":
+        option, _, text = text.partition("=")
+    elif meant(option, {"cluster"}) != "cluster" and not option.endswith(("bandwidth", "-bw")):
+        return None
+    return tier_bandwidth(option, text, values)
+
+
 def names_link(name: str, text: str) -> bool:
     """Return whether a name and its values are rates of a network, such as network=400G,200G."""
     is_link = meant(name, {"cluster"}) == "cluster" or device_field(name) in TIERS
@@ -206,6 +215,22 @@ def accumulated(name: str, values: Mapping[str, str]) -> tuple[tuple[str, ...], 
     batch = roles["micro_batch_size"] * roles["steps"] * max(1, devices // degree)
     alone = () if devices else ("--devices", "1")
     return ("--global-batch-size", f"{batch}", *alone), "devices" in roles
+
+
+def batch_per_device(
+    values: Mapping[str, str], lacked: Sequence[str], read: dict[str, str]
+) -> tuple[str, ...]:
+    """Return the global batch where a batch of each device is given alone, as Hugging Face's Trainer counts it.
+
+    `read` gets what the option is read as.
+    """
+    if "--global-batch-size" not in lacked:
+        return ()
+    batches = (accumulated(name, values) for name in values if is_per_device(name))
+    batch: tuple[str, ...] = next((words[:2] for words, _ in filter(None, batches)), ())
+    added = f" and {' '.join(batch)}" if batch else ""
+    read |= {name: f"{text}{added}" for name, text in read.items() if is_per_device(name)}
+    return batch
 
 
 def replicas(name: str, values: Mapping[str, str]) -> str | None:

@@ -157,7 +157,8 @@ def _examples() -> list[str]:
 
 def _continued(command: str) -> list[str]:
     """Return a command in lines of WIDTH columns that a shell reads as one; no option is apart from its value."""
-    lines, line = [], ""
+    lines: list[str] = []
+    line = ""
     for part in command.replace(" -", "\0-").split("\0"):
         indent = "      " if lines else "    "
         if line and len(indent) + len(line) + 1 + len(part) + len(" \\") > WIDTH:

@@ -248,7 +248,7 @@ def _corrected(path: str, words: Sequence[str]) -> Correction:
 
     The arguments are None where something is open. What follows -- or joined short options is not looked at.
     """
-    from forescale.cli.conversions import names_link
+    from forescale.cli.conversions import batch_per_device
 
     flags, left = flags_of(path), list(words)
     unknown, read, values, open_names = dict[str, str](), dict[str, str](), dict[str, str](), set[str]()
@@ -260,27 +260,25 @@ def _corrected(path: str, words: Sequence[str]) -> Correction:
             example += [word, *left]
             break
         values[name] = value = value if assigned else (left or ["-"])[0]
-        is_link = name == "--vary" and names_link(*value.partition("=")[::2])
-        is_known = name in flags and not _is_otherwise(name, path, value, flags, assigned=bool(assigned))
-        if name[:2] != "--" or (is_known and not is_link):
+        is_other = name not in flags or _is_otherwise(name, path, value, flags, assigned=bool(assigned))
+        if name[:2] != "--" or not is_other:
             taken = 0 if assigned else flags.get(name, 0)
             example += [word, *left[:taken]]
             del left[:taken]
             continue
-        advice = Advice() if is_link else advised(name, path, value)
-        unknown[name] = advice.text
+        unknown[name] = (advice := advised(name, path, value)).text
         if advice.words is None:
             open_names.add(name)
         elif advice.is_same:
             read[name] = " ".join(advice.words) or ("" if is_without_effect(name) else "the default")
         example += advice.words or ()
         has_value = advice.has_value or (advice.words is None and value[:1] != "-")
-        if has_value and not assigned:
-            del left[:1]
-        elif assigned:
-            example[-1] += f"={value}" if not has_value else ""
+        if not assigned:
+            del left[: int(has_value)]
+        elif not has_value:
+            example[-1] += f"={value}"
     open_names |= _without_replicas(unknown, values, example)
-    example += _batch_per_device(values, lacking(example, flags), read)
+    example += batch_per_device(values, lacking(example, flags), read)
     replacing = _converted(path, values, open_names)
     for name, (said, is_same) in replacing.items():
         open_names.discard(name)
@@ -304,11 +302,15 @@ def _is_otherwise(name: str, path: str, value: str, flags: Mapping[str, int], *,
     """Return whether an option has values that others write, several of them, or none where it needs one."""
     lacks = flags[name] > 0 and not assigned and value[:2] in ("-", "--") and with_value(name) is not None
     if name == "--vary":
-        return _varied(*value.partition("=")[::2]) not in (
-            None,
-            value,
-        )
+        return _is_link(name, value) or _varied(*value.partition("=")[::2]) not in (None, value)
     return lacks or _is_several(name, path, value) or bool(_of_value(name, value, flags))
+
+
+def _is_link(name: str, value: str) -> bool:
+    """Return whether --vary has rates of a network, such as network=400G,200G."""
+    from forescale.cli.conversions import names_link
+
+    return name == "--vary" and names_link(*value.partition("=")[::2])
 
 
 def _varied(field: str, values: str) -> str | None:
@@ -333,24 +335,6 @@ def _varied(field: str, values: str) -> str | None:
     return f"{other[2:]}={','.join(one.get(other, UNSAID[other]) for one in ours)}"
 
 
-def _batch_per_device(
-    values: Mapping[str, str], lacked: Sequence[str], read: dict[str, str]
-) -> tuple[str, ...]:
-    """Return the global batch where a batch of each device is given alone, as Hugging Face's Trainer counts it.
-
-    `read` gets what the option is read as.
-    """
-    from forescale.cli.conversions import accumulated
-
-    if "--global-batch-size" not in lacked:
-        return ()
-    batches = (accumulated(name, values) for name in values if is_per_device(name))
-    batch: tuple[str, ...] = next((words[:2] for words, _ in filter(None, batches)), ())
-    added = f" and {' '.join(batch)}" if batch else ""
-    read |= {name: f"{text}{added}" for name, text in read.items() if is_per_device(name)}
-    return batch
-
-
 def _pairs(replacements: Sequence[Sequence[str]]) -> dict[str, str]:
     """Return the options of words such as --devices 8, with their values."""
     return {
@@ -373,8 +357,8 @@ def _converted(
         all_devices,
         counted_devices,
         failure_rate,
+        network_rates,
         replicas,
-        tier_bandwidth,
         trained_tokens,
         wide_area_link,
     )
@@ -397,17 +381,12 @@ def _converted(
         if "--dp-replicate" in options and (count := replicas(name, values)) is not None:
             result[name] = (("--dp-replicate", count), False)
             continue
-        if name == "--vary" and (tier := tier_bandwidth(*values[name].partition("=")[::2], values)):
-            result[name] = (("--vary", tier), True)
-            continue
-        fields = {"failures", "cluster"} if "--failures" in options else {"cluster"}
-        if (field := meant(name, fields)) == "failures" and (rate := failure_rate(values[name], values)):
-            result[name] = (("--failures", rate), False)
-        elif (field == "cluster" or name.endswith(("bandwidth", "-bw"))) and (
-            tier := tier_bandwidth(name, values[name], values)
-        ):
+        if "--failures" in options and meant(name, {"failures", "cluster"}) == "failures":
+            rate = failure_rate(values[name], values)
+            result |= {name: (("--failures", rate), False)} if rate else {}
+        elif tier := network_rates(name, values[name], values):
             several = "--vary" in options and "," in tier
-            result[name] = (("--vary" if several else "--set", tier), False)
+            result[name] = (("--vary" if several else "--set", tier), name == "--vary")
     return result
 
 
@@ -494,7 +473,7 @@ def advised(name: str, path: str, value: str) -> Advice:
     if (reason := "it changes neither time nor memory" if is_idle else left_out(name, path)) is not None:
         return Advice(f"leave it out: {reason}", (), has_value=value[:1] != "-", is_same=is_idle)
     options = options_of(path)
-    if (switch := _of_switch(name, path, value)) is not None:
+    if (switch := Advice() if _is_link(name, value) else _of_switch(name, path, value)) is not None:
         return switch
     if written := _written(name, path, value):
         return Advice(f"write {' '.join(written)}", written, True, True)

@@ -15,7 +15,7 @@ from forescale.cli.console import say, show
 from forescale.cli.declare import Bounded, Group, Rare, option
 from forescale.cli.formats import Answer, answer_of
 from forescale.cli.inputs import answered, read_question, refuse_twice
-from forescale.cli.options import Asked, OperationsOptions, Priced, given, positive
+from forescale.cli.options import Asked, OperationsOptions, Priced, given
 from forescale.cli.output import OutputOptions, PageOptions
 from forescale.cli.progress import SearchBar
 from forescale.cli.scan import days_of
@@ -24,13 +24,12 @@ from forescale.cli.space import SpaceOptions, asked_space, spaced
 from forescale.errors import (
     SpecError,
     UnknownNameError,
-    conflicts,
     out_of_range,
     required_with,
     wrong_type,
 )
 from forescale.files import place_of
-from forescale.limits import TIME, Interval, within
+from forescale.limits import Interval
 from forescale.positions import COMMAND_LINE, located
 from forescale.spec.phrases import layout
 from forescale.struct import asdict
@@ -93,10 +92,10 @@ def run_command(
 ) -> None:
     """Project a whole run: days on the calendar, failures, money, energy."""
     from forescale.cli.render.run import run_view
-    from forescale.whole_run import project_days, project_run, projected_phases
+    from forescale.whole_run import project_days, projected_phases
 
     phases: list[Phase] = []
-    days = positive("--days", phase_options.days, _length)
+    days = None if phase_options.days is None else _length(phase_options.days)
     for at, phase in enumerate(_phases(phase_options, request), 1):
         try:
             question, parts = _asked(phase, request, operated)
@@ -109,10 +108,7 @@ def run_command(
             )
             raise SpecError(error).worded(f"phase {at}: {message}") from error
     operations, rates, seed = question.operations, _prices(prices), phase_options.seed
-    if days is None:
-        result = project_run(phases, operations, rates, seed=seed)
-    else:
-        result = project_days(phases[0], days, operations, rates, seed=seed)
+    result = project_days(phases, days, operations, rates, seed=seed)
     show(answer_of(result, run_view), output)
 
 
@@ -166,10 +162,13 @@ def _on_sites(request: Priced) -> Projection:
 
 def _phases(phase_options: PhaseOptions, priced: Priced) -> list[dict[str, Any]]:
     """Return the words of every phase: as flags say, or else the plan; one without any where nothing does."""
+    from forescale.io.phases import of_any_length
     from forescale.io.question import read_plan_values
 
     if phase_options.days is not None:
-        return [_of_any_length(phase_options, priced)]
+        days = _length(phase_options.days)
+        others = {"--tokens": priced.run.tokens, "--phase": phase_options.phases}
+        return [of_any_length(days, others, "--days")]
     if phase_options.phases:
         pairs = [[word.partition("=") for word in text.split()] for text in phase_options.phases]
         bare = [name for pair in pairs for name, equals, _ in pair if not equals]
@@ -184,16 +183,6 @@ def _phases(phase_options: PhaseOptions, priced: Priced) -> list[dict[str, Any]]
         with located(file):
             raise wrong_type("phases", phase, "tables, each under [[phase]]").at(f"{file}, phase")
     return phase or [{}]
-
-
-def _of_any_length(phase_options: PhaseOptions, priced: Priced) -> dict[str, Any]:
-    """Return the words of a phase whose tokens follow from the length of the run."""
-    for flag, value in (("--tokens", priced.run.tokens), ("--phase", phase_options.phases)):
-        if value is not None:
-            raise conflicts(["--days", flag])
-    from forescale.io.phases import ANY_LENGTH
-
-    return {"tokens": f"{ANY_LENGTH:g}"}
 
 
 def _plan_file(priced: Priced) -> Path | None:
@@ -290,7 +279,7 @@ def _prices(price_options: PriceOptions) -> Prices:
 def _length(text: str) -> float:
     """Return days, given as such or as a time with its unit."""
     days = _number(text)
-    return float(within(days_of(text) if days is None else days, TIME, "--days"))
+    return days_of(text) if days is None else days
 
 
 def _number(text: str) -> float | None:

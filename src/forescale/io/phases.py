@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 
-from forescale.errors import missing, wrong_type
+from forescale.errors import conflicts, missing, wrong_type
 from forescale.io.named import build
+from forescale.limits import TIME, within
 from forescale.question import Question
 from forescale.units import parse
 from forescale.whole_run import Ramp
@@ -39,3 +41,20 @@ def ramped(question: Question, ramp: object) -> list[Question]:
     names = [item.name for item in fields(Ramp)]
     values = {name: parse(value, "token") for name, value in zip(names, raw, strict=True)}
     return build(Ramp, values, where=RAMP).parts(question)
+
+
+def of_any_length(days: float | None, others: Mapping[str, object], name: str) -> dict[str, float]:
+    """Return the words of a phase whose tokens follow from the days of the run, given as `name`; none without days.
+
+    Raises
+    ------
+    SpecError
+        If any of the `others` is given as well, which decide the tokens, or the days are not positive.
+    """
+    if days is None:
+        return {}
+    within(days, TIME, name)
+    for other, value in others.items():
+        if value:
+            raise conflicts([name, other])
+    return {"tokens": ANY_LENGTH}

@@ -363,19 +363,22 @@ def project_run(
 
 
 def project_days(
-    phase: Phase,
-    days: float,
+    phases: Sequence[Phase],
+    days: float | None,
     operations: Operations | None = None,
     prices: Prices | None = None,
     *,
     seed: int = 0,
 ) -> RunProjection:
-    """Return the run of one phase that is expected to take so many days on the calendar.
+    """Return the run of one phase that is expected to take so many days on the calendar; without days, of its tokens.
 
     The phase gives its tokens to start from; those of the result are a whole number of steps, at least one.
     """
+    result = project_run(phases, operations, prices, seed=seed)
+    if days is None:
+        return result
+    [phase] = phases
     step = phase.projection.workload.tokens_per_step
-    result = project_run((phase,), operations, prices, seed=seed)
     for _ in range(REFINED):  # the interval between checkpoints depends on the length of the run
         tokens = float(step * max(1, round(phase.tokens / step * days / result.days.expected)))
         work = replace(phase.projection.workload, tokens=tokens)
