@@ -37,17 +37,17 @@ def again(command: str, question: Question, one: Projection, *, saved: str, plac
     place
         Number of the layout in that file, from 1; None if it has only one.
     """
-    from forescale.io.line import project_line
+    from forescale.io.line import has_words, project_line
     from forescale.io.named import named_cluster, named_model
     from forescale.spec.space import Space
 
     name = named_model(question.model, images=one.workload.images.count)
-    if name is None or named_cluster(one.cluster) is None:
-        read = saved if place is None else f"{saved}#{place}"
-        return f"{command_line(_answering())} --json > {saved} && {command_line((command, read))}"
     request = replace(
         question.with_layout(one.strategy), cluster=one.cluster, workload=one.workload, space=Space()
     )
+    if name is None or named_cluster(one.cluster) is None or not has_words(request):
+        read = saved if place is None else f"{saved}#{place}"
+        return f"{command_line(_answering())} --json > {saved} && {command_line((command, read))}"
     if command == "project":
         request = replace(request, objective="step_time", max_memory=None, safe=False)
     return f"forescale {command} {project_line(request)}"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from forescale.catalogue.frameworks import NONE
+from forescale.catalogue.frameworks import NONE, default_stack
 from forescale.cost.run_calibration import FRAMEWORK
 from forescale.errors import SpecError
 from forescale.io.question import build_run
@@ -39,17 +40,8 @@ def _meets(under: Under, value: Any) -> bool:  # noqa: ANN401 (a value of any fi
 def told_words(question: Question) -> dict[str, Any]:
     """Return a question as the sections of a plan, without what its framework, or the usual, says anyway."""
     values = question_values(question)
-    parts = question.model, question.cluster, question.framework
-    sections = {name: values.pop(name) for name in ("strategy", "workload", "precision")}
-    wanted = _read(question.strategy)
-
-    def same(values: Mapping[str, Any]) -> bool:
-        try:
-            layout, workload = build_run({"strategy": {}, **values}, *parts, where="the question")
-        except SpecError:  # a word that others need
-            return False
-        return workload == question.workload and (layout == question.strategy or _read(layout) == wanted)
-
+    sections = {name: _said(values.pop(name)) for name in ("strategy", "workload", "precision")}
+    same = partial(_is_said, question)
     derived = {name: value for name, value in sections["strategy"].items() if not name.startswith("dp_")}
     if same({**sections, "strategy": derived}):
         sections["strategy"] = derived
@@ -58,6 +50,23 @@ def told_words(question: Question) -> dict[str, Any]:
         if path[-1] not in ("seq_len", "global_batch_size") and same(fewer):
             sections = fewer
     return {**values, "strategy": {}, **sections}
+
+
+def _is_said(question: Question, sections: Mapping[str, Any]) -> bool:
+    """Return whether sections of a plan, completed by the framework, are the layout and the workload of a question."""
+    parts = question.model, question.cluster, question.framework
+    try:
+        layout, workload = build_run({"strategy": {}, **sections}, *parts, where="the question")
+    except SpecError:  # a word that others need
+        return False
+    same = layout == question.strategy or _read(layout) == _read(question.strategy)
+    return workload == question.workload and same
+
+
+def has_words(question: Question) -> bool:
+    """Return whether options can ask a question: its framework fills nothing that its layout leaves out."""
+    values = question_values(question)
+    return _is_said(question, {name: _said(values[name]) for name in ("strategy", "workload", "precision")})
 
 
 def _read(layout: Layout | None) -> Layout | None:
@@ -81,6 +90,8 @@ def project_line(question: Question, *, model: str | None = None) -> str:
     """
     values = told_words(question)
     layout, workload = (dict(values.pop(name, {})) for name in ("strategy", "workload"))
+    if FRAMEWORK in question.assumed and question.strategy is not None and not _is_usual(question, layout):
+        layout["zero"] = question.strategy.zero  # the usual framework follows from it
     parts = [_named(values.pop("model"), model or question.model.name)]
     if question.framework is None and question.preset == "default":
         values["framework"] = NONE
@@ -105,6 +116,16 @@ def project_line(question: Question, *, model: str | None = None) -> str:
     return shlex.join(parts)
 
 
+def _is_usual(question: Question, layout: Mapping[str, Any]) -> bool:
+    """Return whether the framework of a question is the usual one of its devices for the words of a layout."""
+    facts = {
+        "devices": question.cluster.num_devices,
+        "zero": layout.get("zero"),
+        "moe": question.model.is_moe,
+    }
+    return default_stack(question.cluster.device, facts) == question.framework
+
+
 def _named(value: object, name: str) -> str:
     """Return what stands for a model or a cluster; a table has no form on a command line but its name."""
     return name if isinstance(value, Mapping) else str(value)
@@ -127,6 +148,12 @@ def _leaves(values: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[
             yield from _leaves(value, (*path, name))
         elif value is not None:
             yield (*path, name), value
+
+
+def _said(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested tables without None, which neither a plan nor an option can say."""
+    kept = {name: value for name, value in values.items() if value is not None}
+    return {name: _said(value) if isinstance(value, Mapping) else value for name, value in kept.items()}
 
 
 def _without(values: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
