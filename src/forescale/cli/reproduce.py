@@ -37,20 +37,33 @@ def again(command: str, question: Question, one: Projection, *, saved: str, plac
     place
         Number of the layout in that file, from 1; None if it has only one.
     """
-    from forescale.io.line import has_words, project_line
-    from forescale.io.named import named_cluster, named_model
-    from forescale.spec.space import Space
+    from forescale.io.line import project_line
 
-    name = named_model(question.model, images=one.workload.images.count)
-    request = replace(
-        question.with_layout(one.strategy), cluster=one.cluster, workload=one.workload, space=Space()
-    )
-    if name is None or named_cluster(one.cluster) is None or not has_words(request):
+    request = _alone(question, one)
+    if not has_line(request):
         read = saved if place is None else f"{saved}#{place}"
         return f"{command_line(_answering())} --json > {saved} && {command_line((command, read))}"
     if command == "project":
         request = replace(request, objective="step_time", max_memory=None, safe=False)
     return f"forescale {command} {project_line(request)}"
+
+
+def _alone(question: Question, one: Projection) -> Question:
+    """Return the question of one layout that was answered."""
+    from forescale.spec.space import Space
+
+    layout = question.with_layout(one.strategy)
+    return replace(layout, cluster=one.cluster, workload=one.workload, space=Space())
+
+
+def has_line(question: Question, one: Projection | None = None) -> bool:
+    """Return whether options can ask a question, of one layout that was answered if there is one."""
+    from forescale.io.line import has_words
+    from forescale.io.named import named_cluster, named_model
+
+    request = question if one is None else _alone(question, one)
+    name = named_model(request.model, images=request.workload.images.count)
+    return name is not None and named_cluster(request.cluster) is not None and has_words(request)
 
 
 def typed_without(*options: str) -> list[str]:

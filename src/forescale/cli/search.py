@@ -20,7 +20,7 @@ from forescale.cli.formats import Answer, answer_of
 from forescale.cli.inputs import limited, read_question
 from forescale.cli.options import Asked, CostOptions, OperationsOptions, output_option, refuse
 from forescale.cli.output import PageOptions
-from forescale.cli.reproduce import again
+from forescale.cli.reproduce import again, has_line
 from forescale.cli.scan import ScanOptions, complete_question, front, largest_for, planned, scanned
 from forescale.cli.space import SpaceOptions, asked_space, framework_of
 from forescale.errors import InfeasibleError, MissingError, extra_missing, no_effect, not_one_of
@@ -186,7 +186,6 @@ def _joined(emission: EmitOptions, choice: SpaceOptions) -> tuple[EmitOptions, S
 def _answer(question: Question, result: SearchResult, emission: EmitOptions, output: FileOptions) -> None:
     """Print a ranking and the line that asks its best again; a file for a framework is written as well, or instead."""
     from forescale.cli.render.search import search_view
-    from forescale.io.named import named_model
 
     noted = {
         id(item): _with_what_cannot_run(question, item) for item in (*result.best, result.surest) if item
@@ -194,7 +193,7 @@ def _answer(question: Question, result: SearchResult, emission: EmitOptions, out
     best, surest = tuple(noted[id(item)] for item in result.best), noted.get(id(result.surest))
     result = replace_fields(result, best=best, surest=surest)
     places = {id(item): place for place, item in enumerate(best, start=1)}
-    first = surest if surest and (id(surest) in places or named_model(question.model)) else best[0]
+    first = surest if surest and (id(surest) in places or has_line(question, surest)) else best[0]
     written = None if emission.emit is None else emitted(question, first, emission)
     aside = emission.output is not None
     if written is None or aside or not output.is_text:

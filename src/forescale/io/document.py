@@ -125,15 +125,14 @@ def read_asked(text: str | Path) -> dict[str, Any]:
 
 
 def _even(framework: str | None, layout: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a layout whose evenly dealt layers a framework that deals by cost does not deal again."""
+    """Return a layout whose evenly dealt layers a framework that deals otherwise does not deal again."""
     strategy = dict(layout["strategy"])
     if not isinstance(framework, str) or strategy.get("stage_layers") is not None:
         return strategy
-    if strategy.get("vpp", 1) != 1 or strategy.get("pp", 1) == 1:
+    if strategy.get("pp", 1) == 1:
         return strategy
     layers = [stage["num_layers"] for stage in layout["memory"]["stages"]]
-    by_cost = load_framework(framework).stages == "by_cost"
-    return {**strategy, "stage_layers": layers} if by_cost else strategy
+    return {**strategy, "stage_layers": layers} if load_framework(framework).stages != "even" else strategy
 
 
 @says_lines
