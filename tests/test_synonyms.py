@@ -3,7 +3,7 @@
 import pytest
 
 from forescale.errors import UnknownKeyError, nearest
-from forescale.synonyms import _WORDS, meant
+from forescale.synonyms import _WORDS, INFERENCE, left_out, meant, messages_called
 
 FIELDS = (
     "tp",
@@ -54,3 +54,22 @@ def test_an_unknown_key_is_told_the_one_field_that_it_means():
 def test_no_word_stands_for_two_fields():
     parts = [word for names, _ in _WORDS for word in names.split()]
     assert len(parts) == len(set(parts))
+
+
+@pytest.mark.parametrize(
+    ("name", "quantity"),
+    [
+        ("tp_comm", "step_time.tensor_comm"),
+        ("step_time.dp-comm", "step_time.data_comm"),
+        ("p2p", "step_time.pipeline_comm"),
+        ("a2a_time", "step_time.expert_comm"),
+        ("ffn", None),
+    ],
+)
+def test_messages_of_others(name, quantity):
+    assert messages_called(name) == quantity
+
+
+@pytest.mark.parametrize("name", ["--inference", "--max-new-tokens", "serving", "kv_cache"])
+def test_serving_is_not_projected(name):
+    assert left_out(name, "project") == INFERENCE

@@ -206,3 +206,54 @@ def test_a_model_whose_configurations_are_not_written_is_not_illegal(forescale):
 def test_an_older_release_whose_files_are_not_written_is_not_illegal(forescale):
     _, said = document(forescale, *FITS, "--framework", "torchtitan@0.2")
     assert said["checks"][0]["status"] == "passes"
+
+
+TUNED = (
+    "llama-2-13b",
+    "--cluster",
+    "3090",
+    "--devices",
+    "1",
+    "--seq-len",
+    "4096",
+    "--global-batch-size",
+    "1",
+)
+
+
+@pytest.mark.usefixtures("usual_frameworks")
+def test_the_recompute_that_lets_a_layout_fit_is_named(forescale):
+    tuned = (*TUNED, "--lora-rank", "16", "--frozen-dtype", "nf4")
+    code, said = document(forescale, *tuned)
+    (finding,) = said["checks"][0]["findings"]
+    assert code == 3
+    assert "with full recompute the layout fits" in finding["fix"]
+    code, said = document(forescale, *tuned, "--recompute", "full")
+    assert (code, said["checks"][0]["status"]) == (0, "passes")
+    _, said = document(forescale, *tuned, "--recompute", "none")
+    assert "recompute" not in said["checks"][0]["findings"][0]["fix"]
+
+
+def test_a_solved_value_has_one_under_full_recompute_too(forescale):
+    question = ("llama-3.2-1b", "--cluster", "h100", "--devices", "1", "--seq-len", "4096")
+    _, said = document(forescale, *question, "--global-batch-size", "64", "--solve", "micro_batch_size")
+    full = said["with_full_recompute"]
+    assert full["value"] > said["value"]
+    assert full["checks"][0]["step_time_s"] > 0
+
+
+def test_the_longest_sequence_is_that_of_the_layout_of_least_memory(forescale):
+    question = ("llama-3.2-1b", "--cluster", "h100", "--devices", "4", "--global-batch-size", "4")
+    _, said = document(forescale, *question, "--solve", "seq_len")
+    _, given = document(forescale, *question, "--zero", "3", "--solve", "seq_len")
+    assert said["value"] > 2 * given["value"]
+
+
+@pytest.mark.usefixtures("usual_frameworks")
+def test_the_fewest_devices_are_those_of_the_best_layout(forescale):
+    question = ("llama-3.1-8b", "--cluster", "h100", "--global-batch-size", "64", "--solve", "devices")
+    _, said = document(forescale, *question)
+    assert said["value"] == 4  # 128 GB of states and more
+    assert said["next"]["value"] == 2
+    searched = forescale("search", *question[:3], "--devices", "2", "--global-batch-size", "64")
+    assert searched.code == 2

@@ -6,6 +6,8 @@ import pytest
 from tests.cli.questions import DENSE, LAYOUT, SEARCH
 from tests.golden.documents import GOLDEN
 
+from forescale.cli.misspelt import translated
+
 PLAN_A, PLAN_B = GOLDEN / "plan_a.toml", GOLDEN / "plan_b.toml"
 
 
@@ -377,3 +379,22 @@ def test_words_of_others_are_values_next_to_ours(forescale):
 def test_a_device_without_a_price_is_named_next_to_the_cheapest(forescale):
     ran = forescale("compare", "llama-3.2-1b", "--cluster", "h100,mi355x", "--devices", 8, "--global-batch-size", 64, "--tp", 1)  # fmt: skip
     assert "USD per million tokens at list prices (mi355x not counted" in " ".join(ran.out.split())
+
+
+def test_values_that_are_illegal_together_are_rows_without_figures(forescale):
+    question = ("llama-3.1-8b", "--cluster", "h100", "--devices", "8", "--global-batch-size", "64")
+    rows = document(forescale("compare", *question, "--vary", "tp=4,8", "--vary", "pp=1,2", "--json"))[
+        "machines"
+    ]
+    assert [row["projection"] is None for row in rows] == [False, False, False, True]
+    assert {row["cluster"] for row in rows} == {"h100-sxm"}
+    assert rows[3]["problem"].startswith("the number of devices 8 must be a multiple of")
+    assert forescale("compare", *question, "--vary", "tp=3,5").code == 2
+
+
+def test_rates_of_the_network_are_varied_by_its_name():
+    words = "compare llama-3.1-8b --cluster h100 --devices 16 --global-batch-size 64 --zero 3 --vary"
+    read, _ = translated([*words.split(), "network=400G,200G"])
+    assert read[-1] == "cluster.tiers.infiniband.bandwidth=50GB/s,25GB/s"
+    read, _ = translated([*words.split(), "nvlink=x1,x2"])
+    assert read[-1] == "cluster.tiers.nvlink.bandwidth=x1,x2"

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from forescale.cli.misspelt import translated
 from forescale.units import format_span
 
 RUN = (
@@ -494,3 +495,46 @@ def test_sites_without_a_legal_default_take_the_best_layout(forescale):
 )
 def test_spans_are_in_the_largest_unit_of_which_they_have_two(seconds, text):
     assert format_span(seconds) == text
+
+
+def test_a_run_of_so_many_days(forescale):
+    question = (
+        "run",
+        "llama-3.1-8b",
+        "--cluster",
+        "h100",
+        "--devices",
+        8,
+        "--global-batch-size",
+        64,
+        "--zero",
+        3,
+    )
+    said = json.loads(forescale(*question, "--days", "30", "--electricity-price", "0.1", "--json").out)
+    assert said["days"]["expected"] == pytest.approx(30.0, rel=1e-3)
+    assert said["electricity"] == pytest.approx(100.0 * said["mwh"])
+    longer = json.loads(forescale(*question, "--days", "60d", "--json").out)
+    assert longer["phases"][0]["tokens"] == pytest.approx(2 * said["phases"][0]["tokens"], rel=0.01)
+    assert forescale(*question, "--days", "30", "--tokens", "1T").refused.startswith(
+        "conflicts --days, --tokens"
+    )
+    assert forescale(*question, "--days", "0").refused.startswith("out_of_range --days")
+
+
+def test_tokens_for_each_parameter(forescale):
+    question = (
+        "run",
+        "llama-2-7b",
+        "--cluster",
+        "h100",
+        "--devices",
+        8,
+        "--global-batch-size",
+        64,
+        "--zero",
+        3,
+    )
+    (phase,) = phases_of(forescale(*question, "--tokens", "20x", "--json"))
+    assert phase["tokens"] == 20 * 6_738_415_616
+    read, _ = translated([*map(str, question), "--tokens", "chinchilla"])
+    assert read[-2:] == ["--tokens", "20x"]

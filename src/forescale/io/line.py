@@ -8,11 +8,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from forescale.catalogue.frameworks import NONE, default_stack
+from forescale.catalogue.frameworks import NONE
 from forescale.cost.run_calibration import FRAMEWORK
 from forescale.errors import SpecError
 from forescale.io.question import build_run
 from forescale.io.question_values import question_values
+from forescale.io.recipes import is_usual
 from forescale.question import Question
 from forescale.schedule.library import family
 from forescale.spec import Layout
@@ -90,7 +91,11 @@ def project_line(question: Question, *, model: str | None = None) -> str:
     """
     values = told_words(question)
     layout, workload = (dict(values.pop(name, {})) for name in ("strategy", "workload"))
-    if FRAMEWORK in question.assumed and question.strategy is not None and not _is_usual(question, layout):
+    if (
+        FRAMEWORK in question.assumed
+        and question.strategy is not None
+        and not is_usual(question, layout.get("zero"))
+    ):
         layout["zero"] = question.strategy.zero  # the usual framework follows from it
     parts = [_named(values.pop("model"), model or question.model.name)]
     if question.framework is None and question.preset == "default":
@@ -114,16 +119,6 @@ def project_line(question: Question, *, model: str | None = None) -> str:
     for path, value in _leaves(values, ()):
         parts += ["--set", f"{'.'.join(path)}={value if isinstance(value, str) else toml_value(value)}"]
     return shlex.join(parts)
-
-
-def _is_usual(question: Question, layout: Mapping[str, Any]) -> bool:
-    """Return whether the framework of a question is the usual one of its devices for the words of a layout."""
-    facts = {
-        "devices": question.cluster.num_devices,
-        "zero": layout.get("zero"),
-        "moe": question.model.is_moe,
-    }
-    return default_stack(question.cluster.device, facts) == question.framework
 
 
 def _named(value: object, name: str) -> str:

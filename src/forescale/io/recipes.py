@@ -60,6 +60,12 @@ def framework_of(
     return default_stack(cluster.device, facts), False
 
 
+def is_usual(question: Question, zero: object) -> bool:
+    """Return whether a question whose sharding stage is given as `zero` has the usual framework of its devices."""
+    facts = {"devices": question.cluster.num_devices, "zero": zero, "moe": question.model.is_moe}
+    return default_stack(question.cluster.device, facts) == question.framework
+
+
 def completed_by(
     framework: Framework | None,
     layout: dict[str, Any] | None,
@@ -183,7 +189,7 @@ def recomputed_to_fit(question: Question) -> Question:
 
 def _with_fitting_recompute(question: Question, framework: Framework | None, layout: Layout) -> Question:
     """Return a question that does not fit with a note on the fastest recompute with which it does, if there is one."""
-    fitting = _fastest_fitting(question, framework, layout)
+    fitting = _fastest_fitting(question, framework, layout, of_some_layers=False)
     if fitting is None:
         return question
     prepared = prepare(question.with_layout(fitting))
@@ -224,10 +230,12 @@ def graphed_to_run_ahead(question: Question) -> Question:
     return replace(question, strategy=best, notes=(*question.notes, Note(topic="framework", text=text)))
 
 
-def _fastest_fitting(question: Question, framework: Framework | None, layout: Layout) -> Layout | None:
-    """Return the fastest legal layout that fits with some recompute; None if none does."""
+def _fastest_fitting(
+    question: Question, framework: Framework | None, layout: Layout, *, of_some_layers: bool = True
+) -> Layout | None:
+    """Return the fastest legal layout that fits with some recompute, also of some layers alone; None if none does."""
     model = question.model
-    counts = range(1, -(-model.num_layers // (layout.pp * layout.vpp)))
+    counts = range(1, -(-model.num_layers // (layout.pp * layout.vpp)) if of_some_layers else 1)
     partial = (Recompute(granularity="full", num_layers=count) for count in counts)
     space = Space(recompute=(*default_recompute(model), *partial))
     if framework is not None:
