@@ -73,3 +73,16 @@ def test_messages_of_others(name, quantity):
 @pytest.mark.parametrize("name", ["--inference", "--max-new-tokens", "serving", "kv_cache"])
 def test_serving_is_not_projected(name):
     assert left_out(name, "project") == INFERENCE
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("azure-ndh100v5", "h100-sxm"),
+        ("nebius-h200", "h200-sxm"),
+        ("h100-smx", "h100-sxm"),
+        ("gh20", "gh200"),
+    ],
+)
+def test_a_name_with_a_device_in_it_is_told_clusters_of_that(name, first):
+    assert nearest(name, ("h100-sxm", "h200-sxm", "b200", "gh200", "tpu-v5p"))[0] == first

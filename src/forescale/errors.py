@@ -23,6 +23,8 @@ from forescale.wording import *  # noqa: F403  (all codes)
 from forescale.wording import ambiguous, did_you_mean, listed, unknown_key, unknown_name
 
 __all__ = ("ForescaleError", "Location", "SpecError")
+LEAST = 4
+"""Letters and digits of the first part of a name that another name has to have for it to be named."""
 MISSPELT = 0.8
 """How alike a key is to a missing one where it is meant to be that: all but a letter of six."""
 
@@ -180,7 +182,8 @@ def refuse_misspelt(names: Collection[str], known: Iterable[str], where: str) ->
 def nearest(name: str, known: Iterable[str], count: int = 3) -> tuple[str, ...]:
     """Return up to `count` known names most like `name`, best first; before them what one begins with the other.
 
-    Where others call one of the known so, it is that alone.
+    Where others call one of the known so, it is that alone; where none is like it, those whose first part is in it,
+    such as h100-sxm for azure-ndh100v5.
     """
     by_lower = {candidate.lower(): candidate for candidate in known}
     if same := meant(name, by_lower):
@@ -191,8 +194,18 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> tuple[str, ...]:
     for stem in sorted((item for item in by_lower if item and lowered.startswith(f"{item}-")), key=len)[-1:]:
         begun += [*(item for item in close if item.startswith(f"{stem}-")), stem]
     inside = [candidate for candidate in by_lower if lowered and lowered in candidate]
-    ordered = dict.fromkeys([*begun, *close, *sorted(inside, key=len)])
+    parts, within = _named_in(lowered, by_lower)
+    ordered = dict.fromkeys([*begun, *parts, *close, *sorted(inside, key=len)]) or dict.fromkeys(within)
     return tuple(by_lower[candidate] for candidate in list(ordered)[:count])
+
+
+def _named_in(name: str, known: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return the known names whose first part, of letters and digits, is a part of a name, and those it is within."""
+    first = {candidate: candidate.partition("-")[0] for candidate in sorted(known, key=len)}
+    mixed = {item: part for item, part in first.items() if part.isalnum() and not part.isalpha()}
+    parts = name.split("-")[1:]  # names that begin alike are known already
+    within = [item for item, part in mixed.items() if len(part) >= LEAST and part in name]
+    return [item for item, part in mixed.items() if part in parts], within
 
 
 def _close(word: str, known: Sequence[str], count: int, cutoff: float) -> list[str]:
