@@ -71,8 +71,12 @@ EXAMPLES = (
         "compare llama-3.1-8b --cluster h100,b200,mi300x --devices 64 --global-batch-size 512",
     ),
     (
-        "tp 8, or tp 4? What if the network were twice as fast?",
-        "compare llama-3.1-70b --cluster h100 --devices 64 --global-batch-size 256 --vary tp=4,8 --vary network=x1,x2",
+        "Is tp 4 faster, or tp 8?",
+        "compare llama-3.1-70b --cluster h100 --devices 64 --global-batch-size 256 --vary tp=4,8",
+    ),
+    (
+        "What if the network were twice as fast?",
+        "compare llama-3.1-8b --cluster h100 --devices 64 --global-batch-size 64 --vary cluster.network.bandwidth=x1,x2",
     ),
     (
         "How many devices do I need? What is the longest sequence (--solve seq_len)?",
