@@ -76,7 +76,7 @@ EXAMPLES = (
     ),
     (
         "What if the network were twice as fast?",
-        "compare llama-3.1-8b --cluster h100 --devices 64 --global-batch-size 64 --vary cluster.network.bandwidth=x1,x2",
+        "compare llama-3.1-8b --cluster h100 --nodes 2 --global-batch-size 64 --vary cluster.network.bandwidth=x1,x2",
     ),
     (
         "How many devices do I need? What is the longest sequence (--solve seq_len)?",
