@@ -398,3 +398,22 @@ def test_rates_of_the_network_are_varied_by_its_name():
     assert read[-1] == "cluster.tiers.infiniband.bandwidth=50GB/s,25GB/s"
     read, _ = translated([*words.split(), "nvlink=x1,x2"])
     assert read[-1] == "cluster.tiers.nvlink.bandwidth=x1,x2"
+
+
+def test_cost_models_are_varied(forescale):
+    question = (
+        "llama-3.2-1b",
+        "--cluster",
+        "h100",
+        "--devices",
+        "1",
+        "--global-batch-size",
+        "64",
+        "--zero",
+        "0",
+    )
+    rows = document(forescale("compare", *question, "--vary", "device-clock-mhz=1980,990", "--json"))[
+        "machines"
+    ]
+    assert [row["varied"] for row in rows] == ["device-clock-mhz 1980", "device-clock-mhz 990"]
+    assert 1.0 < rows[1]["step_time_s"] / rows[0]["step_time_s"] <= 2.0

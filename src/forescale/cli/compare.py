@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 
 Variant: TypeAlias = tuple[tuple[str, str], ...]
 """Names of options, or keys of `--set`, with their values."""
+COSTS = "forescale.cli.options:CostOptions"
+"""Group of the options of the section `[cost]` of a plan."""
 KINDS = (
     "a plan (.toml, .yaml), what project or search printed with --json (.json, FILE#2 is the second layout), or a "
     "profiler trace (or a folder of them, one per rank)"
@@ -233,8 +235,9 @@ def _varied(request: OnMachines, variant: Variant) -> OnMachines:
         if (row := rows.get(field)) is not None:
             for key, value in _as_ours(field, text, row["kind"]):
                 request = with_option(request, group, key, option_value(rows[key], f"--vary {name}", value))
-        elif "." in name:
-            sets = [*(request.plan.sets or ()), f"{name}={text}"]
+        elif "." in name or field in table()["groups"][COSTS]:
+            key = name if "." in name else f"cost.{field}"
+            sets = [*(request.plan.sets or ()), f"{key}={text}"]
             request = replace(request, plan=replace(request.plan, sets=sets))
         else:
             raise unknown_key(
