@@ -54,7 +54,7 @@ class PhaseOptions(Group, frozen=True, kw_only=True):
         "WORDS",
         flag="--phase",
     )
-    days: str | None = option("Length of the run in place of --tokens, such as 30d.", "TIME")
+    days: str | None = option("Length instead of --tokens, such as 30d.", "TIME")
     seed: int = _service("Of the runs that are drawn.", "N", check=Bounded(SEED), default=0)
 
 
