@@ -124,6 +124,8 @@ class Framework(Struct, frozen=True, kw_only=True):
     """How layers are dealt to pipeline stages: evenly, by the weights of layers and head (nanotron), or, where they are
     not a multiple of the virtual stages, with fewer layers next to the embedding and the loss (Megatron)."""
     flash_attention: bool = True
+    unfused_deterministic: tuple[str, ...] = ()
+    """Architectures of devices whose attention is not fused in deterministic mode."""
     recompute: Recompute = field(default_factory=Recompute)
     stops_early: bool = False
     """Full recompute replays only what backward needs (`Recompute.stops_early`)."""
@@ -193,7 +195,7 @@ class Framework(Struct, frozen=True, kw_only=True):
             "cp_kind": self.cp_kind,
             "cp_balanced": self.cp_balanced,
             "schedule": self.schedule if _count(layout, "pp") > 1 else None,
-            "flash_attention": self.flash_attention,
+            "flash_attention": self._fuses_attention(layout, cluster),
             "allocator": self.allocator,
             "graphs": _on(self.expert_graphs, cluster, self.graphs) if model.is_moe else self.graphs,
             "dispatcher": _on(self.dispatchers, cluster, self.dispatcher)
@@ -206,6 +208,12 @@ class Framework(Struct, frozen=True, kw_only=True):
         }
         explicit = {name: value for name, value in parts.items() if value is not None}
         return merge_sections(explicit, advised), types
+
+    def _fuses_attention(self, layout: Words, cluster: Cluster) -> bool:
+        deterministic = _table(layout, "kernels").get("deterministic", False)
+        return self.flash_attention and not (
+            deterministic and cluster.device.architecture in self.unfused_deterministic
+        )
 
     def _zero(self, layout: Words, cluster: Cluster) -> int | None:
         """Return the ZeRO stage; None where the framework has no default, or no data-parallel ranks share states."""

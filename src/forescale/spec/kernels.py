@@ -195,7 +195,8 @@ class Kernels(SpecStruct, frozen=True, kw_only=True):
     """Tensor parallelism cuts a vision tower as it cuts the language model (Megatron-LM); False gives every rank all of
     it (Megatron-Bridge, which takes towers from transformers)."""
     deterministic: Annotated[bool, Option(keys=("megatron.deterministic_mode",))] = False
-    """Deterministic algorithms, for which the matrix library is given a larger workspace."""
+    """Deterministic algorithms, for which the matrix library is given a larger workspace: the host takes longer, and so
+    does the backward pass of fused attention."""
     blocking_launches: bool = False
     """The host waits for every kernel before it launches the next (CUDA_LAUNCH_BLOCKING=1)."""
     hides_input_sums: bool = True

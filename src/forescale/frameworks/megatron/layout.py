@@ -424,6 +424,12 @@ def _flash(settings: Settings) -> bool:
     return backend not in ("unfused", "local") and not (local and backend == "auto")
 
 
+def leaves_attention(settings: Settings, layout: Layout) -> bool:
+    """Return whether the release of the libraries decides if attention is fused: in deterministic mode, unless named."""
+    named = settings.text("attention_backend", "auto").rpartition(".")[2] != "auto"
+    return layout.kernels.deterministic and layout.flash_attention and not named
+
+
 def _kernels(settings: Settings) -> dict[str, Any]:
     """Return what settings say of kernels; Megatron-LM drops out a tenth of attention and hidden states unless told."""
     implementation = settings.one_of("cross_entropy_fusion_impl", "native", ("native", "te"))
