@@ -6,7 +6,7 @@ import pytest
 
 from forescale import project
 from forescale.catalogue.frameworks import load_framework
-from forescale.time.price import DETERMINISTIC_ATTENTION
+from forescale.time.kernel_switches import DETERMINISTIC_ATTENTION
 
 QUESTION = {
     "model": "llama-3-8b", "devices": 8, "tp": 8, "micro_batch_size": 1, "seq_len": 8192, "global_batch_size": 8,

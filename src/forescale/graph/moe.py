@@ -18,7 +18,7 @@ from forescale.graph.modules import (
     summing,
     widening,
 )
-from forescale.graph.operator import Builder, Names, Work
+from forescale.graph.operator import STASH, Builder, Names, Work
 from forescale.graph.ops import Collective, CollectiveKind, Elementwise, GroupedGemm
 from forescale.graph.sharding import Extent
 from forescale.numeric import Numeric, ceil, maximum, minimum
@@ -184,6 +184,8 @@ def _experts(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: st
     output = b.tensor("moe.output", received * hidden)
     inner: Extent = ("expert_ffn", width)
     _grouped(b, spec, "moe.down", source=activated, result=output, rows=received, inputs=inner, outputs=whole)
+    if sharding.choices.kernels.paged_stash and not b.frozen:
+        _stash(b, ("moe.dispatched", up, activated))
     if spec.bias:
         output = expert_bias(b, output, groups=spec.num_experts / sharding.split("experts"))
     both, either = _moves(b)
@@ -202,6 +204,15 @@ def _experts(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: st
     if local != result:  # forward each rank gets the others' parts, backward the others' gradients
         shared = Collective(kind="all_gather", axis="tp", num_bytes=sharding.tokens("residual") * row)
         b.operator("moe.share", forward=(shared,), backward_input=(shared,), reads=(local,), writes=(result,))
+
+
+def _stash(b: Builder, names: Names) -> None:
+    """Append the copies of what experts keep to the pages of a buffer, and back: read and written once each way.
+
+    Megatron-LM, moe/paged_stash.py: paged_stash_copy_kernel and paged_stash_pop_kernel, on a stream of their own.
+    """
+    copies = Elementwise(bytes_moved=2.0 * b.bytes_of(*names), beside=True, kernels=float(len(names)))
+    b.operator(STASH, forward=(copies,), backward_input=(copies,))
 
 
 WEIGHED_FORWARD = 12.0

@@ -18,6 +18,7 @@ from forescale.records import kept_by_value
 from forescale.spec.cluster import Cluster, Device
 from forescale.spec.context import ContextKind
 from forescale.spec.dispatchers import Dispatcher
+from forescale.spec.framework_options import Limits, Variant
 from forescale.spec.layout import Allocator, Kernels, LaunchGraphs, Layout, Overlap, Recompute
 from forescale.spec.model import Model
 from forescale.spec.proposal import Constraint
@@ -31,37 +32,6 @@ from forescale.struct import Struct, asdict
 Words: TypeAlias = Mapping[str, Any]
 """Fields of a specification by name, as a plan file has them: tables inside are mappings."""
 S = TypeVar("S")
-
-
-class Limits(Struct, frozen=True, kw_only=True):
-    """The options that a framework supports, as it is documented; dimensions of a space that are not named are free."""
-
-    source: str
-    values: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """Values that a search for it tries, by dimension of the space."""
-    others: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """Values it knows too, which a search tries where they are asked for."""
-    rules: Mapping[str, str] = field(default_factory=dict)
-    """Degrees that it does not let go together: names of `RULES`, and what it says of them."""
-    reliefs: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """What makes room and is no dimension of a space: values by name (`advise/changes.py`)."""
-    compute: tuple[ComputeType, ...] = ()
-    """Types that its products can have; none named leaves it open."""
-    note: str = ""
-    """How its own words stand for ours."""
-
-    def known(self, name: str) -> tuple[Any, ...]:
-        """Return all values of a dimension that it knows; none where it is free."""
-        return (*self.values.get(name, ()), *self.others.get(name, ()))
-
-
-class Variant(Struct, frozen=True, kw_only=True):
-    """Kernels that a framework has under some types only."""
-
-    when: Mapping[str, tuple[Any, ...]]
-    """Values of the fields of `Precision` in which it has them."""
-    kernels: Mapping[str, Any]
-    """Fields of `Kernels`."""
 
 
 class Framework(Struct, frozen=True, kw_only=True):

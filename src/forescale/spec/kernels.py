@@ -182,6 +182,10 @@ class Kernels(SpecStruct, frozen=True, kw_only=True):
     """Under 8- and 4-bit recipes the first product of routed experts, its gated activation and the quantisation of the
     result are one kernel, as are the gradient of the second product, of the activation and its quantisation
     (Transformer Engine's op fuser with NVTE_CUTEDSL_FUSED_GROUPED_MLP)."""
+    paged_stash: Measure = 0.0
+    """Rows for which a buffer has room of what the fused products of routed experts keep for backward, over those of
+    an even routing: kernels copy it there behind the next layer, and back ahead of its backward (Megatron-Core's
+    moe_paged_stash); 0 leaves it where forward made it."""
     narrow_attention: Annotated[bool, Option(keys=("megatron.fp8_dot_product_attention",))] = False
     """Under 8- and 4-bit recipes attention multiplies in fp8, its softmax in fp32
     (Transformer Engine's fp8_dot_product_attention)."""

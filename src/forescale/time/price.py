@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from typing import Any, TypeAlias, cast, get_args
 
@@ -21,7 +21,6 @@ from forescale.formula import Term, formula, number_of, value_of
 from forescale.graph.counts import executed_flops
 from forescale.graph.operator import ROUTING, Block, Operator, Work
 from forescale.graph.ops import (
-    AttentionCore,
     Collective,
     CollectiveKind,
     Compute,
@@ -51,6 +50,7 @@ from forescale.numeric import (
 from forescale.spec.layout import LaunchGraphs
 from forescale.struct import Struct
 from forescale.time.anywhere import Anywhere, Range
+from forescale.time.kernel_switches import DETERMINISTIC, switched
 from forescale.time.stacked import Known, alike, priced_together
 
 Seconds: TypeAlias = dict[str, Numeric]
@@ -69,24 +69,12 @@ FURTHER_LAUNCH: float = packaged("calibrations/time/overlap")["further_launch"]
 """A kernel that one call launches beside its first, over the call."""
 LOOPED_LAUNCH: float = packaged("calibrations/time/overlap")["looped_launch"]
 """The same of products and casts that a compiled loop launches expert by expert."""
-DETERMINISTIC: float = packaged("calibrations/time/overlap")["deterministic"]
-"""Time of the host with deterministic algorithms, over that without."""
-DETERMINISTIC_ATTENTION: float = packaged("calibrations/time/overlap")["deterministic_attention"]
-"""The same of the backward pass of fused attention on the device."""
 
 
 @formula(unit="s", source="run calibration: rates that last in whole runs over those of collectives alone")
 def collective_in_a_run(*, seconds: Numeric, rate_share: Numeric) -> Numeric:
     """Seconds of the collective alone / share of that rate which whole runs reach."""
     return seconds / rate_share
-
-
-@formula(
-    unit="s", source="FlashAttention: gradients of queries are added up in one order instead of as they come"
-)
-def deterministic_attention(*, seconds: Numeric, factor: float) -> Numeric:
-    """Seconds of the kernel that adds in any order × factor."""
-    return seconds * factor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +87,6 @@ class Pricing:
     blocking: bool = False
     """The host waits for each kernel before it launches the next."""
     deterministic: bool = False
-    """Algorithms are deterministic: those of fused attention, and those that the host chooses."""
     anywhere: Mapping[MeshAxis, Anywhere] = field(default_factory=dict)
     """Where communicators may lie, if that is open: a message then takes the least, for bounds."""
     _prices: dict[MeshAxis, Prices] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -452,19 +439,10 @@ def _priced_operator(operator: Operator, pricing: Pricing) -> PricedOperator:
     return priced
 
 
-def _ordered(item: Primitive, seconds: Numeric, pricing: Pricing) -> Numeric:
-    """Return the seconds of a primitive where sums have one order in deterministic mode."""
-    if not (pricing.deterministic and isinstance(item, AttentionCore) and item.backward and item.flash):
-        return seconds
-    return deterministic_attention(seconds=seconds, factor=DETERMINISTIC_ATTENTION)
-
-
 def _price(operator: Operator, pricing: Pricing) -> PricedOperator:
+    switch = partial(switched, deterministic=pricing.deterministic, contention=pricing.models.run.contention)
     passes = [
-        [
-            (item, _ordered(item, pricing.titled(item, operator.name, name), pricing))
-            for item in getattr(operator, name)
-        ]
+        [(item, switch(pricing.titled(item, operator.name, name), item)) for item in getattr(operator, name)]
         for name in PASSES
     ]
     times = operator.panels
