@@ -152,6 +152,8 @@ class Framework(Struct, frozen=True, kw_only=True):
         recipe = self.recipe(layout, {"precision": table, "seq_len": seq_len}, model, cluster)
         advised = {} if recipe is None else settings_of(recipe, model, layout)[0]
         states = {} if recipe is None else recipe.types(self.compute_of({"precision": table}))
+        if "moments" in table:  # alone, it is the type of both
+            states.pop("second_moments", None)
         zero = self._zero(layout, cluster)
         types = {**self._types(table, sharded=layout.get("zero", zero) != 0), **states, **table}
         recompute = _table(layout, "recompute") or _table(advised, "recompute")
