@@ -57,3 +57,19 @@ def test_none_changes_a_step_in_16_bits():
     wide = {**QUESTION, "precision": "bf16"}
     all_of_them = {"fused_grouped_mlp": True, "narrow_attention": True, "narrow_head": True}
     assert project(**wide, kernels=all_of_them).step_time_s == project(**wide).step_time_s
+
+
+def test_scales_of_whole_tensors_fuse_nothing():
+    question = {**QUESTION, "precision": "fp8"}
+    fused = project(**question, kernels={"fused_grouped_mlp": True})
+    assert fused.step_time_s == project(**question, kernels={}).step_time_s
+
+
+@pytest.mark.parametrize(("weighted", "faster"), [(True, True), (False, False)])
+def test_squared_relu_is_fused_where_it_is_weighted(weighted, faster):
+    question = {**QUESTION, "model": "nemotron-3-nano-30b-a3b"}
+    plain, fused = (
+        project(**question, kernels={"weighted_ungated": weighted, "fused_grouped_mlp": value})
+        for value in (False, True)
+    )
+    assert (fused.time_s["moe"] < plain.time_s["moe"]) is faster

@@ -258,7 +258,7 @@ def _weighted_activation(b: Builder, spec: MoeFfn, up: str, activated: str) -> N
     with b.module("moe_act"):
         if spec.limited and not kernels.limits_within:
             up = _limited(b, up)
-        if b.sharding.fuses_experts and spec.gated:
+        if _activates_within(b, spec):
             within_product(b, "moe.activation", up, activated)
             return
         if kernels.weighted_activation if spec.gated else kernels.weighted_ungated:
@@ -287,6 +287,11 @@ def _weighted_activation(b: Builder, spec: MoeFfn, up: str, activated: str) -> N
             temporaries=wide,
             backward_temporaries=wide,
         )
+
+
+def _activates_within(b: Builder, spec: MoeFfn) -> bool:
+    """Return whether the first product computes the activation, weighted: a gated one, or squared ReLU."""
+    return b.sharding.fuses_experts and (spec.gated or b.sharding.choices.kernels.weighted_ungated)
 
 
 def within_product(b: Builder, name: str, up: str, activated: str) -> None:
@@ -478,7 +483,7 @@ def _quantised(
     of_input, of_gradient = (
         casts(b.sharding, count, b.sharding.expert_type, kernels=kernels) for count in elements
     )
-    if b.sharding.fuses_experts and spec.gated:
+    if _activates_within(b, spec):
         return (() if name == "moe.down" else of_input), (() if name == "moe.up" else of_gradient)
     return of_input, of_gradient
 

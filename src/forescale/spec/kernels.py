@@ -179,9 +179,9 @@ class Kernels(SpecStruct, frozen=True, kw_only=True):
     """8- and 4-bit recipes narrow the products of routed experts too (Transformer Engine); False leaves them in the
     activations' type (Megatron-LM's grouped_gemm library, --moe-use-legacy-grouped-gemm)."""
     fused_grouped_mlp: bool = False
-    """Under 8- and 4-bit recipes the first product of routed experts, its gated activation and the quantisation of the
-    result are one kernel, as are the gradient of the second product, of the activation and its quantisation
-    (Transformer Engine's op fuser with NVTE_CUTEDSL_FUSED_GROUPED_MLP)."""
+    """Under MXFP8 and NVFP4 the first product of routed experts, its activation (gated, or `weighted_ungated`) and the
+    quantisation of the result are one kernel, as are the gradient of the second product, of the activation and its
+    quantisation (Transformer Engine's op fuser with NVTE_CUTEDSL_FUSED_GROUPED_MLP)."""
     paged_stash: Measure = 0.0
     """Rows for which a buffer has room of what the fused products of routed experts keep for backward, over those of
     an even routing: kernels copy it there behind the next layer, and back ahead of its backward (Megatron-Core's
