@@ -73,3 +73,13 @@ def test_squared_relu_is_fused_where_it_is_weighted(weighted, faster):
         for value in (False, True)
     )
     assert (fused.time_s["moe"] < plain.time_s["moe"]) is faster
+
+
+def test_the_op_fuser_alone_casts_no_activation_of_a_dense_feed_forward():
+    question = {**QUESTION, "model": "llama-3-8b", "ep": 1, "dispatcher": "all_to_all"}
+    plain, fused = (project(**question, kernels={"fused_grouped_mlp": value}) for value in (False, True))
+    assert fused.time_s["ffn"] < plain.time_s["ffn"]
+    assert fused.time_s["attention"] == plain.time_s["attention"]
+    assert fused.memory.peak_bytes == plain.memory.peak_bytes
+    wide = {**question, "precision": "fp8"}
+    assert project(**wide, kernels={"fused_grouped_mlp": True}).step_time_s == project(**wide).step_time_s

@@ -361,6 +361,11 @@ class ShardingRules:
         return self.precision.is_narrow and self.choices.kernels.narrow_experts
 
     @property
+    def fuses_operations(self) -> bool:
+        """Whether Transformer Engine's op fuser hands on what a kernel before a product has quantised: in MXFP8."""
+        return self.precision.compute == "mxfp8" and self.choices.kernels.fused_grouped_mlp
+
+    @property
     def fuses_experts(self) -> bool:
         """Whether products of routed experts quantise and activate in their own kernels: scales of blocks alone.
 

@@ -181,7 +181,8 @@ class Kernels(SpecStruct, frozen=True, kw_only=True):
     fused_grouped_mlp: bool = False
     """Under MXFP8 and NVFP4 the first product of routed experts, its activation (gated, or `weighted_ungated`) and the
     quantisation of the result are one kernel, as are the gradient of the second product, of the activation and its
-    quantisation (Transformer Engine's op fuser with NVTE_CUTEDSL_FUSED_GROUPED_MLP)."""
+    quantisation (Transformer Engine's op fuser with NVTE_CUTEDSL_FUSED_GROUPED_MLP). The activation of dense
+    feed-forwards under MXFP8 quantises its result and its gradient itself."""
     paged_stash: Measure = 0.0
     """Rows for which a buffer has room of what the fused products of routed experts keep for backward, over those of
     an even routing: kernels copy it there behind the next layer, and back ahead of its backward (Megatron-Core's
