@@ -76,6 +76,8 @@ KERNELS = {
 STASH = "moe_paged_stash_buffer_size_factor_cuda"
 USUAL_STASH = 1.2
 """What set_full_iter_cg_configs of v0.5 sets for graphs of the whole step of models with experts."""
+MOMENTS = "exp_avg_dtype"
+"""Type of both moments: no recipe keeps the second in another."""
 ROUTER_FUSION, ROUTER_TYPE = "moe_router_fusion", "moe_router_dtype"
 SQUARED_RELU = ("nemotron_3",)
 """Models whose base recipe sets use_fused_weighted_squared_relu."""
@@ -238,7 +240,7 @@ class Checkout:
             return self.module(name)
         if name.partition(".")[0] in STANDARD:
             return importlib.import_module(name)
-        return _Stub()
+        return _Torch() if name == "torch" else _Stub()
 
 
 class _Stub:
@@ -246,6 +248,17 @@ class _Stub:
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (a stand-in)
         return _apply_flex if name == "apply_flex_dispatcher_backend" else _Recorder()
+
+
+DTYPES = ("float32", "bfloat16", "float16", "uint8")
+"""Types of PyTorch that recipes name; a router's, which Megatron-Core compares with a word, has no effect so."""
+
+
+class _Torch(_Stub):
+    """Stands for PyTorch, of which recipes name types of numbers."""
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (a stand-in)
+        return f"torch.{name}" if name in DTYPES else super().__getattr__(name)
 
 
 def _apply_flex(model: Any, backend: str | None) -> None:  # noqa: ANN401 (a stand-in)
@@ -283,13 +296,13 @@ class _Recorder:
 
 
 def _fields(cfg: Any) -> dict[str, Any]:  # noqa: ANN401 (a stand-in)
-    model, overlap, ddp, types, train = (
+    model, overlap, ddp, types, train, optimizer = (
         {
             name: value
             for name, value in getattr(part, "__dict__", {}).items()
             if not isinstance(value, _Recorder)
         }
-        for part in (cfg.model, cfg.comm_overlap, cfg.ddp, cfg.mixed_precision, cfg.train)
+        for part in (cfg.model, cfg.comm_overlap, cfg.ddp, cfg.mixed_precision, cfg.train, cfg.optimizer)
     )
     full = model.get("recompute_granularity") == "full"
     return {
@@ -311,6 +324,9 @@ def _fields(cfg: Any) -> dict[str, Any]:  # noqa: ANN401 (a stand-in)
         "fp8_dot_product_attention": types.get("fp8_dot_product_attention") is True,
         "fp8_output_proj": model.get("fp8_output_proj") is True,
         STASH: model.get(STASH) if model.get("moe_paged_stash") is True else None,
+        MOMENTS: optimizer.get("exp_avg_dtype")
+        if optimizer.get("use_precision_aware_optimizer") is True
+        else None,
         ROUTER_FUSION: model.get(ROUTER_FUSION) is True,
         ROUTER_TYPE: model.get(ROUTER_TYPE),
         "pp_layout": model.get("pipeline_model_parallel_layout"),
@@ -365,7 +381,8 @@ def recipe(name: str, values: Mapping[str, Any]) -> dict[str, Any] | None:
         ),
         "layout": _layout(values, described.is_moe, match["model"]),
     }
-    if match["model"].startswith(BF16_STATES) and not values.get("use_megatron_fsdp"):
+    states = match["model"].startswith(BF16_STATES) and not values.get("use_megatron_fsdp")
+    if states or values.get(MOMENTS) == "torch.bfloat16":
         entry["workload"] = {"precision": {"moments": "bf16"}}
     if wide := WIDE.get((match["model"].removesuffix("_pretrain"), types)):
         entry["workload"] = {"precision": {**wide}}

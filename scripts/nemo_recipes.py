@@ -38,6 +38,7 @@ UNFUSED = ("b200", "gb200")
 unfused kernels keep the scores: recipes of that time recompute core_attn there."""
 DROPPING = "MegatronTokenDropCallback"
 """What drops tokens beyond a capacity of 1 and pads experts to it: all shapes are static."""
+WIDE_ROUTER = "moe_router_dtype = 'fp32'"
 ROUTING = {"capacity_factor": 1.0, "pad_to_capacity": True}
 STAGES = {
     (4, 1): [16, 16, 16, 13],
@@ -167,6 +168,8 @@ def _layout(row: Mapping[str, str], model: Model, device: str, script: str) -> d
         layout["dispatcher"] = "deepep"
     if drops:
         layout |= {"dispatcher": "all_to_all", "routing": ROUTING}
+    if model.is_moe and WIDE_ROUTER in script:
+        layout["kernels"] = {"wide_router": True}
     if model.has_latent and not flexible:
         layout["overlap"] = {"shared_experts": True}
     if model.has_latent and device in UNFUSED and "core_attn" in (row.get("recompute_modules") or ""):
