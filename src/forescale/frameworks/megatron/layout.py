@@ -234,8 +234,9 @@ def _note_unexpressed(settings: Settings, replicate: int) -> None:
         settings.note(
             f"not expressed: {settings.spell(outer)} (optimizer states sharded over replicas as well)"
         )
+    stashed = {"moe_expert_rank_capacity_factor"} if settings.flag("moe_paged_stash") else set()
     for key, what in WORDS["not_expressed"].items():
-        if settings.get(key) not in (None, False, "false", 0, "0", "", []):
+        if settings.get(key) not in (None, False, "false", 0, "0", "", []) and key not in stashed:
             settings.note(f"not expressed: {settings.spell(key)} ({what})")
 
 
