@@ -103,7 +103,7 @@ def test_settings_have_the_first_release_that_uses_them() -> None:
     [
         (
             "megatron-bridge@26.06",
-            "deepseek_v3_pretrain_config_gb300_fp8_mx_v2",
+            "deepseek_v3_pretrain_config_gb200_fp8_mx_v2",
             "kernels",
             {"paged_stash": 1.2},
         ),
