@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace as replace_fields
 from functools import partial, reduce
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
