@@ -50,7 +50,9 @@ def test_experts_priced_by_tokens_are_those_of_each_cell(monkeypatch, routing, s
         workload=workload(seq_len=3072, global_batch_size=48),
     )
     dispatchers = ("all_to_all", "deepep") if routing.capacity_factor is None else ("all_to_all",)
-    space = Space(base=Layout(routing=routing), dispatcher=dispatchers, cp_kind=("ring", "all_gather"), overlap=OVERLAPS)
+    space = Space(
+        base=Layout(routing=routing), dispatcher=dispatchers, cp_kind=("ring", "all_gather"), overlap=OVERLAPS
+    )
     count, by_tokens = seconds_of_experts(question, space)
     monkeypatch.setattr(sys.modules["forescale.search.bounds"], "goes_by_tokens", lambda *_: False)
     _, each = seconds_of_experts(question, space)
