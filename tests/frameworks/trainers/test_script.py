@@ -263,3 +263,22 @@ def test_functions_of_modules_from_the_folder_above_are_followed(read, tmp_path)
     )
     text = text.replace(', peft_config=LoraConfig(r=64, target_modules="all-linear")', "")
     assert read(text, "scripts/train.py", num_devices=1).workload_fields["trainable"]["lora_rank"] == 48
+
+
+@pytest.mark.parametrize(
+    ("config", "micro", "length"),
+    [
+        ('SFTConfig(output_dir="out")', 8, 1024),
+        ('SFTConfig(output_dir="out", per_device_train_batch_size=2, max_length=512)', 2, 512),
+        ('SFTConfig(output_dir="out", **yaml.safe_load(open("c.yaml")))', None, None),
+    ],
+)
+def test_what_a_program_leaves_open_is_as_its_trainer_defaults(read, config, micro, length):
+    text = (
+        "import yaml\nfrom trl import SFTConfig, SFTTrainer\n"
+        f'SFTTrainer(model="Qwen/Qwen2.5-0.5B", args={config}, train_dataset=rows).train()\n'
+    )
+    parsed = read(text, num_devices=1)
+    assert parsed.layout_fields.get("micro_batch_size") == micro
+    assert parsed.workload_fields.get("global_batch_size") == micro
+    assert parsed.workload_fields.get("seq_len") == length

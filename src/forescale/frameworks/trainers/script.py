@@ -269,6 +269,10 @@ def _settings(path: Path, recorder: Recorder, options: Options) -> tuple[dict[st
             raise ReaderError(path, wording.wrong_format("a script with its settings", fix))
         if any(MAKES.search(name) for call in recorder.calls for name in names_of(call)):
             content[MICRO] = USUAL_BATCH
+    elif takes and (made := [call for call in recorder.calls if any(map(MAKES.search, names_of(call)))]):
+        if not any(call.open for call in made):
+            content[MICRO] = USUAL_BATCH
+            recorder.assumed.append(f"{MICRO} is not given: the Trainer's default of {USUAL_BATCH}")
     if RECOMPUTES.search(text):
         content.setdefault("gradient_checkpointing", True)
     unread.pop("device_map", None)
