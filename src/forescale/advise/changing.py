@@ -580,6 +580,5 @@ def _price(fix: Fix) -> tuple[bool, int, int, float]:
     grade, count = GRADES[fix.verdict], len(fix.changes)
     if fix.verdict == "OOM":
         return True, count, grade, fix.projection.memory.peak_bytes
-    per_gib = fix.lost_s_per_gib
-    by_step = fix.verdict == "FITS" or fix.lost_s <= 0.0 or per_gib is None
-    return False, count, grade, fix.lost_s if by_step else per_gib
+    per_gib = None if fix.verdict == "FITS" or fix.lost_s <= 0.0 else fix.lost_s_per_gib
+    return False, count, grade, fix.lost_s if per_gib is None else per_gib

@@ -33,6 +33,23 @@ def accelerated(
     return parsed if parsed is None or counts else replace(parsed, num_devices=None)
 
 
+def with_given(
+    launch: Launch, path: Path, options: Options, files: Mapping[str, str] = MappingProxyType({})
+) -> Launch:
+    """Return a command without the file that it names where that is not there and another is given in its place."""
+    name = launch.options.get("--config-file")
+    if (
+        options.launch is None
+        or name is None
+        or table_of(files, name, path)
+        or found_by_end(path.parent, name)
+    ):
+        return launch
+    return replace(
+        launch, options={key: value for key, value in launch.options.items() if key != "--config-file"}
+    )
+
+
 def _read(launch: Launch, path: Path, options: Options, files: Mapping[str, str]) -> ParsedFile | None:
     if (config := launch.options.get("--config-file")) is None:
         return _inline(launch, path, options)
@@ -69,6 +86,7 @@ def required_file(path: Path, name: str) -> Path:
     """Return a file that a command names; a folder that depends on where it runs is the script's."""
     if (file := found_by_end(path.parent, name)) is None:
         raise ReaderError(
-            path, wording.not_found(f"file {name}", "put it next to the script, or give it in its place")
+            path,
+            wording.not_found(f"file {name}", "put it next to the script, or give its like by --config FILE"),
         )
     return file

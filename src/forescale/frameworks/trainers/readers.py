@@ -21,7 +21,7 @@ from forescale.frameworks.reading import Options, ParsedFile, flat, packaged
 from forescale.frameworks.recipes.reader import read_recipe
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.shell import Devices, Script, Use, devices_of, follow, launch_of
-from forescale.frameworks.trainers.accelerated import accelerated, content_of, required_file
+from forescale.frameworks.trainers.accelerated import accelerated, content_of, required_file, with_given
 from forescale.frameworks.trainers.commands import (
     arguments_of,
     in_folder,
@@ -264,6 +264,7 @@ class LaunchReader(Signed):
         if form in (BRIDGE, PERFORMANCE):
             return self._bridged(form, words, at, path, options, several)
         launch = launch_of(words[:at] if form != RECIPE else ["torchrun", *words[at:]])
+        launch = with_given(launch, path, options, shell.files)
         values, files = arguments_of(words[at:])
         values |= _stage(form, words[at - 1])
         named, *more = in_folder(words[at:], files) or [""]
