@@ -100,8 +100,9 @@ class Fit(Result, Struct, frozen=True, kw_only=True):
     verdict: Verdict
     """Of the layout as it is, against the limit of the question."""
     fixes: tuple[Fix, ...]
-    """Where the layout does not fit with margin: the cheapest fewest changes that make it fit so, then what loses
-    least per byte that it frees. Else what shortens the step and fits with margin, fastest first."""
+    """Where the layout does not fit with margin: the cheapest fewest changes that make it fit so, then what else does,
+    fastest first, then what loses least per byte that it frees. Else what shortens the step and fits with margin,
+    fastest first."""
     num_tried: int
     """Legal layouts that were evaluated."""
     shorter: int | None = None
@@ -562,7 +563,7 @@ def _fix(question: Question, now: Projection, tried: _Tried) -> Fix:
 
 
 def _ranked(fixes: Sequence[Fix]) -> list[Fix]:
-    """Return the fewest changes that fit with margin and lose least, then all others by seconds lost per byte freed."""
+    """Return the fewest changes that fit with margin and lose least, then all others by `_price`."""
     ordered = sorted(fixes, key=_price)
     sure = [item for item in ordered if item.verdict == "FITS"]
     if not sure:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -14,7 +14,7 @@ from forescale.errors import ReaderError
 from forescale.files import read_text
 from forescale.frameworks.deepspeed.trainer import TABLES, AccelerateReader
 from forescale.frameworks.reading import Options, ParsedFile
-from forescale.frameworks.shell import Launch
+from forescale.frameworks.shell import Launch, launch_of
 from forescale.frameworks.trainers.run import found_by_end
 from forescale.frameworks.trainers.written import table_of
 from forescale.syntax import parse_mapping, parse_yaml
@@ -33,10 +33,11 @@ def accelerated(
     return parsed if parsed is None or counts else replace(parsed, num_devices=None)
 
 
-def with_given(
-    launch: Launch, path: Path, options: Options, files: Mapping[str, str] = MappingProxyType({})
+def launched(
+    words: Sequence[str], path: Path, options: Options, files: Mapping[str, str] = MappingProxyType({})
 ) -> Launch:
-    """Return a command without the file that it names where that is not there and another is given in its place."""
+    """Return the options of a command, without a file that is not there where another is given in its place."""
+    launch = launch_of(words)
     name = launch.options.get("--config-file")
     if (
         options.launch is None

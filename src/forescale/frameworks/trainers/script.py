@@ -20,8 +20,8 @@ from forescale.frameworks.detect import Signed, detect
 from forescale.frameworks.megatron.model import MICRO_BATCH
 from forescale.frameworks.python.values import Call, Opaque
 from forescale.frameworks.reading import Options, ParsedFile, packaged
-from forescale.frameworks.shell import Devices, Script, follow, launch_of
-from forescale.frameworks.trainers.accelerated import accelerated, with_given
+from forescale.frameworks.shell import Devices, Script, follow
+from forescale.frameworks.trainers.accelerated import accelerated, launched
 from forescale.frameworks.trainers.arguments import Arguments, Fields
 from forescale.frameworks.trainers.calls import FACTS, KEYS, MAKES, is_of, makes, names_of, rows_of
 from forescale.frameworks.trainers.census import place_of
@@ -138,7 +138,7 @@ class ScriptLaunchReader(LaunchReader):
             for file, names, at in programs:
                 if not trains(file, itself=itself):
                     continue
-                launch = with_given(launch_of(names[:at]), path, options)
+                launch = launched(names[:at], path, options)
                 visible = environment_of(shell, names)
                 devices = started_devices(shell, launch, path, visible, "trainer")
                 count = options.num_devices or (devices.count if devices else None)
