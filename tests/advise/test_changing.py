@@ -380,3 +380,11 @@ def test_more_than_16_times_the_devices_are_not_proposed():
         "llama-3.1-405b", "a100-sxm-40gb", devices=1, seq_len=512, global_batch_size=16, framework="none"
     )
     assert fit(whole, pairs=False).larger is None
+
+
+@pytest.mark.parametrize(("framework", "writes"), [("nemo-rl", True), ("verl", True), ("trl", False)])
+def test_trainers_whose_configurations_are_not_written_take_tensor_parallelism(framework, writes):
+    question = ask(
+        "llama-3.1-8b", "h100-sxm", devices=8, seq_len=512, global_batch_size=8, tp=4, framework=framework
+    )
+    assert is_writable(question) == writes
