@@ -21,7 +21,7 @@ from forescale.frameworks.reading import Options, ParsedFile, flat, packaged
 from forescale.frameworks.recipes.reader import read_recipe
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.shell import Devices, Script, Use, devices_of, follow, launch_of
-from forescale.frameworks.trainers.accelerated import accelerated, content_of, required_file
+from forescale.frameworks.trainers.accelerated import accelerated, content_of, launched, required_file
 from forescale.frameworks.trainers.commands import (
     arguments_of,
     in_folder,
@@ -263,7 +263,8 @@ class LaunchReader(Signed):
         several = (f"it starts {counted(len(runs), 'training')}; the first is read",)[: len(runs) - 1]
         if form in (BRIDGE, PERFORMANCE):
             return self._bridged(form, words, at, path, options, several)
-        launch = launch_of(words[:at] if form != RECIPE else ["torchrun", *words[at:]])
+        starts = words[:at] if form != RECIPE else ["torchrun", *words[at:]]
+        launch = launched(starts, path, options, shell.files)
         values, files = arguments_of(words[at:])
         values |= _stage(form, words[at - 1])
         named, *more = in_folder(words[at:], files) or [""]
@@ -274,8 +275,7 @@ class LaunchReader(Signed):
         file = required_file(path, named) if named and table is None else None
         visible = environment_of(shell, words)
         devices = started_devices(shell, launch, path, visible, form, script)
-        count = options.num_devices or (devices.count if devices else None)
-        outer = replace(options, num_devices=count, strict=False)
+        outer = replace(options, num_devices=options.num_devices or (devices and devices.count), strict=False)
         recipe = recipe_of(words[at - 1 :] * (form == RECIPE), [named, *more], file, values, path, outer)
         if recipe is not None:
             recipe = with_changes(recipe, words[at - 1 :], path)
