@@ -9,6 +9,7 @@ from typing import Any
 
 from forescale import wording
 from forescale.frameworks.reading import packaged
+from forescale.frameworks.recipes.actors import nemo_rl, verl
 from forescale.frameworks.settings import Settings
 from forescale.limits import whole_of
 
@@ -257,5 +258,7 @@ RULES: Mapping[str, Callable[[Settings, Values, Path], None]] = {
     "gpt-neox": _neox,
     "nemo-1": _nemo,
     "olmo-core": _olmo_core,
+    "nemo-rl": nemo_rl,
+    "verl": verl,
 }
 """Rules by trainer."""

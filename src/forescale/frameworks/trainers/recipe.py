@@ -6,20 +6,28 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from forescale import wording
 from forescale.errors import ReaderError
 from forescale.files import read_text
 from forescale.frameworks.detect import detect
-from forescale.frameworks.reading import Options, ParsedFile, packaged
-from forescale.frameworks.recipes.reader import read_recipe
+from forescale.frameworks.reading import Options, ParsedFile, flat, packaged
+from forescale.frameworks.recipes.reader import composed, read_recipe
 from forescale.frameworks.shell import is_unset
 from forescale.frameworks.trainers.accelerated import content_of, required_file
+from forescale.frameworks.trainers.run import found_by_end, neighbour_of
 
 RECIPE: Final = "recipe"
 """Programs that take a recipe of torchtune or litgpt."""
+POLICY: Final = "verl"
+"""Programs of verl, whose configuration a command changes."""
+PACKAGED: Final = ("ppo_trainer", "ppo_megatron_trainer", "sft_trainer", "sft_trainer_engine")
+"""Configurations of verl's package."""
 
 
 def recipe_of(
+    form: str,
     words: Sequence[str],
     files: Sequence[str],
     file: Path | None,
@@ -27,15 +35,34 @@ def recipe_of(
     path: Path,
     options: Options,
 ) -> ParsedFile | None:
-    """Return what the recipe says that a command names first of `files`, with its changes; None if it names none.
-
-    Of a program that takes recipes alone, `words` are its command.
-    """
+    """Return what the recipe says that a command names first of `files`, with its changes; None if it names none."""
+    if form == POLICY:
+        return policy_of(values, path, options)
     named, *more = files
     recipe = _recipe(path, file, more, values, options)
-    if recipe is None and words:
+    if recipe is None and form == RECIPE:
         recipe = _litgpt(words, named, values, path, options)
     return recipe
+
+
+def samples(values: Mapping[str, Any]) -> bool:
+    """Return whether a command of verl trains on what it samples, on the devices that it counts itself."""
+    return any(key.startswith("actor_rollout_ref.") for key in values)
+
+
+def policy_of(values: Mapping[str, Any], path: Path, options: Options) -> ParsedFile:
+    """Return what a command of verl says, over the configuration that it names."""
+    name, folder = str(values.get("config_name", "")), str(values.get("config_path", "."))
+    if not name or Path(name).stem in PACKAGED:
+        return read_recipe(POLICY, values, path, options, {})
+    named = f"{name.removesuffix('.yaml')}.yaml"
+    file = found_by_end(path.parent, f"{folder}/{named}") or neighbour_of(path.parent, named)
+    if file is not None:
+        content = dict(flat(composed(content_of(file), file)))
+        return read_recipe(POLICY, {**content, **values}, path, options, {})
+    parsed = read_recipe(POLICY, values, path, options, {})
+    text = f"{named} is not found: what the command leaves out is as in verl's own configuration"
+    return replace(parsed, warnings=(text, *parsed.warnings))
 
 
 def closed(values: Mapping[str, Any]) -> dict[str, Any]:
