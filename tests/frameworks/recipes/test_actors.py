@@ -113,6 +113,33 @@ def test_answers_multiply_the_prompts_of_an_update(start):
     assert any("critic" in text for text in parsed.warnings)
 
 
+def test_no_more_answers_than_are_sampled_are_one_update(start):
+    text = VERL + ("data.train_batch_size=8 actor_rollout_ref.actor.ppo_mini_batch_size=64 "
+        "actor_rollout_ref.rollout.n_agent=2 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1\n")  # fmt: skip
+    assert start(text).workload_fields["global_batch_size"] == 16
+
+
+def test_a_program_that_only_validates_is_refused(start):
+    with raises(ReaderError, "not_expressed"):
+        start(VERL + "trainer.val_only=True actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1\n")
+
+
+def test_programs_built_on_verl_may_train_more(start):
+    text = VERL + "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1\n"
+    warned = "is not verl's own program"
+    assert not any(warned in item for item in start(text).warnings)
+    other = start(text.replace("verl.trainer.main_ppo", "recipe.spin.main_spin"))
+    assert any(warned in item for item in other.warnings)
+
+
+def test_keys_of_an_earlier_release_come_first(read):
+    parsed = read(
+        "nemo-rl",
+        ("  dtensor_cfg:\n    enabled: true", "  dtensor_cfg:\n    enabled: false\n  dtensor_v2_cfg:"),
+    )
+    assert (parsed.strategy.tp, parsed.unknown) == (2, ())
+
+
 def test_an_open_micro_batch_is_asked_for(start):
     parsed = start(VERL + "actor_rollout_ref.rollout.n=8\n")
     assert [fact.part for fact in parsed.missing] == ["strategy.micro_batch_size"]

@@ -61,7 +61,12 @@ def verl(settings: Settings, values: Values, path: Path) -> None:  # noqa: ARG00
     """Set the answers of a step, their length, the tokens of a micro-batch, adapters and the types of FSDP."""
     if settings.raw("answers") is not None:
         settings.note(f"{settings.text('estimator')}: {PHASE}")
-        settings.set("global_batch_size", settings.size("global_batch_size") * settings.size("answers"))
+        answers, prompts = settings.size("answers"), settings.size("prompts")
+        batch, sampled = (
+            settings.size("global_batch_size") * answers,
+            prompts * answers * settings.size("agents", 1),
+        )
+        settings.set("global_batch_size", min(batch, sampled))
         length = settings.size("prompt_len") + settings.size("response_len")
         settings.set("seq_length", length)
         settings.set("seq_len", length)

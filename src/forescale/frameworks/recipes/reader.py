@@ -115,6 +115,7 @@ def read_recipe(
     values = _resolved(dict(flat(inside))) if isinstance(inside, dict) else {}
     if before:
         values |= {key: value for key, value in flat(content) if not key.startswith(before)}
+    values = _renamed(values, table.get("older", {}))
     table = packaged("recipes", _variant(name, table.get("variants", {}), values))
     with errors_of(path):
         result = _flags(table, values, path) if table.get("flags") else _translated(table, values)
@@ -141,6 +142,17 @@ def read_recipe(
         unknown=result.unknown,
         remedies=_remedies(table, settings),
     )
+
+
+def _renamed(values: Mapping[str, Any], older: Mapping[str, str]) -> dict[str, Any]:
+    """Return values by the present names of keys that once began otherwise, which come first."""
+    moved = {
+        f"{now}{key.removeprefix(once)}": value
+        for once, now in older.items()
+        for key, value in values.items()
+        if key.startswith(once)
+    }
+    return {key: value for key, value in values.items() if not key.startswith(tuple(older))} | moved
 
 
 def _variant(name: str, variants: Mapping[str, Any], values: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -16,12 +17,15 @@ from forescale.frameworks.reading import Options, ParsedFile, flat, packaged
 from forescale.frameworks.recipes.reader import composed, read_recipe
 from forescale.frameworks.shell import is_unset
 from forescale.frameworks.trainers.accelerated import content_of, required_file
+from forescale.frameworks.trainers.commands import MODULE
 from forescale.frameworks.trainers.run import found_by_end, neighbour_of
 
 RECIPE: Final = "recipe"
 """Programs that take a recipe of torchtune or litgpt."""
 POLICY: Final = "verl"
 """Programs of verl, whose configuration a command changes."""
+OWN: Final = re.compile(r"\bverl\.(?:trainer|experimental)\.|(?:main_ppo|main_dapo|\w*async\w*)(?:\.py)?$")
+"""Programs that train an actor as verl's own does."""
 PACKAGED: Final = ("ppo_trainer", "ppo_megatron_trainer", "sft_trainer", "sft_trainer_engine")
 """Configurations of verl's package."""
 
@@ -37,7 +41,11 @@ def recipe_of(
 ) -> ParsedFile | None:
     """Return what the recipe says that a command names first of `files`, with its changes; None if it names none."""
     if form == POLICY:
-        return policy_of(values, path, options)
+        parsed = policy_of(values, path, options)
+        program = next((word for word in words if word not in MODULE), "")
+        text = f"{program} is not verl's own program: what else it trains is not in the figures"
+        is_own = samples(values) and OWN.search(program) is None
+        return replace(parsed, warnings=(*[text] * is_own, *parsed.warnings))
     named, *more = files
     recipe = _recipe(path, file, more, values, options)
     if recipe is None and form == RECIPE:
