@@ -10,6 +10,7 @@ from forescale.frameworks.readers import read_file
 from forescale.frameworks.reading import Options
 
 VERL = "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen3-8B trainer.nnodes=1 \\\n "
+DTENSOR = ("dtensor_cfg:\n    enabled: true", "dtensor_cfg:\n    enabled: false")
 MEGATRON = ("megatron_cfg:\n    enabled: false", "megatron_cfg:\n    enabled: true")
 
 
@@ -46,13 +47,19 @@ def sizes_of(parsed):
 
 
 def test_megatron_workers_take_the_degrees_of_their_table(read):
-    parsed = read("nemo-rl", MEGATRON)
+    parsed = read("nemo-rl", DTENSOR, MEGATRON)
     layout, types = parsed.strategy, parsed.workload_fields["precision"]
     assert (layout.tp, layout.pp, layout.dp, layout.zero) == (1, 2, 8, 1)
     assert layout.recompute.granularity == "full"
     assert (parsed.framework, parsed.model.name) == ("megatron-bridge@latest", "qwen2.5-1.5b")
     assert types["gradients"] == "bf16"
     assert not parsed.warnings
+
+
+def test_two_kinds_of_workers_exclude_each_other(read):
+    with raises(ReaderError, "conflicts") as refused:
+        read("nemo-rl", MEGATRON)
+    assert "policy.megatron_cfg.enabled" in refused.value.key
 
 
 def test_sharded_workers_keep_weights_and_gradients_in_fp32(read):
@@ -181,10 +188,11 @@ def test_megatron_workers_of_verl(start):
     parsed = start(VERL + "--config-name=ppo_megatron_trainer actor_rollout_ref.rollout.n=2 "
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1 "
         "actor_rollout_ref.actor.megatron.pipeline_model_parallel_size=2 "
-        "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2 "
+        "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2 +actor_rollout_ref.model.lora.rank=8 "
         "+actor_rollout_ref.actor.megatron.override_transformer_config.recompute_granularity=full\n")  # fmt: skip
     layout = parsed.strategy
     assert (parsed.framework, layout.tp, layout.pp, layout.dp, layout.sp) == ("megatron-core", 2, 2, 2, True)
+    assert parsed.workload_fields["trainable"]["lora_rank"] == 8
     assert layout.recompute.granularity == "full"
 
 

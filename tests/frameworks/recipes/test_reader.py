@@ -248,6 +248,16 @@ def test_a_launcher_of_hydra_names_the_file_that_trains(tmp_path):
         read_file(tmp_path / "run.yaml", Options(strict=False))
 
 
+def test_a_launcher_of_reinforcement_learning_starts_verl(tmp_path):
+    (tmp_path / "rl").mkdir()
+    (tmp_path / "rl" / "8b.yaml").write_text(TEXTS["verl"])
+    (tmp_path / "rl.yaml").write_text(
+        "defaults:\n  - rl: 8b\nexperiment:\n  task:\n    type: rl\n    backend: verl\n  runner: {}\n"
+    )
+    parsed = read_file(tmp_path / "rl.yaml", replace(options_of("verl"), strict=False))
+    assert (parsed.format, parsed.framework, parsed.num_devices) == ("flagscale", "transformers@verl", 16)
+
+
 def test_overrides_of_megatron_bridge_ask_for_the_model_of_their_recipe(tmp_path):
     text = "train:\n  global_batch_size: 64\n  micro_batch_size: 1\ndataset:\n  seq_length: 2048\nmodel:\n"
     degrees = "  expert_model_parallel_size: 4\n  tensor_model_parallel_size: 2\n  sequence_parallel: true\n"

@@ -417,7 +417,8 @@ def stated_vocabulary(settings: Settings, options: Options) -> int | None:
     for name in (model, kind, Path(settings.where).stem):
         if size := options.vocabulary_of(name) or _size_of_tokenizer(name):
             said = f"the vocabulary of {size} entries is that of {name}"
-            if not model or name != kind or kind not in OF_A_FILE:
+            is_of_file = not model or name == model or (name == kind and kind not in OF_A_FILE)
+            if is_of_file:
                 settings.note(said)
             elif (
                 open_ := f"{said}; that of {model} is not known (--set model.vocab_size=N)"

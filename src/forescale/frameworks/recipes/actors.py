@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from forescale import wording
 from forescale.frameworks.megatron.engine import with_engine
 from forescale.frameworks.megatron.model import MICRO_BATCH
 from forescale.frameworks.reading import Options, ParsedFile
@@ -33,6 +34,9 @@ SIZES: Final = ("micro_batch_size", "global_batch_size", "seq_len")
 def nemo_rl(settings: Settings, values: Values, path: Path) -> None:  # noqa: ARG001  (as all rules)
     """Set the devices that train, the tokens of a micro-batch, pairs, adapters and the types of FSDP2."""
     tables = {key.partition(".")[0] for key in values}
+    if settings.flag("uses_dtensor") and settings.flag("uses_megatron"):
+        both = [settings.spell(key) for key in ("uses_dtensor", "uses_megatron")]
+        settings.refuse(wording.conflicts(both, fix="set one of them to false"))
     for table in SAMPLES:
         if table in tables:
             settings.note(f"{table}: {PHASE}")

@@ -69,7 +69,11 @@ class RecipeReader(Signed):
         text, notes = read_text(path), list[str]()
         takes_last = packaged("recipes", self.name).get("takes_last")
         content = parse_mapping(text, path, partial(parse_yaml, repeated=notes if takes_last else None))
-        parsed = read_recipe(self.name, composed(content, path), path, options, key_lines(text, path.suffix))
+        whole, lines = composed(content, path), key_lines(text, path.suffix)
+        inside = whole.get("rl") if self.name == "flagscale" else None
+        if isinstance(inside, dict) and "actor_rollout_ref" in inside:  # which it starts verl with
+            return replace(read_recipe("verl", inside, path, options, {}), format=self.name)
+        parsed = read_recipe(self.name, whole, path, options, lines)
         return replace(parsed, notes=(*notes, *parsed.notes))
 
 

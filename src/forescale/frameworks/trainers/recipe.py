@@ -61,7 +61,7 @@ def samples(values: Mapping[str, Any]) -> bool:
 def policy_of(values: Mapping[str, Any], path: Path, options: Options) -> ParsedFile:
     """Return what a command of verl says, over the configuration that it names."""
     name, folder = str(values.get("config_name", "")), str(values.get("config_path", "."))
-    if not name or Path(name).stem in PACKAGED:
+    if not name or (Path(name).stem in PACKAGED and Path(folder).name in ("", "config")):
         return read_recipe(POLICY, values, path, options, {})
     named = f"{name.removesuffix('.yaml')}.yaml"
     file = found_by_end(path.parent, f"{folder}/{named}") or neighbour_of(path.parent, named)
