@@ -112,6 +112,17 @@ def test_a_file_takes_what_its_parent_sets(tmp_path):
     assert "base.yaml" in refused.value.key
 
 
+def test_a_command_changes_its_file_and_what_that_takes_from_its_parent(tmp_path):
+    folder = tmp_path / "examples" / "configs"
+    folder.mkdir(parents=True)
+    (folder / "base.yaml").write_text(TEXTS["nemo-rl"])
+    (folder / "dpo.yaml").write_text("defaults: base.yaml\npolicy:\n  max_total_sequence_length: 2048\n")
+    for config in ("--config examples/configs/dpo.yaml ", ""):
+        (tmp_path / "run.sh").write_text(f"uv run examples/run_dpo.py {config}cluster.num_nodes=1\n")
+        parsed = read_file(tmp_path / "run.sh", options_of("nemo-rl"))
+        assert (parsed.num_devices, parsed.strategy.tp, *sizes_of(parsed)[:3]) == (8, 2, 2, 64, 2048)
+
+
 def test_answers_multiply_the_prompts_of_an_update(start):
     parsed = start(VERL + "data.max_prompt_length=512 actor_rollout_ref.actor.ppo_mini_batch_size=64 "
         "actor_rollout_ref.rollout.n=8 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4\n")  # fmt: skip

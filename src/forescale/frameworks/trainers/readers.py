@@ -44,7 +44,7 @@ from forescale.frameworks.trainers.outline import followed, left_open, warnings_
 from forescale.frameworks.trainers.performance import long_options, read_performance
 from forescale.frameworks.trainers.precision import compute_of
 from forescale.frameworks.trainers.program import Program, lay_sharding, made_type, read_program, with_changes
-from forescale.frameworks.trainers.recipe import POLICY, RECIPE, closed, recipe_of, samples
+from forescale.frameworks.trainers.recipe import POLICY, RECIPE, closed, recipe_of, samples, usual_config
 from forescale.frameworks.trainers.record import Record, classified, record_of
 from forescale.frameworks.trainers.release import open_release
 from forescale.frameworks.trainers.run import MICRO, STEPS, Start, Training, neighbour_of
@@ -266,7 +266,7 @@ class LaunchReader(Signed):
         launch = launch_of(words[:at] if form != RECIPE else ["torchrun", *words[at:]])
         values, files = arguments_of(words[at:])
         values |= _stage(form, words[at - 1])
-        named, *more = in_folder(words[at:], files) or [""]
+        named, *more = in_folder(words[at:], files) or [usual_config(words[at - 1])]
         given = {**values, "config": named, "config_file": launch.options.get("--config-file")}
         _refuse_open(path, text, shell.unset, given, form)
         values = closed(values) if form in (RECIPE, POLICY) else with_tables(values, shell.files, path)

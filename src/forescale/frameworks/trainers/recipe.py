@@ -53,6 +53,11 @@ def recipe_of(
     return recipe
 
 
+def usual_config(program: str) -> str:
+    """Return the configuration that a program of NeMo RL loads if a command names none; "" of others."""
+    return str(packaged("recipes", "nemo-rl")["programs"].get(Path(program).name, ""))
+
+
 def samples(values: Mapping[str, Any]) -> bool:
     """Return whether a command of verl trains on what it samples, on the devices that it counts itself."""
     return any(key.startswith("actor_rollout_ref.") for key in values)
@@ -97,7 +102,9 @@ def _recipe(
     kind = detect(read_text(file)) if file is not None else None
     if file is None or kind is None or kind.name not in packaged("recipes", "common")["trainers"]:
         return None
-    inside = [content_of(file), *(content_of(required_file(path, name)) for name in more)]
+    inside = [
+        composed(content_of(part), part) for part in (file, *(required_file(path, name) for name in more))
+    ]
     known = packaged("recipes", kind.name)["keys"]
     recipe = _merged({key: value for part in inside for key, value in part.items()}, values, known)
     return read_recipe(kind.name, recipe, file, options, {})
