@@ -221,6 +221,18 @@ def test_a_frozen_tower_is_not_trained_and_images_are_asked_for(start):
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1\n")  # fmt: skip
     assert parsed.workload_fields["trainable"] == {"frozen": ("vision", "projector")}
     assert [fact.part for fact in parsed.missing] == ["workload.images.count"]
+    text = VERL.replace("Qwen3-8B", "Qwen2.5-VL-7B-Instruct") + "actor_rollout_ref.actor.strategy=megatron "
+    parsed = start(text + "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1\n")
+    assert ([fact.part for fact in parsed.missing], parsed.workload_fields.get("images")) == (
+        ["workload.images.count"],
+        None,
+    )
+
+
+def test_a_value_that_names_a_file_is_no_configuration_of_the_program(start):
+    parsed = start(VERL + "actor_rollout_ref.rollout.multi_turn.tool_config_path=tools/gsm8k.yaml "
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1\n")  # fmt: skip
+    assert parsed.num_devices == 8
 
 
 def test_variables_that_decide_are_asked_for(tmp_path):

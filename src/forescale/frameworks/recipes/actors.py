@@ -187,6 +187,7 @@ def with_policy(parsed: ParsedFile, settings: Settings) -> ParsedFile:
     if kernels := settings.raw("kernels"):
         parsed = with_engine(parsed, {"kernels": kernels})
     if parsed.model is not None and parsed.model.vision is not None:
-        parsed = replace(parsed, missing=(*parsed.missing, IMAGES))
+        fields = {key: value for key, value in parsed.workload_fields.items() if key != "images"}
+        parsed = replace(parsed, workload_fields=fields, missing=(*parsed.missing, IMAGES))
     is_open = settings.raw("answers") is not None and "micro_batch_size" not in settings
     return without_facts(parsed, [MICRO_BATCH]) if is_open else parsed
