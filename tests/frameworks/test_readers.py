@@ -409,7 +409,6 @@ def test_an_unknown_format_lists_the_known_ones():
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        ("ray job submit -- python3 -m openrlhf.cli.train_ppo_ray --micro_train_batch_size 8\n", "OpenRLHF"),
         ("model:\n  _component_: torchtune.models.qwen3.qwen3_8b\ngrpo_samples: 8\n", "torchtune"),
         ("python3 train.py --rollout-num-gpus 8 --num-layers 4 --hidden-size 64\n", "slime"),
     ],

@@ -32,6 +32,7 @@ from forescale.frameworks.trainers.commands import (
     unknown_program,
 )
 from forescale.frameworks.trainers.devices import (
+    actor_devices,
     alone,
     environment_of,
     split_models,
@@ -44,7 +45,7 @@ from forescale.frameworks.trainers.outline import followed, left_open, warnings_
 from forescale.frameworks.trainers.performance import long_options, read_performance
 from forescale.frameworks.trainers.precision import compute_of
 from forescale.frameworks.trainers.program import Program, lay_sharding, made_type, read_program, with_changes
-from forescale.frameworks.trainers.recipe import POLICY, RECIPE, closed, recipe_of, samples, usual_config
+from forescale.frameworks.trainers.recipe import POLICY, RECIPE, closed, recipe_of, usual_config
 from forescale.frameworks.trainers.record import Record, classified, record_of
 from forescale.frameworks.trainers.release import open_release
 from forescale.frameworks.trainers.run import MICRO, STEPS, Start, Training, neighbour_of
@@ -273,7 +274,7 @@ class LaunchReader(Signed):
         table = table_of(shell.files, named, path)
         file = required_file(path, named) if named and table is None else None
         visible = environment_of(shell, words)
-        devices = None if samples(values) else started_devices(shell, launch, path, visible, form, script)
+        devices = actor_devices(values) or started_devices(shell, launch, path, visible, form, script)
         count = options.num_devices or (devices.count if devices else None)
         outer = replace(options, num_devices=count, strict=False)
         recipe = recipe_of(form, words[at - 1 :], [named, *more], file, values, path, outer)
