@@ -242,3 +242,35 @@ def test_variables_that_decide_are_asked_for(tmp_path):
     with pytest.raises(MissingError) as refused:
         read_file(tmp_path / "run.sh", Options(strict=False))
     assert [fact.flag for fact in refused.value.facts] == ["--var NODES=VALUE"]
+
+
+def test_a_fork_with_keys_of_its_own(tmp_path):
+    (tmp_path / "config.yaml").write_text(
+        "worker:\n  actor:\n    global_batch_size: 64\n    fsdp:\n      enable_full_shard: false\n"
+        "    model:\n      model_path: Qwen/Qwen3-8B\n  rollout:\n    n: 4\ntrainer:\n  n_gpus_per_node: 4\n"
+    )
+    (tmp_path / "run.sh").write_text(
+        "python3 -m verl.trainer.main config=config.yaml data.max_response_length=1536 "
+        "worker.actor.micro_batch_size_per_device_for_update=2\n"
+    )
+    parsed = read_file(tmp_path / "run.sh", replace(options_of("verl"), strict=False))
+    assert (parsed.num_devices, parsed.strategy.zero, *sizes_of(parsed)) == (4, 2, 2, 256, 2048, None)
+    assert read_file(tmp_path / "config.yaml", options_of("verl")).format == "verl"
+
+
+def test_moments_of_megatron_workers_have_the_types_that_are_set(start):
+    parsed = start(VERL + "model_engine=megatron actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1 "
+        "actor_rollout_ref.actor.optim.use_precision_aware_optimizer=True "
+        "actor_rollout_ref.actor.optim.exp_avg_dtype=bf16\n")  # fmt: skip
+    assert parsed.framework == "megatron-core"
+    assert parsed.workload_fields["precision"]["moments"] == "bf16"
+
+
+def test_a_micro_batch_of_all_ranks_gives_way_to_one_of_each(start):
+    text = (
+        "torchrun --nproc_per_node=4 -m verl.trainer.fsdp_sft_trainer model.partial_pretrain=Qwen/Qwen3-8B "
+    )
+    both = start(text + "data.micro_batch_size_per_gpu=1 data.micro_batch_size=8\n")
+    whole, neither = start(text + "data.micro_batch_size=8\n"), start(text + "data.max_length=512\n")
+    sizes = [parsed.layout_fields["micro_batch_size"] for parsed in (both, whole, neither)]
+    assert sizes == [1, 2, 4]

@@ -83,6 +83,8 @@ def verl(settings: Settings, values: Values, path: Path) -> None:  # noqa: ARG00
         moved = [key for key, value in values.items() if MOVES.search(key) and str(value) == "True"]
         if moved:
             settings.note("param_offload and optimizer_offload move states between phases, not in the update")
+    elif "micro_batch_size" not in settings and "micro_batches_of_all" not in settings:
+        settings.set("micro_batch_size", 4)  # verl/trainer/config/sft_trainer.yaml
     cp = settings.degree("cp") * settings.degree("context_parallel_size")
     settings.set("bin_tokens", cp * settings.count("bin_tokens", 0))
     settings.set("cp_kind", "ulysses")

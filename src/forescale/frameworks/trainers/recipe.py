@@ -41,7 +41,8 @@ def recipe_of(
 ) -> ParsedFile | None:
     """Return what the recipe says that a command names first of `files`, with its changes; None if it names none."""
     if form == POLICY:
-        parsed = policy_of(values, path, options)
+        inside = {} if file is None else flat(composed(content_of(file), file))
+        parsed = policy_of({**dict(inside), **values}, path, options)
         program = next((word for word in words if word not in MODULE), "")
         text = f"{program} is not verl's own program: what else it trains is not in the figures"
         is_own = samples(values) and OWN.search(program) is None
