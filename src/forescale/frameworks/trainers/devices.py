@@ -42,7 +42,8 @@ def actor_devices(values: Mapping[str, Any]) -> Devices | None:
         keys = [f"actor{separator}{name}" for name in ("num_nodes", "num_gpus_per_node")]
         counts = [whole_of(str(values.get(key, usual))) for key, usual in zip(keys, (1, 8), strict=True)]
         if any(key in values for key in keys) and all(counts):
-            return Devices(prod(filter(None, counts)), tuple(f"--{key}" for key in keys))
+            options = tuple(f"--{key} {count}" for key, count in zip(keys, counts, strict=True))
+            return Devices(prod(filter(None, counts)), options)
     return None
 
 
