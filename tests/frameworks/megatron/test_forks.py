@@ -260,3 +260,8 @@ def test_a_batch_of_the_first_releases_is_that_of_a_rank():
     parsed = read_arguments(text + "--warmup .01 --lazy-loader", options=Options(num_devices=4, strict=False))
     assert (parsed.strategy.tp, parsed.strategy.micro_batch_size) == (2, 2)
     assert parsed.workload_fields["global_batch_size"] == 4
+
+
+def test_an_open_constant_of_norms_changes_nothing():
+    parsed = read("--norm-epsilon ${EPS}")
+    assert parsed.model.norm_eps == read("").model.norm_eps

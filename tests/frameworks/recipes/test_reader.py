@@ -385,3 +385,10 @@ def test_torchtune_updates_in_backward_without_accumulation(read):
     assert "kernels" not in read("torchtune").layout_fields
     with raises(ReaderError, "required_with gradient_accumulation_steps"):
         read("torchtune", old, f"{old}\noptimizer_in_bwd: true")
+
+
+@pytest.mark.parametrize(("more", "routed"), [("", [0, 2]), ('"expert_interval": 1, ', [0, 1, 2, 3])])
+def test_every_second_layer_of_gpt_neox_has_experts(read, more, routed):
+    model = read("gpt-neox", '"hidden_size"', f'"moe_num_experts": 4, {more}"hidden_size"').model
+    assert [at for at, layer in enumerate(model.layers) if hasattr(layer.ffn, "num_experts")] == routed
+    assert model.moe.top_k == 1
