@@ -276,8 +276,7 @@ class LaunchReader(Signed):
         file = required_file(path, named) if named and table is None else None
         visible = environment_of(shell, words)
         devices = actor_devices(values) or started_devices(shell, launch, path, visible, form, script)
-        count = options.num_devices or (devices.count if devices else None)
-        outer = replace(options, num_devices=count, strict=False)
+        outer = replace(options, num_devices=options.num_devices or (devices and devices.count), strict=False)
         recipe = recipe_of(form, words[at - 1 :], [named, *more], file, values, path, outer)
         if recipe is not None:
             recipe = with_changes(recipe, words[at - 1 :], path)
