@@ -354,7 +354,7 @@ RECIPES = {
         inner="nvlink-ampere",
     ),
     "infiniband": Recipe(
-        start=LinkCalibration(name="infiniband", tiers=("infiniband", "roce"), **NETWORK),
+        start=LinkCalibration(name="infiniband", tiers=("infiniband",), **NETWORK),
         tier=1,
         names=OUTER,
         source="nccl-tests, NCCL 2.26 all-reduce on 2 and 4 nodes of 8 H100 with 400 Gb/s InfiniBand "

@@ -73,6 +73,11 @@ KERNELS = {
     "narrow_attention": "fp8_dot_product_attention",
     "narrow_head": "fp8_output_proj",
 }
+STASH = "moe_paged_stash_buffer_size_factor_cuda"
+USUAL_STASH = 1.2
+"""What set_full_iter_cg_configs of v0.5 sets for graphs of the whole step of models with experts."""
+MOMENTS = "exp_avg_dtype"
+"""Type of both moments: no recipe keeps the second in another."""
 ROUTER_FUSION, ROUTER_TYPE = "moe_router_fusion", "moe_router_dtype"
 SQUARED_RELU = ("nemotron_3",)
 """Models whose base recipe sets use_fused_weighted_squared_relu."""
@@ -189,7 +194,20 @@ class Checkout:
                 exec(head + plain, space)  # noqa: S102
                 for name, value in space.items():
                     if is_dataclass(value) and not isinstance(value, type) and not name.startswith("BASE"):
-                        yield name.lower(), asdict(value)
+                        yield name.lower(), {**asdict(value), STASH: self._stash(path, value)}
+
+    def _stash(self, path: str, value: Any) -> float | None:  # noqa: ANN401 (a dataclass of the release)
+        """Return the room of pages of a configuration, which the functions beside it set for graphs of whole steps."""
+        beside = [
+            name for name in self.files if name.startswith(path.rpartition("/")[0]) and "pretrain" in name
+        ]
+        stashes = any("moe_paged_stash = True" in self.text(name) for name in beside)
+        scope = getattr(value, "cuda_graph_scope", None) or []
+        whole = "full_iteration" in (
+            getattr(value, "cuda_graph_impl", None),
+            *([scope] if isinstance(scope, str) else scope),
+        )
+        return USUAL_STASH if stashes and whole else None
 
     def functions(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield name and recorded settings of every recipe function."""
@@ -222,7 +240,7 @@ class Checkout:
             return self.module(name)
         if name.partition(".")[0] in STANDARD:
             return importlib.import_module(name)
-        return _Stub()
+        return _Torch() if name == "torch" else _Stub()
 
 
 class _Stub:
@@ -230,6 +248,17 @@ class _Stub:
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (a stand-in)
         return _apply_flex if name == "apply_flex_dispatcher_backend" else _Recorder()
+
+
+DTYPES = ("float32", "bfloat16", "float16", "uint8")
+"""Types of PyTorch that recipes name; a router's, which Megatron-Core compares with a word, has no effect so."""
+
+
+class _Torch(_Stub):
+    """Stands for PyTorch, of which recipes name types of numbers."""
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (a stand-in)
+        return f"torch.{name}" if name in DTYPES else super().__getattr__(name)
 
 
 def _apply_flex(model: Any, backend: str | None) -> None:  # noqa: ANN401 (a stand-in)
@@ -267,13 +296,13 @@ class _Recorder:
 
 
 def _fields(cfg: Any) -> dict[str, Any]:  # noqa: ANN401 (a stand-in)
-    model, overlap, ddp, types, train = (
+    model, overlap, ddp, types, train, optimizer = (
         {
             name: value
             for name, value in getattr(part, "__dict__", {}).items()
             if not isinstance(value, _Recorder)
         }
-        for part in (cfg.model, cfg.comm_overlap, cfg.ddp, cfg.mixed_precision, cfg.train)
+        for part in (cfg.model, cfg.comm_overlap, cfg.ddp, cfg.mixed_precision, cfg.train, cfg.optimizer)
     )
     full = model.get("recompute_granularity") == "full"
     return {
@@ -294,6 +323,10 @@ def _fields(cfg: Any) -> dict[str, Any]:  # noqa: ANN401 (a stand-in)
         "cutedsl_fused_grouped_mlp": model.get("use_transformer_engine_op_fuser") is True,
         "fp8_dot_product_attention": types.get("fp8_dot_product_attention") is True,
         "fp8_output_proj": model.get("fp8_output_proj") is True,
+        STASH: model.get(STASH) if model.get("moe_paged_stash") is True else None,
+        MOMENTS: optimizer.get("exp_avg_dtype")
+        if optimizer.get("use_precision_aware_optimizer") is True
+        else None,
         ROUTER_FUSION: model.get(ROUTER_FUSION) is True,
         ROUTER_TYPE: model.get(ROUTER_TYPE),
         "pp_layout": model.get("pipeline_model_parallel_layout"),
@@ -348,7 +381,8 @@ def recipe(name: str, values: Mapping[str, Any]) -> dict[str, Any] | None:
         ),
         "layout": _layout(values, described.is_moe, match["model"]),
     }
-    if match["model"].startswith(BF16_STATES) and not values.get("use_megatron_fsdp"):
+    states = match["model"].startswith(BF16_STATES) and not values.get("use_megatron_fsdp")
+    if states or values.get(MOMENTS) == "torch.bfloat16":
         entry["workload"] = {"precision": {"moments": "bf16"}}
     if wide := WIDE.get((match["model"].removesuffix("_pretrain"), types)):
         entry["workload"] = {"precision": {**wide}}
@@ -386,7 +420,17 @@ def _layout(values: Mapping[str, Any], moe: bool, model: str) -> dict[str, Any]:
         layout["recompute"] = {"granularity": "selective", "modules": sorted(values["recompute_modules"])}
     if values.get("cpu_offloading_num_layers"):
         layout["offload"] = {"activation_layers": values["cpu_offloading_num_layers"]}
-    kernels = {name: True for name, key in KERNELS.items() if values.get(key)}
+    if kernels := _kernels(values, moe, model):
+        layout["kernels"] = kernels
+    if isinstance(values.get("pp_layout"), str):
+        layout["stage_layers"] = stage_layers(values["pp_layout"])
+    return layout
+
+
+def _kernels(values: Mapping[str, Any], moe: bool, model: str) -> dict[str, Any]:
+    kernels: dict[str, Any] = {name: True for name, key in KERNELS.items() if values.get(key)}
+    if moe and (stash := values.get(STASH)):
+        kernels["paged_stash"] = stash
     if moe and (values.get(ROUTER_TYPE) or ("fp32" if model.startswith(WIDE_ROUTER) else "")) == "fp32":
         kernels["wide_router"] = True
     if model.startswith(SQUARED_RELU):
@@ -394,11 +438,7 @@ def _layout(values: Mapping[str, Any], moe: bool, model: str) -> dict[str, Any]:
     plain = model.startswith(PLAIN_ROUTER) and not values.get(ROUTER_FUSION)
     if plain or (moe and values.get(ROUTER_FUSION) is False):
         kernels["fused_router"] = False
-    if kernels:
-        layout["kernels"] = kernels
-    if isinstance(values.get("pp_layout"), str):
-        layout["stage_layers"] = stage_layers(values["pp_layout"])
-    return layout
+    return kernels
 
 
 def stage_layers(text: str) -> list[int]:

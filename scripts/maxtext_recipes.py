@@ -41,7 +41,7 @@ JAX_DEVICES = {"tpu-v7x": 2}
 """Devices that JAX shows for each chip."""
 SETTINGS = ("recompute", "offload", "kernels")
 """Fields of a layout that a recipe sets."""
-STATES = ("parameters", "master", "moments", "gradients")
+STATES = ("parameters", "master", "moments", "second_moments", "gradients")
 DEGREES = ("tp", "cp", "pp", "ep")
 PROBE = 4096
 """Devices for which a configuration without a stated number is read."""

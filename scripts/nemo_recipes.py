@@ -8,6 +8,7 @@ Only settings of pretraining are read, never measured figures.
 from __future__ import annotations
 
 import csv
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -38,6 +39,8 @@ UNFUSED = ("b200", "gb200")
 unfused kernels keep the scores: recipes of that time recompute core_attn there."""
 DROPPING = "MegatronTokenDropCallback"
 """What drops tokens beyond a capacity of 1 and pads experts to it: all shapes are static."""
+WIDE_ROUTER = re.compile(r"moe_router_dtype\b.*= 'fp32'")
+"""In a script, or in the configuration of the model since May 2025."""
 ROUTING = {"capacity_factor": 1.0, "pad_to_capacity": True}
 STAGES = {
     (4, 1): [16, 16, 16, 13],
@@ -105,6 +108,7 @@ class Release:
         name = f"{row['model']}_{row['size']}"
         text = self.text(f"scripts/performance/llm/pretrain_{name}.py")
         mode = "performance_mode=True" in text
+        text += self.text(f"nemo/collections/llm/gpt/model/{row['model']}.py") if text else ""
         return text + self.text(f"nemo/collections/llm/recipes/{name}.py") if mode else text
 
 
@@ -167,6 +171,8 @@ def _layout(row: Mapping[str, str], model: Model, device: str, script: str) -> d
         layout["dispatcher"] = "deepep"
     if drops:
         layout |= {"dispatcher": "all_to_all", "routing": ROUTING}
+    if model.is_moe and WIDE_ROUTER.search(script):
+        layout["kernels"] = {"wide_router": True}
     if model.has_latent and not flexible:
         layout["overlap"] = {"shared_experts": True}
     if model.has_latent and device in UNFUSED and "core_attn" in (row.get("recompute_modules") or ""):

@@ -25,6 +25,8 @@ from forescale.struct import asdict
 from forescale.validation.case import Case, InexpressibleError, Measured, RowSpec
 from forescale.validation.published import Speed
 
+CONTAINER = "container"
+"""Column of the year and month of NVIDIA's PyTorch container, where it is not a recent one."""
 COLUMNS = ("test_case", "golden", "platform", "all_args")
 """Columns by which such a table is known."""
 NUMBERS = {
@@ -44,7 +46,7 @@ SOURCE = "MegatronCI"
 
 def ci_cases(table: Table) -> list[Case]:
     """Return the case of every row of a table of golden values."""
-    table.know((*COLUMNS, *NUMBERS, *DESCRIBED))
+    table.know((*COLUMNS, CONTAINER, *NUMBERS, *DESCRIBED))
     for row in table.rows:
         check_cells(row, NUMBERS)
     return [ci_case(row) for row in table.rows]
@@ -104,7 +106,9 @@ def _read(case: Case, row: Row, reading: ParsedFile) -> Case:
     cluster = load_cluster(_platform(row)["cluster"], reading.strategy.num_devices)
     run = asdict(workload)
     run["precision"] = {name: value for name, value in run["precision"].items() if name not in EXCEPTIONS}
-    stated = RowSpec(framework=reading.framework, strategy=reading.layout_fields, workload=run)
+    container = row.text(CONTAINER)
+    framework = f"{reading.framework}@{container}" if container else reading.framework
+    stated = RowSpec(framework=framework, strategy=reading.layout_fields, workload=run)
     layout, workload = stated.trained(model, cluster)
     notes = [*reading.notes, *(f"unknown flag {flag} left out" for flag in reading.unknown)]
     if not case.core:

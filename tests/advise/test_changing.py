@@ -81,7 +81,7 @@ def test_what_runs_out_of_memory_and_frees_next_to_nothing_is_not_listed():
     assert "allocator expandable_segments" not in texts
 
 
-def test_where_the_first_change_is_slow_changes_of_the_run_are_named_too():
+def test_where_a_layout_does_not_fit_changes_of_the_run_are_named_too():
     question = ask("llama-3-8b", "a100-sxm-80gb", devices=1, seq_len=128, micro_batch_size=1, global_batch_size=2,
                    zero=2, framework="deepspeed-zero")  # fmt: skip
     result = fit(question, pairs=False)
@@ -95,11 +95,11 @@ def test_where_the_first_change_is_slow_changes_of_the_run_are_named_too():
     ("asked", "texts"),
     [
         ({"devices": 1, "framework": "torchtune"}, ["--moment-dtype fp8", "--lora-rank 16", "--devices 2"]),
-        ({"devices": 2, "framework": "torchtune"}, ["--devices 4", "--moment-dtype fp8", "--lora-rank 16"]),
+        ({"devices": 2, "framework": "torchtune"}, ["--moment-dtype fp8", "--devices 4", "--lora-rank 16"]),
     ],
 )
-def test_changes_of_the_run_come_after_single_changes_that_may_fit_and_before_all_others(asked, texts):
-    """On one device what is trained comes before more devices."""
+def test_changes_of_the_run_come_before_pairs_and_what_fills_the_memory_first(asked, texts):
+    """Moments fill it here; of the others, on one device what is trained comes before more devices."""
     question = ask("llama-3-8b", "a100-sxm-80gb", seq_len=2048, micro_batch_size=1, global_batch_size=4,
                    recompute="full", precision={"moments": "fp32"}, **asked)  # fmt: skip
     result = fit(replace(question, max_memory=60 * GIB / asked["devices"]))
@@ -107,8 +107,10 @@ def test_changes_of_the_run_come_after_single_changes_that_may_fit_and_before_al
     runs = [place for place, fix in enumerate(remedies) if fix.changes[0].kind == "run"]
     assert [remedies[place].changes[0].text for place in runs] == texts
     assert {remedies[place].verdict for place in runs} == {"FITS"}
-    before, after = remedies[: runs[0]], remedies[runs[-1] + 1 :]
-    assert all(fix.verdict != "OOM" and len(fix.changes) == 1 for fix in before)
+    before, after = remedies[: runs[-1]], remedies[runs[-1] + 1 :]
+    assert all(
+        fix.verdict != "OOM" and len(fix.changes) == 1 for fix in before if fix not in remedies[runs[0] :]
+    )
     assert all(fix.verdict == "OOM" or len(fix.changes) == 2 for fix in after)
     assert [row["change"] for row in result.rows()] == [fix.text for fix in remedies]
 
@@ -352,8 +354,25 @@ def test_where_no_change_fits_the_fewest_doublings_of_devices_that_do_are_named(
     assert result.to_json()["larger"]["now"]["cluster"]["num_devices"] == num_devices
 
 
-def test_a_layout_that_can_be_made_to_fit_needs_no_more_devices():
-    assert fit(LARGE["dense"]).larger is None
+@pytest.mark.parametrize(
+    ("seq_len", "batch", "kind", "place"),
+    [(16384, 2, "--seq-len 8192", 2), (1024, 1, "--moment-dtype fp8", 2)],
+)
+def test_what_acts_on_the_largest_part_of_the_memory_is_among_the_first_three(seq_len, batch, kind, place):
+    question = ask("qwen2.5-7b", "a100-sxm-80gb" if batch == 2 else "a10", devices=8, seq_len=seq_len,
+                   micro_batch_size=batch, global_batch_size=16, zero=3, recompute="full",
+                   framework="transformers")  # fmt: skip
+    result = fit(question, pairs=False)
+    texts = [fix.changes[0].text for fix in result.remedies]
+    assert result.verdict != "FITS"
+    assert texts.index(kind) == place, texts
+
+
+def test_a_layout_that_fits_needs_no_change_of_the_run():
+    result = fit(ask("llama-3.2-1b", "h100-sxm", devices=1, seq_len=1024, global_batch_size=8), pairs=False)
+    assert (result.verdict, result.larger, result.adapters, result.states, result.shorter) == (
+        "FITS", None, None, None, None,
+    )  # fmt: skip
 
 
 def test_more_than_16_times_the_devices_are_not_proposed():
@@ -361,3 +380,11 @@ def test_more_than_16_times_the_devices_are_not_proposed():
         "llama-3.1-405b", "a100-sxm-40gb", devices=1, seq_len=512, global_batch_size=16, framework="none"
     )
     assert fit(whole, pairs=False).larger is None
+
+
+@pytest.mark.parametrize(("framework", "writes"), [("nemo-rl", True), ("verl", True), ("trl", False)])
+def test_trainers_whose_configurations_are_not_written_take_tensor_parallelism(framework, writes):
+    question = ask(
+        "llama-3.1-8b", "h100-sxm", devices=8, seq_len=512, global_batch_size=8, tp=4, framework=framework
+    )
+    assert is_writable(question) == writes

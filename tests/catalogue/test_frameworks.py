@@ -11,7 +11,7 @@ from forescale.cost.run_calibration import load_run_calibration
 from forescale.errors import UnknownNameError
 from forescale.face import ask
 from forescale.project import project
-from forescale.spec.layout import Kernels
+from forescale.spec.layout import Kernels, Recompute
 
 EVERY = [f"{name}@{release}" for name in framework_names() for release in release_names(name)]
 
@@ -172,3 +172,18 @@ def test_fsdp_of_fp32_weights_holds_16_bytes_per_parameter(framework):
     stage = result.memory.stages[0]
     states = stage.weights_bytes + stage.gradients_bytes + stage.optimizer_bytes
     assert states * 8 / result.params.total == pytest.approx(16.0, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("release", "line", "flash"),
+    [("4.28.1", "4.30", False), ("4.35.2", "4.30", False), ("4.36", "", True), ("4.43.3", "4.36", True)],
+)
+def test_a_number_without_an_entry_is_the_last_release_before_it(release, line, flash):
+    framework = load_framework(f"transformers@{release}")
+    assert (framework.line, framework.flash_attention) == (line, flash)
+
+
+@pytest.mark.parametrize("name", ["trl", "llamafactory", "ms-swift", "unsloth"])
+def test_trainers_that_recompute_by_default_do_by_name(name):
+    assert load_framework(name).recompute == Recompute(granularity="full")
+    assert load_framework("axolotl").recompute == Recompute()

@@ -96,3 +96,47 @@ def test_settings_have_the_first_release_that_uses_them() -> None:
     }
     assert first_releases("megatron-bridge", layout)["dispatcher hybridep"] == "25.11"
     assert first_releases("megatron-bridge", Layout()) == {}
+
+
+@pytest.mark.parametrize(
+    ("framework", "name", "section", "expected"),
+    [
+        (
+            "megatron-bridge@26.06",
+            "deepseek_v3_pretrain_config_gb200_fp8_mx_v2",
+            "kernels",
+            {"paged_stash": 1.2},
+        ),
+        (
+            "megatron-bridge@26.04",
+            "deepseek_v3_pretrain_config_gb300_fp8_mx_v2",
+            "kernels",
+            {"paged_stash": None},
+        ),
+        (
+            "megatron-bridge@26.08",
+            "qwen3_30b_a3b_pretrain_16gpu_gb200_fp8mx_paged_stash_dev_config",
+            "kernels",
+            {"paged_stash": 1.1, "fused_grouped_mlp": True},
+        ),
+        (
+            "megatron-bridge@26.08",
+            "qwen3_235b_a22b_pretrain_128gpu_b300_fp8mx_hybridep_dev_config",
+            "precision",
+            {"moments": "bf16"},
+        ),
+        ("nemo@25.08", "deepseek_v3 h100 bf16 on 1024, pp 4 vpp 1", "kernels", {"wide_router": True}),
+        (
+            "maxtext",
+            "ironwood/llama3.1-70b/8k-bf16-tpu7x-4x4x4",
+            "precision",
+            {"moments": "bf16", "second_moments": "fp32"},
+        ),
+    ],
+)
+def test_recipes_set_what_their_code_sets(framework, name, section, expected) -> None:
+    recipes = [item for item in load_framework(framework).recipes if name in item.names.values()]
+    assert recipes
+    for recipe in recipes:
+        words = (recipe.layout if section == "kernels" else recipe.workload).get(section, {})
+        assert {key: words.get(key) for key in expected} == expected

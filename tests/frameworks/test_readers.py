@@ -409,11 +409,7 @@ def test_an_unknown_format_lists_the_known_ones():
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        ("data:\n  train_batch_size: 8\nactor_rollout_ref:\n  model:\n    path: x\n", "verl"),
-        ("python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo\n", "verl"),
-        ("ray job submit -- python3 -m openrlhf.cli.train_ppo_ray --micro_train_batch_size 8\n", "OpenRLHF"),
         ("model:\n  _component_: torchtune.models.qwen3.qwen3_8b\ngrpo_samples: 8\n", "torchtune"),
-        ("grpo:\n  num_prompts_per_step: 32\npolicy:\n  model_name: x\n", "NeMo RL"),
         ("python3 train.py --rollout-num-gpus 8 --num-layers 4 --hidden-size 64\n", "slime"),
     ],
 )

@@ -57,3 +57,29 @@ def test_none_changes_a_step_in_16_bits():
     wide = {**QUESTION, "precision": "bf16"}
     all_of_them = {"fused_grouped_mlp": True, "narrow_attention": True, "narrow_head": True}
     assert project(**wide, kernels=all_of_them).step_time_s == project(**wide).step_time_s
+
+
+def test_scales_of_whole_tensors_fuse_nothing():
+    question = {**QUESTION, "precision": "fp8"}
+    fused = project(**question, kernels={"fused_grouped_mlp": True})
+    assert fused.step_time_s == project(**question, kernels={}).step_time_s
+
+
+@pytest.mark.parametrize(("weighted", "faster"), [(True, True), (False, False)])
+def test_squared_relu_is_fused_where_it_is_weighted(weighted, faster):
+    question = {**QUESTION, "model": "nemotron-3-nano-30b-a3b"}
+    plain, fused = (
+        project(**question, kernels={"weighted_ungated": weighted, "fused_grouped_mlp": value})
+        for value in (False, True)
+    )
+    assert (fused.time_s["moe"] < plain.time_s["moe"]) is faster
+
+
+def test_the_op_fuser_alone_casts_no_activation_of_a_dense_feed_forward():
+    question = {**QUESTION, "model": "llama-3-8b", "ep": 1, "dispatcher": "all_to_all"}
+    plain, fused = (project(**question, kernels={"fused_grouped_mlp": value}) for value in (False, True))
+    assert fused.time_s["ffn"] < plain.time_s["ffn"]
+    assert fused.time_s["attention"] == plain.time_s["attention"]
+    assert fused.memory.peak_bytes == plain.memory.peak_bytes
+    wide = {**question, "precision": "fp8"}
+    assert project(**wide, kernels={"fused_grouped_mlp": True}).step_time_s == project(**wide).step_time_s

@@ -37,6 +37,7 @@ SMALL_STEPS = {
     "LAYOUTS_AT_ONCE": 400,
     "DIVE_NODES": 8,
     "DIVE_LAYOUTS": 20,
+    "MANY_OPENED": 4,
     "MANY_PLACED": 4,
 }
 """Settle little at a time, so that a search has many steps."""

@@ -47,10 +47,10 @@ USUAL_RANK = 16
 """Rank of the adapters that are tried."""
 LEAST_FREED = 0.005
 """Share of its peak that a layout which does not fit with a change must lose by it for the change to be listed."""
-MUCH = 0.1
-"""Share of the step by which a change lengthens it so much that changes of the run are named too."""
+MOST_BEFORE = 2
+"""Single changes of the layout that come before the first change of the run."""
 TOO_MUCH = 0.5
-"""The same of a change that a changed run must not need."""
+"""Share of the step by which a change lengthens it so much that a changed run must not need it."""
 NARROW_MOMENTS = ("fp8",)
 """Moments that are tried where no framework limits its options."""
 ALONE = ("schedule",)
@@ -100,20 +100,20 @@ class Fit(Result, Struct, frozen=True, kw_only=True):
     verdict: Verdict
     """Of the layout as it is, against the limit of the question."""
     fixes: tuple[Fix, ...]
-    """Where the layout does not fit with margin: the cheapest fewest changes that make it fit so, then what loses
-    least per byte that it frees. Else what shortens the step and fits with margin, fastest first."""
+    """Where the layout does not fit with margin: the cheapest fewest changes that make it fit so, then what else does,
+    fastest first, then what loses least per byte that it frees. Else what shortens the step and fits with margin,
+    fastest first."""
     num_tried: int
     """Legal layouts that were evaluated."""
     shorter: int | None = None
     """Sequence length, halved until the layout fits with margin as it is; None where it fits, or no half down to
     `SHORTEST` tokens does."""
     adapters: Fit | None = None
-    """The same question with LoRA, or with QLoRA, where no change of the layout lets all weights be trained, or the
-    first lengthens the step by more than `MUCH`."""
+    """The same question with LoRA, or with QLoRA, where the layout does not fit with margin."""
     larger: Fit | None = None
-    """The same question on twice, four times … the devices, at most `MOST_TIMES`, in the same cases."""
+    """The same question on twice, four times … the devices, at most `MOST_TIMES`, in the same case."""
     states: Fit | None = None
-    """The same question with moments of 8 bits, in the same cases, where the framework has them."""
+    """The same question with moments of 8 bits, in the same case, where the framework has them."""
 
     @property
     def fits(self) -> bool:
@@ -150,22 +150,43 @@ class Fit(Result, Struct, frozen=True, kw_only=True):
 
     @property
     def remedies(self) -> tuple[Fix, ...]:
-        """The fixes and, after single changes of the layout that may fit, changes of the run.
+        """The fixes, and changes of the run.
 
-        On one device these are of what is trained first, else more devices; a shorter sequence comes before adapters.
-        A run that needs a change which makes the layout fit by itself is left out.
+        The first change of the run follows at most two single changes of the layout that may fit; the others follow
+        all of these. A run that needs a change which makes the layout fit by itself is left out.
         """
         place = sum(fix.verdict != "OOM" and len(fix.changes) == 1 for fix in self.fixes)
         place = max(place, 1) if self.first is not None else place
+        enough = [fix.changes for fix in self.fixes if fix.verdict == "FITS"]
+        needed = [run for run in self._runs() if run.changes[1:] not in enough]
+        lead = min(place, MOST_BEFORE)
+        return (
+            *self.fixes[:lead],
+            *needed[:1],
+            *self.fixes[lead:place],
+            *needed[1:],
+            *self.fixes[place:],
+        )
+
+    def _runs(self) -> tuple[Fix, ...]:
+        """Return what changes of the run make of it, the one that acts on the largest part of the memory first.
+
+        The others follow in one order: on one device what is trained comes first, else more devices.
+        """
         moments, adapters, devices = (
             None if other is None else _of_run(self, other, text)
             for other, text in zip((self.states, self.adapters, self.larger), _texts(self), strict=True)
         )
-        trained = (moments, _cut(self), adapters)
+        trained = (moments, length := _cut(self), adapters)
         runs = (*trained, devices) if self.question.cluster.num_devices == 1 else (devices, *trained)
-        enough = [fix.changes for fix in self.fixes if fix.verdict == "FITS"]
-        needed = (run for run in runs if run is not None and run.changes[1:] not in enough)
-        return (*self.fixes[:place], *needed, *self.fixes[place:])
+        stage = max(self.now.memory.stages, key=lambda stage: stage.peak_bytes)
+        acts_on = {
+            "activations": (stage.activations_bytes + stage.fragmentation_bytes, length),
+            "optimizer": (stage.optimizer_bytes, moments),
+            "weights": (stage.frozen_bytes, adapters),
+        }
+        _, lead = max(acts_on.values(), key=lambda pair: pair[0])
+        return tuple(run for run in (lead, *(run for run in runs if run is not lead)) if run is not None)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per fix and changed run."""
@@ -236,8 +257,8 @@ def _of_run(now: Fit, other: Fit, text: str) -> Fix:
 
 
 def _cut(result: Fit) -> Fix | None:
-    """Return the fix that a shorter sequence is, where other changes of the run are tried too."""
-    if result.shorter is None or _is_cheap(result, MUCH):
+    """Return the fix that a shorter sequence is; None where none fits."""
+    if result.shorter is None:
         return None
     question = result.question
     now = project(replace(question, workload=replace(question.workload, seq_len=result.shorter)))
@@ -303,7 +324,7 @@ def fit(
             raise UnknownNameError(what, kind, KINDS)
     again = partial(_proposed, keep=keep, accepts=accepts, text_of=text_of)
     result = again(question, pairs=pairs)
-    if _is_cheap(result, MUCH):
+    if result.verdict == "FITS":
         return result
     workload, adapters, states = question.workload, None, None
     changed_run = partial(again, pairs=pairs and result.first is None)
@@ -542,7 +563,7 @@ def _fix(question: Question, now: Projection, tried: _Tried) -> Fix:
 
 
 def _ranked(fixes: Sequence[Fix]) -> list[Fix]:
-    """Return the fewest changes that fit with margin and lose least, then all others by seconds lost per byte freed."""
+    """Return the fewest changes that fit with margin and lose least, then all others by `_price`."""
     ordered = sorted(fixes, key=_price)
     sure = [item for item in ordered if item.verdict == "FITS"]
     if not sure:
@@ -552,12 +573,13 @@ def _ranked(fixes: Sequence[Fix]) -> list[Fix]:
 
 
 def _price(fix: Fix) -> tuple[bool, int, int, float]:
-    """Return what a fix is ranked by: how much it changes, its verdict, then what is gained or lost per GiB.
+    """Return what a fix is ranked by: how much it changes, its verdict, then what it costs.
 
-    What runs out of memory comes last, ranked by the peak that is left.
+    What fits is ranked by the seconds of its step, what may fit by the seconds lost per GiB saved. What runs out of
+    memory comes last, ranked by the peak that is left.
     """
     grade, count = GRADES[fix.verdict], len(fix.changes)
     if fix.verdict == "OOM":
         return True, count, grade, fix.projection.memory.peak_bytes
-    per_gib = fix.lost_s_per_gib
-    return False, count, grade, fix.lost_s if fix.lost_s <= 0.0 or per_gib is None else per_gib
+    per_gib = None if fix.verdict == "FITS" or fix.lost_s <= 0.0 else fix.lost_s_per_gib
+    return False, count, grade, fix.lost_s if per_gib is None else per_gib

@@ -24,9 +24,11 @@ from forescale.spec.layout import Kernels, Layout, Recompute
 from forescale.spec.recipes import Recipe
 from forescale.struct import asdict
 
-_OF_FILE = frozenset({"aliases", "default", "base", "releases", "limits", "today"})
+_OF_FILE = frozenset({"aliases", "default", "base", "releases", "limits", "today", "numbered"})
 DATED = re.compile(r"2\d\.(0[1-9]|1[0-2])(\.\d\d)?")
 """Releases that are named by year and month (25.09, 26.04.01)."""
+NUMBERED = re.compile(r"\d+(\.\d+)+")
+"""Releases of a file that is `numbered` (4.36.2)."""
 
 
 def framework_names() -> tuple[str, ...]:
@@ -44,7 +46,7 @@ def load_framework(name: str) -> Framework:
     """Return the framework that `name` means: NAME, in its usual release line, or NAME@RELEASE.
 
     Lines joined by "+" go over one another: megatron-bridge@bf16-moments+25.11. A date without an entry means the last
-    release before it (`Framework.line`).
+    release before it (`Framework.line`), and so does a number where the file is `numbered`.
 
     Raises
     ------
@@ -70,7 +72,7 @@ def _loaded(name: str) -> Framework:
     known = "+".join(lines.values())
     values = {"name": framework_name, "release": release, **_merged(framework_name, known)}
     if new := [line for line, item in lines.items() if line != item]:
-        values |= {"line": known, "released": new[-1][:5]}
+        values |= {"line": known} | ({} if content.get("numbered") else {"released": new[-1][:5]})
     variants, recipes = values.pop("variants", ()), values.pop("recipes", "")
     result = record(Framework, values, "", f"catalogue framework {framework_name}@{release}")
     return replace(
@@ -82,20 +84,26 @@ def _loaded(name: str) -> Framework:
 
 
 def _known_line(name: str, line: str) -> str:
-    """Return a release line of a framework; for a date without an entry the last one before, or the first.
+    """Return a release line of a framework; for a date or number without an entry the last one before, or the first.
 
     Raises
     ------
     UnknownNameError
-        If there is no such line and it is not a date.
+        If there is no such line and it is neither.
     """
     lines: Mapping[str, Any] = _files()[name]["releases"]
-    dated = sorted(item for item in lines if DATED.fullmatch(item))
+    pattern = NUMBERED if _files()[name].get("numbered") else DATED
+    known = sorted((item for item in lines if pattern.fullmatch(item)), key=_parts)
     if line in lines:
         return line
-    if not (dated and DATED.fullmatch(line)):
+    if not (known and pattern.fullmatch(line)):
         raise UnknownNameError(f"release of {name}", line, release_names(name))
-    return max((item for item in dated if item <= line), default=dated[0])
+    return max((item for item in known if _parts(item) <= _parts(line)), key=_parts, default=known[0])
+
+
+def _parts(release: str) -> tuple[int, ...]:
+    """Return the numbers of a release's name."""
+    return tuple(map(int, release.split(".")))
 
 
 @cache

@@ -252,7 +252,8 @@ def refuse_unread(variables: Variables, files: Sequence[Path]) -> None:
 
 def takes_arguments(file: Path) -> bool:
     """Return whether a file is a script that uses its arguments, or passes them on."""
-    return is_file(file) and re.search(r"\$\{?[1-9@*#]", read_text(file)) is not None
+    uses = r"\bargv\b|pars|\bfire\b|\bclick\b|typer" if file.suffix == ".py" else r"\$\{?[1-9@*#]"
+    return is_file(file) and re.search(uses, read_text(file)) is not None
 
 
 def reader_of(text: str, where: object, options: Options | None = None) -> Reader:

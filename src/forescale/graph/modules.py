@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
+from typing import Literal
+
+from msgspec.structs import replace
 
 from forescale.graph.adapters import adapters, parts_of
 from forescale.graph.operator import NARROWEST_GRADIENT_BYTES, Builder, Names, Work
@@ -214,7 +218,7 @@ def product(
         sent = sharding.sent_input_bytes if narrow else sharding.element_bytes
         passes = panel_passes(sharding, rows=rows, k=k, n=n, dtype=dtype, sent_bytes=sent)
     else:
-        passes = passes_of(sharding, rows=rows, k=k, n=n, dtype=dtype)
+        passes = _cast_before(sharding, name, passes_of(sharding, rows=rows, k=k, n=n, dtype=dtype))
     joined = flat_gradient(b, k * n)
     buffers: Names = ()
     if passes.steps is not None:
@@ -231,6 +235,23 @@ def product(
         backward_temporaries=(*temporaries, *buffers),
         panels=passes.steps,
     )
+
+
+CAST_BY_ACTIVATION: Mapping[str, Literal["forward", "backward_input"]] = {
+    "ffn.down": "forward",
+    "ffn.up": "backward_input",
+}
+"""Products of a dense feed-forward and their pass whose operand the kernel of the activation, or of its gradient, can
+quantise (Transformer Engine, ops/basic/swiglu.py: tex.swiglu and tex.dswiglu take the quantizer of what follows)."""
+
+
+def _cast_before(sharding: ShardingRules, name: str, passes: Passes) -> Passes:
+    """Return the passes of a product without the quantisation that a fused operation before it does."""
+    if name not in CAST_BY_ACTIVATION or not sharding.fuses_operations:
+        return passes
+    of = CAST_BY_ACTIVATION[name]
+    first, *others = getattr(passes, of)
+    return replace(passes, **{of: tuple(others)}) if isinstance(first, Elementwise) else passes
 
 
 def summing(sharding: ShardingRules, elements: Numeric, *, kernels: Numeric = 1.0) -> tuple[float, Work]:

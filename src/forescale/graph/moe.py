@@ -18,7 +18,7 @@ from forescale.graph.modules import (
     summing,
     widening,
 )
-from forescale.graph.operator import Builder, Names, Work
+from forescale.graph.operator import STASH, Builder, Names, Work
 from forescale.graph.ops import Collective, CollectiveKind, Elementwise, GroupedGemm
 from forescale.graph.sharding import Extent
 from forescale.numeric import Numeric, ceil, maximum, minimum
@@ -184,6 +184,8 @@ def _experts(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: st
     output = b.tensor("moe.output", received * hidden)
     inner: Extent = ("expert_ffn", width)
     _grouped(b, spec, "moe.down", source=activated, result=output, rows=received, inputs=inner, outputs=whole)
+    if sharding.choices.kernels.paged_stash and not b.frozen:
+        _stash(b, ("moe.dispatched", up, activated))
     if spec.bias:
         output = expert_bias(b, output, groups=spec.num_experts / sharding.split("experts"))
     both, either = _moves(b)
@@ -202,6 +204,15 @@ def _experts(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: st
     if local != result:  # forward each rank gets the others' parts, backward the others' gradients
         shared = Collective(kind="all_gather", axis="tp", num_bytes=sharding.tokens("residual") * row)
         b.operator("moe.share", forward=(shared,), backward_input=(shared,), reads=(local,), writes=(result,))
+
+
+def _stash(b: Builder, names: Names) -> None:
+    """Append the copies of what experts keep to the pages of a buffer, and back: read and written once each way.
+
+    Megatron-LM, moe/paged_stash.py: paged_stash_copy_kernel and paged_stash_pop_kernel, on a stream of their own.
+    """
+    copies = Elementwise(bytes_moved=2.0 * b.bytes_of(*names), beside=True, kernels=float(len(names)))
+    b.operator(STASH, forward=(copies,), backward_input=(copies,))
 
 
 WEIGHED_FORWARD = 12.0
@@ -247,7 +258,7 @@ def _weighted_activation(b: Builder, spec: MoeFfn, up: str, activated: str) -> N
     with b.module("moe_act"):
         if spec.limited and not kernels.limits_within:
             up = _limited(b, up)
-        if b.sharding.fuses_experts and spec.gated:
+        if _activates_within(b, spec):
             within_product(b, "moe.activation", up, activated)
             return
         if kernels.weighted_activation if spec.gated else kernels.weighted_ungated:
@@ -276,6 +287,11 @@ def _weighted_activation(b: Builder, spec: MoeFfn, up: str, activated: str) -> N
             temporaries=wide,
             backward_temporaries=wide,
         )
+
+
+def _activates_within(b: Builder, spec: MoeFfn) -> bool:
+    """Return whether the first product computes the activation, weighted: a gated one, or squared ReLU."""
+    return b.sharding.fuses_experts and (spec.gated or b.sharding.choices.kernels.weighted_ungated)
 
 
 def within_product(b: Builder, name: str, up: str, activated: str) -> None:
@@ -467,7 +483,7 @@ def _quantised(
     of_input, of_gradient = (
         casts(b.sharding, count, b.sharding.expert_type, kernels=kernels) for count in elements
     )
-    if b.sharding.fuses_experts and spec.gated:
+    if _activates_within(b, spec):
         return (() if name == "moe.down" else of_input), (() if name == "moe.up" else of_gradient)
     return of_input, of_gradient
 

@@ -22,6 +22,8 @@ Work: TypeAlias = tuple[Primitive, ...]
 
 ROUTING = ("moe.router", "moe.top_k", "moe.balance")
 """Operators that choose experts, whose shapes never change."""
+STASH = "moe.stash"
+"""Operator that copies what routed experts keep to pages, and back."""
 NARROWEST_GRADIENT_BYTES = 2.0
 """Gradients of activations that are kept in fp8 are bf16."""
 

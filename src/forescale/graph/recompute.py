@@ -8,7 +8,7 @@ from typing import cast
 
 from forescale.errors import listed, required_with
 from forescale.formula import total
-from forescale.graph.operator import NARROWEST_GRADIENT_BYTES, Block, Operator, Tensor
+from forescale.graph.operator import NARROWEST_GRADIENT_BYTES, STASH, Block, Operator, Tensor
 from forescale.graph.ops import AttentionCore, Collective, Gemm, GroupedGemm
 from forescale.numeric import Numeric, maximum
 from forescale.spec.layout import KeptName, OffloadName, Recompute, RematPolicy
@@ -270,6 +270,19 @@ def offloaded_bytes(block: Block, kept: Kept, names: tuple[OffloadName, ...]) ->
     gone = _named(block, names) | _saved_inside(block, names)
     sizes = {tensor.name: tensor.num_bytes for tensor in kept.tensors if tensor.name in gone}
     return total(sizes, name="offloaded_bytes", unit="byte") if sizes else 0.0
+
+
+def stashed_bytes(block: Block, kept: Kept) -> Numeric:
+    """Return the bytes of what the fused products of a block's routed experts keep, per micro-batch."""
+    if all(operator.name != STASH for operator in block.operators):
+        return 0.0
+    names = {name for operator in block.operators if _in_experts(operator) for name in operator.saves}
+    sizes = {tensor.name: tensor.num_bytes for tensor in kept.tensors if tensor.name in names}
+    return total(sizes, name="stashed_bytes", unit="byte") if sizes else 0.0
+
+
+def _in_experts(operator: Operator) -> bool:
+    return operator.name in ("moe.up", "moe.down") or "moe_act" in operator.modules
 
 
 def _named(block: Block, names: tuple[OffloadName, ...]) -> set[str]:

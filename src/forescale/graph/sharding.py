@@ -361,9 +361,18 @@ class ShardingRules:
         return self.precision.is_narrow and self.choices.kernels.narrow_experts
 
     @property
+    def fuses_operations(self) -> bool:
+        """Whether Transformer Engine's op fuser hands on what a kernel before a product has quantised: in MXFP8."""
+        return self.precision.compute == "mxfp8" and self.choices.kernels.fused_grouped_mlp
+
+    @property
     def fuses_experts(self) -> bool:
-        """Whether products of routed experts quantise and activate in their own kernels."""
-        return self.narrows_experts and self.choices.kernels.fused_grouped_mlp
+        """Whether products of routed experts quantise and activate in their own kernels: scales of blocks alone.
+
+        Transformer Engine, ops/fused/grouped_mlp.py: the recipe is MXFP8 or NVFP4.
+        """
+        blocks = self.precision.compute in ("mxfp8", "nvfp4")
+        return blocks and self.narrows_experts and self.choices.kernels.fused_grouped_mlp
 
     @property
     def expert_type(self) -> str:

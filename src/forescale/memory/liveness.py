@@ -13,7 +13,7 @@ from forescale.arrays import np
 from forescale.formula import Term, as_term, formula, named, total, value_of
 from forescale.graph.operator import Block, Names, Operator
 from forescale.graph.ops import Collective, Primitive
-from forescale.graph.recompute import Kept, awaited, offloaded_bytes
+from forescale.graph.recompute import Kept, awaited, offloaded_bytes, stashed_bytes
 from forescale.numeric import Numeric, maximum, minimum
 from forescale.spec.layout import OffloadName
 from forescale.struct import Struct
@@ -367,6 +367,8 @@ class BlockBytes(Struct, frozen=True, kw_only=True):
     """Kept from forward to backward."""
     offloaded: Numeric = 0.0
     """Of these, what modules that are offloaded saved."""
+    stashed: Numeric = 0.0
+    """Of these, what routed experts keep in pages."""
     awaited: Numeric = 0.0
     """Kept from the input gradient to the weight gradient, where they are passes of their own."""
     held: Numeric = 0.0
@@ -391,6 +393,7 @@ class BlockBytes(Struct, frozen=True, kw_only=True):
             self,
             kept=self.kept + more,
             offloaded=factor * self.offloaded,
+            stashed=factor * self.stashed,
             awaited=factor * self.awaited,
             forward=self.forward + more,
             backward=self.backward + more,
@@ -414,6 +417,7 @@ def block_bytes(
     return BlockBytes(
         kept=kept.num_bytes,
         offloaded=offloaded_bytes(block, kept, offloaded),
+        stashed=stashed_bytes(block, kept),
         awaited=total(dict(awaited(block)), name="awaited_bytes", unit="byte") if split else 0.0,
         held=_sum_of(block, "held"),
         afterwards=_sum_of(block, "afterwards"),

@@ -27,6 +27,7 @@ from forescale.memory.overhead import (
     overhead_of,
     room_bytes,
 )
+from forescale.memory.stash import stash_room
 from forescale.memory.states import frees_gradients, optimizer_element_bytes
 from forescale.numeric import Numeric, any_true, maximum, minimum, numbers, summed, where
 from forescale.projection.result import MemorySummary, StageMemory, Verdict
@@ -89,7 +90,7 @@ def working_bytes(setting: EvalContext, inputs: MemoryInputs) -> Working:
     if offloads:
         host, _ = in_flight.most(degrees, stages, count, InFlightBytes(whole=moved))
         activations = resident_bytes(kept=activations, in_transit=in_transit(setting, inputs, moved(stages)))
-    activations = activations + _stage_outputs(setting, inputs, count)
+    activations = activations + _stage_outputs(setting, inputs, count) + stash_room(setting, inputs)
     return Working(activations=activations, gathered=beyond, stranded=stranded, host=host)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace as replace_fields
 from functools import partial, reduce
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -38,10 +38,12 @@ from forescale.search.evaluate import (
 from forescale.search.experts import (
     KEYS_AT_ONCE,
     PARTS,
+    compute_of_others,
     goes_by_tokens,
     is_of_experts,
     only,
     priced_experts,
+    with_others,
 )
 from forescale.search.host_memory import AtOnce
 from forescale.search.layouts import (
@@ -66,7 +68,7 @@ from forescale.search.tree import (
     Tree,
 )
 from forescale.time.blocks import block_seconds, deferred_seconds
-from forescale.time.crossing import uncrossed_time
+from forescale.time.crossing import crosses, uncrossed_time
 from forescale.time.pipeline import engine_time
 from forescale.time.price import PricedBlock, price_blocks
 from forescale.time.stacked import Known
@@ -75,8 +77,8 @@ from forescale.workers import ALONE, Workers
 
 Kind: TypeAlias = tuple[tuple[str, Any], ...]
 """What changes the operators of a block, or what is hidden behind what, by name."""
-Choices: TypeAlias = Sequence[StructuralOptions]
-"""Choices with the same operators."""
+Choices: TypeAlias = Sequence[tuple[int, StructuralOptions]]
+"""Choices with the same operators, and which of the lists each is."""
 Seconds: TypeAlias = Callable[[Rows, Columns, Sequence[Choices]], list[PerBlock[Array]]]
 """Returns seconds of the blocks of cells, whose columns are given, for each of the choices of some groups."""
 SHAPES_AT_ONCE = 65536
@@ -122,13 +124,16 @@ class WorkBounds:
         self.operators = numbered([operators_of(branch.first) for branch in branches])[1]
         self.apart = [_apart(kind) for kind in self.kinds]
         firsts = dict(zip(self.kind.tolist(), (branch.first for branch in branches), strict=True))
-        priced = [(operators_of(firsts[kind]), apart) for kind, apart in enumerate(self.apart)]
-        self.priced = numbered(priced)[1].tolist()
+        self.priced = numbered([operators_of(firsts[kind]) for kind in range(len(self.kinds))])[1].tolist()
         self.alike = self._first_like("cp_kind", self.apart)
         like = self._first_like("dispatcher", [question.model.is_moe] * len(self.kinds)).tolist()
         kinds = sorted({*like}) if len(first) else []
         known = dict(zip(kinds, self._of_kinds(kinds, first, self._dense, workers), strict=True))
-        self.dense = [known[kind] for kind in like] if known else []
+        seconds = {kind: of_kind.map(_column(0)) for kind, of_kind in known.items()}
+        around = {kind: of_kind.map(_columns_from(1)) for kind, of_kind in known.items()}
+        self.dense = [seconds[kind] for kind in like] if known else []
+        self.around = [around[kind] for kind in like] if known else []
+        """Seconds of compute of everything but experts, (..., 2) of forward and backward, where passes cross."""
 
     def _first_like(self, name: str, ignored: Sequence[bool]) -> Rows:
         """Return the first list like each but for the choice `name`, where that is ignored."""
@@ -301,7 +306,7 @@ class WorkBounds:
         for kind in kinds:
             groups.setdefault(self.priced[kind], []).append(kind)
         shared = np.array_split(np.arange(len(groups)), min(workers.jobs, len(groups)) or 1)
-        lists = [[self.kinds[kind] for kind in group] for group in groups.values()]
+        lists = list(groups.values())
         parts = [
             partial(self._over, lists[some[0] : some[-1] + 1], cells, of) for some in shared if len(some)
         ]
@@ -309,7 +314,7 @@ class WorkBounds:
         result = dict(zip(chain.from_iterable(groups.values()), seconds, strict=True))
         return [result[kind] for kind in kinds]
 
-    def _over(self, groups: Sequence[Sequence[Kind]], cells: Rows, of: Seconds) -> list[PerBlock[Array]]:
+    def _over(self, groups: Sequence[Sequence[int]], cells: Rows, of: Seconds) -> list[PerBlock[Array]]:
         """Return seconds of the blocks of some cells under lists, those with the same operators together."""
         common = split_layout(self.whole.base, domain=self.whole.domain)[1]
         columns = {name: values[cells] for name, values in self.whole.columns.items()}
@@ -318,7 +323,10 @@ class WorkBounds:
         for sp in (True, False):
             pairs = np.flatnonzero(parallel == sp)
             if len(pairs):
-                choices = [[replace(common, sp=sp, **dict(kind)) for kind in group] for group in groups]
+                choices = [
+                    [(kind, replace(common, sp=sp, **dict(self.kinds[kind]))) for kind in group]
+                    for group in groups
+                ]
                 selected = {name: values[pairs] for name, values in columns.items()}
                 order.append(pairs)
                 parts.append(of(cells[pairs], selected, choices))
@@ -338,51 +346,52 @@ class WorkBounds:
         distinct_cells = cells[first_rows(table.where)]
         of_blocks = {name: table.columns[name] for name in OF_BLOCKS}
         known: dict[object, Known] = defaultdict(Known)
-        result: dict[int, list[PerBlock[Array]]] = {}
-        by_place: dict[bool, list[int]] = {}
-        for nth, choices in enumerate(groups):
-            alone = _apart((("overlap", choices[0].overlap),))
-            if alone and goes_by_tokens(self.question, choices[0]):
-                result[nth] = self._by_tokens(distinct_cells, table.columns, choices, known)
-            else:
-                by_place.setdefault(alone, []).append(nth)
-        for alone, places in by_place.items():
-            seconds = iter(
-                self._priced(
-                    of_blocks,
-                    distinct_cells,
-                    [groups[nth] for nth in places],
-                    within=PARTS,
-                    operators=is_of_experts if alone else None,
-                )
-            )
-            result |= {nth: list(islice(seconds, len(groups[nth]))) for nth in places}
-        every = chain.from_iterable(result[nth] for nth in range(len(groups)))
-        return [item.map(_at(table.where)) for item in every]
+        result: dict[int, PerBlock[Array]] = {}
+        by_place: dict[bool, list[Choices]] = {}
+        for group in groups:
+            if goes_by_tokens(self.question, group[0][1]):
+                result |= self._by_tokens(distinct_cells, table.columns, group, known)
+                continue
+            for alone in (True, False):
+                if some := [item for item in group if self.apart[item[0]] == alone]:
+                    by_place.setdefault(alone, []).append(some)
+        for alone, others in by_place.items():
+            operators = is_of_experts if alone else None
+            seconds = self._priced(of_blocks, distinct_cells, others, within=PARTS, operators=operators)
+            result |= zip((kind for group in others for kind, _ in group), seconds, strict=True)
+        return [result[kind].map(_at(table.where)) for group in groups for kind, _ in group]
 
     def _by_tokens(
-        self, cells: Rows, columns: Columns, choices: Choices, known: Mapping[object, Known]
-    ) -> list[PerBlock[Array]]:
-        """Return the same of distinct cells, each operator priced once for all that give it the same work."""
-        placement, shared = self.placement.experts, choices[0].of_operators
-        order, result = [], []
+        self, cells: Rows, columns: Columns, group: Choices, known: Mapping[object, Known]
+    ) -> dict[int, PerBlock[Array]]:
+        """Return the same of distinct cells by list, each operator priced once for all that give it the same work."""
+        placement, shared = self.placement.experts, group[0][1].of_operators
+        order: list[Rows] = []
+        result: dict[int, list[PerBlock[Array]]] = {kind: [] for kind, _ in group}
         for rows, priced in priced_experts(self.question, placement, cells, columns, shared, known):
             order.append(rows)
-            result.append([priced.map(self._of_same_operators(item, np.ones(len(rows)))) for item in choices])
+            for kind, choices in group:
+                result[kind].append(self._of_experts(kind, choices, cells[rows], priced))
         back = _at(np.argsort(np.concatenate(order)))
-        return [reduce(_joined, part).map(back) for part in zip(*result, strict=True)]
+        return {kind: reduce(_joined, parts).map(back) for kind, parts in result.items()}
 
-    def _of_same_operators(self, choices: StructuralOptions, ones: Array) -> Callable[[PricedBlock], Array]:
-        """Return what gives the seconds of experts of a block, once for blocks with the same operators."""
+    def _of_experts(
+        self, kind: int, choices: StructuralOptions, cells: Rows, priced: PerBlock[PricedBlock]
+    ) -> PerBlock[Array]:
+        """Return the seconds of experts of some cells under a list, once for blocks with the same operators."""
+        seconds = partial(self._seconds, choices, np.ones(len(cells)), within=PARTS, without=())
+        if choices.overlap.expert:
+            around = self.around[kind].map(_at(self.where[cells]))
+            return priced.zipped(around, lambda block, others: seconds(with_others(block, others)))
         known: dict[tuple[int, ...], Array] = {}
 
-        def seconds(priced: PricedBlock) -> Array:
-            key = tuple(map(id, priced.operators.values()))
+        def once(block: PricedBlock) -> Array:
+            key = tuple(map(id, block.operators.values()))
             if key not in known:
-                known[key] = self._seconds(choices, ones, priced, within=PARTS, without=())
+                known[key] = seconds(block)
             return known[key]
 
-        return seconds
+        return priced.map(once)
 
     def _priced(
         self,
@@ -404,16 +413,16 @@ class WorkBounds:
             subset, known = slice(start, start + KEYS_AT_ONCE), Known()
             degrees = as_degrees({name: values[subset] for name, values in columns.items()})
             some: list[PerBlock[Array]] = []
-            for choices in groups:
-                shared = choices[0].of_operators
+            for group in groups:
+                shared = group[0][1].of_operators
                 blocks = blocks_of(question, degrees, shared)
                 if operators is not None:
                     blocks = blocks.map(partial(only, operators))
                 pricing = placement.pricing(question, degrees, shared, cells[subset], known)
                 priced = price_blocks(blocks, replace_fields(pricing, seconds_alone=within is not None))
                 some += (
-                    priced.map(partial(self._seconds, item, degrees.tp, within=within, without=without))
-                    for item in choices
+                    priced.map(partial(self._seconds, choices, degrees.tp, within=within, without=without))
+                    for _, choices in group
                 )
             result.append(some)
         return [reduce(_joined, part) for part in zip(*result, strict=True)]
@@ -440,7 +449,8 @@ class WorkBounds:
             named.append(-maximum(saved, 0.0) * (1.0 + self.question.model.num_mtp_layers))
         numbers = np.asarray(sum(named)) + 0.0 * np.asarray(tp)
         if within is None:
-            return numbers
+            around = compute_of_others(priced) if choices.overlap.expert and crosses(priced) else ()
+            return np.stack([numbers, *(item + 0.0 * numbers for item in around)], axis=1)
         return np.stack([numbers, sum(local.hidden) + 0.0 * numbers], axis=1)
 
 
@@ -456,6 +466,10 @@ def _own(seconds: Array) -> Numeric:
 
 def _column(nth: int) -> Callable[[Array], Array]:
     return lambda values: values[:, nth]
+
+
+def _columns_from(first: int) -> Callable[[Array], Array]:
+    return lambda values: values[:, first:]
 
 
 def _at(rows: Rows) -> Callable[[Array], Array]:

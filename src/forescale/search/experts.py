@@ -13,7 +13,7 @@ from forescale.graph.operator import Block, Operator
 from forescale.graph.ops import Collective
 from forescale.graph.per_block import PerBlock
 from forescale.graph.sharding import StructuralOptions
-from forescale.numeric import Numeric, taking
+from forescale.numeric import Array, Numeric, summed, taking
 from forescale.question import Question
 from forescale.search.blocks import blocks_of
 from forescale.search.layouts import Columns, Rows, as_degrees, distinct, first_rows
@@ -29,6 +29,8 @@ KEYS_AT_ONCE = 4096
 """Distinct blocks priced at once."""
 DENSE = ("tp", "cp", "micro_batch_size")
 """What operators depend on that experts do not change."""
+OTHERS = Operator(name="others", part="attention")
+"""Stands for all operators that are not of experts, behind whose compute exchanges hide where passes cross."""
 
 
 def is_of_experts(operator: Operator) -> bool:
@@ -103,6 +105,28 @@ def _priced(
     pricing = placement.pricing(question, degrees, choices, cells, known)
     priced = price_blocks(blocks.map(partial(only, wanted)), replace_fields(pricing, seconds_alone=True))
     return priced.zipped(blocks, lambda item, block: replace(item, block=block))
+
+
+def compute_of_others(priced: PricedBlock) -> tuple[Numeric, Numeric]:
+    """Return the seconds of compute, forward and backward, of the operators that are not of experts."""
+    others = [item for item in priced.operators.values() if not is_of_experts(item.operator)]
+    backward = (item.backward_input[0] + item.backward_weight[0] for item in others)
+    return summed(item.forward[0] for item in others), summed(backward)
+
+
+def with_others(priced: PricedBlock, seconds: Array) -> PricedBlock:
+    """Return experts of a block with the compute of its other operators, (candidates, 2) `compute_of_others`."""
+    if not seconds.shape[1]:
+        return priced
+    others = PricedOperator(
+        operator=OTHERS,
+        forward=(seconds[:, 0], {}),
+        backward_input=(seconds[:, 1], {}),
+        backward_weight=(0.0, {}),
+        forward_flops=0.0,
+        flops=0.0,
+    )
+    return replace(priced, operators={OTHERS.name: others, **priced.operators})
 
 
 def only(wanted: Callable[[Operator], bool], block: Block) -> Block:

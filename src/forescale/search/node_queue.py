@@ -11,8 +11,8 @@ from forescale.search.incumbent import State
 from forescale.search.layouts import Rows
 from forescale.search.tree import Mask
 
-FIRST_NODES, MOST_NODES, GROWTH = 4096, 65536, 4
-"""Nodes branched by policy at once: few at first, as long as there is nothing to prune by."""
+FIRST_NODES, MOST_NODES, GROWTH = 512, 65536, 4
+"""Nodes branched by policy at once: few at first, then as many as there are where a cutoff of time is known."""
 REFINED_AT_ONCE = 65536
 """Nodes whose work is bounded more closely at once."""
 SMALLEST_AT_ONCE = 16384
@@ -81,7 +81,8 @@ class NodeQueue:
         taken = np.concatenate([np.zeros(0, dtype=np.int64), *every])
         self._refined = np.delete(left, taken)
         self._refined_bounds = np.delete(self._refined_bounds[:beyond], taken)
-        self._at_once = min(at_once * GROWTH, MOST_NODES)
+        grows = self._few or cutoff == np.inf
+        self._at_once = min(at_once * GROWTH, MOST_NODES) if grows else MOST_NODES
         return [left[which] for which in every], beaten, bounds
 
     def head(self) -> Rows:

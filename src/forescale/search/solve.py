@@ -41,6 +41,8 @@ from forescale.workers import ALONE, Workers
 
 PLACED_AT_ONCE = 65536
 """Nodes of placements bounded at once."""
+MANY_OPENED = 4096
+"""Nodes from which on they are bounded without recompute before each of their policies is."""
 MANY_PLACED = 4096
 """Nodes from which on it is worth the time to bound their data-parallel traffic in the best order of ranks first."""
 FIRST_LAYOUTS, LAYOUTS_AT_ONCE = 4096, 65536
@@ -316,7 +318,9 @@ class Solver:
         return rows
 
     def _open(self, nodes: Rows) -> None:
-        """Branch nodes by policy and bound each."""
+        """Branch nodes by policy and bound each; of many first what each takes where nothing is recomputed."""
+        if len(nodes) >= MANY_OPENED and self.incumbent.widest_cutoff < np.inf:
+            nodes = self._that_may_be_fast(nodes)
         if len(nodes) == 0:
             return
         which, cell = np.divmod(nodes, len(self.cells))
@@ -331,6 +335,15 @@ class Solver:
         self._unplaced = self._unplaced.joined(bounded)
         self._prune()
 
+    def _that_may_be_fast(self, nodes: Rows) -> Rows:
+        """Return the nodes whose step without recompute is within the cutoff, and count the layouts of the others."""
+        bare = replace(self.cells, whole=self._memory.bare)
+        bounds = self._bounded(*np.divmod(nodes, len(self.cells)), relaxed=True, cells=bare)
+        keeps = bounds.step_time <= self.incumbent.widest_cutoff
+        dropped = nodes[~keeps]
+        self.counts.prune(self._sizes[dropped], np.zeros(len(dropped), dtype=bool))
+        return nodes[keeps]
+
     def _that_may_fit(self, nodes: Rows) -> Rows:
         """Return the nodes whose least memory does not exceed what matters, and count the layouts of the others."""
         if len(nodes) == 0:
@@ -342,16 +355,22 @@ class Solver:
         return nodes[keeps]
 
     def _bounded(
-        self, variant: Rows, cell: Rows, *, relaxed: bool, traffic: KnownTraffic | None = None
+        self,
+        variant: Rows,
+        cell: Rows,
+        *,
+        relaxed: bool,
+        cells: Cells | None = None,
+        traffic: KnownTraffic | None = None,
     ) -> OpenNodes:
         """Return (variant, cell) pairs with their bounds, of all placements where they are relaxed.
 
-        These count data-parallel traffic where what is known of it is given.
+        These count data-parallel traffic where what is known of it is given. `cells` may have other variants.
         """
         bounded = partial(
             cell_bounds,
             self.question,
-            self.cells,
+            cells or self.cells,
             placement=self._relaxed if relaxed else None,
             matters=self.incumbent.keeps,
             known=self._blocks,

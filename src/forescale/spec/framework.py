@@ -18,6 +18,7 @@ from forescale.records import kept_by_value
 from forescale.spec.cluster import Cluster, Device
 from forescale.spec.context import ContextKind
 from forescale.spec.dispatchers import Dispatcher
+from forescale.spec.framework_options import Limits, Variant
 from forescale.spec.layout import Allocator, Kernels, LaunchGraphs, Layout, Overlap, Recompute
 from forescale.spec.model import Model
 from forescale.spec.proposal import Constraint
@@ -31,37 +32,6 @@ from forescale.struct import Struct, asdict
 Words: TypeAlias = Mapping[str, Any]
 """Fields of a specification by name, as a plan file has them: tables inside are mappings."""
 S = TypeVar("S")
-
-
-class Limits(Struct, frozen=True, kw_only=True):
-    """The options that a framework supports, as it is documented; dimensions of a space that are not named are free."""
-
-    source: str
-    values: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """Values that a search for it tries, by dimension of the space."""
-    others: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """Values it knows too, which a search tries where they are asked for."""
-    rules: Mapping[str, str] = field(default_factory=dict)
-    """Degrees that it does not let go together: names of `RULES`, and what it says of them."""
-    reliefs: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """What makes room and is no dimension of a space: values by name (`advise/changes.py`)."""
-    compute: tuple[ComputeType, ...] = ()
-    """Types that its products can have; none named leaves it open."""
-    note: str = ""
-    """How its own words stand for ours."""
-
-    def known(self, name: str) -> tuple[Any, ...]:
-        """Return all values of a dimension that it knows; none where it is free."""
-        return (*self.values.get(name, ()), *self.others.get(name, ()))
-
-
-class Variant(Struct, frozen=True, kw_only=True):
-    """Kernels that a framework has under some types only."""
-
-    when: Mapping[str, tuple[Any, ...]]
-    """Values of the fields of `Precision` in which it has them."""
-    kernels: Mapping[str, Any]
-    """Fields of `Kernels`."""
 
 
 class Framework(Struct, frozen=True, kw_only=True):
@@ -124,6 +94,8 @@ class Framework(Struct, frozen=True, kw_only=True):
     """How layers are dealt to pipeline stages: evenly, by the weights of layers and head (nanotron), or, where they are
     not a multiple of the virtual stages, with fewer layers next to the embedding and the loss (Megatron)."""
     flash_attention: bool = True
+    unfused_deterministic: tuple[str, ...] = ()
+    """Architectures of devices whose attention is not fused in deterministic mode."""
     recompute: Recompute = field(default_factory=Recompute)
     stops_early: bool = False
     """Full recompute replays only what backward needs (`Recompute.stops_early`)."""
@@ -180,6 +152,8 @@ class Framework(Struct, frozen=True, kw_only=True):
         recipe = self.recipe(layout, {"precision": table, "seq_len": seq_len}, model, cluster)
         advised = {} if recipe is None else settings_of(recipe, model, layout)[0]
         states = {} if recipe is None else recipe.types(self.compute_of({"precision": table}))
+        if "moments" in table:  # alone, it is the type of both
+            states.pop("second_moments", None)
         zero = self._zero(layout, cluster)
         types = {**self._types(table, sharded=layout.get("zero", zero) != 0), **states, **table}
         recompute = _table(layout, "recompute") or _table(advised, "recompute")
@@ -193,7 +167,7 @@ class Framework(Struct, frozen=True, kw_only=True):
             "cp_kind": self.cp_kind,
             "cp_balanced": self.cp_balanced,
             "schedule": self.schedule if _count(layout, "pp") > 1 else None,
-            "flash_attention": self.flash_attention,
+            "flash_attention": self._fuses_attention(layout, cluster),
             "allocator": self.allocator,
             "graphs": _on(self.expert_graphs, cluster, self.graphs) if model.is_moe else self.graphs,
             "dispatcher": _on(self.dispatchers, cluster, self.dispatcher)
@@ -206,6 +180,12 @@ class Framework(Struct, frozen=True, kw_only=True):
         }
         explicit = {name: value for name, value in parts.items() if value is not None}
         return merge_sections(explicit, advised), types
+
+    def _fuses_attention(self, layout: Words, cluster: Cluster) -> bool:
+        deterministic = _table(layout, "kernels").get("deterministic", False)
+        return self.flash_attention and not (
+            deterministic and cluster.device.architecture in self.unfused_deterministic
+        )
 
     def _zero(self, layout: Words, cluster: Cluster) -> int | None:
         """Return the ZeRO stage; None where the framework has no default, or no data-parallel ranks share states."""

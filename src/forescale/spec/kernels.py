@@ -179,9 +179,14 @@ class Kernels(SpecStruct, frozen=True, kw_only=True):
     """8- and 4-bit recipes narrow the products of routed experts too (Transformer Engine); False leaves them in the
     activations' type (Megatron-LM's grouped_gemm library, --moe-use-legacy-grouped-gemm)."""
     fused_grouped_mlp: bool = False
-    """Under 8- and 4-bit recipes the first product of routed experts, its gated activation and the quantisation of the
-    result are one kernel, as are the gradient of the second product, of the activation and its quantisation
-    (Transformer Engine's op fuser with NVTE_CUTEDSL_FUSED_GROUPED_MLP)."""
+    """Under MXFP8 and NVFP4 the first product of routed experts, its activation (gated, or `weighted_ungated`) and the
+    quantisation of the result are one kernel, as are the gradient of the second product, of the activation and its
+    quantisation (Transformer Engine's op fuser with NVTE_CUTEDSL_FUSED_GROUPED_MLP). The activation of dense
+    feed-forwards under MXFP8 quantises its result and its gradient itself."""
+    paged_stash: Measure = 0.0
+    """Rows for which a buffer has room of what the fused products of routed experts keep for backward, over those of
+    an even routing: kernels copy it there behind the next layer, and back ahead of its backward (Megatron-Core's
+    moe_paged_stash); 0 leaves it where forward made it."""
     narrow_attention: Annotated[bool, Option(keys=("megatron.fp8_dot_product_attention",))] = False
     """Under 8- and 4-bit recipes attention multiplies in fp8, its softmax in fp32
     (Transformer Engine's fp8_dot_product_attention)."""
@@ -195,7 +200,8 @@ class Kernels(SpecStruct, frozen=True, kw_only=True):
     """Tensor parallelism cuts a vision tower as it cuts the language model (Megatron-LM); False gives every rank all of
     it (Megatron-Bridge, which takes towers from transformers)."""
     deterministic: Annotated[bool, Option(keys=("megatron.deterministic_mode",))] = False
-    """Deterministic algorithms, for which the matrix library is given a larger workspace."""
+    """Deterministic algorithms, for which the matrix library is given a larger workspace: the host takes longer, and so
+    does the backward pass of fused attention."""
     blocking_launches: bool = False
     """The host waits for every kernel before it launches the next (CUDA_LAUNCH_BLOCKING=1)."""
     hides_input_sums: bool = True

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from typing import Any, TypeAlias, cast, get_args
 
@@ -50,6 +50,7 @@ from forescale.numeric import (
 from forescale.spec.layout import LaunchGraphs
 from forescale.struct import Struct
 from forescale.time.anywhere import Anywhere, Range
+from forescale.time.kernel_switches import DETERMINISTIC, switched
 from forescale.time.stacked import Known, alike, priced_together
 
 Seconds: TypeAlias = dict[str, Numeric]
@@ -68,8 +69,6 @@ FURTHER_LAUNCH: float = packaged("calibrations/time/overlap")["further_launch"]
 """A kernel that one call launches beside its first, over the call."""
 LOOPED_LAUNCH: float = packaged("calibrations/time/overlap")["looped_launch"]
 """The same of products and casts that a compiled loop launches expert by expert."""
-DETERMINISTIC: float = packaged("calibrations/time/overlap")["deterministic"]
-"""Time of the host with deterministic algorithms, over that without."""
 
 
 @formula(unit="s", source="run calibration: rates that last in whole runs over those of collectives alone")
@@ -441,8 +440,9 @@ def _priced_operator(operator: Operator, pricing: Pricing) -> PricedOperator:
 
 
 def _price(operator: Operator, pricing: Pricing) -> PricedOperator:
+    switch = partial(switched, deterministic=pricing.deterministic, contention=pricing.models.run.contention)
     passes = [
-        [(item, pricing.titled(item, operator.name, name)) for item in getattr(operator, name)]
+        [(item, switch(pricing.titled(item, operator.name, name), item)) for item in getattr(operator, name)]
         for name in PASSES
     ]
     times = operator.panels

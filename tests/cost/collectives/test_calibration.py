@@ -136,3 +136,16 @@ def test_of_what_a_tier_does_not_state_the_fit_stays():
 
     assert found(launch=5e-6) == [(5e-6, 0.8), (5e-6, 0.4)]
     assert found(efficiency=0.9) == [(2e-6, 1.0), (0.0, pytest.approx(0.9))]
+
+
+def test_roce_has_the_rates_of_infiniband_and_no_reduction_in_switches():
+    roce, infiniband = (
+        calibrate(cluster(fast(name="nvlink"), slow(name=name), architecture="hopper", num_devices=64)).links[
+            1
+        ]
+        for name in ("RoCE", "InfiniBand")
+    )
+    assert (roce.name, infiniband.name) == ("roce", "infiniband")
+    assert roce.protocols == infiniband.protocols
+    assert set(infiniband.algorithms) - set(roce.algorithms) == {"in_network"}
+    assert roce.fit.low < infiniband.fit.low

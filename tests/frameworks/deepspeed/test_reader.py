@@ -184,3 +184,9 @@ def test_ranks_of_a_model_that_do_not_divide_the_devices_are_named(tmp_path):
     message = "not_a_factor the ranks of a model"
     with raises(ForescaleError, message):
         DeepSpeedReader().read(path, Options(num_devices=16))
+
+
+def test_a_key_that_is_nearly_one_without_effect_is_listed(tmp_path):
+    path = tmp_path / "ds.json"
+    path.write_text('{"train_micro_batch_size_per_gpu": 1, "train_batch_size": 2, "prescale_grad": true}')
+    assert DeepSpeedReader().read(path, Options(num_devices=2, strict=False)).unknown == ("prescale_grad",)

@@ -145,3 +145,22 @@ def test_adapters_of_fused_products_are_those_of_their_parts():
     result = export(replace(request, workload=replace(request.workload, trainable=fused)))
     assert result.read_back.workload.trainable.lora_targets == ("q_proj", "k_proj", "v_proj")
     assert "workload.trainable" in {item.word for item in result.unsaid}
+
+
+def test_moments_of_a_recipe_read_back_and_give_way_together():
+    usual = question(cluster="tpu-v7", seq_len=8192, global_batch_size=128)
+    precision = usual.workload.precision
+    assert (precision.moments, precision.second_moments) == (
+        "bf16",
+        "fp32",
+    )  # mu_dtype of tpu-recipes' run_recipe.sh
+    result = export(usual)
+    assert result.unsaid == ()
+    assert yaml.safe_load(result.texts["run.yml"])["mu_dtype"] == "bfloat16"
+    whole = question(cluster="tpu-v7", moment_dtype="fp32").workload.precision
+    assert (whole.moments, whole.second_moments) == ("fp32", None)
+
+
+def test_moments_of_one_type_in_16_bits_cannot_be_written_beside_weights_in_32():
+    lost = {item.word: item.read for item in export(question(model="llama-3-8b", moment_dtype="bf16")).unsaid}
+    assert lost["workload.precision.second_moments"] == "fp32"

@@ -251,3 +251,17 @@ def test_latent_attention_of_pai_needs_no_other_flag():
     )
     assert isinstance(attention, LatentAttention)
     assert (attention.kv_lora_rank, attention.q_lora_rank, attention.qk_nope_head_dim) == (16, 32, 8)
+
+
+def test_a_batch_of_the_first_releases_is_that_of_a_rank():
+    text = BASE.replace(
+        "--micro-batch-size 1 --global-batch-size 8", "--batch-size 2 --model-parallel-size 2"
+    )
+    parsed = read_arguments(text + "--warmup .01 --lazy-loader", options=Options(num_devices=4, strict=False))
+    assert (parsed.strategy.tp, parsed.strategy.micro_batch_size) == (2, 2)
+    assert parsed.workload_fields["global_batch_size"] == 4
+
+
+def test_an_open_constant_of_norms_changes_nothing():
+    parsed = read("--norm-epsilon ${EPS}")
+    assert parsed.model.norm_eps == read("").model.norm_eps

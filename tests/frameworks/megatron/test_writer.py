@@ -156,3 +156,23 @@ def test_layers_in_bf16_are_written_and_read_back_but_not_modules(to: str, lines
         "llama-2-7b", "h100-sxm", **parts, precision={**types, "high_precision_modules": ["attention"]}
     )
     assert [item.word for item in export(modules).unsaid] == ["workload.precision.high_precision_modules"]
+
+
+@pytest.mark.parametrize(
+    ("to", "cluster", "line"),
+    [
+        ("megatron-core", "gb200-nvl72", "--moe-paged-stash-buffer-size-factor-cuda 1.2"),
+        ("megatron-bridge", "gb200-nvl72", "cfg.model.moe_paged_stash_buffer_size_factor_cuda = 1.2"),
+        ("primus", "mi355x", "moe_paged_stash_buffer_size_factor_cuda: 1.2"),
+    ],
+)
+def test_paged_stashing_is_written_with_the_capacity_that_it_needs(to: str, cluster: str, line: str) -> None:
+    parts = {"devices": 8, "seq_len": 4096, "global_batch_size": 64, "ep": 8, "micro_batch_size": 1}
+    kernels = {"paged_stash": 1.2, "fused_grouped_mlp": True}
+    result = export(ask("qwen3-30b-a3b", cluster, **parts, framework=to, precision="bf16", kernels=kernels))
+    text = result.texts[result.main]
+    assert line in text
+    assert "moe_expert_rank_capacity_factor" in text.replace("-", "_")
+    assert result.unsaid == ()
+    assert result.read_back.strategy.kernels.paged_stash == 1.2
+    assert result.read_back.strategy.kernels.fused_grouped_mlp

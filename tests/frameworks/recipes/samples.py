@@ -95,6 +95,73 @@ optimizer:
   _target_: torch.optim.AdamW
   lr: 1.0e-4
 """,
+    "nemo-rl": """
+grpo:
+  num_prompts_per_step: 8
+policy:
+  model_name: Qwen/Qwen2.5-1.5B
+  train_global_batch_size: 64
+  train_micro_batch_size: 2
+  max_total_sequence_length: 1024
+  precision: bfloat16
+  dtensor_cfg:
+    enabled: true
+    cpu_offload: false
+    sequence_parallel: false
+    activation_checkpointing: true
+    tensor_parallel_size: 2
+    context_parallel_size: 1
+  megatron_cfg:
+    enabled: false
+    activation_checkpointing: true
+    tensor_model_parallel_size: 1
+    pipeline_model_parallel_size: 2
+    sequence_parallel: false
+    optimizer:
+      optimizer_cpu_offload: false
+    distributed_data_parallel_config:
+      grad_reduce_in_fp32: false
+  dynamic_batching:
+    enabled: false
+    train_mb_tokens: 3072
+  sequence_packing:
+    enabled: false
+    train_mb_tokens: ${mul:${policy.max_total_sequence_length}, ${policy.train_micro_batch_size}}
+  generation:
+    backend: vllm
+    colocated:
+      enabled: true
+      resources:
+        num_nodes: 1
+cluster:
+  gpus_per_node: 8
+  num_nodes: 2
+""",
+    "verl": """
+data:
+  max_prompt_length: 1024
+  max_response_length: 3072
+actor_rollout_ref:
+  model:
+    path: Qwen/Qwen3-8B
+    enable_gradient_checkpointing: true
+  actor:
+    strategy: fsdp
+    ppo_mini_batch_size: 32
+    ppo_micro_batch_size_per_gpu: 2
+    ulysses_sequence_parallel_size: 2
+    fsdp_config:
+      param_offload: true
+      reshard_after_forward: true
+  rollout:
+    n: 4
+    tensor_model_parallel_size: 4
+algorithm:
+  adv_estimator: grpo
+trainer:
+  n_gpus_per_node: 8
+  nnodes: 2
+""",
     "veomni": """
 model:
   model_path: /models/Qwen3-8B-Base

@@ -28,6 +28,8 @@ def read(tmp_path):
         ("olmo", 8, (1, 1, 1, 1), 3, 2, 64, 256, "none"),
         ("automodel", 16, (2, 1, 2, 4), 3, 2, 64, 4096, "full"),
         ("veomni", 8, (1, 2, 1, 1), 3, 1, 16, 4096, "full"),
+        ("nemo-rl", 16, (2, 1, 1, 1), 3, 2, 64, 1024, "full"),
+        ("verl", 16, (1, 2, 1, 1), 3, 2, 128, 4096, "full"),
         ("gpt-neox", 8, (2, 1, 2, 1), 1, 4, 16, 256, "full"),
         ("flagscale", 8, (2, 1, 1, 1), 0, 2, 16, 256, "none"),
         ("nemo-1", 16, (2, 1, 1, 1), 1, 2, 64, 256, "selective"),
@@ -246,6 +248,16 @@ def test_a_launcher_of_hydra_names_the_file_that_trains(tmp_path):
         read_file(tmp_path / "run.yaml", Options(strict=False))
 
 
+def test_a_launcher_of_reinforcement_learning_starts_verl(tmp_path):
+    (tmp_path / "rl").mkdir()
+    (tmp_path / "rl" / "8b.yaml").write_text(TEXTS["verl"])
+    (tmp_path / "rl.yaml").write_text(
+        "defaults:\n  - rl: 8b\nexperiment:\n  task:\n    type: rl\n    backend: verl\n  runner: {}\n"
+    )
+    parsed = read_file(tmp_path / "rl.yaml", replace(options_of("verl"), strict=False))
+    assert (parsed.format, parsed.framework, parsed.num_devices) == ("flagscale", "transformers@verl", 16)
+
+
 def test_overrides_of_megatron_bridge_ask_for_the_model_of_their_recipe(tmp_path):
     text = "train:\n  global_batch_size: 64\n  micro_batch_size: 1\ndataset:\n  seq_length: 2048\nmodel:\n"
     degrees = "  expert_model_parallel_size: 4\n  tensor_model_parallel_size: 2\n  sequence_parallel: true\n"
@@ -373,3 +385,10 @@ def test_torchtune_updates_in_backward_without_accumulation(read):
     assert "kernels" not in read("torchtune").layout_fields
     with raises(ReaderError, "required_with gradient_accumulation_steps"):
         read("torchtune", old, f"{old}\noptimizer_in_bwd: true")
+
+
+@pytest.mark.parametrize(("more", "routed"), [("", [0, 2]), ('"expert_interval": 1, ', [0, 1, 2, 3])])
+def test_every_second_layer_of_gpt_neox_has_experts(read, more, routed):
+    model = read("gpt-neox", '"hidden_size"', f'"moe_num_experts": 4, {more}"hidden_size"').model
+    assert [at for at, layer in enumerate(model.layers) if hasattr(layer.ffn, "num_experts")] == routed
+    assert model.moe.top_k == 1

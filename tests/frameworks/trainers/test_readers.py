@@ -366,6 +366,26 @@ def test_openrlhf_has_a_program_for_each_stage(read, stage, more, pairs, referen
     assert not parsed.missing
 
 
+@pytest.mark.parametrize(
+    ("options", "length"),
+    [
+        ("--actor_num_nodes 2 --actor_num_gpus_per_node 4 --pretrain llama-3-8b --train_batch_size 64 "
+         "--micro_train_batch_size 2 --prompt_max_len 1024 --generate_max_len 3072 --zero_stage 3 "
+         "--gradient_checkpointing --adam_offload", 4096),
+        ("--actor.num_nodes 2 --actor.num_gpus_per_node 4 --actor.model_name_or_path llama-3-8b "
+         "--train.batch_size 64 --train.micro_batch_size 2 --data.max_len 2048 --rollout.max_new_tokens 1024 "
+         "--ds.zero_stage 3 --actor.gradient_checkpointing_enable --ds.adam_offload", 2048),
+    ],
+)  # fmt: skip
+def test_the_actor_of_openrlhf_trains_on_devices_of_its_own(read, options, length):
+    parsed = read(f"ray job submit -- python3 -m openrlhf.cli.train_ppo_ray {options}\n", "run.sh")
+    layout, workload = parsed.strategy, parsed.workload_fields
+    assert (parsed.num_devices, layout.zero, layout.micro_batch_size) == (8, 3, 2)
+    assert (workload["global_batch_size"], workload["seq_len"], layout.offload.optimizer) == (64, length, 1.0)
+    assert layout.recompute.granularity == "full"
+    assert any("value models" in text for text in parsed.warnings)
+
+
 def test_ranks_of_ring_attention_share_a_batch_of_openrlhf(read):
     text = OPENRLHF.replace("STAGE", "sft").replace("MORE", "--ring_attn_size 2")
     parsed = read(text, "run.sh", num_devices=8)

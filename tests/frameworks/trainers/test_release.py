@@ -12,7 +12,7 @@ def calls(name="SFTConfig", trainer=(), **fields):
 
 
 def test_present_releases_recompute_in_bf16():
-    content = {"per_device_train_batch_size": 1}
+    content = {"per_device_train_batch_size": 1, "max_length": 512}
     warnings = lay_release(content, {}, calls(), has_bf16=True)
     assert (content["gradient_checkpointing"], content["bf16"]) == (True, True)
     assert [text.rpartition("(")[2] for text in warnings] == ["--recompute)", "--precision)"]
@@ -20,9 +20,9 @@ def test_present_releases_recompute_in_bf16():
 
 @pytest.mark.parametrize(("fields", "trainer"), [({"max_seq_length": 512}, ()), ({}, ("tokenizer",))])
 def test_arguments_of_older_releases_tell_their_defaults(fields, trainer):
-    content = {}
+    content = {"max_length": 512}
     warnings = lay_release(content, {}, calls(trainer=trainer, **fields), has_bf16=True)
-    assert content == {"gradient_checkpointing": False}
+    assert content == {"max_length": 512, "gradient_checkpointing": False}
     assert "projected with none" in warnings[0]
     assert "projected in tf32" in warnings[1]
 
@@ -30,7 +30,7 @@ def test_arguments_of_older_releases_tell_their_defaults(fields, trainer):
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("SFTConfig", {"gradient_checkpointing": False, "fp16": True}),
+        ("SFTConfig", {"gradient_checkpointing": False, "fp16": True, "max_length": 512}),
         ("TrainingArguments", {}),
         ("SFTConfig", {"unsloth": True}),
     ],
@@ -39,6 +39,21 @@ def test_what_is_given_or_not_of_trl_stays(name, content):
     before = dict(content)
     assert lay_release(content, {}, calls(name), has_bf16=True) == []
     assert content == before
+
+
+@pytest.mark.parametrize(
+    ("name", "unpacked", "unread", "length"),
+    [
+        ("DPOConfig", "", {}, 1024),
+        ("SFTConfig", "cfg", {}, None),
+        ("SFTConfig", "", {"max_length": "is read"}, None),
+        ("GRPOConfig", "", {}, None),
+    ],
+)
+def test_trl_cuts_sequences_off_where_it_is_given_no_length(name, unpacked, unread, length):
+    content = {"gradient_checkpointing": True, "bf16": True}
+    lay_release(content, unread, [Call(name, "", open=unpacked)], has_bf16=True)
+    assert content.get("max_length") == length
 
 
 RECIPE = {"model_name_or_path": "m", "packing": True, "bf16": True, "gradient_checkpointing": True}

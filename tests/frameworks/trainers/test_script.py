@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from msgspec.structs import replace
 from tests.errors import raises
 
 from forescale.catalogue.models import load_model
@@ -263,3 +264,69 @@ def test_functions_of_modules_from_the_folder_above_are_followed(read, tmp_path)
     )
     text = text.replace(', peft_config=LoraConfig(r=64, target_modules="all-linear")', "")
     assert read(text, "scripts/train.py", num_devices=1).workload_fields["trainable"]["lora_rank"] == 48
+
+
+@pytest.mark.parametrize(
+    ("config", "micro", "length"),
+    [
+        ('SFTConfig(output_dir="out")', 8, 1024),
+        ('SFTConfig(output_dir="out", per_device_train_batch_size=2, max_length=512)', 2, 512),
+        ('SFTConfig(output_dir="out", **yaml.safe_load(open("c.yaml")))', None, None),
+    ],
+)
+def test_what_a_program_leaves_open_is_as_its_trainer_defaults(read, config, micro, length):
+    text = (
+        "import yaml\nfrom trl import SFTConfig, SFTTrainer\n"
+        f'SFTTrainer(model="Qwen/Qwen2.5-0.5B", args={config}, train_dataset=rows).train()\n'
+    )
+    parsed = read(text, num_devices=1)
+    assert parsed.layout_fields.get("micro_batch_size") == micro
+    assert parsed.workload_fields.get("global_batch_size") == micro
+    assert parsed.workload_fields.get("seq_len") == length
+
+
+OWN = """import argparse
+from transformers import Trainer, TrainingArguments
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--data", required=True)
+parser.add_argument("--batch", type=int, default=2)
+given = parser.parse_args()
+args = TrainingArguments("out", per_device_train_batch_size=given.batch, bf16=True)
+Trainer(model=AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-0.5B"), args=args).train()
+"""
+
+
+@pytest.mark.parametrize(("arguments", "micro"), [(("--data", "d"), 2), (("--data=d", "--batch", "4"), 4)])
+def test_a_program_is_given_its_arguments(read, arguments, micro):
+    parsed = read(OWN, arguments=arguments, num_devices=1)
+    assert parsed.layout_fields["micro_batch_size"] == micro
+
+
+@pytest.mark.parametrize(("micro", "devices", "sequences"), [(1, 1, 6), (1, 6, 1), (6, 1, 6)])
+def test_a_batch_without_a_whole_group_of_generations_counts_prompts(read, micro, devices, sequences):
+    text = (
+        "from trl import GRPOConfig, GRPOTrainer\n"
+        f'args = GRPOConfig("out", per_device_train_batch_size={micro}, num_generations=6, max_prompt_length=64,'
+        " max_completion_length=64, bf16=True)\n"
+        'GRPOTrainer(model="Qwen/Qwen2.5-0.5B", reward_funcs=[f], args=args).train()\n'
+    )
+    parsed = read(text, num_devices=devices)
+    assert parsed.layout_fields["micro_batch_size"] == sequences
+    assert any("num_generations 6" in line for line in parsed.warnings) == (sequences != micro)
+
+
+def test_a_file_that_is_not_there_may_be_given_by_another_name(tmp_path):
+    (tmp_path / "sharded.yml").write_text(
+        "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 3}\nmixed_precision: bf16\nnum_processes: 8\n"
+    )
+    (tmp_path / "train.sh").write_text(
+        "accelerate launch --num_processes 3 --config_file sharded.yaml run_clm.py --model_name_or_path Qwen/Qwen2.5-0.5B"
+        " --per_device_train_batch_size 1 --block_size 512 --bf16\n"
+    )
+    options = Options(model_of=load_model, strict=False)
+    with raises(ReaderError, "not_found file sharded.yaml"):
+        read_file(tmp_path / "train.sh", options)
+    launch = read_file(tmp_path / "sharded.yml", options)
+    parsed = read_file(tmp_path / "train.sh", replace(options, launch=launch))
+    assert (parsed.num_devices, parsed.layout_fields["zero"]) == (3, 3)

@@ -106,7 +106,8 @@ def _settings(
     read, lost = table["read"], table["not_expressed"]
     tops = tuple(dict.fromkeys(key.split(".")[0] for key in (*read, *lost, *table["ignored"])))
     unknown = unknown_of(content, tops, path, {}, strict=strict)
-    misspelt = [key for key in unknown if get_close_matches(key, tops, 1, NEAR)]
+    near = {key: get_close_matches(key, tops, 1, NEAR) for key in unknown}
+    misspelt = [key for key, names in near.items() if names and names[0] not in table["ignored"]]
     unknown_of(misspelt, tops, path, {}, strict=True)
     for section, keys in table["sections"].items():
         inside = content.get(section)

@@ -387,7 +387,7 @@ def _types(workload: Workload) -> dict[str, Any]:
         "dtype": KINDS.get(types.activations, "bfloat16"),
         "weight_dtype": KINDS.get(weights, "float32"),
         **({"quantization": narrow} if narrow else {}),
-        **({"mu_dtype": KINDS.get(types.moments, "float32")} if types.second_moments else {}),
+        **({"mu_dtype": KINDS.get(types.moments, "float32")} if types.moments != weights else {}),
     }
 
 

@@ -32,6 +32,14 @@ CURRICULA: Final = ("curriculum_learning", "data_efficiency", "progressive_layer
 """Tables of a configuration that change the data during a run."""
 
 
+RENAMED: Final = {
+    "batch_size": "micro_batch_size",
+    "model_parallel_size": "tensor_model_parallel_size",
+    "warmup": "lr_warmup_fraction",
+}
+"""Flags of the first releases by their present names; a rank's batch was not accumulated."""
+
+
 def lay_engine(settings: Settings) -> None:
     """Set what the fork takes where a command does not say it: recompute, experts, stages and feed-forwards."""
     if settings.flag("checkpoint_activations"):
@@ -39,6 +47,11 @@ def lay_engine(settings: Settings) -> None:
         settings.set("recompute_granularity", "full")
         settings.set("recompute_method", "uniform")
         settings.set("recompute_num_layers", settings.count("recompute_num_layers") or 1)
+    for once, now in RENAMED.items():
+        value = settings.get(once)
+        if value is not None:
+            settings.set(now, value)
+            settings.set(once, None)
     if settings.flag("swiglu") and "ffn_hidden_size" not in settings:
         settings.set("ffn_hidden_size", 4 * settings.size("hidden_size"))
     settings.set("allow_padding_num_layers", value=True)

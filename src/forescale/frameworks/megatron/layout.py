@@ -234,8 +234,9 @@ def _note_unexpressed(settings: Settings, replicate: int) -> None:
         settings.note(
             f"not expressed: {settings.spell(outer)} (optimizer states sharded over replicas as well)"
         )
+    stashed = {"moe_expert_rank_capacity_factor"} if settings.flag("moe_paged_stash") else set()
     for key, what in WORDS["not_expressed"].items():
-        if settings.get(key) not in (None, False, "false", 0, "0", "", []):
+        if settings.get(key) not in (None, False, "false", 0, "0", "", []) and key not in stashed:
             settings.note(f"not expressed: {settings.spell(key)} ({what})")
 
 
@@ -424,6 +425,20 @@ def _flash(settings: Settings) -> bool:
     return backend not in ("unfused", "local") and not (local and backend == "auto")
 
 
+def left_fields(settings: Settings, layout: Layout) -> tuple[str, ...]:
+    """Return the fields of a layout that settings leave to the framework.
+
+    The release of the libraries decides whether attention is fused in deterministic mode, unless its kernel is named.
+    """
+    named = settings.text("attention_backend", "auto").rpartition(".")[2] != "auto"
+    open_attention = layout.kernels.deterministic and layout.flash_attention and not named
+    return (
+        "software",
+        *["allocator"] * (ALLOCATOR[0] not in settings),
+        *["flash_attention"] * open_attention,
+    )
+
+
 def _kernels(settings: Settings) -> dict[str, Any]:
     """Return what settings say of kernels; Megatron-LM drops out a tenth of attention and hidden states unless told."""
     implementation = settings.one_of("cross_entropy_fusion_impl", "native", ("native", "te"))
@@ -447,9 +462,20 @@ def _kernels(settings: Settings) -> dict[str, Any]:
         "grouped_experts": settings.flag("moe_grouped_gemm"),
         "expert_kernels": "one" if settings.flag("use_turbo_grouped_gemm") else "each",
         "narrow_experts": not settings.flag("moe_use_legacy_grouped_gemm"),
+        "fused_grouped_mlp": settings.flag("use_transformer_engine_op_fuser"),
         "dropout": any(dropouts),
         **read_plain(Kernels, settings, "megatron"),
+        "paged_stash": _paged_stash(settings),
     }
+
+
+USUAL_STASH: Final = 1.1
+"""--moe-paged-stash-buffer-size-factor-cuda by default; a negative one is of the fullest rank's rows."""
+
+
+def _paged_stash(settings: Settings) -> float:
+    factor = settings.number("moe_paged_stash_buffer_size_factor_cuda")
+    return abs(USUAL_STASH if factor is None else factor) if settings.flag("moe_paged_stash") else 0.0
 
 
 ALL_MICROBATCHES: Final = 1_000_000

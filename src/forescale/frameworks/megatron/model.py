@@ -20,6 +20,7 @@ from forescale.frameworks.megatron.rope import read_rope
 from forescale.frameworks.megatron.run import read_tower
 from forescale.frameworks.reading import Options, packaged
 from forescale.frameworks.settings import MISSING, Settings
+from forescale.frameworks.shell import is_unset
 from forescale.limits import whole_of
 from forescale.spec.attention import (
     Attention,
@@ -56,7 +57,7 @@ def read_model(settings: Settings, *, name: str, options: Options | None = None)
         vocab_multiple=(1 if exact else settings.size("make_vocab_size_divisible_by", 128)),
         tied_embeddings=not settings.flag("untie_embeddings_and_output_weights"),
         norm="rms" if settings.choice("normalization", "LayerNorm", NORMS) == "rms" else "layer",
-        norm_eps=settings.number("layernorm_epsilon") or USUAL_EPS,
+        norm_eps=_epsilon(settings),
         embedding_norm=settings.flag("embed_layernorm"),
         learned_positions=_learned_positions(settings),
         num_mtp_layers=depth,
@@ -417,7 +418,8 @@ def stated_vocabulary(settings: Settings, options: Options) -> int | None:
     for name in (model, kind, Path(settings.where).stem):
         if size := options.vocabulary_of(name) or _size_of_tokenizer(name):
             said = f"the vocabulary of {size} entries is that of {name}"
-            if not model or name != kind or kind not in OF_A_FILE:
+            is_of_file = not model or name == model or (name == kind and kind not in OF_A_FILE)
+            if is_of_file:
                 settings.note(said)
             elif (
                 open_ := f"{said}; that of {model} is not known (--set model.vocab_size=N)"
@@ -457,6 +459,12 @@ def _vocabulary(settings: Settings, options: Options) -> int:
     if size is None:
         raise MissingError.of(settings.where, [_open_vocabulary(settings)])
     return size
+
+
+def _epsilon(settings: Settings) -> float:
+    """Return the constant of the norms, which changes no figure: the usual one if a script leaves it open."""
+    is_open = is_unset(str(settings.raw("layernorm_epsilon")))
+    return USUAL_EPS if is_open else settings.number("layernorm_epsilon") or USUAL_EPS
 
 
 KEYS = ("hybrid_layer_pattern", "hybrid_override_pattern")

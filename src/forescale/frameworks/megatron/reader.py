@@ -30,7 +30,7 @@ from forescale.frameworks.megatron.engine import (
 )
 from forescale.frameworks.megatron.forks import DEEPSPEED, misspelt
 from forescale.frameworks.megatron.laws import ParsedConfig, check_settings
-from forescale.frameworks.megatron.layout import KERNELS, check_param_gather, read_strategy
+from forescale.frameworks.megatron.layout import KERNELS, check_param_gather, left_fields, read_strategy
 from forescale.frameworks.megatron.model import (
     MICRO_BATCH,
     describes_model,
@@ -243,7 +243,7 @@ def read_settings(
         framework=framework,
         layout_fields=explicit_fields(
             strategy,
-            left=("software", *["allocator"] * (ALLOCATOR[0] not in settings)),
+            left=left_fields(settings, strategy),
             schedule=schedule,
             tables={"kernels": KERNELS},
         ),

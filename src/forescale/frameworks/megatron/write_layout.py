@@ -200,11 +200,16 @@ def _offload(offload: Offload) -> Settings:
 
 def _experts(layout: Layout) -> Settings:
     flexible = DISPATCHERS[layout.dispatcher].sends_once
+    stash = layout.kernels.paged_stash or None
     return {
         "moe_token_dispatcher_type": "flex" if flexible else "alltoall",
         "moe_flex_dispatcher_backend": _key_of(FLEXIBLE, layout.dispatcher) if flexible else None,
         "moe_grouped_gemm": layout.kernels.grouped_experts,
         "moe_use_legacy_grouped_gemm": not layout.kernels.narrow_experts,
+        "use_transformer_engine_op_fuser": layout.kernels.fused_grouped_mlp,
+        "moe_paged_stash": stash is not None,
+        "moe_paged_stash_buffer_size_factor_cuda": stash,
+        "moe_expert_rank_capacity_factor": stash,
         "moe_router_dtype": "fp32" if layout.kernels.wide_router else None,
         "moe_router_fusion": None if layout.kernels.fused_router else False,
         **_routing(layout.routing),

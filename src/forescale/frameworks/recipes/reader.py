@@ -33,15 +33,16 @@ from forescale.frameworks.megatron.forks import translate
 from forescale.frameworks.megatron.model import MICRO_BATCH, describes_model, open_sizes
 from forescale.frameworks.megatron.reader import OVER, read_settings
 from forescale.frameworks.reading import Options, ParsedFile, flat, packaged
+from forescale.frameworks.recipes.actors import lay_batches, with_policy
 from forescale.frameworks.recipes.rules import RULES
-from forescale.frameworks.recipes.sharded import DEVICES, example_of, read_sharded
+from forescale.frameworks.recipes.sharded import DEVICES, example_of, named_model, read_sharded
 from forescale.frameworks.settings import Settings, errors_of
 from forescale.positions import key_lines
-from forescale.syntax import parse_mapping, parse_yaml
+from forescale.syntax import deep_merge, parse_mapping, parse_yaml
 from forescale.units import counted
 
 _REFERENCE = re.compile(r"\$\{(\.*)([\w.]+)\}")
-_FUNCTION = re.compile(r"\$\{(multiply|divide_ceil|divide_floor):\s*(\d+)\s*,\s*(\d+)\s*\}")
+_FUNCTION = re.compile(r"\$\{(mul|multiply|div|divide_ceil|divide_floor):\s*(\d+)\s*,\s*(\d+)\s*\}")
 _ASKED = re.compile(r"(?:seq_len\w*|num_nodes|devices|micro_batch_size)$")
 """Keys whose facts are asked for where a file does not hold them."""
 _MATTERS = re.compile(
@@ -68,13 +69,29 @@ class RecipeReader(Signed):
         text, notes = read_text(path), list[str]()
         takes_last = packaged("recipes", self.name).get("takes_last")
         content = parse_mapping(text, path, partial(parse_yaml, repeated=notes if takes_last else None))
-        parsed = read_recipe(self.name, _composed(content, path), path, options, key_lines(text, path.suffix))
+        whole, lines = composed(content, path), key_lines(text, path.suffix)
+        inside = whole.get("rl") if self.name == "flagscale" else None
+        if isinstance(inside, dict) and "actor_rollout_ref" in inside:  # which it starts verl with
+            return replace(read_recipe("verl", inside, path, options, {}), format=self.name)
+        parsed = read_recipe(self.name, whole, path, options, lines)
         return replace(parsed, notes=(*notes, *parsed.notes))
 
 
-def _composed(content: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
-    """Return a configuration of Hydra with the files next to it that its `defaults` name, each under its group."""
+def composed(content: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+    """Return a configuration with the files that its `defaults` name: whole ones under it, Hydra's under their groups.
+
+    Raises
+    ------
+    ReaderError
+        If one of them is not there.
+    """
     items = content.get("defaults")
+    named = items if isinstance(items, list) else [items]
+    for name in reversed([str(item) for item in named if str(item).endswith((".yaml", ".yml"))]):
+        file = path.parent / name
+        if not is_file(file):
+            raise ReaderError(path, not_found(f"file {name}", "put it there, or give a complete file"))
+        content = deep_merge(composed(parse_mapping(read_text(file), file, parse_yaml), file), content)
     groups = [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
     for group, name in [pair for item in groups for pair in item.items()]:
         file = path.parent / str(group) / f"{name}.yaml"
@@ -102,6 +119,8 @@ def read_recipe(
     values = _resolved(dict(flat(inside))) if isinstance(inside, dict) else {}
     if before:
         values |= {key: value for key, value in flat(content) if not key.startswith(before)}
+    values = _renamed(values, table.get("older", {}))
+    table = packaged("recipes", _variant(name, table.get("variants", {}), values))
     with errors_of(path):
         result = _flags(table, values, path) if table.get("flags") else _translated(table, values)
     if result.unknown and options.strict:
@@ -115,10 +134,10 @@ def read_recipe(
     with errors_of(path):
         if name in RULES:
             RULES[name](settings, {key.replace("-", "_"): value for key, value in values.items()}, path)
-        if table.get("engine") == "megatron":
-            parsed = _megatron(settings, name, table["framework"], path, options)
-        else:
-            parsed = read_sharded(settings, name, table["framework"], path, options)
+        lay_batches(settings, options)
+        read = partial(_megatron, based=bool(table.get("based"))) if "engine" in table else read_sharded
+        framework = settings.text("framework", table["framework"])
+        parsed = with_policy(read(settings, name, framework, path, options), settings)
     origins = set(result.spelling.values())
     return replace(
         parsed,
@@ -127,6 +146,28 @@ def read_recipe(
         unknown=result.unknown,
         remedies=_remedies(table, settings),
     )
+
+
+def _renamed(values: Mapping[str, Any], older: Mapping[str, str]) -> dict[str, Any]:
+    """Return values by the present names of keys that once began otherwise, which come first."""
+    moved = {
+        f"{now}{key.removeprefix(once)}": value
+        for once, now in older.items()
+        for key, value in values.items()
+        if key.startswith(once)
+    }
+    return {key: value for key, value in values.items() if not key.startswith(tuple(older))} | moved
+
+
+def _variant(name: str, variants: Mapping[str, Any], values: Mapping[str, Any]) -> str:
+    """Return the table of a back end: the first whose keys begin so, or whose key has such a value."""
+    for start, row in variants.items():
+        if isinstance(row, str) and (start == "*" or any(key.startswith(start) for key in values)):
+            return row
+        choices = row.items() if isinstance(row, dict) else ()
+        if named := next((item for text, item in choices if fnmatchcase(str(values.get(start)), text)), None):
+            return str(named)
+    return name
 
 
 def _remedies(table: Mapping[str, Any], settings: Settings) -> Mapping[str, Any]:
@@ -141,7 +182,9 @@ def _remedies(table: Mapping[str, Any], settings: Settings) -> Mapping[str, Any]
     return remedies
 
 
-def _megatron(settings: Settings, form: str, framework: str, path: Path, options: Options) -> ParsedFile:
+def _megatron(
+    settings: Settings, form: str, framework: str, path: Path, options: Options, *, based: bool
+) -> ParsedFile:
     """Return what Megatron-LM trains with settings that a recipe makes.
 
     Raises
@@ -154,7 +197,7 @@ def _megatron(settings: Settings, form: str, framework: str, path: Path, options
     ep = settings.degree("expert_model_parallel_size") * settings.count(
         EXPERT, settings.degree(TENSOR), least=1
     )
-    stated = _stated_devices(settings) or _counted_devices(settings, options, inner * pp)
+    stated = _stated_devices(settings, options) or _counted_devices(settings, options, inner * pp)
     devices = options.num_devices or (None if stated and stated % lcm(inner * pp, ep * pp) else stated)
     reason = f"{stated} are stated, which the degrees do not divide; the launcher sets more"
     fact = DEVICES._replace(
@@ -167,10 +210,13 @@ def _megatron(settings: Settings, form: str, framework: str, path: Path, options
     if "global_batch_size" not in settings and "micro_batch_size" in settings and steps:
         dp = (devices or inner * pp) // (inner * pp)
         settings.set("global_batch_size", settings.size("micro_batch_size") * steps * dp)
-    if facts := facts + open_sizes(settings, options):
+    if options.model is None and settings.text("model") and not describes_model(settings):
+        options = replace(options, model=named_model(settings, path, options, facts))
+    if facts := facts + [
+        fact for fact in open_sizes(settings, options) if fact.part not in {f.part for f in facts}
+    ]:
         raise MissingError.of(path, (*facts, *missing))
-    based = bool(packaged("recipes", form).get("based"))
-    if based and not describes_model(settings):
+    if based and not describes_model(settings) and "model" not in settings:
         settings.warnings.append(
             "it changes a recipe that is not here: what it does not set is as in Megatron-Core"
         )
@@ -192,9 +238,12 @@ TENSOR, EXPERT = "tensor_model_parallel_size", "expert_tensor_parallel_size"
 DEGREES: Final = ((TENSOR, "context_parallel_size"), ("pipeline_model_parallel_size",))
 
 
-def _stated_devices(settings: Settings) -> int | None:
+def _stated_devices(settings: Settings, options: Options) -> int | None:
     nodes, per_node = settings.count("num_nodes"), settings.count("devices_per_node")
-    return (nodes or 1) * per_node if per_node else None
+    count = (nodes or 1) * per_node if per_node else None
+    if count and options.num_devices is None and options.layout:
+        settings.note_devices(count, "devices_per_node", *(["num_nodes"] if nodes else []))
+    return count
 
 
 def _counted_devices(settings: Settings, options: Options, inner: int) -> int | None:
@@ -245,7 +294,9 @@ def _computed(text: str) -> int | str:
     if match is None or match[3] == "0":
         return text
     one, two = int(match[2]), int(match[3])
-    return {"multiply": one * two, "divide_ceil": -(-one // two), "divide_floor": one // two}[match[1]]
+    product, below = one * two, one // two
+    kinds = {"mul": product, "multiply": product, "div": below, "divide_floor": below}
+    return kinds.get(match[1], -(-one // two))
 
 
 class _Translated:

@@ -9,6 +9,7 @@ from typing import Any
 
 from forescale import wording
 from forescale.frameworks.reading import packaged
+from forescale.frameworks.recipes.actors import nemo_rl, verl
 from forescale.frameworks.settings import Settings
 from forescale.limits import whole_of
 
@@ -179,6 +180,11 @@ def _neox(settings: Settings, values: Values, path: Path) -> None:  # noqa: ARG0
         settings.set("recompute_num_layers", settings.count("recompute_num_layers") or 1)
     settings.set("pipeline_model_parallel_size", settings.count("pipeline_model_parallel_size") or 1)
     settings.set("tensor_model_parallel_size", settings.count("tensor_model_parallel_size") or 1)
+    if settings.count("num_experts", 1) > 1:  # megatron/model/transformer.py, ParallelTransformerLayer
+        every = settings.count("expert_interval", 2, least=1)
+        routed = [int(at % every == 0) for at in range(settings.size("num_layers"))]
+        settings.set("moe_layer_freq", routed)
+        settings.set("moe_router_topk", settings.count("moe_router_topk") or 1)
     if "num_query_groups" in settings:
         settings.set("group_query_attention", value=True)
     half = values.get("precision") in ("bfloat16", "bf16") or values.get("bf16.enabled")
@@ -257,5 +263,7 @@ RULES: Mapping[str, Callable[[Settings, Values, Path], None]] = {
     "gpt-neox": _neox,
     "nemo-1": _nemo,
     "olmo-core": _olmo_core,
+    "nemo-rl": nemo_rl,
+    "verl": verl,
 }
 """Rules by trainer."""

@@ -42,7 +42,7 @@ def read_sharded(settings: Settings, form: str, framework: str, path: Path, opti
     """Return what settings by our names say."""
     settings.override(options.over, OVER)
     missing: list[MissingFact] = []
-    model = _model(settings, path, options, missing)
+    model = named_model(settings, path, options, missing)
     layout, devices = _layout(settings, options, missing)
     workload = dict(_workload(settings, layout))
     return ParsedFile(
@@ -59,7 +59,7 @@ def read_sharded(settings: Settings, form: str, framework: str, path: Path, opti
     )
 
 
-def _model(settings: Settings, path: Path, options: Options, missing: list[MissingFact]) -> Model | None:
+def named_model(settings: Settings, path: Path, options: Options, missing: list[MissingFact]) -> Model | None:
     """Return the model: its dimensions, a file or folder next to the recipe, or a catalogue model by its name."""
     if "hidden_size" in settings:
         return read_model(settings, name=path.stem, options=options)

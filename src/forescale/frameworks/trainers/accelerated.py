@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -14,7 +14,7 @@ from forescale.errors import ReaderError
 from forescale.files import read_text
 from forescale.frameworks.deepspeed.trainer import TABLES, AccelerateReader
 from forescale.frameworks.reading import Options, ParsedFile
-from forescale.frameworks.shell import Launch
+from forescale.frameworks.shell import Launch, launch_of
 from forescale.frameworks.trainers.run import found_by_end
 from forescale.frameworks.trainers.written import table_of
 from forescale.syntax import parse_mapping, parse_yaml
@@ -31,6 +31,24 @@ def accelerated(
     is_open = "--np" in launch.options and launch.count("--np") is None
     counts = options.num_devices is not None or ("--config-file" in launch.options and not is_open)
     return parsed if parsed is None or counts else replace(parsed, num_devices=None)
+
+
+def launched(
+    words: Sequence[str], path: Path, options: Options, files: Mapping[str, str] = MappingProxyType({})
+) -> Launch:
+    """Return the options of a command, without a file that is not there where another is given in its place."""
+    launch = launch_of(words)
+    name = launch.options.get("--config-file")
+    if (
+        options.launch is None
+        or name is None
+        or table_of(files, name, path)
+        or found_by_end(path.parent, name)
+    ):
+        return launch
+    return replace(
+        launch, options={key: value for key, value in launch.options.items() if key != "--config-file"}
+    )
 
 
 def _read(launch: Launch, path: Path, options: Options, files: Mapping[str, str]) -> ParsedFile | None:
@@ -69,6 +87,7 @@ def required_file(path: Path, name: str) -> Path:
     """Return a file that a command names; a folder that depends on where it runs is the script's."""
     if (file := found_by_end(path.parent, name)) is None:
         raise ReaderError(
-            path, wording.not_found(f"file {name}", "put it next to the script, or give it in its place")
+            path,
+            wording.not_found(f"file {name}", "put it next to the script, or give its like by --config FILE"),
         )
     return file

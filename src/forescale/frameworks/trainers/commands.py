@@ -65,12 +65,12 @@ def arguments_of(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
             values[name] = plain(value) if equals else True
         elif name and values[name] is True and not word.startswith("++"):
             values[name] = plain(word)
+        elif equals and re.fullmatch(r"[A-Za-z_][\w.]*", flag):
+            values[flag] = plain(value)
         elif (not name and is_unset(word)) or (
             word.endswith((".yaml", ".yml")) or (not name and word.endswith(".json"))
         ):
             files.append(word)
-        elif equals and re.fullmatch(r"[A-Za-z_][\w.]*", flag):
-            values[flag] = plain(value)
         elif name:
             old = values[name]
             values[name] = [*(old if isinstance(old, list) else [old]), plain(word)]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from pathlib import Path
+from typing import Any
 
 from forescale.frameworks.shell import Devices, Launch, Script, devices_of
 from forescale.frameworks.trainers.accelerated import content_of, required_file
@@ -34,6 +36,17 @@ def alone(form: str, devices: Devices | None, variables: Mapping[str, str]) -> s
     )
 
 
+def actor_devices(values: Mapping[str, Any]) -> Devices | None:
+    """Return the devices that the flags of OpenRLHF's actor count; None of other programs."""
+    for separator in ("_", "."):
+        keys = [f"actor{separator}{name}" for name in ("num_nodes", "num_gpus_per_node")]
+        counts = [whole_of(str(values.get(key, usual))) for key, usual in zip(keys, (1, 8), strict=True)]
+        if any(key in values for key in keys) and all(counts):
+            options = tuple(f"--{key} {count}" for key, count in zip(keys, counts, strict=True))
+            return Devices(prod(filter(None, counts)), options)
+    return None
+
+
 def split_models(variables: Mapping[str, str]) -> tuple[str, ...]:
     """Return the warning of processes that see more devices than one each, over which ms-swift splits the model."""
     visible = variables.get("CUDA_VISIBLE_DEVICES", "").count(",") + 1
@@ -57,8 +70,11 @@ def started_devices(
     """Return the devices that a command starts its program on; None where others decide them.
 
     An open number of nodes does, and the `num_processes` of Accelerate's file, which start whatever is visible and
-    may be fewer than the devices of a node that a scheduler grants.
+    may be fewer than the devices of a node that a scheduler grants; and the configuration of verl's programs that
+    sample, which torchrun does not start.
     """
+    if form == "verl" and "torch" not in launch.kinds:
+        return None
     config, processes = launch.options.get("--config-file"), None
     if config and "accelerate" in launch.kinds:
         table = table_of(shell.files, config, path) or content_of(required_file(path, config))

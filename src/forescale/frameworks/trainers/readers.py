@@ -21,7 +21,7 @@ from forescale.frameworks.reading import Options, ParsedFile, flat, packaged
 from forescale.frameworks.recipes.reader import read_recipe
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.shell import Devices, Script, Use, devices_of, follow, launch_of
-from forescale.frameworks.trainers.accelerated import accelerated, content_of, required_file
+from forescale.frameworks.trainers.accelerated import accelerated, content_of, launched, required_file
 from forescale.frameworks.trainers.commands import (
     arguments_of,
     in_folder,
@@ -32,6 +32,7 @@ from forescale.frameworks.trainers.commands import (
     unknown_program,
 )
 from forescale.frameworks.trainers.devices import (
+    actor_devices,
     alone,
     environment_of,
     split_models,
@@ -44,7 +45,7 @@ from forescale.frameworks.trainers.outline import followed, left_open, warnings_
 from forescale.frameworks.trainers.performance import long_options, read_performance
 from forescale.frameworks.trainers.precision import compute_of
 from forescale.frameworks.trainers.program import Program, lay_sharding, made_type, read_program, with_changes
-from forescale.frameworks.trainers.recipe import RECIPE, closed, recipe_of
+from forescale.frameworks.trainers.recipe import POLICY, RECIPE, closed, recipe_of, usual_config
 from forescale.frameworks.trainers.record import Record, classified, record_of
 from forescale.frameworks.trainers.release import open_release
 from forescale.frameworks.trainers.run import MICRO, STEPS, Start, Training, neighbour_of
@@ -263,20 +264,20 @@ class LaunchReader(Signed):
         several = (f"it starts {counted(len(runs), 'training')}; the first is read",)[: len(runs) - 1]
         if form in (BRIDGE, PERFORMANCE):
             return self._bridged(form, words, at, path, options, several)
-        launch = launch_of(words[:at] if form != RECIPE else ["torchrun", *words[at:]])
+        starts = words[:at] if form != RECIPE else ["torchrun", *words[at:]]
+        launch = launched(starts, path, options, shell.files)
         values, files = arguments_of(words[at:])
         values |= _stage(form, words[at - 1])
-        named, *more = in_folder(words[at:], files) or [""]
+        named, *more = in_folder(words[at:], files) or [usual_config(words[at - 1])]
         given = {**values, "config": named, "config_file": launch.options.get("--config-file")}
         _refuse_open(path, text, shell.unset, given, form)
-        values = closed(values) if form == RECIPE else with_tables(values, shell.files, path)
+        values = closed(values) if form in (RECIPE, POLICY) else with_tables(values, shell.files, path)
         table = table_of(shell.files, named, path)
         file = required_file(path, named) if named and table is None else None
         visible = environment_of(shell, words)
-        devices = started_devices(shell, launch, path, visible, form, script)
-        count = options.num_devices or (devices.count if devices else None)
-        outer = replace(options, num_devices=count, strict=False)
-        recipe = recipe_of(words[at - 1 :] * (form == RECIPE), [named, *more], file, values, path, outer)
+        devices = actor_devices(values) or started_devices(shell, launch, path, visible, form, script)
+        outer = replace(options, num_devices=options.num_devices or (devices and devices.count), strict=False)
+        recipe = recipe_of(form, words[at - 1 :], [named, *more], file, values, path, outer)
         if recipe is not None:
             recipe = with_changes(recipe, words[at - 1 :], path)
             return replace(recipe, format=self.name, notes=(*_origin(devices, options), *recipe.notes))
@@ -588,8 +589,9 @@ def _refuse_open(
     MissingError
         With all of them.
     """
-    record = record_of("trainer" if form == RECIPE else form)
+    is_recipe = form in (RECIPE, POLICY)
+    record = record_of("trainer" if is_recipe else form)
     deciding = DECIDING | {name: DECIDING[key] for name, key in record.keys.items() if key in DECIDING}
-    deciding |= packaged("recipes", "common")["deciding"] if form == RECIPE else {}
+    deciding |= packaged("recipes", "common")["deciding"] if is_recipe else {}
     if facts := open_facts(Settings(values, str(path)), unset, text, deciding):
         raise MissingError.of(path, facts)

@@ -30,6 +30,9 @@ PROMPT: Final = (
     "max_prompt_length is not given: prompts have at most 512 tokens until TRL 0.25, any length since; "
     "512 are projected (--seq-len)"
 )
+LENGTH: Final = 1024
+"""Tokens that TRL cuts sequences and pairs off at where nothing is given, in all releases."""
+CUT: Final = f"max_length is not given: TRL cuts sequences off at {LENGTH} tokens (--seq-len)"
 
 
 def open_release(settings: Settings, *, samples: bool) -> list[str]:
@@ -53,7 +56,8 @@ def lay_release(
     content: dict[str, Any], unread: Mapping[str, str], calls: Sequence[Call], *, has_bf16: bool
 ) -> list[str]:
     """Fill in what TRL defaults to in the release that a program is written for; return the warnings of it."""
-    if content.get("unsloth") or not any(TRL.fullmatch(name) for call in calls for name in names_of(call)):
+    made = [call for call in calls if any(TRL.fullmatch(name) for name in names_of(call))]
+    if content.get("unsloth") or not made:
         return []
     older = any(
         OLDER & call.fields.keys()
@@ -62,6 +66,10 @@ def lay_release(
     )
     samples = any(re.search(r"(?:GRPO|RLOO)Config$", name) for call in calls for name in names_of(call))
     warnings = [PROMPT] * (samples and not {"max_prompt_length", "max_length"} & {*content, *unread})
+    lengths = {"max_length", "max_seq_length", "block_size"}
+    if not samples and not lengths & {*content, *unread} and not any(call.open for call in made):
+        content["max_length"] = LENGTH
+        warnings.append(CUT)
     if "gradient_checkpointing" not in {*content, *unread}:
         content["gradient_checkpointing"] = not older
         warnings.append(CHECKPOINTING.format(kind="none" if older else "full recompute"))

@@ -6,6 +6,7 @@ The script is followed as syntax (`frameworks/python`) and never run. `calls.jso
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -19,8 +20,8 @@ from forescale.frameworks.detect import Signed, detect
 from forescale.frameworks.megatron.model import MICRO_BATCH
 from forescale.frameworks.python.values import Call, Opaque
 from forescale.frameworks.reading import Options, ParsedFile, packaged
-from forescale.frameworks.shell import Devices, Script, launch_of
-from forescale.frameworks.trainers.accelerated import accelerated
+from forescale.frameworks.shell import Devices, Script, follow
+from forescale.frameworks.trainers.accelerated import accelerated, launched
 from forescale.frameworks.trainers.arguments import Arguments, Fields
 from forescale.frameworks.trainers.calls import FACTS, KEYS, MAKES, is_of, makes, names_of, rows_of
 from forescale.frameworks.trainers.census import place_of
@@ -111,6 +112,10 @@ class ScriptReader(Signed):
 
     def read(self, path: Path, options: Options) -> ParsedFile:
         """Return what the calls of the script at `path` say, or the text of a training loop of its own."""
+        if options.arguments:
+            command = shlex.join(["python", path.name, *options.arguments])
+            shell = follow(command, options.variables, str(path))
+            return ScriptLaunchReader().started(shell, path, replace(options, arguments=None))
         if detect(read_text(path)) is None and is_loop(path):
             start = Start(launch=None, devices=None, program=path.name)
             parsed = ScriptLaunchReader().trained({}, "trainer", path, options, start)
@@ -133,7 +138,7 @@ class ScriptLaunchReader(LaunchReader):
             for file, names, at in programs:
                 if not trains(file, itself=itself):
                     continue
-                launch = launch_of(names[:at])
+                launch = launched(names[:at], path, options)
                 visible = environment_of(shell, names)
                 devices = started_devices(shell, launch, path, visible, "trainer")
                 count = options.num_devices or (devices.count if devices else None)
@@ -269,10 +274,19 @@ def _settings(path: Path, recorder: Recorder, options: Options) -> tuple[dict[st
             raise ReaderError(path, wording.wrong_format("a script with its settings", fix))
         if any(MAKES.search(name) for call in recorder.calls for name in names_of(call)):
             content[MICRO] = USUAL_BATCH
+    elif takes and _takes_defaults(recorder.calls):
+        content[MICRO] = USUAL_BATCH
+        recorder.assumed.append(f"{MICRO} is not given: the Trainer's default of {USUAL_BATCH}")
     if RECOMPUTES.search(text):
         content.setdefault("gradient_checkpointing", True)
     unread.pop("device_map", None)
     return content, unread
+
+
+def _takes_defaults(calls: Sequence[Call]) -> bool:
+    """Return whether a program makes a Trainer's arguments itself, and all that it gives them is known."""
+    made = [call for call in calls if any(map(MAKES.search, names_of(call)))]
+    return bool(made) and not any(call.open for call in made)
 
 
 def _content(calls: list[Call], given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:

@@ -119,6 +119,20 @@ def _lay_sharded(settings: Settings, layout: dict[str, Any], workload: dict[str,
         )
 
 
+def _lay_generations(run: Training, devices: int | None) -> None:
+    """Set the sequences of a rank where its batch counts prompts: it holds no whole group of generations."""
+    settings = run.settings
+    count, micro = settings.count("num_generations", least=1), settings.size(MICRO, 8)
+    whole = micro * settings.size(STEPS, 1) * (devices or 1)
+    if run.form != "trainer" or stage_of(settings) != "grpo" or not count or whole % count == 0:
+        return
+    settings.set(MICRO, micro * count)
+    run.warnings.append(
+        f"a batch of {whole} holds no whole group of num_generations {count}: TRL until 0.14 counts prompts, unsloth "
+        f"raises it, later releases refuse it; {micro * count} sequences of a device are projected (--micro-batch-size)"
+    )
+
+
 def _lay_batch(run: Training, devices: int | None) -> None:
     """Set the accumulation of a program that takes the sequences of a step, of each rank or, as OpenRLHF, of all.
 
@@ -133,6 +147,7 @@ def _lay_batch(run: Training, devices: int | None) -> None:
         split = max(1, settings.size(MICRO, 8) // (devices or 1))
         settings.note(f"split_batches: the {settings.size(MICRO, 8)} sequences are those of all ranks")
         settings.set(MICRO, split)
+    _lay_generations(run, devices)
     if settings.flag("auto_find_batch_size"):
         run.warnings.append(
             "auto_find_batch_size: the batch of a device is halved where memory runs out; it is projected whole"

@@ -28,6 +28,8 @@ ONLY: Final[Mapping[str, dict[str, Any]]] = {
     "trainer": {"dataset_name": PLACEHOLDER},
 }
 """Keys of each that nothing of a question follows from."""
+OTHERS: Final = ("nemo-rl", "verl")
+"""Trainers of transformers' classes with configurations of their own, which are not written."""
 
 
 class TrainersWriter(Writer):
@@ -37,6 +39,10 @@ class TrainersWriter(Writer):
     frameworks = ("transformers",)
     no_vision = "the files that are written train text alone"
     several = True
+
+    def writes(self, release: str) -> bool:
+        """Return whether a release reads what is written."""
+        return release not in OTHERS
 
     def write(self, question: Question) -> Files:
         """Return the configuration and the model's config.json; what its keys have no word for is left out."""
