@@ -19,7 +19,8 @@ from forescale.errors import UnknownKeyError, UnknownNameError, wrong_type
 from forescale.files import CATALOGUE
 from forescale.records import record
 from forescale.spec.cluster import Device
-from forescale.spec.framework import RULES, Framework, Limits, Variant
+from forescale.spec.framework import RULES, Framework
+from forescale.spec.framework_options import Limits, Variant
 from forescale.spec.layout import Kernels, Layout, Recompute
 from forescale.spec.recipes import Recipe
 from forescale.struct import asdict

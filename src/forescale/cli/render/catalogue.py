@@ -29,7 +29,8 @@ from forescale.io.named import model_given, model_of
 from forescale.io.question import is_plan, read_plan_values
 from forescale.report.document import Column, Content, View, line, listed, table
 from forescale.spec import Device
-from forescale.spec.framework import Framework, Limits, explicit_fields
+from forescale.spec.framework import Framework, explicit_fields
+from forescale.spec.framework_options import Limits
 from forescale.spec.model import Model
 from forescale.spec.recipes import Recipe
 from forescale.spec.space import choice_word
