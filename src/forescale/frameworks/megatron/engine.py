@@ -49,7 +49,7 @@ def lay_engine(settings: Settings) -> None:
         settings.set("recompute_num_layers", settings.count("recompute_num_layers") or 1)
     for once, now in RENAMED.items():
         value = settings.get(once)
-        if value is not None:
+        if value is not None and now not in settings:
             settings.set(now, value)
             settings.set(once, None)
     if settings.flag("swiglu") and "ffn_hidden_size" not in settings:
