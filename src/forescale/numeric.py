@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import fields, is_dataclass
-from functools import cache, reduce
+from functools import cache, lru_cache, reduce
 from itertools import repeat
 from operator import add, and_, eq, ge, gt, le, lt, mod, mul, ne, or_, sub, truediv
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
@@ -278,6 +278,7 @@ def summed(values: Iterable[Numeric]) -> Numeric:
     return reduce(add, values, 0.0)
 
 
+@lru_cache(maxsize=4096)
 def divisors(number: int) -> tuple[int, ...]:
     """Return the divisors of `number`, ascending."""
     small = [value for value in range(1, int(number**0.5) + 1) if number % value == 0]

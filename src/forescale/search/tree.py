@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from functools import cached_property, lru_cache, partial
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property, lru_cache, partial, reduce
+from operator import and_
 from typing import TypeAlias
 
 import numpy as np
@@ -131,11 +132,13 @@ class Blocks:
     def rows(self) -> ShapeRows:
         """Return a row for all of tp, cp, pp, virtual stages, micro-batch and sp."""
         rows = [block.rows() for block in self._blocks]
-        names = (*DEGREE_NAMES, "sp", "num_sharded")
-        columns = {name: _joined([item[name] for item in rows]) for name in names}
-        sharded = columns.pop("num_sharded")
-        sizes = [len(item["tp"]) for item in rows]
-        block = np.repeat(np.arange(len(rows)), np.array(sizes, dtype=np.int64))
+        sharded = _joined([own.pop("num_sharded") for own, _ in rows])
+        sizes = np.array([len(own["vpp"]) for own, _ in rows], dtype=np.int64)
+        columns = {name: _joined([own[name] for own, _ in rows]) for name in ROW_NAMES}
+        for name in (*DEGREE_NAMES, "sp"):
+            if name not in columns:
+                columns[name] = np.repeat(np.array([of[name] for _, of in rows], dtype=np.int64), sizes)
+        block = np.repeat(np.arange(len(rows)), sizes)
         return ShapeRows(whole=_candidates(*self._of, columns, {}), num_sharded=sharded, block=block)
 
     def cells(self, rows: ShapeRows | None = None, mask: Mask | None = None) -> Cells:
@@ -262,10 +265,12 @@ def _joined(parts: Sequence[Rows]) -> Rows:
     return np.concatenate([np.zeros(0, dtype=np.int64), *parts])
 
 
-EXPERT, CHUNKS, SHARDS, BATCH, SP = range(5)
+AXES = EXPERT, CHUNKS, SHARDS, BATCH, SP = tuple(range(5))
 """Axes of a block."""
-BLOCKS_AT_ONCE, SHARED_FROM = 64, 256
-"""Blocks that one process makes at once, and how many several processes share."""
+ROW_NAMES = ("vpp", "micro_batch_size", "sp")
+"""Degrees in which the rows of a block differ."""
+GROUPS_AT_ONCE, SHARED_FROM = 16, 256
+"""Groups of blocks that one process makes at once, and how many blocks several processes share."""
 
 
 def _blocks(
@@ -276,66 +281,110 @@ def _blocks(
     rules = [rule for rule in _rules(space) if settled.issuperset(rule.choices)]
     one = Proposal(model=model, cluster=cluster, workload=workload, degrees=_base(space))
     rules = [rule for rule in rules if rule.applies(one)]
-    shapes = list(_outer(model, cluster, space))
+    alike: dict[object, list[tuple[int, _Lists]]] = {}
+    for place, shape in enumerate(_outer(model, cluster, space)):
+        lists = _Lists(one, space, shape)
+        alike.setdefault(lists.key, []).append((place, lists))
+    groups = list(alike.values())
+    num_blocks = sum(map(len, groups))
 
-    def part(start: int) -> list[_Block]:
-        return [_Block(one, space, shape, rules) for shape in shapes[start : start + BLOCKS_AT_ONCE]]
+    def part(some: Sequence[Sequence[tuple[int, _Lists]]]) -> list[tuple[int, _Block]]:
+        return [item for group in some for item in _alike(one, group, rules)]
 
-    parts = [partial(part, start) for start in range(0, len(shapes), BLOCKS_AT_ONCE)]
-    several = workers if len(shapes) >= SHARED_FROM else ALONE
-    return [block for blocks in several.share(parts) for block in blocks]
+    starts = range(0, len(groups), GROUPS_AT_ONCE)
+    parts = [partial(part, groups[start : start + GROUPS_AT_ONCE]) for start in starts]
+    several = workers if num_blocks >= SHARED_FROM else ALONE
+    found = dict(item for blocks in several.share(parts) for item in blocks)
+    return [found[place] for place in range(num_blocks)]
 
 
-class _Block:
-    """All rows of one choice of tp, cp and pp: experts × chunks × shardings × micro-batches × sp, in this order."""
+class _Lists:
+    """What the rows of one choice of tp, cp and pp are made of, axis by axis."""
 
-    def __init__(self, one: Proposal, space: Space, shape: Shape, rules: Sequence[Constraint]) -> None:
+    def __init__(self, one: Proposal, space: Space, shape: Shape) -> None:
         model, cluster = one.model, one.cluster
         tp, cp, pp = shape
         self.outer = {"tp": tp, "cp": cp, "pp": pp}
         self.dp = cluster.num_devices // (tp * cp * pp)
         chunks, batches, sp = _inner(model, cluster, one.workload, space, tp, cp, pp)
         experts = expert_degrees(model, space, tp * cp * self.dp)
-        self.lists = {
+        self.key = (pp, self.dp, tuple(chunks), tuple(batches), tuple(sp))
+        self.values = {
             "expert": np.array(experts, dtype=np.int64).reshape(-1, 2),
             "vpp": np.array(chunks, dtype=np.int64),
             "shard": np.array(shardings(space, self.dp), dtype=np.int64).reshape(-1, 3),
             "micro_batch_size": np.array(batches, dtype=np.int64),
             "sp": np.array(sp, dtype=np.int64),
         }
-        self.shape = tuple(len(values) for values in self.lists.values())
-        proposal = replace(one, degrees=ManyLayouts(self._columns(), one.degrees))
-        masks = masks_of(proposal, rules) if math.prod(self.shape) else {}  # an empty block refuses nothing
-        self.refused = refused_by(masks, math.prod(self.shape))
-        self.of_sharding, self.of_rows, self.mixed = self._parted(list(masks.values()))
+        self.shape = tuple(len(values) for values in self.values.values())
 
-    def _columns(self) -> Columns:
-        columns: Columns = {name: np.array(value) for name, value in self.outer.items()}
-        for axis, (name, values) in enumerate(self.lists.items()):
-            along = (-1,) + (1,) * (len(self.lists) - 1 - axis)
+    def columns(self) -> Columns:
+        """Return the degrees of all rows but tp and cp, each along an axis of its own."""
+        columns: Columns = {"pp": np.array(self.outer["pp"])}
+        for axis, (name, values) in enumerate(self.values.items()):
+            along = (-1,) + (1,) * (len(self.values) - 1 - axis)
             names = {"expert": ("ep", "etp"), "shard": SHARDING}.get(name, (name,))
             for nth, column in enumerate(names):
                 columns[column] = (values[:, nth] if values.ndim > 1 else values).reshape(along)
         return columns
 
-    def _parted(self, masks: Sequence[Mask]) -> tuple[Mask, Mask, Mask | None]:
-        """Return what is legal of (experts, shardings), of (chunks, micro-batches, sp), and of all together."""
-        sharding, rows = np.ones((2, 1, 1, 1, 1, 1), dtype=bool)
-        mixed: Mask | None = None
-        for item in [item for item in masks if not (item.size == 1 and item.all())]:
-            mask = _reduced(item.reshape((1,) * (5 - item.ndim) + item.shape))
-            if mask.shape[CHUNKS] == mask.shape[BATCH] == mask.shape[SP] == 1:
-                sharding = sharding & mask
-            elif mask.shape[EXPERT] == mask.shape[SHARDS] == 1:
-                rows = rows & mask
+
+def _alike(
+    one: Proposal, group: Sequence[tuple[int, _Lists]], rules: Sequence[Constraint]
+) -> Iterator[tuple[int, _Block]]:
+    """Yield the blocks of choices that differ in tp and cp alone, with their places: rules are asked once for all."""
+    first, lead = group[0][1], (len(group), *(1,) * len(AXES))
+    tp_cp = {name: np.array([item.outer[name] for _, item in group]).reshape(lead) for name in ("tp", "cp")}
+    proposal = replace(one, degrees=ManyLayouts({**first.columns(), **tp_cp}, one.degrees))
+    size = math.prod(first.shape)
+    masks = masks_of(proposal, rules) if size else {}  # empty blocks refuse nothing
+    refused = refused_by(masks, len(group) * size)
+    parts = _Parted()
+    parts.add(mask.reshape((1,) * (len(lead) - mask.ndim) + mask.shape) for mask in masks.values())
+    for nth, (place, lists) in enumerate(group):
+        yield place, _Block(lists, parts.of(nth), refused if nth == 0 else {})
+
+
+class _Parted:
+    """What is legal of (experts, shardings), of (chunks, micro-batches, sp), and of all together, of blocks alike."""
+
+    def __init__(self) -> None:
+        self.sharding = self.rows = np.ones((1,) * (1 + len(AXES)), dtype=bool)
+        self.mixed: list[Mask] = []
+
+    def add(self, masks: Iterable[Mask]) -> None:
+        """Add where rules hold, (blocks, *AXES)."""
+        for mask in map(_reduced, masks):
+            experts, chunks, shards, batches, sp = mask.shape[1:]
+            if chunks == batches == sp == 1:
+                self.sharding = self.sharding & mask
+            elif experts == shards == 1:
+                self.rows = self.rows & mask
             else:
-                mixed = mask if mixed is None else mixed & mask
+                self.mixed.append(mask)
+
+    def of(self, block: int) -> _Parted:
+        """Return what is legal of one block: what is together for several need not be for each."""
+        result = _Parted()
+        result.sharding, result.rows = _at_block(self.sharding, block), _at_block(self.rows, block)
+        result.add(_at_block(mask, block) for mask in self.mixed)
+        return result
+
+
+def _at_block(mask: Mask, block: int) -> Mask:
+    return mask if len(mask) == 1 else mask[block : block + 1]
+
+
+class _Block:
+    """All rows of one choice of tp, cp and pp: experts × chunks × shardings × micro-batches × sp, in this order."""
+
+    def __init__(self, lists: _Lists, legal: _Parted, refused: dict[str, int]) -> None:
+        self.outer, self.dp, self.lists, self.shape = lists.outer, lists.dp, lists.values, lists.shape
+        self.refused = refused
         experts, chunks, shards, batches, sp = self.shape
-        return (
-            np.broadcast_to(sharding, (experts, 1, shards, 1, 1))[:, 0, :, 0, 0],
-            np.broadcast_to(rows, (1, chunks, 1, batches, sp))[0, :, 0],
-            mixed,
-        )
+        self.of_sharding = np.broadcast_to(legal.sharding[0], (experts, 1, shards, 1, 1))[:, 0, :, 0, 0]
+        self.of_rows = np.broadcast_to(legal.rows[0], (1, chunks, 1, batches, sp))[0, :, 0]
+        self.mixed = reduce(and_, (mask[0] for mask in legal.mixed)) if legal.mixed else None
 
     def _mask(self, mixed: Mask) -> Mask:
         """Return all that is legal, shardings last."""
@@ -349,19 +398,12 @@ class _Block:
             return np.asarray(self._mask(self.mixed).sum(axis=(0, -1)))
         return np.asarray(self.of_rows * int(np.count_nonzero(self.of_sharding)))
 
-    def rows(self) -> Columns:
-        """Return the rows of the block: all but experts and shardings."""
+    def rows(self) -> tuple[Columns, dict[str, int]]:
+        """Return the rows of the block, all but experts and shardings: their own degrees, and those of the block."""
         count = self._num_sharded
         chunk, batch, sp = np.nonzero(count)
-        columns: dict[str, Rows | int] = {
-            **dict.fromkeys(DEGREE_NAMES, 1),
-            **self.outer,
-            **self._degrees(chunk, batch, sp),
-            "dp_shard": self.dp,
-            "zero": 0,
-            "num_sharded": count[chunk, batch, sp],
-        }
-        return {name: _column(value, len(chunk)) for name, value in columns.items()}
+        own = {**self._degrees(chunk, batch, sp), "num_sharded": count[chunk, batch, sp]}
+        return own, {**dict.fromkeys(DEGREE_NAMES, 1), **self.outer, "dp_shard": self.dp, "zero": 0}
 
     def _degrees(self, chunk: Rows, batch: Rows, sp: Rows) -> Columns:
         return {
@@ -415,7 +457,7 @@ class _Block:
 
 
 def _reduced(mask: Mask) -> Mask:
-    """Return a mask with length 1 along the axes on which it does not depend."""
+    """Return a mask, (blocks, *AXES), with length 1 along the axes on which it does not depend."""
     for axis in [axis for axis, length in enumerate(mask.shape) if length > 1]:
         first = mask[(slice(None),) * axis + (slice(1),)]
         if (mask == first).all():
