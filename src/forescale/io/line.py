@@ -93,6 +93,7 @@ def project_line(question: Question, *, model: str | None = None) -> str:
     layout, workload = (dict(values.pop(name, {})) for name in ("strategy", "workload"))
     if (
         FRAMEWORK in question.assumed
+        and question.framework is not None
         and question.strategy is not None
         and not is_usual(question, layout.get("zero"))
     ):
