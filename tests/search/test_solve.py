@@ -138,7 +138,7 @@ def test_results_and_counts_are_the_same_for_any_number_of_processes(monkeypatch
     for module, name, value in (
         (scope, "SAMPLED_FROM", 0),
         (scope, "SHARED_FROM", 0),
-        (tree, "BLOCKS_AT_ONCE", 3),
+        (tree, "GROUPS_AT_ONCE", 3),
         (tree, "SHARED_FROM", 0),
         (solve, "PREPARED_FROM", 0),
         (ranks, "SHARED_FROM", 0),
