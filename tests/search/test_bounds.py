@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from tests.small import cluster, dense, moe, workload
 
 from forescale.question import Question
 from forescale.search.bounds import MemoryBounds
 from forescale.search.evaluate import score
+from forescale.search.least import cell_bounds
 from forescale.search.ranks import relaxed_placement
 from forescale.search.scope import Scope
 from forescale.search.tree import Tree, enumerate_cells, enumerate_layouts
@@ -113,3 +113,27 @@ def test_cells_that_are_promising_hold_all_layouts_within_a_cutoff(model, schedu
     result, _, _ = cells.expand(np.arange(len(cells)))
     subset = set(zip(*(result.columns[name].tolist() for name in names), strict=True))
     assert {row for row, step in zip(all_rows, steps.tolist(), strict=True) if step <= cutoff} <= subset
+
+
+@pytest.mark.parametrize("policies", [item for item in POLICIES if item != (Recompute(),)])
+@pytest.mark.parametrize("schedule", [None, "zb-h1"])
+@pytest.mark.parametrize("name", MODELS)
+def test_no_step_is_shorter_with_recompute_than_without(name, schedule, policies):
+    """Where no activations are offloaded: recompute leaves less to copy."""
+    space = Space(
+        recompute=(Recompute(), *policies),
+        schedule=(schedule,),
+        cp=(1, 2),
+        sp=(True,),
+        overlap=((), ("expert",)) if name == "moe" and schedule is None else (None,),
+    )
+    work = workload(seq_len=1024, global_batch_size=8)
+    question = Question(model=MODELS[name], cluster=cluster(8), workload=work)
+    cells = enumerate_cells(question.model, question.cluster, question.workload, space)
+    tree, anywhere = Tree.from_candidates(cells.whole), relaxed_placement(cells.whole, question.cluster)
+    bare = replace(cells, whole=MemoryBounds(question, cells, tree, anywhere).bare)
+    variant, cell = np.nonzero(cells.whole.legal)
+    bounds = cell_bounds(question, cells, variant, cell, anywhere).step_time
+    least = cell_bounds(question, bare, tree.branch_of[variant], cell, anywhere).step_time
+    assert (least <= bounds * (1.0 + 1e-12)).all()
+    assert (least < bounds).any()

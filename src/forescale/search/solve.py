@@ -1,12 +1,13 @@
 """Branch and bound over the tree of layouts: the exact best of a space without evaluating all of it.
 
 A node starts with a bound of its work without experts, wherever ranks lie; in ascending order of it nodes get one with
-them, all up to the cutoff where one is known; in ascending order of that, branched by recompute policy, a bound of time
-and memory from the evaluation itself, then, branched by placement, the same for each; and in ascending order of that
-the layouts behind them are evaluated. As long as there is no cutoff, nodes of one operator list whose least memory
-fits go first, and of each shape its most promising layouts: few that differ soon tell how good the best are.
-Where memory is ranked, the first bound is of memory, whatever is recomputed. What cannot be among the best any more is
-pruned at each step, so the result is that of evaluating everything.
+them, all up to the cutoff where one is known; in ascending order of that, branched by recompute policy (many first
+without recompute, which is never slower), a bound of time and memory from the evaluation itself, then, branched by
+placement, the same for each; and in ascending order of that the layouts behind them are evaluated. As long as there is
+no cutoff, nodes of one operator list whose least memory fits go first, and of each shape its most promising layouts:
+few that differ soon tell how good the best are. Where memory is ranked, the first bound is of memory, whatever is
+recomputed. What cannot be among the best any more is pruned at each step, so the result is that of evaluating
+everything.
 """
 
 from __future__ import annotations
@@ -319,7 +320,8 @@ class Solver:
 
     def _open(self, nodes: Rows) -> None:
         """Branch nodes by policy and bound each; of many first what each takes where nothing is recomputed."""
-        if len(nodes) >= MANY_OPENED and self.incumbent.widest_cutoff < np.inf:
+        offloads = self.cells.whole.base.offload.activations  # which recompute leaves less of
+        if len(nodes) >= MANY_OPENED and self.incumbent.widest_cutoff < np.inf and not offloads:
             nodes = self._that_may_be_fast(nodes)
         if len(nodes) == 0:
             return
