@@ -145,3 +145,16 @@ def test_a_search_says_what_its_framework_cannot_compute_in(forescale):
     small = ("--fix", "tp=8", "--fix", "pp=1", "--fix", "cp=1", "--top", 1)
     ran = forescale("search", *SEARCH, *small, "--precision", "fp8", "--framework", "nanotron")
     assert ran.out.count("nanotron cannot run this: compute in fp8") == 1
+
+
+def test_a_run_that_samples_says_first_that_sampling_is_left_out(forescale, tmp_path):
+    file = tmp_path / "run.sh"
+    file.write_text(
+        "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=64 "
+        "data.max_prompt_length=512 data.max_response_length=512 trainer.n_gpus_per_node=8 trainer.nnodes=1 "
+        "actor_rollout_ref.model.path=Qwen/Qwen2.5-0.5B actor_rollout_ref.actor.ppo_mini_batch_size=64 "
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 actor_rollout_ref.rollout.n=4\n"
+    )
+    ran = forescale("project", file, "--cluster", "h100-sxm", "--json")
+    notes = json.loads(ran.out)["notes"]
+    assert [note["topic"] for note in notes if "sampling" in note["text"]] == ["left out"]

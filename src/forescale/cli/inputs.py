@@ -520,6 +520,7 @@ def _known_devices(values: dict[str, Any], folder: Path | None) -> int | None:
 
 
 def _notes(path: Path, reading: ParsedFile) -> tuple[Note, ...]:
+    from forescale.frameworks.reading import SAMPLING
     from forescale.question import Note
 
     warnings = [Note(topic="left out", text=f"{path.name}: {text}") for text in reading.warnings]
@@ -529,7 +530,10 @@ def _notes(path: Path, reading: ParsedFile) -> tuple[Note, ...]:
         texts.append(f"{path.name}: keys that are not known, without effect here: {_listed(unknown)}")
     if reading.ignored:
         texts.append(f"{path.name}: keys that do not change the projection: {_listed(reading.ignored)}")
-    return (*warnings, *(Note(topic="reader", text=text) for text in texts))
+    return (
+        *warnings,
+        *(Note(topic="left out" if SAMPLING in text else "reader", text=text) for text in texts),
+    )
 
 
 def _listed(keys: Sequence[str]) -> str:

@@ -16,6 +16,9 @@ from forescale.spec import Layout, Model, Workload
 from forescale.spec.framework import Words, merged
 from forescale.struct import Struct, asdict
 
+SAMPLING = "the training phase is projected; sampling (rollout)"
+"""Part of the note on runs that sample what they train on, which is shown first: their steps take longer."""
+
 
 class Variables(Mapping[str, str]):
     """Values of variables by name, which remembers those that a reader asked for: no other changes anything.

@@ -13,13 +13,13 @@ from msgspec.structs import replace
 from forescale import wording
 from forescale.frameworks.megatron.engine import with_engine
 from forescale.frameworks.megatron.model import MICRO_BATCH
-from forescale.frameworks.reading import Options, ParsedFile
+from forescale.frameworks.reading import SAMPLING, Options, ParsedFile
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.trainers.facts import IMAGES, without_facts
 from forescale.units import counted
 
 Values = Mapping[str, Any]
-PHASE: Final = "the training phase is projected; sampling (rollout) and passes of reference models are not"
+PHASE: Final = f"{SAMPLING} and passes of reference models are not"
 SAMPLES: Final = ("grpo", "ppo", "distillation")
 """Tables of NeMo RL whose programs sample."""
 PAIRS: Final = ("dpo", "rm")

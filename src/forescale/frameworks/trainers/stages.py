@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
+from forescale.frameworks.reading import SAMPLING
 from forescale.frameworks.settings import Settings
 
 PAIRED: Final = ("dpo", "orpo", "simpo", "cpo", "rm", "reward", "mpo")
@@ -64,7 +65,7 @@ def lay_stage(settings: Settings, form: str, workload: dict[str, Any]) -> None:
     if form == "llamafactory" and stage not in FACTORY:
         settings.warnings.append(f"stage: {stage} is not modelled; it is projected as sft")
     if stage in SAMPLED:
-        settings.note(f"{stage}: the training phase is projected; sampling (rollout) is not")
+        settings.note(f"{stage}: {SAMPLING} is not")
     if is_paired(settings):
         settings.note(f"{stage}: each example is two sequences, chosen and rejected")
     if stage == "gkd":
