@@ -23,7 +23,7 @@ from forescale.wording import *  # noqa: F403  (all codes)
 from forescale.wording import ambiguous, did_you_mean, listed, unknown_key, unknown_name
 
 __all__ = ("ForescaleError", "Location", "SpecError")
-LEAST = 4
+SHORTEST_PART = 4
 """Letters and digits of the first part of a name that another name has to have for it to be named."""
 MISSPELT = 0.8
 """How alike a key is to a missing one where it is meant to be that: all but a letter of six."""
@@ -204,7 +204,7 @@ def _named_in(name: str, known: Iterable[str]) -> tuple[list[str], list[str]]:
     first = {candidate: candidate.partition("-")[0] for candidate in sorted(known, key=len)}
     mixed = {item: part for item, part in first.items() if part.isalnum() and not part.isalpha()}
     parts = name.split("-")[1:]  # names that begin alike are known already
-    within = [item for item, part in mixed.items() if len(part) >= LEAST and part in name]
+    within = [item for item, part in mixed.items() if len(part) >= SHORTEST_PART and part in name]
     return [item for item, part in mixed.items() if part in parts], within
 
 

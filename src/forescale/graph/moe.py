@@ -211,7 +211,7 @@ def _stash(b: Builder, names: Names) -> None:
 
     Megatron-LM, moe/paged_stash.py: paged_stash_copy_kernel and paged_stash_pop_kernel, on a stream of their own.
     """
-    copies = Elementwise(bytes_moved=2.0 * b.bytes_of(*names), beside=True, kernels=float(len(names)))
+    copies = Elementwise(bytes_moved=2.0 * b.bytes_of(*names), own_stream=True, kernels=float(len(names)))
     b.operator(STASH, forward=(copies,), backward_input=(copies,))
 
 

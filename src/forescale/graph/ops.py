@@ -170,7 +170,7 @@ class Elementwise(Struct, frozen=True, kw_only=True):
     """Kernel launches."""
     called: bool = True
     """Launched by a call of the framework; else by the call of the message before or behind it."""
-    beside: bool = False
+    own_stream: bool = False
     """On a stream of its own, behind other compute."""
     transposed_bytes: Numeric = 0.0
     """HBM bytes of a second copy, transposed, which only devices with `needs_transposes` write."""
@@ -230,7 +230,7 @@ FLAGS: Mapping[type, tuple[str, ...]] = {
         "score_bytes",
         "picks",
     ),
-    Elementwise: ("__class__", "family", "called", "beside"),
+    Elementwise: ("__class__", "family", "called", "own_stream"),
     EagerKernel: ("__class__", "operator", "kind", "dtype"),
 }
 """The rest, which operators that are priced together must share."""

@@ -27,7 +27,7 @@ def beside_compute(*, seconds: Numeric, contention: Numeric) -> Numeric:
 
 def switched(seconds: Numeric, item: Primitive, *, deterministic: bool, contention: Numeric) -> Numeric:
     """Return the seconds of a primitive under the switches of a layout."""
-    if isinstance(item, Elementwise) and item.beside:
+    if isinstance(item, Elementwise) and item.own_stream:
         return beside_compute(seconds=seconds, contention=contention)
     if deterministic and isinstance(item, AttentionCore) and item.backward and item.flash:
         return deterministic_attention(seconds=seconds, factor=DETERMINISTIC_ATTENTION)
