@@ -17,6 +17,7 @@ from forescale.cost.calibration import RunFactors
 from forescale.cost.mesh import AXES, Group, Inside, Order, groups, order_of
 from forescale.cost.model import TRACED
 from forescale.cost.run_calibration import usual_software
+from forescale.errors import unsupported_by
 from forescale.formula import Term
 from forescale.graph.layer import block_name
 from forescale.graph.ops import MeshAxis
@@ -218,6 +219,7 @@ def recorded_question(question: Question) -> Question:
     """
     layout = question.layout
     if layout.recompute.granularity not in ("none", "full") or layout.offload.activations:
+        _check_trained(question)
         return question
     recorded = recorded_blocks(question, layout)
     legal = all(splits_blocks(recorded.model, layout, axis) for axis in SPLITS if recorded.model.traces)
@@ -230,12 +232,22 @@ def recorded_blocks(question: Question, layout: Layout) -> Question:
     Raises
     ------
     SpecError
-        If the sequence length is outside of the valid range of a trace that cannot be made again.
+        If the sequence length is outside of the valid range of a trace that cannot be made again, or the operators are
+        not known of what is trained.
     """
     result = _recorded_blocks(question, layout)
+    _check_trained(result)
     for trace in result.model.traces:
         trace.check_seq_len(question.workload.seq_len, question.model.name)
     return result
+
+
+def _check_trained(question: Question) -> None:
+    """Refuse a part of a traced model to be trained where its operators are those of training all of it."""
+    if question.model.traces and not question.workload.trainable.is_all:
+        key = f"{question.model.name}, which is known by its recorded operators,"
+        fix = "there adapters have bf16 weights, fused attention and nothing on the host"
+        raise unsupported_by(key, "these adapters, or parts that are not trained", fix)
 
 
 def _recorded_blocks(question: Question, layout: Layout) -> Question:

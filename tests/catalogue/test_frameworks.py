@@ -183,7 +183,14 @@ def test_a_number_without_an_entry_is_the_last_release_before_it(release, line, 
     assert (framework.line, framework.flash_attention) == (line, flash)
 
 
-@pytest.mark.parametrize("name", ["trl", "llamafactory", "ms-swift", "unsloth"])
+@pytest.mark.parametrize("name", ["trl", "llamafactory", "ms-swift", "unsloth", "axolotl"])
 def test_trainers_that_recompute_by_default_do_by_name(name):
     assert load_framework(name).recompute == Recompute(granularity="full")
-    assert load_framework("axolotl").recompute == Recompute()
+    assert load_framework("fastchat").recompute == Recompute()
+
+
+def test_a_release_can_have_limits_of_its_own():
+    limits = load_framework("litgpt").limits
+    assert (limits.values["tp"], limits.reliefs["allocator"]) == ((1,), ("expandable_segments",))
+    assert "activation_offload" not in limits.reliefs
+    assert load_framework("fsdp").limits is None

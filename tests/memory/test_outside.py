@@ -134,7 +134,7 @@ def test_under_pressure_the_allocator_returns_what_no_tensor_is_in():
     more, more_at_least = (
         getattr(flat, name) - getattr(plain, name) for name in ("peak_bytes", "peak_low_bytes")
     )
-    assert 0.0 <= more_at_least < 0.7 * more
+    assert more_at_least == pytest.approx(0.0, abs=0.1 * more)
 
 
 def test_deepep_has_buffers_of_its_own_instead_of_a_communicator():

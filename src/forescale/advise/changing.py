@@ -76,6 +76,11 @@ class Fix(Struct, frozen=True, kw_only=True):
         return ", ".join(change.text for change in self.changes)
 
     @property
+    def kinds(self) -> tuple[str, ...]:
+        """What is changed."""
+        return tuple(change.kind for change in self.changes)
+
+    @property
     def lost_s_per_gib(self) -> float | None:
         """Seconds lost per GiB saved; None where nothing is saved."""
         return None if self.freed_bytes <= 0.0 else self.lost_s / (self.freed_bytes / GIB)
@@ -563,13 +568,18 @@ def _fix(question: Question, now: Projection, tried: _Tried) -> Fix:
 
 
 def _ranked(fixes: Sequence[Fix]) -> list[Fix]:
-    """Return the fewest changes that fit with margin and lose least, then all others by `_price`."""
+    """Return the fewest changes that fit with margin and lose least, then a micro-batch that does, then by `_price`.
+
+    Every trainer has a smaller micro-batch, and it leaves the sequences of a step as they are.
+    """
     ordered = sorted(fixes, key=_price)
     sure = [item for item in ordered if item.verdict == "FITS"]
     if not sure:
         return ordered
     first = min(sure, key=lambda item: (len(item.changes), item.projection.step_time_s))
-    return [first, *(item for item in ordered if item is not first)]
+    rest = [item for item in ordered if item is not first]
+    lead = [item for item in rest if item.verdict == "FITS" and item.kinds == ("micro_batch_size",)]
+    return [first, *lead, *(item for item in rest if item not in lead)]
 
 
 def _price(fix: Fix) -> tuple[bool, int, int, float]:

@@ -75,11 +75,12 @@ def _loaded(name: str) -> Framework:
     if new := [line for line, item in lines.items() if line != item]:
         values |= {"line": known} | ({} if content.get("numbered") else {"released": new[-1][:5]})
     variants, recipes = values.pop("variants", ()), values.pop("recipes", "")
+    limits = values.pop("limits", content.get("limits"))
     result = record(Framework, values, "", f"catalogue framework {framework_name}@{release}")
     return replace(
         result,
         variants=tuple(_variant(entry, result) for entry in variants),
-        limits=_limits(content.get("limits"), result),
+        limits=_limits(limits, result),
         recipes=_recipes(recipes) if recipes else (),
     )
 

@@ -371,7 +371,9 @@ def peak_rate(device: Device, dtype: str) -> float:
         raise not_one_of("compute type", dtype, ", ".join(OPERAND_BYTES))
     rates = device.matrix_flops
     rate: float | None = getattr(rates, RATES[dtype])
-    if rate is None and dtype == "fp32":
+    if rate is None and dtype == "tf32":  # PyTorch: what cannot narrow its operands multiplies in fp32
+        rate = rates.fp32
+    if rate is None and dtype in ("fp32", "tf32"):
         return device.vector_flops
     if rate is None:
         known = [

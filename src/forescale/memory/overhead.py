@@ -34,6 +34,8 @@ class Overhead(Struct, frozen=True, kw_only=True):
     source: str
     largest_tensor: float | None = None
     """Reserved less allocated memory over the largest tensor, instead of `fragmentation`."""
+    kept: float = 0.0
+    """With `largest_tensor`: what of it stays, over allocated memory, where the device has no room left."""
     formulas: Bounds | None = None
     """Measured over projected memory; None is that of published runs."""
     anchor: Anchor | None = None
@@ -103,8 +105,9 @@ def recorded_overhead(usual: Overhead, *, varied: bool = False) -> Overhead:
         context=_bounds(data["context"]),
         fragmentation=_bounds([1.0, 1.0, float(kept.high / kept.expected) if varied else 1.0]),
         largest_tensor=data["largest_tensor"],
+        kept=data["kept"],
         formulas=_bounds(data["residual"]),
-        source=data["source"],
+        source=f"{data['source']} {data['kept_source']}",
     )
 
 

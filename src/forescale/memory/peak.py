@@ -494,7 +494,7 @@ def memory_summary(setting: EvalContext, plan: StagePlan, footprint: Footprint) 
     overhead = setting.overhead
     allocated, reserved = worst.allocated_bytes, worst.reserved_bytes
     off = partial(_away, outside, overhead, allocated=allocated, reserved=reserved)
-    low = number_of(off("low", returned=_returned(worst, overhead)))
+    low = number_of(off("low")) + _returned(worst, overhead)
     high = number_of(off("high"))
     capacity = setting.cluster.device.hbm_bytes
     return MemorySummary(
@@ -512,12 +512,14 @@ def memory_summary(setting: EvalContext, plan: StagePlan, footprint: Footprint) 
 
 
 def _returned(stage: StageMemory, overhead: Overhead) -> float:
-    """Return what the allocator can return of what it holds: nothing of the room of the largest tensor."""
-    if overhead.largest_tensor is not None:
+    """Return what the allocator returns of what it holds before it gives up."""
+    if overhead.anchor is not None and overhead.measured is not None:
         return 0.0
     ratio = number_of(overhead.fragmentation.expected)
+    if overhead.largest_tensor is not None:
+        ratio += overhead.kept
     usual = fragmentation_bytes(allocated=stage.allocated_bytes, ratio=ratio)
-    return stage.fragmentation_bytes - number_of(usual)
+    return max(0.0, stage.fragmentation_bytes - number_of(usual))
 
 
 def _away(
@@ -527,12 +529,10 @@ def _away(
     *,
     allocated: Numeric,
     reserved: Numeric,
-    returned: Numeric = 0.0,
 ) -> Numeric:
     """Return by how much a peak may be lower, or higher, than expected.
 
-    Before it gives up, the allocator returns what it holds unused: low is what it cannot return. Where the residual was
-    measured, only its margin is open.
+    Where the residual was measured, only its margin is open.
     """
     if overhead.anchor is not None and overhead.measured is not None:
         margin, carried = overhead.anchor.safety_margin, overhead.measured.framework_overhead_bytes
@@ -545,7 +545,7 @@ def _away(
     return away(
         context=off(outside.context),
         communicators=off(outside.communicators),
-        fragmentation=allocated * off(overhead.fragmentation) - returned,
+        fragmentation=allocated * off(overhead.fragmentation),
         formulas=reserved * off(overhead.formulas or load_residual()),
     )
 

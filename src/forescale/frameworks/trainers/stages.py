@@ -15,6 +15,8 @@ FACTORY: Final = ("pt", "sft", "rm", "ppo", "dpo", "kto", "orpo", "simpo")
 """Stages of LLaMA-Factory, and the losses of its dpo."""
 SAMPLED: Final = ("grpo", "ppo", "gkd", "rloo", "online_dpo")
 """Stages that sample sequences and then train on them."""
+WITH_LOGITS: Final = ("dpo", "orpo", "simpo", "cpo", "kto", "mpo")
+"""Stages whose loss is made of the logits outside the model."""
 REFERENCED: Final = ("dpo", "kto", "mpo")
 """Stages with a reference model, those of sampling apart, which have one with a `beta` alone."""
 

@@ -34,7 +34,7 @@ from forescale.frameworks.trainers.run import (
     neighbour_of,
     required,
 )
-from forescale.frameworks.trainers.stages import SAMPLED, is_paired, lay_stage, stage_of
+from forescale.frameworks.trainers.stages import SAMPLED, WITH_LOGITS, is_paired, lay_stage, stage_of
 from forescale.frameworks.trainers.tuning import trainable_of
 from forescale.spec.layout import Layout, Offload
 from forescale.spec.model import Model
@@ -463,14 +463,25 @@ def _activations(settings: Settings) -> dict[str, Any]:
     if settings.text("attn_implementation") == "eager" or settings.flag("eager_attention"):
         fields["flash_attention"] = False
     liger = settings.flag("use_liger_kernel") or unsloth
-    if liger or settings.flag("liger_loss"):
-        fields["kernels"] = {"cross_entropy": "fused_linear", "fused": liger}
+    if loss := _loss_kernels(settings, liger=liger):
+        fields["kernels"] = loss
     mode = settings.text("torch_compile_mode")
     if mode or settings.get("torch_compile") == "auto" or settings.flag("torch_compile"):
         graphs = mode in ("reduce-overhead", "max-autotune")
         compiled = {"compile": "reduce-overhead" if graphs else "default"}
         fields["kernels"] = {**fields.get("kernels", {}), **compiled}
     return fields
+
+
+def _loss_kernels(settings: Settings, *, liger: bool) -> dict[str, Any]:
+    """Return the kernels that Liger or unsloth bring.
+
+    Preferences need the logits: a model that is given no labels makes them (liger_kernel/transformers/model/llama.py,
+    unsloth/models/llama.py), unless Liger's own loss of preferences is asked.
+    """
+    fuses = settings.flag("liger_loss") or (liger and stage_of(settings) not in WITH_LOGITS)
+    fused = {"cross_entropy": "fused_linear"} if fuses else {}
+    return {**fused, "fused": liger} if liger or fuses else {}
 
 
 def _length_of(settings: Settings) -> int | None:
