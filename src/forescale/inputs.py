@@ -245,9 +245,9 @@ def recorded_blocks(question: Question, layout: Layout) -> Question:
 def _check_trained(question: Question) -> None:
     """Refuse a part of a traced model to be trained where its operators are those of training all of it."""
     if question.model.traces and not question.workload.trainable.is_all:
-        key = f"{question.model.name}, which is known by its recorded operators,"
-        fix = "there adapters have bf16 weights, fused attention and nothing on the host"
-        raise unsupported_by(key, "these adapters, or parts that are not trained", fix)
+        fix = "give frozen weights in bf16 (--frozen-dtype), fused attention, and nothing on the host"
+        model = f"{question.model.name} (a model of recorded operators)"
+        raise unsupported_by(model, "these adapters, or parts that are not trained", fix)
 
 
 def _recorded_blocks(question: Question, layout: Layout) -> Question:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ from tests.small import dense
 
 from forescale.advise import fit
 from forescale.advise.changes import changed, changes
-from forescale.advise.changing import _pairs, _tried
+from forescale.advise.changing import _pairs, _ranked, _tried
 from forescale.catalogue.frameworks import load_framework
 from forescale.export import is_writable
 from forescale.face import ask
@@ -366,6 +367,21 @@ def test_what_acts_on_the_largest_part_of_the_memory_is_among_the_first_three(se
     texts = [fix.changes[0].text for fix in result.remedies]
     assert result.verdict != "FITS"
     assert texts.index(kind) == place, texts
+
+
+def test_a_micro_batch_that_fits_is_next_to_what_loses_least():
+    question = ask("llama-3.1-8b", "a100-sxm-80gb", devices=8, seq_len=4096, micro_batch_size=4, global_batch_size=64,
+                   zero=3, recompute="none", framework="torchtune")  # fmt: skip
+    sure = [
+        fix for fix in fit(question, pairs=False).fixes if fix.verdict == "FITS" and len(fix.changes) == 1
+    ]
+    first, *others, slowest = sorted(sure, key=lambda fix: fix.projection.step_time_s)
+    (change,) = slowest.changes
+    renamed = replace(slowest, changes=(dataclasses.replace(change, kind="micro_batch_size"),))
+    others = [fix for fix in (first, *others) if fix.kinds != ("micro_batch_size",)]
+    ranked = _ranked([*others, renamed])
+    assert len(others) > 1
+    assert ranked.index(renamed) == 1
 
 
 def test_a_layout_that_fits_needs_no_change_of_the_run():

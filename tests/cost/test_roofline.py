@@ -606,3 +606,8 @@ def test_a_delta_rule_multiplies_more_than_it_counts() -> None:
     )
     state = Gemm(m=64, n=128, k=128, batch=2 * 128 * 96, kernel="delta")
     assert model.seconds(core) + model.seconds(state) == pytest.approx(1.49e-3, rel=0.03)
+
+
+def test_a_device_without_tf32_multiplies_in_fp32():
+    assert peak_rate(load_device("t4"), "tf32") == peak_rate(load_device("t4"), "fp32")
+    assert peak_rate(load_device("a100-sxm-80gb"), "tf32") > peak_rate(load_device("a100-sxm-80gb"), "fp32")

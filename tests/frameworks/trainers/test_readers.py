@@ -126,6 +126,19 @@ def test_llamafactory_has_its_own_defaults(read):
     assert full["precision"]["parameters"] == "fp32"
 
 
+@pytest.mark.parametrize(
+    ("stage", "kernels"),
+    [
+        ("sft", {"cross_entropy": "fused_linear", "fused": True}),
+        ("dpo", {"fused": True}),
+        ("kto", {"fused": True}),
+    ],
+)
+def test_preferences_need_the_logits_that_liger_does_not_make_otherwise(read, stage, kernels):
+    parsed = read(FACTORY.replace("stage: sft", f"stage: {stage}") + "enable_liger_kernel: true\n")
+    assert parsed.layout_fields["kernels"] == kernels
+
+
 def test_llamafactory_with_unsloth_fuses_the_loss_and_offloads_inputs(read):
     parsed = read(FACTORY + "use_unsloth: true\nquantization_method: bnb\n")
     assert parsed.layout_fields["kernels"] == {"cross_entropy": "fused_linear", "fused": True}
