@@ -141,8 +141,8 @@ def fit_view(result: Fit, *, most: int) -> View:
     now = words.verdict(
         result.verdict,
         f": {words.gib(memory.peak_bytes)} GiB of {words.gib(result.question.memory_limit)} "
-        f"({words.gib(memory.peak_low_bytes)} to {words.gib(memory.peak_high_bytes)}), "
-        f"{format_seconds(result.now.step_time_s)} per step",
+        f"({words.gib(memory.peak_low_bytes)} to {words.gib(memory.peak_high_bytes)})"
+        f"{words.over(memory)}, {format_seconds(result.now.step_time_s)} per step",
     )
     remedies = result.remedies
     more = len(remedies) - most

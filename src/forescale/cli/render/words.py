@@ -20,6 +20,11 @@ def verdict(text: str, rest: str = "") -> TextLine:
     return line((text, VERDICT_STYLE[text]), rest)
 
 
+def over(memory: result.MemorySummary) -> str:
+    """Return that a layout at risk is likely to run out of memory, if it is."""
+    return ", likely too much" if memory.verdict == "AT RISK" and memory.is_over else ""
+
+
 def asked(model: Model, cluster: Cluster, devices: str | None = None) -> str:
     """Return the title of an answer: the model, on how many devices of what."""
     count = f"{cluster.num_devices:,} × " if devices is None else devices
