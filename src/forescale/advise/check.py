@@ -469,7 +469,7 @@ def _too_few(
 
 
 def _is_over(question: Question, tried: Check) -> bool:
-    """Return whether a layout fits only once the allocator has returned what it holds unused, as no search counts it."""
+    """Return whether a layout fits only once the allocator has emptied its cache, which no search counts on."""
     return tried.projection is not None and tried.projection.memory.peak_bytes > question.memory_limit
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from forescale.advise.changes import Change, changed, changes
-from forescale.advise.changing import DEGREES, LEAST_GAIN
+from forescale.advise.changing import DEGREES
+from forescale.advise.decide import LEAST_GAIN
 from forescale.project import project
 from forescale.projection.result import Projection
 from forescale.question import Question
