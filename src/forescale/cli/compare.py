@@ -10,11 +10,11 @@ import msgspec
 from msgspec.structs import replace
 
 from forescale.advise.check import ILLEGAL
+from forescale.cli.advice import instead, rows_of, table
 from forescale.cli.console import show
 from forescale.cli.declare import Bounded, argument, option
 from forescale.cli.formats import answer_of
 from forescale.cli.inputs import answered, read_question, refuse_twice
-from forescale.cli.misspelt import instead, rows_of, table
 from forescale.cli.options import (
     MACHINE,
     Asked,
