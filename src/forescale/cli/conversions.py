@@ -101,6 +101,7 @@ def trained_tokens(values: Mapping[str, str]) -> tuple[set[str], tuple[str, ...]
         if role is not None and (number := _count(text)) is not None:
             counts[role] = (name, number)
     replaced = {role: counts[role] for role in ("epochs", "samples", "tokens", "steps") if role in counts}
+    needed: tuple[str, ...]
     if "tokens" in counts:
         needed = ("tokens",)
     else:
