@@ -10,11 +10,11 @@ import msgspec
 from msgspec.structs import replace
 
 from forescale.advise.check import ILLEGAL
+from forescale.cli.advice import instead, rows_of, table
 from forescale.cli.console import show
 from forescale.cli.declare import Bounded, argument, option
 from forescale.cli.formats import answer_of
 from forescale.cli.inputs import answered, read_question, refuse_twice
-from forescale.cli.misspelt import instead, rows_of, table
 from forescale.cli.options import (
     MACHINE,
     Asked,
@@ -65,7 +65,7 @@ KINDS = (
 class SeveralClusters(ClusterOptions, frozen=True, kw_only=True):
     """Machines that one question is asked of."""
 
-    cluster: str | None = option("Catalogue names or files, such as h100,b200.", "A,B", panel=MACHINE)
+    cluster: str | None = option("Names or files, such as h100,b200 or 8xb200,16xh100.", "A,B", panel=MACHINE)
     devices: str | None = option("Devices of each, such as 64,128.", "N,N", panel=MACHINE)  # type: ignore[assignment]
 
 
@@ -262,21 +262,32 @@ def _best(question: Question) -> Projection:
 
 
 def _machines(cluster: SeveralClusters) -> list[ClusterOptions]:
-    """Return every cluster with every number of devices."""
-    names = (cluster.cluster or "").split(",")
-    counts = [None] if cluster.devices is None else cluster.devices.split(",")
+    """Return every cluster with every number of devices; without numbers, names may have them, such as 8xb200."""
+    names = [name.strip() for name in (cluster.cluster or "").split(",")]
+    if cluster.devices is not None:
+        machines = [(name, count.strip()) for name in names for count in cluster.devices.split(",")]
+    elif cluster.nodes is None:
+        machines = [_counted(name) for name in names]
+    else:
+        machines = [(name, "") for name in names]
     values = {name: getattr(cluster, name) for name in ClusterOptions.__struct_fields__}
     return [
         ClusterOptions(
             **{
                 **values,
-                "cluster": name.strip() or None,
-                "devices": None if count is None else whole_in(count.strip(), DEVICES, "--devices"),
+                "cluster": name or None,
+                "devices": whole_in(count, DEVICES, "--devices") if count else None,
             }
         )
-        for name in names
-        for count in counts
+        for name, count in machines
     ]
+
+
+def _counted(name: str) -> tuple[str, str]:
+    """Return a cluster and the number of its devices, empty where the name has none."""
+    from forescale.catalogue.clusters import counted_cluster, is_cluster_name
+
+    return (name, "") if is_cluster_name(name) else counted_cluster(name) or (name, "")
 
 
 def whole_in(text: str, allowed: Interval, flag: str) -> int:

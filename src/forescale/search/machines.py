@@ -106,6 +106,16 @@ class Machines(Result, Struct, frozen=True, kw_only=True):
             if machine.projection is not None and machine.projection.memory.verdict != "OOM"
         )
 
+    @property
+    def lead(self) -> tuple[float, Machine] | None:
+        """By which share of its tokens per second the fastest leads, and over which; None where one or none fits."""
+        best = self.fastest
+        others = [machine for machine in self.fitting if machine is not best]
+        after = max(others, key=lambda machine: machine.tokens_per_s or 0.0, default=None)
+        if best is None or after is None or not best.tokens_per_s or not after.tokens_per_s:
+            return None
+        return best.tokens_per_s / after.tokens_per_s - 1.0, after
+
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per machine."""
         return [machine.row() for machine in self.machines]

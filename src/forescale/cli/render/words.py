@@ -72,10 +72,10 @@ def pass_name(name: str) -> str:
     return {"backward_input": "input gradient", "backward_weight": "weight gradient"}.get(name, name)
 
 
-def scenario(one: Projection) -> str:
-    """Return precision and overlap."""
-    kinds = [item.name for item in fields(one.strategy.overlap) if getattr(one.strategy.overlap, item.name)]
-    return " · ".join([precision(one.workload.precision), " ".join(kinds) or "no overlap"])
+def scenario(one: Projection) -> tuple[str, ...]:
+    """Return precision, then every kind of overlap."""
+    kinds = (item.name for item in fields(one.strategy.overlap) if getattr(one.strategy.overlap, item.name))
+    return (precision(one.workload.precision), *kinds)
 
 
 def workload(value: Workload) -> str:
