@@ -145,3 +145,16 @@ def test_prices_and_power_become_cost_and_energy():
     assert row["cost_per_million_tokens"] == pytest.approx(per_token * 1e6)
     assert row["cost"] == pytest.approx(per_token * 1e9)
     assert math.isclose(row["training_days"], 1e9 / tokens * row["step_time_s"] / 86400)
+
+
+def test_a_sweep_is_a_result_with_a_headline_and_pictures():
+    result = run(sweep(vary={"devices": [8, 16]}), executor=HERE)
+    best = result.best()
+    assert str(result) == result.headline
+    assert (
+        f"best {result.metric} {best[result.metric]:.6g} at devices {best['vary.devices']}" in result.headline
+    )
+    assert result.rows() == list(result.points) and len(result.to_frame()) == 2
+    assert [chart.title for chart in result.plot().charts] == [chart.title for chart in result.pictures()]
+    page = result._repr_html_()
+    assert 0 < page.count("<th ") <= 12 and "vary.devices" in page

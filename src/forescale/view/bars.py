@@ -12,7 +12,7 @@ _MANY = 24
 _CHARACTER = 0.026
 """Share of the axis that a character beside a bar takes, about."""
 
-_AXIS: Spec = {"tickCount": 8, "labelOverlap": True}
+_AXIS: Spec = {"tickCount": 8, "labelOverlap": True, "labelSeparation": 8, "labelFlush": False}
 """Of the lengths: round values that are far enough apart on a wide screen and on a narrow one."""
 
 
@@ -54,7 +54,13 @@ class BarChart(Struct, frozen=True, kw_only=True):
 
     def spec(self) -> Spec:
         """Return the Vega-Lite specification with its data inside."""
-        x = {"field": "value", "type": "quantitative", "title": self.unit, "scale": self._scale(), "axis": _AXIS}
+        x = {
+            "field": "value",
+            "type": "quantitative",
+            "title": self.unit,
+            "scale": self._scale(),
+            "axis": _AXIS,
+        }
         y = {"field": "bar", "type": "nominal", "sort": None, "title": self.axis or None}
         stacked = {
             "mark": "bar",
