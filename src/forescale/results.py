@@ -204,7 +204,7 @@ class Result(ReprMixin):
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
         """Return what a notebook may show, by kind."""
-        bundle = {"text/plain": repr(self), "text/html": self._repr_html_(), VEGA_LITE: self.to_vega_lite()}
+        bundle = {"text/plain": str(self), "text/html": self._repr_html_(), VEGA_LITE: self.to_vega_lite()}
         return {kind: shown for kind, shown in bundle.items() if shown is not None}
 
     def _repr_html_(self) -> str:
