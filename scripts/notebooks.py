@@ -48,9 +48,9 @@ def _outputs(value: object, count: int) -> Iterator[dict[str, Any]]:
         return
     shown = {"text/plain": repr(value)}
     if hasattr(value, "_repr_mimebundle_"):
-        shown = value._repr_mimebundle_()  # noqa: SLF001 (the protocol of notebooks)
+        shown = value._repr_mimebundle_()
     elif hasattr(value, "_repr_html_"):
-        shown["text/html"] = value._repr_html_()  # noqa: SLF001
+        shown["text/html"] = value._repr_html_()
     data = {kind: shown[kind].splitlines(keepends=True) for kind in KINDS if kind in shown}
     yield {"output_type": "execute_result", "execution_count": count, "metadata": {}, "data": data}
 
