@@ -152,7 +152,8 @@ def test_a_sweep_is_a_result_with_a_headline_and_pictures():
     best = result.best()
     assert str(result) == result.headline
     assert (
-        f"best {result.metric} {best[result.metric]:.6g} at devices {best['vary.devices']}" in result.headline
+        f"best {result.metric} {best[result.metric]:,.0f} at devices {best['vary.devices']}"
+        in result.headline
     )
     assert result.rows() == list(result.points) and len(result.to_frame()) == 2
     assert [chart.title for chart in result.plot().charts] == [chart.title for chart in result.pictures()]

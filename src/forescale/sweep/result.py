@@ -255,12 +255,15 @@ class SweepResult(Result, Struct, frozen=True, kw_only=True):
     @property
     def headline(self) -> str:
         """How many points have a layout, and the best of them."""
+        from forescale.sweep.pictures import say, unit_of
+
         name, best = self.metric, self.best()
         known = f"{self.sweep.name}: {counted(len(self.points), 'point')}, {self.counts['ok']} with a layout"
         if best is None:
             return known
-        where = ", ".join(f"{item} {best[VARIED + item]}" for item in self.sweep.axes.names)
-        return f"{known}; best {name} {best[name]:.6g} at {where}"
+        varied = [(item, best[VARIED + item]) for item in self.sweep.axes.names]
+        where = ", ".join(f"{item} {say(value, unit_of(self.sweep, item))}" for item, value in varied)
+        return f"{known}; best {name} {say(best[name], unit_of(self.sweep, name))} at {where}"
 
     def rows(self) -> list[Row]:
         """Return the table, one row per point."""
