@@ -31,7 +31,7 @@ from forescale.spec.cluster import Cluster
 from forescale.spec.layout import Layout
 from forescale.spec.workload import Workload
 from forescale.struct import Struct, attributes
-from forescale.units import format_seconds
+from forescale.units import counted, format_seconds
 from forescale.view.bars import Bar, BarChart
 from forescale.workers import available_cores, in_rounds
 
@@ -140,6 +140,14 @@ class ScanResult(Result, Struct, frozen=True, kw_only=True):
         """Of the points that meet the target, the one that spends the least device time; None if none does."""
         met = [(-p.best.tokens_per_s_per_device, p) for p in self.points if p.best and p.meets_target]
         return min(met, key=lambda pair: pair[0])[1] if met else None
+
+    @property
+    def headline(self) -> str:
+        """How many values were searched, and the layout of the chosen one."""
+        point, name = self.chosen, self.varied.removeprefix("num_").replace("_", " ")
+        best = None if point is None else point.best
+        result = "none meets the target" if best is None else best.headline
+        return f"{counted(len(self.points), 'value')} of {name}; {result}"
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per point, with its best layout; the same columns for points without."""

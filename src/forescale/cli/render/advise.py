@@ -21,7 +21,7 @@ from forescale.report.document import (
     styled,
 )
 from forescale.spec import phrases
-from forescale.units import GIB, counted, format_count, format_seconds
+from forescale.units import GIB, counted, format_count, format_quantity, format_seconds
 
 SHOWN = 6
 """Trials of a step shown: the last ones, among which is the one taken; the rest are counted."""
@@ -69,7 +69,7 @@ def _value(fact: Fact) -> str:
         return format_count(fact.value)
     if fact.unit == "share":
         return words.percent(fact.value)
-    return f"{fact.value:.3g}" if fact.unit == "device" else words.quantity(fact.value, fact.unit)
+    return f"{fact.value:.3g}" if fact.unit == "device" else format_quantity(fact.value, fact.unit)
 
 
 def _shown(step: Step) -> list[Trial]:
