@@ -59,6 +59,7 @@ TOPICS: tuple[tuple[str, ...], ...] = (
         "devices",
         "experts",
         "measured",
+        "host memory",
         "time",
         "preset",
         "attention",

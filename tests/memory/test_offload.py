@@ -22,6 +22,7 @@ from forescale.project import project
 from forescale.search import search
 from forescale.spec import Layout, Recompute
 from forescale.spec.layout import Offload
+from forescale.units import format_bytes
 
 
 @pytest.mark.parametrize(("fraction", "added_s"), [(0.25, 0.875), (0.5, 1.488), (0.75, 2.191), (1.0, 3.193)])
@@ -145,3 +146,15 @@ def test_a_search_finds_layouts_that_fit_by_pages_alone():
     best = search(question.with_space(base=base, zero=(0,))).best[0]
     bare = replace(best.strategy, offload=replace(best.strategy.offload, paged=False))
     assert project(question.with_layout(bare)).memory.peak_bytes > question.memory_limit
+
+
+@pytest.mark.parametrize(("devices", "ranks"), [(4, 4), (16, 8)])
+def test_the_host_memory_of_a_node_is_noted_where_something_is_offloaded(devices, ranks):
+    asked = {"devices": devices, "seq_len": 1024, "global_batch_size": 16, "zero": 3, "framework": "transformers"}
+    kept = project(ask("llama-3.1-8b", "h100-sxm", offload={"parameters": True}, **asked))
+    (note,) = [note for note in kept.notes if note.topic == "host memory"]
+    most = kept.memory.stages[0].host_bytes
+    assert format_bytes(ranks * most) in note.text
+    assert most * devices == pytest.approx(18.0 * kept.params.total, rel=0.02)
+    on_device = project(ask("llama-3.1-8b", "h100-sxm", **asked))
+    assert not any(note.topic == "host memory" for note in on_device.notes)

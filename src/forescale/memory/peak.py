@@ -32,6 +32,7 @@ from forescale.memory.states import frees_gradients, optimizer_element_bytes
 from forescale.numeric import Numeric, any_true, maximum, minimum, numbers, summed, where
 from forescale.projection.result import MemorySummary, StageMemory, Verdict
 from forescale.question import Note
+from forescale.spec.cluster import Cluster
 from forescale.spec.workload import STORAGE_BYTES, moment_bytes
 from forescale.struct import Struct
 from forescale.units import format_bytes
@@ -577,6 +578,19 @@ def fragmentation_note(memory: MemorySummary, setting: EvalContext) -> tuple[Not
         f"(--allocator expandable_segments) it needs at most {format_bytes(memory.peak_high_bytes - saved)}"
     )
     return (Note(topic="allocator", text=text),)
+
+
+def host_note(memory: MemorySummary, cluster: Cluster) -> tuple[Note, ...]:
+    """Say what the host of a node keeps of what is offloaded; how much memory it has is not known."""
+    most = max(stage.host_bytes for stage in memory.stages)
+    if not most:
+        return ()
+    ranks = min(cluster.devices_per_node, cluster.num_devices)
+    text = (
+        f"a node keeps {format_bytes(ranks * most)} in host memory of what is offloaded "
+        f"({ranks} times {format_bytes(most)}), which is not held against what it has"
+    )
+    return (Note(topic="host memory", text=text),)
 
 
 def _of_stages(values: object, count: int) -> list[float]:
