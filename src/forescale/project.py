@@ -22,8 +22,8 @@ from forescale.goodput.operations import calendar
 from forescale.graph.counts import ModelFlops, count_parameters, count_saved, count_trained, model_flops
 from forescale.graph.per_block import counted_weight_part
 from forescale.inputs import Prepared, prepare
+from forescale.memory.notes import memory_notes
 from forescale.memory.parameters import NO_ELEMENTS, BlockParameters, Elements
-from forescale.memory.peak import fragmentation_note, host_note
 from forescale.memory.states import weights_and_updates
 from forescale.numeric import Numeric, numbers, summed
 from forescale.projection.notes import notes_of
@@ -369,11 +369,7 @@ def _summarised(prepared: Prepared, evaluation: Evaluation) -> Projection:
         calendar=ends,
         endless=endless,
         vision=_tower(prepared, per_step),
-        notes=(
-            *notes_of(model, layout, workload),
-            *host_note(memory, cluster),
-            *fragmentation_note(memory, prepared.setting),
-        ),
+        notes=(*notes_of(model, layout, workload), *memory_notes(memory, prepared.setting)),
     )
 
 

@@ -150,7 +150,13 @@ def test_a_search_finds_layouts_that_fit_by_pages_alone():
 
 @pytest.mark.parametrize(("devices", "ranks"), [(4, 4), (16, 8)])
 def test_the_host_memory_of_a_node_is_noted_where_something_is_offloaded(devices, ranks):
-    asked = {"devices": devices, "seq_len": 1024, "global_batch_size": 16, "zero": 3, "framework": "transformers"}
+    asked = {
+        "devices": devices,
+        "seq_len": 1024,
+        "global_batch_size": 16,
+        "zero": 3,
+        "framework": "transformers",
+    }
     kept = project(ask("llama-3.1-8b", "h100-sxm", offload={"parameters": True}, **asked))
     (note,) = [note for note in kept.notes if note.topic == "host memory"]
     most = kept.memory.stages[0].host_bytes

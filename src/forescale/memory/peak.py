@@ -24,18 +24,14 @@ from forescale.memory.overhead import (
     away,
     fragmentation_bytes,
     load_residual,
-    overhead_of,
     room_bytes,
 )
 from forescale.memory.stash import stash_room
 from forescale.memory.states import frees_gradients, optimizer_element_bytes
 from forescale.numeric import Numeric, any_true, maximum, minimum, numbers, summed, where
 from forescale.projection.result import MemorySummary, StageMemory, Verdict
-from forescale.question import Note
-from forescale.spec.cluster import Cluster
 from forescale.spec.workload import STORAGE_BYTES, moment_bytes
 from forescale.struct import Struct
-from forescale.units import format_bytes
 
 
 class Working(Struct, frozen=True, kw_only=True):
@@ -558,39 +554,6 @@ def highest_peak(footprint: Footprint, overhead: Overhead, stages: Stages) -> Nu
     reserved = allocated + memory.overhead - outside.expected
     peaks = footprint.stage_peak + _away(outside, overhead, "high", allocated=allocated, reserved=reserved)
     return Picker.slowest(peaks, stages)(peaks)
-
-
-def fragmentation_note(memory: MemorySummary, setting: EvalContext) -> tuple[Note, ...]:
-    """Say so where segments that grow would make a layout fit with margin; a measured gap is what it is."""
-    if setting.overhead.measured is not None:
-        return ()
-    device, varied = setting.cluster.device, setting.workload.varied_lengths
-    now, then = (
-        overhead_of(device, allocator, varied=varied).fragmentation
-        for allocator in (setting.choices.allocator, "expandable_segments")
-    )
-    fullest = max(memory.stages, key=lambda stage: stage.peak_bytes)
-    saved = fullest.allocated_bytes * (number_of(now.high) - number_of(then.high))
-    if memory.verdict != "AT RISK" or memory.peak_high_bytes - saved > memory.capacity_bytes:
-        return ()
-    text = (
-        "fragmentation may break it: with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "
-        f"(--allocator expandable_segments) it needs at most {format_bytes(memory.peak_high_bytes - saved)}"
-    )
-    return (Note(topic="allocator", text=text),)
-
-
-def host_note(memory: MemorySummary, cluster: Cluster) -> tuple[Note, ...]:
-    """Say what the host of a node keeps of what is offloaded; how much memory it has is not known."""
-    most = max(stage.host_bytes for stage in memory.stages)
-    if not most:
-        return ()
-    ranks = min(cluster.devices_per_node, cluster.num_devices)
-    text = (
-        f"a node keeps {format_bytes(ranks * most)} in host memory of what is offloaded "
-        f"({ranks} times {format_bytes(most)}), which is not held against what it has"
-    )
-    return (Note(topic="host memory", text=text),)
 
 
 def _of_stages(values: object, count: int) -> list[float]:
