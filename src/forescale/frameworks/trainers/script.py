@@ -34,13 +34,14 @@ from forescale.frameworks.trainers.facts import (
     of_one_process,
     without_facts,
 )
-from forescale.frameworks.trainers.loop import STEPS_BACK, adds_up, is_loop
+from forescale.frameworks.trainers.loop import STEPS_BACK, adds_up
 from forescale.frameworks.trainers.program import (
     ADAPTERS,
     RECOMPUTES,
     STAGE,
     STAGES,
     freezes,
+    is_loop,
     lay_sharding,
     modules_of,
     read_program,
@@ -197,7 +198,13 @@ def read_script(
     """
     start = start or Start(launch=None, devices=None, program=path.name)
     launch, devices = start.launch, start.devices
-    recorder = Recorder(has_bf16=options.has_bf16, given=given, variables=start.variables, words=start.words)
+    recorder = Recorder(
+        has_bf16=options.has_bf16,
+        given=given,
+        variables=start.variables,
+        words=start.words,
+        ranks=start.ranks(options.num_devices),
+    )
     follow_script(path, recorder, options)
     names = [name for call in recorder.calls for name in names_of(call)]
     makes_arguments = any(MAKES.search(name) or LIGHTNING.search(name) for name in names)
@@ -206,6 +213,8 @@ def read_script(
         raise ReaderError(path, wording.wrong_format("a script that trains", "it makes no TrainingArguments"))
     content, unread = _settings(path, recorder, options)
     dealt = _lay_prepared(content)
+    if dealt == ALONE and start.words and not start.kinds:
+        devices = None  # one process, which sees all of them
     older = lay_release(content, unread, recorder.calls, has_bf16=options.has_bf16)
     devices, program = devices or _devices(content), path.name
     if content.pop("unsloth", False):

@@ -65,7 +65,7 @@ def lay_stage(settings: Settings, form: str, workload: dict[str, Any]) -> None:
     if form == "llamafactory" and stage not in FACTORY:
         settings.warnings.append(f"stage: {stage} is not modelled; it is projected as sft")
     if stage in SAMPLED:
-        settings.note(f"{stage}: {SAMPLING} is not")
+        settings.phase = f"{stage}: {SAMPLING} is not"
     if is_paired(settings):
         settings.note(f"{stage}: each example is two sequences, chosen and rejected")
     if stage == "gkd":
