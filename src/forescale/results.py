@@ -73,6 +73,8 @@ CALLED = {
     "rows()": ("to_list", "tolist", "records", "to_records"),
 }
 """Methods of a result, and what other libraries call them."""
+NAMED = 3
+"""Attributes that an error names."""
 
 
 def missing_attribute(value: object, name: str) -> AttributeError:
@@ -85,9 +87,24 @@ def missing_attribute(value: object, name: str) -> AttributeError:
         ),
         None,
     )
-    hint = "" if local is None else f"; did you mean {local}?"
+    hint = f"; {_alike(value, name)}" if local is None else f"; did you mean {local}?"
     msg = f"{type(value).__name__!r} object has no attribute {name!r}{hint}"
     return AttributeError(msg, name=name, obj=value)
+
+
+def _alike(value: object, name: str) -> str:
+    """Return which attributes of a value, or of the items of a tuple in it, have a name in theirs; else all it has."""
+    own = [item for item in dir(type(value)) if not item.startswith("_")]
+    items = {
+        field: part[0]
+        for field in getattr(type(value), "__struct_fields__", ())
+        if isinstance(part := getattr(value, field), tuple) and part
+    }
+    inner = [
+        f"{field}[0].{item}" for field, part in items.items() for item in dir(type(part)) if name in item
+    ]
+    like = [*(item for item in own if name in item), *inner]
+    return f"did you mean {' or '.join(like[:NAMED])}?" if like else f"it has {', '.join(own)}"
 
 
 class Plot:
@@ -151,6 +168,11 @@ class Result(ReprMixin):
         """Return charts of the result; the `spec` of each is its Vega-Lite specification."""
         return ()
 
+    @property
+    def main_columns(self) -> frozenset[str]:
+        """Columns that a notebook shows where there are too many."""
+        return MAIN_COLUMNS
+
     def to_vega_lite(self) -> Spec | None:
         """Return all pictures as one Vega-Lite specification with their data inside, None where there are none."""
         charts = self.pictures()
@@ -199,7 +221,7 @@ class Result(ReprMixin):
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
         """Return what a notebook may show, by kind."""
-        bundle = {"text/plain": repr(self), "text/html": self._repr_html_(), VEGA_LITE: self.to_vega_lite()}
+        bundle = {"text/plain": str(self), "text/html": self._repr_html_(), VEGA_LITE: self.to_vega_lite()}
         return {kind: shown for kind, shown in bundle.items() if shown is not None}
 
     def _repr_html_(self) -> str:
@@ -207,12 +229,12 @@ class Result(ReprMixin):
         from forescale.view.page import table
 
         rows = self.rows()
-        columns = _columns(rows)
+        columns = _columns(rows, self.main_columns)
         more = f"<p>… {len(rows) - SHOWN} more</p>" if len(rows) > SHOWN else ""
         drawn = "".join(_picture(picture) for picture in self.pictures() if isinstance(picture, BarChart))
         cells = [[_shown(row[name]) for name in columns] for row in rows[:SHOWN]]
         places = [place for place, name in enumerate(columns) if isinstance(rows[0][name], str)]
-        shown = table(type(self).__name__, columns, cells, words=places)
+        shown = table(type(self).__name__, columns, cells, words=places) if rows else ""
         return f"<p><strong>{xml(self.headline)}</strong></p>{drawn}{shown}{more}"
 
 
@@ -224,12 +246,12 @@ def frame_of(rows: Sequence[Mapping[str, Any]]) -> Any:  # noqa: ANN401 (of the 
     return import_module(name).DataFrame(rows)
 
 
-def _columns(rows: list[dict[str, Any]]) -> list[str]:
+def _columns(rows: list[dict[str, Any]], most: frozenset[str]) -> list[str]:
     """Return the columns of a table: those that vary, and the main ones where there are too many."""
     columns = [name for name in (rows[0] if rows else ()) if len(rows) == 1 or _varies(rows, name)]
     if len(columns) > MOST_COLUMNS:
         unusual = [name for name in columns if any(row[name] not in (None, "", 0, 1) for row in rows)]
-        main = sorted(unusual, key=lambda name: name not in MAIN_COLUMNS)[:MOST_COLUMNS]
+        main = sorted(unusual, key=lambda name: name not in most)[:MOST_COLUMNS]
         columns = [name for name in columns if name in main]
     return columns
 
