@@ -267,10 +267,8 @@ def _known(run: _Run) -> int:
 def _command_line(
     run: _Run, where: str, text: str, *, strict: bool, read_neighbour: Callable[[str], str | None]
 ) -> CommandLine:
-    values: dict[str, Any] = {}
-    spelling = dict(_flag_of_key())
-    pairs: list[Pair] = []
-    names: list[str] = []
+    values, spelling = dict[str, Any](), dict(_flag_of_key())
+    pairs, names = list[Pair](), list[str]()
     fork = fork_of(flag for flag, _ in run.pairs)
     for flag, words in run.pairs:
         if _is_open(flag, words):

@@ -170,8 +170,12 @@ def read_arguments(
         unknown=line.unknown,
         framework=line.framework,
     )
-    parsed = with_engine(parsed, sharded) if sharded else parsed
-    is_open = line.launched and parsed.num_devices is None and explicit.layout
+    return _asked(with_engine(parsed, sharded) if sharded else parsed, line, explicit)
+
+
+def _asked(parsed: ParsedFile, line: CommandLine, options: Options) -> ParsedFile:
+    """Return what is parsed, with the number of devices missing where a launcher leaves it open."""
+    is_open = line.launched and parsed.num_devices is None and options.layout
     if not is_open or parsed.strategy is None:
         return parsed
     example = f"--devices {parsed.strategy.num_devices}"

@@ -112,7 +112,7 @@ class Recorder:
             table = table_of(words.get("node"), self.world)
             self.stored[f"{group}/{name}" if group else name] = table if isinstance(table, dict) else {}
         made = configured(call, owner, self.arguments.given, self.stored)
-        program = self.world.argv[0] if self.world is not None else ""
+        program = self.world.argv[0] if self.world is not None and self.world.argv else ""
         if call.name == "hydra.main" and made is not MISSING and call.place.startswith(f"{program}, "):
             self.arguments.given = {}
         return made
