@@ -79,7 +79,8 @@ def test_fit_writes_a_copy_in_the_words_of_the_file(forescale, tmp_path):
     file, copy = tmp_path / "axolotl.yaml", tmp_path / "copy.yaml"
     file.write_text(
         "base_model: Qwen/Qwen2.5-0.5B  # small\nsequence_len: 4096\nsample_packing: true\nmicro_batch_size: 64\n"
-        "gradient_accumulation_steps: 1\nadapter: lora\n"
+        "gradient_accumulation_steps: 1\nadapter: lora\n",
+        newline="\r\n",
     )
     options = ("--cluster", "h100-sxm", "--devices", 1)
     ran = forescale("fit", file, *options, "--no-pairs", "--patch", "--output", copy, "--json")
@@ -89,6 +90,7 @@ def test_fit_writes_a_copy_in_the_words_of_the_file(forescale, tmp_path):
     assert all(fix["change"].startswith("set `") for fix in fixes)
     assert "base_model: Qwen/Qwen2.5-0.5B  # small" in copy.read_text()
     assert copy.read_text() != file.read_text()
+    assert copy.read_bytes().count(b"\n") == copy.read_bytes().count(b"\r\n")
     assert forescale("fit", file, *options, "--patch", "--output", copy).code == 2
 
 

@@ -36,6 +36,8 @@ _ADDRESS = pattern(
 _ON_HUB = pattern(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$")
 """ORGANISATION/NAME, as models are called there."""
 _SEPARATORS = str.maketrans("_ :", "---")
+_STORED = pattern(r"(?:^|/)models--([^/]+?)--([^/]+)")
+"""A folder in the cache of huggingface_hub."""
 _TYPED = pattern(
     r"-(?:unsloth-bnb-4bit|bnb-\w+|awq|gptq|gptq-int\d|aqlm-\S+|fp8|fp16|bf16|nvfp4|int[48]|4bit|8bit)$"
 )
@@ -62,7 +64,8 @@ def load_model(name: str) -> Model:
     """Return the catalogue model `name`.
 
     Case, an organisation before a slash, underscores and the spellings of the alias file do not matter:
-    "meta-llama/Llama-3.1-70B-Instruct" and its address on huggingface.co are llama-3.1-70b.
+    "meta-llama/Llama-3.1-70B-Instruct" and its address on huggingface.co are llama-3.1-70b, as are its folders in the
+    cache of huggingface_hub ("models--ORGANISATION--NAME") and in that of ModelScope, which writes "___" for a dot.
 
     Raises
     ------
@@ -75,7 +78,9 @@ def load_model(name: str) -> Model:
 def resolve_model_name(name: str) -> str:
     """Return the catalogue's own name of the model that `name` means; see `load_model`."""
     hub = hub_name(name)
-    plain = (hub or name).strip().lower().rpartition("/")[2].translate(_SEPARATORS)
+    stored = _STORED.search(name)
+    named = "/".join(stored.groups()) if stored else name.replace("___", ".")
+    plain = (hub or named).strip().lower().rpartition("/")[2].translate(_SEPARATORS)
     if plain not in model_names():
         aliases = _aliases()
         bare = _TYPED.sub("", plain)

@@ -18,7 +18,7 @@ from forescale.cli.options import Asked, CostOptions, OperationsOptions, Priced
 from forescale.cli.output import OutputOptions
 from forescale.cli.space import SpaceOptions, spaced
 from forescale.errors import ForescaleError, no_effect, not_one_of, required_with
-from forescale.files import is_file, place_of, read_text
+from forescale.files import is_file, place_of, read_bytes, read_text
 from forescale.limits import SHOWN
 
 if TYPE_CHECKING:
@@ -157,4 +157,4 @@ def _write_patched(request: Asked, result: Fit, remedies: Remedies, change: Chan
     text = read_text(file)
     if (copy := patched(text, file.suffix, keys)) == text:
         raise no_effect("--patch", "the file does not hold the keys", "give the file that its command names")
-    write_text(change.output_file, copy)
+    write_text(change.output_file, copy.replace("\n", "\r\n") if b"\r\n" in read_bytes(file) else copy)

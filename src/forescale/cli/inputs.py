@@ -520,20 +520,17 @@ def _known_devices(values: dict[str, Any], folder: Path | None) -> int | None:
 
 
 def _notes(path: Path, reading: ParsedFile) -> tuple[Note, ...]:
-    from forescale.frameworks.reading import SAMPLING
     from forescale.question import Note
 
-    warnings = [Note(topic="left out", text=f"{path.name}: {text}") for text in reading.warnings]
+    left_out = (*reading.warnings, *filter(None, [reading.phase]))
+    warnings = [Note(topic="left out", text=f"{path.name}: {text}") for text in left_out]
     texts = [f"{path.name}: {note}" for note in reading.notes]
     warned = " ".join(reading.warnings)
     if unknown := [key for key in reading.unknown if key not in warned]:
         texts.append(f"{path.name}: keys that are not known, without effect here: {_listed(unknown)}")
     if reading.ignored:
         texts.append(f"{path.name}: keys that do not change the projection: {_listed(reading.ignored)}")
-    return (
-        *warnings,
-        *(Note(topic="left out" if SAMPLING in text else "reader", text=text) for text in texts),
-    )
+    return (*warnings, *(Note(topic="reader", text=text) for text in texts))
 
 
 def _listed(keys: Sequence[str]) -> str:

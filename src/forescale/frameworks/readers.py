@@ -32,6 +32,7 @@ from forescale.frameworks.shell.syntax import has_program
 from forescale.frameworks.torchtitan.reader import TorchtitanJobReader
 from forescale.frameworks.traces import TraceReader
 from forescale.frameworks.trainers.olmo_core import OlmoCoreReader
+from forescale.frameworks.trainers.program import is_loop
 from forescale.frameworks.trainers.readers import (
     AxolotlReader,
     LlamaFactoryReader,
@@ -273,7 +274,12 @@ def recognised(text: str, where: object, options: Options | None = None) -> tupl
     if detection is None or (detection.name == ScriptLaunchReader.name and _SOURCES.search(text)):
         detection = _started(text, where, options) or detection
     detection = detection or detect_script(text, getattr(where, "suffix", ""))
-    if detection is None and isinstance(where, Path) and where.suffix == ".py" and trains(where):
+    if (
+        detection is None
+        and isinstance(where, Path)
+        and where.suffix == ".py"
+        and (trains(where) or is_loop(where))
+    ):
         return ScriptReader(), None
     if detection is None:
         _refuse_unknown(text, where)

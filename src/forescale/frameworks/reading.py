@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from msgspec import field
 
@@ -17,7 +17,10 @@ from forescale.spec.framework import Words, merged
 from forescale.struct import Struct, asdict
 
 SAMPLING = "the training phase is projected; sampling (rollout)"
-"""Part of the note on runs that sample what they train on, which is shown first: their steps take longer."""
+"""What is said of the steps of runs that sample what they train on."""
+
+
+DEVICES: Final = MissingFact("the number of devices", "--devices N", "--devices 8", "devices")
 
 
 class Variables(Mapping[str, str]):
@@ -79,6 +82,8 @@ class ParsedFile(Struct, frozen=True, kw_only=True):
     """How something was understood, or what could not be expressed, one sentence each."""
     warnings: tuple[str, ...] = ()
     """Settings that may change the projection and are not modelled, as sentences; `--strict` refuses them."""
+    phase: str = ""
+    """Which part of a step is projected where that is not all of it, as a sentence: runs that sample take longer."""
     missing: tuple[MissingFact, ...] = ()
     """What the configuration leaves open and the question needs, where it can be read without."""
 

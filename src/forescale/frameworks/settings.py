@@ -65,6 +65,7 @@ class Settings(Getters):
         self.where = where
         self.notes: list[str] = []
         self.warnings: list[str] = []
+        self.phase = ""
         self._values = dict(values)
         self._spelling = dict(spelling or {})
         self._lines = dict(lines or {})
@@ -169,12 +170,13 @@ class Settings(Getters):
         return default if value is None or value is False or value == "" else str(value)
 
     def words(self, key: str) -> tuple[str, ...]:
-        """Return a list of words, written as a list, as "[a b]" or as "a,b"."""
+        """Return a list of words, written as a list, as "[a b]", as '["a", "b"]' or as "a,b"."""
         value = self.get(key)
         if value is None:
             return ()
         listed = value if isinstance(value, list | tuple) else [value]
-        return tuple(word for item in listed for word in str(item).strip("[]() ").replace(",", " ").split())
+        words = (word for item in listed for word in str(item).strip("[]() ").replace(",", " ").split())
+        return tuple(word.strip("\"'") for word in words)
 
     def pattern(self, key: str, length: int) -> tuple[int, ...] | int | None:
         """Return Megatron's "every N" (an int), or a list of `length` numbers such as "([0]*3+[1]*58)"."""
@@ -242,7 +244,11 @@ class Settings(Getters):
     def accounted(self, unknown: Iterable[str]) -> dict[str, Any]:
         """Return what became of every key, as the fields of a `ParsedFile` that say it."""
         kept = {"used": self.used(), "ignored": self.unread()}
-        texts = {"notes": tuple(self.notes), "warnings": tuple(self.warnings)}
+        texts: dict[str, Any] = {
+            "notes": tuple(self.notes),
+            "warnings": tuple(self.warnings),
+            "phase": self.phase,
+        }
         return {**kept, "unknown": tuple(unknown), **texts}
 
 

@@ -75,7 +75,7 @@ def uploaded(name: str, text: str, form: Mapping[str, str]) -> dict[str, Any]:
             file.unlink()
             file.parent.rmdir()
             file.parent.parent.rmdir()
-    notes = [*reading.warnings, *reading.notes]
+    notes = [*reading.warnings, *filter(None, [reading.phase]), *reading.notes]
     if reading.ignored:
         more = ", …" if len(reading.ignored) > NAMED else ""
         notes.append(f"without effect here: {', '.join(reading.ignored[:NAMED])}{more}")

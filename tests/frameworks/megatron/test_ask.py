@@ -128,3 +128,20 @@ def test_a_pipeline_layout_of_the_environment_is_asked_for_with_one_that_fits():
         read(text=text)
     stages = Options(num_devices=8, variables={"STAGES": '"Et*2|t*3L"'})
     assert read_arguments(text, options=stages).strategy.stage_layers == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "asked"),
+    [
+        ("torchrun --nproc_per_node 4 --nnodes $N", True),
+        ("deepspeed", True),
+        ("torchrun --nproc_per_node 4 --nnodes 2", False),
+        ("python", False),
+    ],
+)
+def test_devices_are_asked_for_where_a_launcher_leaves_them_open(launcher, asked):
+    flags = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --micro-batch-size 1"
+    text = f"{launcher} pretrain_gpt.py {flags} --global-batch-size 8 --vocab-size 100 --tensor-model-parallel-size 2\n"
+    parsed = read_arguments(text, options=Options())
+    facts = [fact.example for fact in parsed.missing if fact.part == "devices"]
+    assert facts == (["--devices 2"] if asked else [])

@@ -392,3 +392,16 @@ def test_every_second_layer_of_gpt_neox_has_experts(read, more, routed):
     model = read("gpt-neox", '"hidden_size"', f'"moe_num_experts": 4, {more}"hidden_size"').model
     assert [at for at, layer in enumerate(model.layers) if hasattr(layer.ffn, "num_experts")] == routed
     assert model.moe.top_k == 1
+
+
+def test_width_of_flagscale_follows_from_its_factor(read):
+    text = "  swiglu: true\n  multiple_of: 64\n  hidden_dim_multiplier: 1.5\n"
+    first = next(line for line in TEXTS["flagscale"].splitlines() if "num_layers" in line)
+    parsed = read("flagscale", first, f"{text.rstrip()}\n{first}")
+    width = int(int(4 * parsed.model.hidden_size * 2 / 3) * 1.5)
+    assert parsed.model.layers[0].ffn.ffn_hidden_size == -(-width // 64) * 64
+
+
+def test_recompute_is_veomnis_default(read):
+    old = next(line for line in TEXTS["veomni"].splitlines() if "gradient_checkpointing" in line)
+    assert read("veomni", f"{old}\n", "").layout_fields["recompute"]["granularity"] == "full"

@@ -440,3 +440,15 @@ def test_what_only_a_file_decides_ends_no_script(test):
 def test_scripts_in_the_folder_that_cd_went_to(text, started):
     scripts = {"a/b/run.sh": "say a/b/run.sh", "run.sh": "say run.sh"}
     assert follow(text, {}, "x", scripts.get).commands[-1] == ["bash", "say", started]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "T=$(cat <<EOF\nA=2\npython train.py --x \\$A\nEOF\n)\necho \"$T\" | tr -d '\\r' | kubectl exec -i pod -- /bin/bash\n",
+        'COMMAND="python train.py --x 2" sbatch --nodes=2 ray.sub\n',
+    ],
+)
+def test_a_script_that_is_piped_or_handed_over_is_followed(text):
+    words = [command for command in follow(text, {}, "run.sh").commands if "train.py" in command]
+    assert [command[-3:] for command in words] == [["train.py", "--x", "2"]]

@@ -276,8 +276,11 @@ model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-0.6B")
 SFTTrainer(model=model, args=SFTConfig("a", per_device_train_batch_size=8, max_length=1024, bf16=True)).train()
 GRPOTrainer(model=model, args=GRPOConfig("b", per_device_train_batch_size=1, bf16=True)).train()
 """
-    warnings = read({"train.py": program}, num_devices=1).warnings
-    assert any("it loads Qwen3-8B and Qwen3-0.6B" in text for text in warnings)
+    parsed = read({"train.py": program}, num_devices=1)
+    warnings = parsed.warnings
+    assert parsed.model is not None
+    assert parsed.model.name == "qwen3-0.6b"
+    assert "it also loads Qwen/Qwen3-8B, which is not in the figures" in warnings
     batches = "per_device_train_batch_size is 8 at train.py:5 and 1 at train.py:6; the last is projected"
     assert batches in warnings
     assert "max_length is 1024 at train.py:5 and left out at train.py:6; the last is projected" in warnings
@@ -402,3 +405,41 @@ Trainer(model=AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-8B"), args=args).
     parsed = read({"train.py": program}, num_devices=2, over={"seq_len": 2048})
     assert parsed.workload_fields["global_batch_size"] == 4 * 8 * 2
     assert any("settings of pydantic" in text for text in parsed.warnings) is (base == "BaseSettings")
+
+
+def test_a_checkpoint_that_may_be_there_is_not_the_model(read):
+    program = """import os
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+last = None
+if os.path.isdir("out"):
+    last = os.listdir("out")[0]
+if last is not None:
+    model = AutoModelForCausalLM.from_pretrained(last)
+else:
+    model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-0.6B")
+Trainer(model=model, args=TrainingArguments("out", per_device_train_batch_size=8, bf16=True)).train()
+"""
+    parsed = read({"train.py": program}, num_devices=1)
+    assert parsed.model is not None
+    assert parsed.model.name == "qwen3-0.6b"
+    assert any("Qwen/Qwen3-0.6B is projected" in text for text in parsed.warnings)
+
+
+def test_online_dpo_samples_pairs(read):
+    program = """from trl import OnlineDPOConfig, OnlineDPOTrainer
+class MyConfig(OnlineDPOConfig):
+    extra: int = 1
+args = MyConfig(output_dir="a", per_device_train_batch_size=2, max_length=1024, bf16=True)
+OnlineDPOTrainer(model="Qwen/Qwen3-0.6B", args=args).train()
+"""
+    parsed = read({"train.py": program}, num_devices=1)
+    assert parsed.phase.startswith("online_dpo")
+    assert parsed.workload_fields["reference"] == "copy"
+    assert parsed.workload_fields["global_batch_size"] == 4
+
+
+@pytest.mark.parametrize("folder", ["run", "dpo"])
+def test_a_stage_that_beta_alone_names_is_warned_of(read, folder):
+    text = "model_name_or_path: Qwen/Qwen3-0.6B\nper_device_train_batch_size: 1\nbeta: 0.1\nmax_length: 1024\nbf16: true\n"
+    parsed = read({f"{folder}/train.yaml": text}, num_devices=1)
+    assert any("beta alone" in warning for warning in parsed.warnings) == (folder == "run")

@@ -160,3 +160,132 @@ def test_hydra_makes_what_a_table_names(read, tmp_path):
     assert parsed.workload_fields["global_batch_size"] == 8
     assert parsed.workload_fields["trainable"]["lora_rank"] == 32
     assert parsed.workload_fields["seq_len"] == 1024
+
+
+STORED = """from dataclasses import dataclass, field
+
+from hydra.core.config_store import ConfigStore
+
+
+@dataclass
+class Train:
+    per_device_train_batch_size: int = 3
+    gradient_accumulation_steps: int = 2
+    bf16: bool = True
+
+
+@dataclass
+class Config:
+    train: Train = field(default_factory=Train)
+    model: str = "Qwen/Qwen2.5-7B"
+    length: int = 256
+    name: str = "???"
+
+
+store = ConfigStore.instance()
+store.store(name="schema", node=Config)
+store.store(group="train", name="many", node=Train(per_device_train_batch_size=6))
+"""
+USED = """import hydra
+from trl import SFTConfig, SFTTrainer
+{}
+
+@hydra.main(config_path={}, config_name="{}")
+def main(cfg):
+    args = SFTConfig(cfg.name, max_length=cfg.length, **cfg.train)
+    SFTTrainer(cfg.model, args=args).train()
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "words", "micro", "length"),
+    [
+        ("None", "schema", "", 3, 256),
+        ("None", "schema", "length=64 train.per_device_train_batch_size=5", 5, 64),
+        ('"conf"', "run", "", 6, 128),
+        ('"conf"', "run", "--config-name other", 3, 32),
+    ],
+)
+def test_structured_configurations_are_composed_with_files(read, tmp_path, place, name, words, micro, length):
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf/run.yaml").write_text(
+        "defaults:\n  - schema\n  - train: many\n  - _self_\nlength: 128\n"
+    )
+    (tmp_path / "conf/other.yaml").write_text("defaults:\n  - schema\nlength: 32\n")
+    parsed = read(USED.format(STORED, place, name), f"torchrun --nproc_per_node 2 train.py -- {words}")
+    assert (parsed.model.name, parsed.missing) == ("qwen2.5-7b", ())
+    assert (parsed.layout_fields["micro_batch_size"], parsed.workload_fields["seq_len"]) == (micro, length)
+    assert parsed.workload_fields["global_batch_size"] == micro * 2 * 2
+
+
+def test_words_are_those_of_the_program_that_is_started(read, tmp_path):
+    (tmp_path / "other.py").write_text(USED.format(STORED, "None", "schema"))
+    program = "from other import STORE\n" + USED.format(STORED, "None", "schema")
+    parsed = read(program, "python train.py train.per_device_train_batch_size=6 length=64")
+    assert (parsed.layout_fields["micro_batch_size"], parsed.workload_fields["seq_len"]) == (6, 64)
+
+
+JSON = """import sys
+from dataclasses import dataclass
+from transformers import HfArgumentParser, TrainingArguments
+from trl import SFTTrainer
+
+
+@dataclass
+class Own(TrainingArguments):
+    per_device_train_batch_size: int = 1
+    max_length: int = 64
+
+
+parser = HfArgumentParser((Own,))
+if len(sys.argv) == 2 and sys.argv[1].endswith(".json"):
+    (args,) = parser.parse_json_file(sys.argv[1])
+else:
+    (args,) = parser.parse_args_into_dataclasses()
+SFTTrainer("Qwen/Qwen2.5-7B", args=args, max_seq_length=args.max_length).train()
+"""
+
+
+def test_a_program_loads_the_file_that_is_its_only_word(read, tmp_path):
+    (tmp_path / "run.json").write_text(
+        '{"per_device_train_batch_size": 4, "output_dir": "out", "bf16": true}'
+    )
+    parsed = read(JSON, 'FILE="${1:-./run.json}"\ntorchrun --nproc_per_node 2 train.py "$FILE"')
+    assert parsed.layout_fields["micro_batch_size"] == 4
+
+
+RANKED = """import os
+from transformers import TrainingArguments
+from trl import SFTTrainer
+
+steps = 16
+world_size = int(os.environ.get("WORLD_SIZE", 1))
+if world_size != 1:
+    steps = steps // world_size
+args = TrainingArguments("out", per_device_train_batch_size=1, gradient_accumulation_steps=steps, bf16=True)
+SFTTrainer("Qwen/Qwen2.5-7B", args=args, max_seq_length=64).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "devices"), [("torchrun --nproc_per_node 4 train.py", 4), ("python train.py --x 1", 1)]
+)
+def test_ranks_are_those_of_the_launcher(read, command, devices):
+    parsed = read(RANKED, command, num_devices=devices)
+    assert (parsed.missing, parsed.workload_fields["global_batch_size"]) == ((), 16)
+
+
+def test_one_process_deals_layers_to_all_that_it_sees(read):
+    text = """from transformers import AutoModelForCausalLM, TrainingArguments
+from trl import SFTTrainer
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-7B", device_map="auto")
+args = TrainingArguments("out", per_device_train_batch_size=2, bf16=True)
+SFTTrainer(model, args=args, max_seq_length=64).train()
+"""
+    parsed = read(text, "export CUDA_VISIBLE_DEVICES=0,1\npython train.py --x 1")
+    (fact,) = [fact for fact in parsed.missing if fact.part == "devices"]
+    assert (fact.example, parsed.workload_fields["global_batch_size"]) == ("--devices 1", 2)

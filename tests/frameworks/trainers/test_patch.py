@@ -30,6 +30,11 @@ def test_yaml_keeps_comments_and_order():
     ]
 
 
+def test_of_a_key_that_is_there_twice_the_last_counts():
+    text = patched("a: true\nb: 1\na: true  # again\n", ".yaml", {"a": False})
+    assert text == "a: true\nb: 1\na: false  # again\n"
+
+
 def test_a_script_keeps_its_lines():
     script = "#!/bin/bash\nswift sft \\\n    --max_length 2048 \\\n    --deepspeed zero2\n"
     text = patched(

@@ -220,7 +220,7 @@ def test_sampling_is_not_projected(read):
         + "reward_funcs: [accuracy]\nnum_generations: 8\nmax_prompt_length: 512\nmax_completion_length: 1024\n"
     )
     assert parsed.workload_fields["seq_len"] == 1536
-    assert any("rollout" in note for note in parsed.notes)
+    assert "rollout" in parsed.phase
 
 
 def test_keys_are_sorted_by_their_effect(read):

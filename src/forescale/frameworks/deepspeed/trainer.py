@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from functools import partial
 from math import prod
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 from msgspec.structs import replace
@@ -22,7 +23,7 @@ from forescale.positions import key_lines
 from forescale.spec.context import CONTEXT_KINDS, ContextKind
 from forescale.spec.kinds import framework_names
 from forescale.spec.layout import Layout, Offload, Recompute
-from forescale.syntax import parse_mapping, parse_yaml
+from forescale.syntax import deep_merge, parse_mapping, parse_yaml
 
 SHARDING: Final = {
     "FULL_SHARD": (3, False),
@@ -45,13 +46,15 @@ class AccelerateReader(Signed):
     title: Final = "Accelerate configuration in YAML (FSDP or DeepSpeed, beside a model)"
     classifies: ClassVar[bool] = True
 
-    def read(self, path: Path, options: Options) -> ParsedFile:
-        """Return what the configuration at `path` says of layout and devices."""
+    def read(
+        self, path: Path, options: Options, words: Mapping[str, Any] = MappingProxyType({})
+    ) -> ParsedFile:
+        """Return what the configuration at `path` says of layout and devices; `words` of a command come first."""
         text = read_text(path)
         lines = key_lines(text, path.suffix)
         notes = list[str]()
         content = parse_mapping(text, path, partial(parse_yaml, repeated=notes))
-        parsed = self.read_content(content, lines, path, options)
+        parsed = self.read_content(deep_merge(dict(content), words), lines, path, options)
         return replace(parsed, notes=(*notes, *parsed.notes))
 
     def read_content(

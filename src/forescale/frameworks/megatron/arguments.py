@@ -51,6 +51,8 @@ class CommandLine(Struct, frozen=True, kw_only=True):
     unknown: tuple[str, ...]
     devices: Devices | None
     """Those that the launcher's options ask for, if they stand before the training script."""
+    launched: bool = False
+    """Whether a launcher starts it."""
     places: tuple[str, ...] = ()
     """The options that say so, each with its line."""
     fork: Fork | None = None
@@ -169,6 +171,8 @@ class _Run(Struct, frozen=True):
 
     pairs: Sequence[Pair]
     devices: Devices | None = None
+    launched: bool = False
+    """Whether a launcher starts it."""
     program: str | None = None
     words: Sequence[str] = ()
     """What stands after the program."""
@@ -263,10 +267,8 @@ def _known(run: _Run) -> int:
 def _command_line(
     run: _Run, where: str, text: str, *, strict: bool, read_neighbour: Callable[[str], str | None]
 ) -> CommandLine:
-    values: dict[str, Any] = {}
-    spelling = dict(_flag_of_key())
-    pairs: list[Pair] = []
-    names: list[str] = []
+    values, spelling = dict[str, Any](), dict(_flag_of_key())
+    pairs, names = list[Pair](), list[str]()
     fork = fork_of(flag for flag, _ in run.pairs)
     for flag, words in run.pairs:
         if _is_open(flag, words):
@@ -294,6 +296,7 @@ def _command_line(
         settings=settings,
         unknown=tuple(dict.fromkeys(effects.unknown)),
         devices=run.devices,
+        launched=run.launched,
         places=tuple(_placed(option, text) for option in options),
         fork=fork,
         warnings=tuple(effects.warnings()),
@@ -443,7 +446,7 @@ def _run_of(
     if devices is None and not launch.kinds and (count := whole_of(world)):
         devices = Devices(count, (f"{WORLD} {count}",))
     words = names[start + 1 :]
-    return _Run(_pairs(words), devices, None if at is None else names[at], words)
+    return _Run(_pairs(words), devices, bool(launch.kinds), None if at is None else names[at], words)
 
 
 def _pairs(names: Iterable[str]) -> list[tuple[str, list[str]]]:

@@ -266,10 +266,18 @@ def _dense_ffn(settings: Settings, hidden: int) -> DenseFfn:
     gated = bool(kinds) and kinds != ["squared_relu"]
     width = settings.count("ffn_hidden_size")
     if not width:
-        width = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
+        width = _gated_width(settings, hidden) if gated else 4 * hidden
         settings.note(f"ffn_hidden_size is not given; Megatron-LM takes {width}")
     bias = settings.flag("add_bias_linear", default=True)
     return DenseFfn(ffn_hidden_size=width, gated=gated, bias=bias)
+
+
+def _gated_width(settings: Settings, hidden: int) -> int:
+    """Return the width of a gated feed-forward that is not given; FlagScale rounds it up to a multiple of its own."""
+    if not (multiple := settings.count("multiple_of")):
+        return int(4 * hidden * 2 / 3 / 64) * 64
+    width = int(int(4 * hidden * 2 / 3) * (settings.number("hidden_dim_multiplier") or 1))
+    return -(-width // multiple) * multiple
 
 
 def _routed_ffn(settings: Settings, dense: DenseFfn) -> MoeFfn:

@@ -39,7 +39,7 @@ from forescale.frameworks.megatron.model import (
     read_model,
 )
 from forescale.frameworks.megatron.run import has_tower, lay_program, read_workload
-from forescale.frameworks.reading import Options, ParsedFile, explicit_fields, unknown_of
+from forescale.frameworks.reading import DEVICES, Options, ParsedFile, explicit_fields, unknown_of
 from forescale.frameworks.settings import Settings, errors_of
 from forescale.frameworks.shell.near import near
 from forescale.positions import keys_of_yaml
@@ -170,7 +170,19 @@ def read_arguments(
         unknown=line.unknown,
         framework=line.framework,
     )
-    return with_engine(parsed, sharded) if sharded else parsed
+    return _asked(with_engine(parsed, sharded) if sharded else parsed, line, explicit)
+
+
+def _asked(parsed: ParsedFile, line: CommandLine, options: Options) -> ParsedFile:
+    """Return what is parsed, with the number of devices missing where a launcher leaves it open."""
+    is_open = line.launched and parsed.num_devices is None and options.layout
+    if not is_open or parsed.strategy is None:
+        return parsed
+    example = f"--devices {parsed.strategy.num_devices}"
+    return replace(parsed, missing=(*parsed.missing, DEVICES._replace(example=example, reason=LAUNCHED)))
+
+
+LAUNCHED: Final = "the launcher's options leave it open"
 
 
 def _note_devices(settings: Settings, line: CommandLine, options: Options) -> None:

@@ -39,7 +39,7 @@ def nemo_rl(settings: Settings, values: Values, path: Path) -> None:  # noqa: AR
         settings.refuse(wording.conflicts(both, fix="set one of them to false"))
     for table in SAMPLES:
         if table in tables:
-            settings.note(f"{table}: {PHASE}")
+            settings.phase = f"{table}: {PHASE}"
     if not settings.flag("colocated", default=True):
         several = settings.count("num_nodes", 1) > 1
         key, rollout = ("num_nodes", "rollout_nodes") if several else ("devices_per_node", "rollout_devices")
@@ -64,7 +64,7 @@ def nemo_rl(settings: Settings, values: Values, path: Path) -> None:  # noqa: AR
 def verl(settings: Settings, values: Values, path: Path) -> None:  # noqa: ARG001  (as all rules)
     """Set the answers of a step, their length, the tokens of a micro-batch, adapters and the types of FSDP."""
     if settings.raw("answers") is not None:
-        settings.note(f"{settings.text('estimator')}: {PHASE}")
+        settings.phase = f"{settings.text('estimator')}: {PHASE}"
         answers, prompts = settings.size("answers"), settings.size("prompts")
         batch, sampled = (
             settings.size("global_batch_size") * answers,

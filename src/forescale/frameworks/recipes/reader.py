@@ -32,10 +32,10 @@ from forescale.frameworks.megatron.engine import with_engine
 from forescale.frameworks.megatron.forks import translate
 from forescale.frameworks.megatron.model import MICRO_BATCH, describes_model, open_sizes
 from forescale.frameworks.megatron.reader import OVER, read_settings
-from forescale.frameworks.reading import Options, ParsedFile, flat, packaged
+from forescale.frameworks.reading import DEVICES, Options, ParsedFile, flat, packaged
 from forescale.frameworks.recipes.actors import lay_batches, with_policy
 from forescale.frameworks.recipes.rules import RULES
-from forescale.frameworks.recipes.sharded import DEVICES, example_of, named_model, read_sharded
+from forescale.frameworks.recipes.sharded import example_of, named_model, read_sharded
 from forescale.frameworks.settings import Settings, errors_of
 from forescale.positions import key_lines
 from forescale.syntax import deep_merge, parse_mapping, parse_yaml

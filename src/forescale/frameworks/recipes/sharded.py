@@ -14,7 +14,7 @@ from forescale.files import is_file
 from forescale.frameworks.adapters import lora_words, targets_of
 from forescale.frameworks.huggingface import load_huggingface
 from forescale.frameworks.megatron.model import read_model
-from forescale.frameworks.reading import Options, ParsedFile, explicit_fields, packaged
+from forescale.frameworks.reading import DEVICES, Options, ParsedFile, explicit_fields, packaged
 from forescale.frameworks.settings import Settings
 from forescale.spec.layout import Kernels, Layout, Offload, Recompute
 from forescale.spec.model import Model
@@ -29,9 +29,6 @@ LEFT: Final = ("software", "kernels", "flash_attention", "allocator", "graphs", 
 RECOMPUTE: Final = {"recompute": ("granularity",)}
 TABLES: Final = {**RECOMPUTE, "kernels": ("updates_in_backward",)}
 """Fields of tables that a recipe sets whose optimizer runs in backward."""
-DEVICES: Final = MissingFact(
-    "the number of devices", "--devices N", "--devices 8", "devices", "the launcher sets it"
-)
 FAMILIES: Final = re.compile(
     r"[-_](?:instruct|base|chat|hf|it|pt|sft|v0\.[123]|2407|2409|thinking)$", re.IGNORECASE
 )
@@ -95,7 +92,8 @@ def _layout(settings: Settings, options: Options, missing: list[MissingFact]) ->
     inner = tp * cp * pp
     devices = _devices(settings, options, inner)
     if devices is None and options.layout:
-        missing.append(DEVICES._replace(example=f"--devices {example_of(settings, tp * cp, pp, ep)}"))
+        example = f"--devices {example_of(settings, tp * cp, pp, ep)}"
+        missing.append(DEVICES._replace(example=example, reason="the launcher sets it"))
     stated = settings.raw("dp_replicate")
     replicas = stated if isinstance(stated, int) and stated > 0 else 1
     dp = (devices or lcm(lcm(tp * cp, ep) * pp, inner * replicas)) // inner

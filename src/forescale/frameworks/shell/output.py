@@ -102,6 +102,8 @@ def _of_table(path: str, text: str) -> str | None:
 
 
 def _lettered(parts: Sequence[str], piped: str) -> str | None:
+    if piped and len(parts) == 2 and parts[0] == "-d" and re.fullmatch(r"(?:\\[rnt]|[^\\\[\]-])+", parts[1]):
+        return piped.translate(dict.fromkeys(map(ord, parts[1].encode().decode("unicode_escape"))))
     change = _LETTERS.get(" ".join(parts))
     return change(piped) if piped and change else None
 

@@ -111,7 +111,9 @@ _OWN: Mapping[str, str] = {"0": "./script", "BASH_SOURCE": "./script", "PWD": ".
 """Variables that the shell sets; every path lies beside the script."""
 _ARGUMENT = re.compile(r"\$\{?[1@#*]")
 """A use of the arguments of a script."""
-_SCRIPTS: Final = (".sh", ".slurm", ".sbatch", ".bash")
+RAY: Final = "ray.sub"
+"""NeMo RL's script of Slurm, which starts what COMMAND has."""
+_SCRIPTS: Final = (".sh", ".slurm", ".sbatch", ".bash", ".sub")
 """Endings of the names of scripts."""
 
 
@@ -242,10 +244,11 @@ class _Walk(Expansions):
         return worked
 
     def printed_by(self, text: str) -> list[str] | None:
-        """Return the words that a command prints; None if it runs what is not followed."""
+        """Return what a command prints as one word, or none; None if it runs what is not followed."""
         inner = self.inner()
         inner.until_stop("exit", lambda: inner.run(parsed(text)))
-        return None if inner.commands else " ".join(inner.output).split()
+        shown = "\n".join(inner.output).strip()
+        return None if inner.commands else [shown] * bool(shown)
 
     def _while(self, parts: tuple[Commands, Commands], *, until: bool = False) -> bool:
         """Run a loop over the arguments, or while a known test holds; of one that counts or reads lines a round."""
@@ -406,7 +409,8 @@ class _Walk(Expansions):
         if names[0] == "expr":
             self.output.append(str(self._sum(" ".join(names[1:]))))
             return True
-        inner = [(body, names, ()) for body in bodies] + self._inner(names)
+        reads = bool(self.piped) and names[-1].rpartition("/")[2] in _SHELLS
+        inner = [(body, names, ()) for body in [*bodies, *[self.piped] * reads]] + self._inner(names)
         for text, started, arguments in inner:
             outside, has_arguments, before = self.arguments, self.has_arguments, len(self.commands)
             if arguments:
@@ -496,6 +500,8 @@ class _Walk(Expansions):
             if (text := self.text_of(word)) is not None:
                 self.read_files.add(word)
                 return [(text, names[:at], names[at + 1 :])]
+            if word.rpartition("/")[2] == RAY and "COMMAND" in self.known:
+                return [("".join(self.known["COMMAND"]), names[:at], names[at + 1 :])]
             if not (names[0] in (".", "source") and word.startswith(("/", "~"))):  # a profile of that machine
                 self.missing.append(word)
         return []

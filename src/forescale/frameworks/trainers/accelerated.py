@@ -17,7 +17,7 @@ from forescale.frameworks.reading import Options, ParsedFile
 from forescale.frameworks.shell import Launch, launch_of
 from forescale.frameworks.trainers.run import found_by_end
 from forescale.frameworks.trainers.written import table_of
-from forescale.syntax import parse_mapping, parse_yaml
+from forescale.syntax import deep_merge, parse_mapping, parse_yaml
 
 
 def accelerated(
@@ -52,25 +52,34 @@ def launched(
 
 
 def _read(launch: Launch, path: Path, options: Options, files: Mapping[str, str]) -> ParsedFile | None:
+    words = _words(launch)
     if (config := launch.options.get("--config-file")) is None:
-        return _inline(launch, path, options)
+        return _inline(launch, words, path, options)
+    words = words if "accelerate" in launch.kinds else {}
     if (table := table_of(files, config, path)) is not None:
-        return AccelerateReader().read_content(table, {}, path, options)
-    return AccelerateReader().read(required_file(path, config), options)
+        return AccelerateReader().read_content(deep_merge(dict(table), words), {}, path, options)
+    return AccelerateReader().read(required_file(path, config), options, words)
 
 
-def _inline(launch: Launch, path: Path, options: Options) -> ParsedFile | None:
-    """Return what options of `accelerate launch` say without a file; None if they shard nothing."""
+def _words(launch: Launch) -> dict[str, Any]:
+    """Return the options of `accelerate launch` as its file has them, in the tables that they stand in there."""
     flags = {name[2:].replace("-", "_"): value for name, value in launch.options.items()}
-    kinds = {"DEEPSPEED": ("use_deepspeed", "deepspeed_config_file"), "FSDP": ("use_fsdp",)}
-    kind = next((kind for kind, names in kinds.items() if any(name in flags for name in names)), None)
-    if "accelerate" not in launch.kinds or kind is None:
-        return None
-    content: dict[str, Any] = {"distributed_type": kind}
+    counts = {"num_processes": launch.count("--np"), "num_machines": launch.count("--nnodes")}
+    content: dict[str, Any] = {key: count[0] for key, count in counts.items() if count is not None}
     for table, keys in TABLES.items():
         inside = {key: plain(flags[key]) for key in keys if key in flags}
         content |= {table: inside} if table and inside else inside
-    return AccelerateReader().read_content(content, {}, path, options)
+    return content
+
+
+def _inline(launch: Launch, words: Mapping[str, Any], path: Path, options: Options) -> ParsedFile | None:
+    """Return what options of `accelerate launch` say without a file; None if they shard nothing."""
+    given = {name[2:].replace("-", "_") for name in launch.options}
+    kinds = {"DEEPSPEED": ("use_deepspeed", "deepspeed_config_file"), "FSDP": ("use_fsdp",)}
+    kind = next((kind for kind, names in kinds.items() if not given.isdisjoint(names)), None)
+    if "accelerate" not in launch.kinds or kind is None:
+        return None
+    return AccelerateReader().read_content({"distributed_type": kind, **words}, {}, path, options)
 
 
 def content_of(file: Path) -> Mapping[str, Any]:

@@ -168,6 +168,13 @@ def _object(kind: object, world: World, given: Mapping[str, Any] | None = None) 
     return Caller(frame, node).build(kind)
 
 
+def table_of(value: object, world: World) -> Any:  # noqa: ANN401
+    """Return a structured configuration, a dataclass or an object of one, as tables in tables."""
+    made = _object(value, world) if isinstance(value, Class) else value
+    made = made.table() if isinstance(made, Call) and made.of is not None else made
+    return {key: table_of(item, world) for key, item in made.items()} if isinstance(made, dict) else made
+
+
 def _opens(call: Call) -> bool:
     """Whether a dataclass has fields that are not read: it is, or builds on, one of Transformers or TRL."""
     kinds = (call.name, *call.kinds)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from forescale.frameworks.python.values import Call
+from forescale.frameworks.python.values import Call, Opaque
 from forescale.frameworks.reading import packaged
 
 FACTS: Final = packaged("trainers", "calls")
@@ -28,6 +28,64 @@ TUNES: Final = ("adapters", "types", "recomputation")
 """Kinds of facts that calls decide in any program; in a training loop of its own they decide all."""
 DECIDES: Final = _pattern(*TUNES, "arguments", "sharding", "configuration")
 """Calls that decide adapters, number formats, recomputation, sharding or the arguments of a Trainer."""
+
+NAMES: Final = ("model_name", "pretrained_model_name_or_path")
+"""Arguments that name a model."""
+LOADED: Final = re.compile(
+    r"(?!(?:.*\.)?PeftModel)(?!.*(?:Tokenizer|Processor|Config|Extractor|tokenizer|processor|config)\w*\.from)"
+    r".*\.(?:from_pretrained|_?from_config)$"
+)
+"""Calls that make a model; adapters are laid on one that another call makes."""
+WRAPPED: Final = 8
+"""Calls around a model that are looked through for the one that loads it."""
+
+
+def model_name(call: Call) -> str:
+    """Return the model that a call loads; "" of one that only running shows."""
+    values = (*call.args, *map(call.fields.get, NAMES))
+    return next((item for item in values if isinstance(item, str)), "")
+
+
+def of_trained(calls: list[Call]) -> tuple[list[Call], list[str]]:
+    """Return the calls without those that load other models than the one trained, and the warnings of these.
+
+    It is the model of the last Trainer where that shows; else one that is loaded instead of a checkpoint.
+    """
+    loaded = [call for call in calls if LOADED.match(call.name)]
+    trained, at = _trained(calls, loaded)
+    if trained is None and len(others := [call for call in loaded if not _depends(call)]) == 1:
+        trained = others[0]
+    if trained is None or not (name := model_name(trained)):
+        return calls, []
+    others = [call for call in loaded if call is not trained]
+    named = dict.fromkeys(map(model_name, (call for call in calls[:at] if call in others)))
+    warnings = [
+        f"it also loads {other}, which is not in the figures" for other in named if other not in ("", name)
+    ]
+    if at == 0:
+        warnings = [f"{call.name} is given {call.args[0].text}; {name} is projected" for call in others]
+    return [call for call in calls if call not in others], warnings
+
+
+def _depends(call: Call) -> bool:
+    """Whether the model that a call loads is the one of a branch that may not be taken."""
+    named = next(iter(call.args), None)
+    return isinstance(named, Opaque) and named.text.startswith("what depends on")
+
+
+def _trained(calls: Sequence[Call], loaded: Sequence[Call]) -> tuple[Call | None, int]:
+    """Return the call that loads the model of the last Trainer, which others may wrap, and the place of this."""
+    for at, call in reversed([*enumerate(calls)]):
+        if not any(name.endswith("Trainer") for name in (call.name, *call.kinds)):
+            continue
+        model: object = call
+        for _ in range(WRAPPED):
+            if not isinstance(model, Call):
+                return None, 0
+            if made := [other for other in loaded if other.place == model.place and model_name(other)]:
+                return made[0], at
+            model = model.fields.get("model", next(iter(model.args), None))
+    return None, 0
 
 
 def names_of(call: Call) -> tuple[str, ...]:

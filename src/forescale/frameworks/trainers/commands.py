@@ -11,8 +11,7 @@ from typing import Any, Final
 from forescale.files import read_text
 from forescale.frameworks.shell import is_unset
 from forescale.frameworks.trainers.accelerated import plain
-from forescale.frameworks.trainers.loop import is_loop
-from forescale.frameworks.trainers.program import modules_of
+from forescale.frameworks.trainers.program import is_loop, modules_of
 from forescale.frameworks.trainers.run import found_by_end, neighbour_of
 
 PLACED: Final = re.compile(r"""\badd_argument\(\s*["'][A-Za-z]""")
@@ -58,7 +57,7 @@ def arguments_of(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     values: dict[str, Any] = {}
     files: list[str] = []
     name = ""
-    for word in words:
+    for word in filter(lambda word: word != "--", words):
         flag, equals, value = word.lstrip("+").partition("=")
         if flag.startswith("--"):
             name = flag[2:].replace("-", "_")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from posixpath import join
 from typing import Any, Final
@@ -30,6 +31,8 @@ VARIABLE: Final = re.compile(r"(?:os\.)?(?:getenv|environ\.get)")
 """Functions that return a variable of the environment, or the default that they are given."""
 RANKED: Final = re.compile(r"RANK|WORLD_SIZE|LOCAL_|CUDA_|MASTER_|SLURM_|NNODES|NPROC|NUM_GPUS|N_GPU")
 """Variables that a launcher sets."""
+RANKS: Final = ("WORLD_SIZE", "RANK", "LOCAL_RANK")
+"""Those that every launcher of PyTorch sets, and that a program started without one does not find."""
 SAME: Final = re.compile(
     r"OmegaConf\.(?:to_container|create|to_object)|(?:\w+\.)*(?:DictConfig|ConfigDict|Box|[eE]asyDict|edict|Munch|AttrDict|DotMap)"
 )
@@ -38,15 +41,22 @@ INSERTED: Final = re.compile(r"\$\{([^${}]+)\}")
 """Another entry of a configuration, by its path."""
 PACKAGE: Final = re.compile(r"^#\s*@package\s+(\S+)", re.MULTILINE)
 """Where the entries of a file of hydra's go."""
+REQUIRED: Final = "???"
+"""An entry of hydra's that a command must give."""
 DEEPEST: Final = 8
 """Files that take each other in, and entries that stand for each other."""
 
 
-def configured(call: Call, owner: object, given: Mapping[str, Any]) -> Any:  # noqa: ANN401
-    """Return the configuration that a call loads, changed as a command has `given` it; MISSING of other calls."""
+def configured(
+    call: Call, owner: object, given: Mapping[str, Any], stored: Mapping[str, Mapping[str, Any]]
+) -> Any:  # noqa: ANN401
+    """Return the configuration that a call loads, changed as a command has `given` it; MISSING of other calls.
+
+    `stored` has the structured configurations of hydra's ConfigStore by their groups and names.
+    """
     folder = folder_of(call)
     if call.name == "hydra.main":
-        return _started(call, folder, given)
+        return _started(call, folder, given, stored)
     if (file := _file_of(call, owner, folder)) is not MISSING:
         return file
     if SAME.fullmatch(call.name) and call.args and isinstance(call.args[0], dict):
@@ -104,9 +114,14 @@ def instantiated(value: object, call: Call, calls: list[Call]) -> Any:  # noqa: 
     return made
 
 
-def variable(call: Call, values: Mapping[str, str]) -> Any:  # noqa: ANN401
-    """Return a variable of the environment: one of `values`, or its default; MISSING of one that a launcher sets."""
+def variable(call: Call, values: Mapping[str, str], ranks: Mapping[str, str] | None) -> Any:  # noqa: ANN401
+    """Return a variable of the environment: one of `values`, or its default; MISSING of one that a launcher sets.
+
+    `ranks` has the variables of ranks, where these are known.
+    """
     name, *usual = [*call.args, *call.fields.values()] if VARIABLE.fullmatch(call.name) else [None]
+    if isinstance(name, str) and ranks is not None and name in RANKS:
+        return ranks.get(name, usual[0] if usual else None)
     if not isinstance(name, str) or RANKED.search(name):
         return MISSING
     return values.get(name, usual[0] if usual else None)
@@ -138,51 +153,66 @@ def _content(file: Path) -> dict[str, Any] | None:
     return None
 
 
-def _started(call: Call, folder: Path, given: Mapping[str, Any]) -> Any:  # noqa: ANN401
+def _started(
+    call: Call, folder: Path, given: Mapping[str, Any], stored: Mapping[str, Mapping[str, Any]]
+) -> Any:  # noqa: ANN401
     """Return the configuration that hydra starts a program with."""
     words = {**dict(zip(("config_path", "config_name"), call.args, strict=False)), **call.fields}
+    words |= {name: given[name] for name in ("config_path", "config_name") if name in given}
     place, name = words.get("config_path") or ".", words.get("config_name")
     if not isinstance(place, str) or not isinstance(name, str):
         return MISSING
-    content = _composed(folder / place, name, given, DEEPEST)
+    content = _Composer(folder / place, given, stored).composed(name)
     if content is None:
         return MISSING
     return _tabled(deep_merge(content, _nested(given, content)), call)
 
 
-def _composed(folder: Path, name: str, given: Mapping[str, Any], left: int) -> dict[str, Any] | None:
-    """Return a file of hydra's with those that its `defaults` name; None if one of them is not there."""
-    file = folder / f"{name.removesuffix('.yaml')}.yaml"
-    own = _content(file) if left and is_file(file) else None
-    if own is None:
-        return None
-    rows = own.pop("defaults", [])
-    result: dict[str, Any] = {}
-    for row in [*rows, *(["_self_"] if "_self_" not in rows else [])]:
-        if row == "_self_":
-            result = deep_merge(result, own)
-            continue
-        for place, option, path in _options(row, given):
-            there = (folder / place).parent
-            if (inner := _composed(there, option, given, left - 1)) is None:
-                return None
-            header = PACKAGE.search(read_text(there / f"{option.removesuffix('.yaml')}.yaml"))
-            result = deep_merge(result, _under(header[1] if header else path, inner))
-    return result
+@dataclass(slots=True)
+class _Composer:
+    """What hydra composes a configuration of: files of YAML below a folder, and structured configurations."""
+
+    root: Path
+    given: Mapping[str, Any]
+    stored: Mapping[str, Mapping[str, Any]]
+
+    def composed(self, name: str, left: int = DEEPEST) -> dict[str, Any] | None:
+        """Return a configuration with those that its `defaults` name; None if one of them is not there."""
+        name = name.removesuffix(".yaml")
+        file = self.root / f"{name}.yaml"
+        own = _content(file) if left and is_file(file) else None
+        if own is None:
+            own = dict(self.stored[name]) if left and name in self.stored else None
+        if own is None:
+            return None
+        rows = own.pop("defaults", [])
+        result: dict[str, Any] = {}
+        for row in [*rows, *(["_self_"] if "_self_" not in rows else [])]:
+            if row == "_self_":
+                result = deep_merge(result, own)
+                continue
+            for place, path in _options(row, self.given):
+                there = place[1:] if place.startswith("/") else join(*name.split("/")[:-1], place)
+                if (inner := self.composed(there, left - 1)) is None:
+                    return None
+                file = self.root / f"{there.removesuffix('.yaml')}.yaml"
+                header = PACKAGE.search(read_text(file)) if is_file(file) else None
+                result = deep_merge(result, _under(header[1] if header else path, inner))
+        return result
 
 
-def _options(row: object, given: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield the file that a row of `defaults` names, its option, and the path that its entries go to."""
+def _options(row: object, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the configuration that a row of `defaults` names, and the path that its entries go to."""
     for key, value in (row if isinstance(row, dict) else {str(row): ""}).items():
-        group, _, package = str(key).rpartition(" ")[2].lstrip("/").partition("@")
+        place, _, package = str(key).rpartition(" ")[2].partition("@")
+        group = place.lstrip("/")
         if group.startswith("hydra/") or str(key).startswith("override "):
             continue
         chosen = given.get(group, value)
-        if value == "":  # a file next to this one
-            inside, _, name = group.rpartition("/")
-            yield group, name, package or inside.replace("/", ".") or "_global_"
+        if value == "":  # one next to this one
+            yield place, package or group.rpartition("/")[0].replace("/", ".") or "_global_"
         elif chosen is not None:
-            yield f"{group}/{chosen}", str(chosen), package or group.replace("/", ".")
+            yield f"{place}/{chosen}", package or group.replace("/", ".")
 
 
 def _under(path: str, content: dict[str, Any]) -> dict[str, Any]:
@@ -217,6 +247,8 @@ def _tabled(value: Any, call: Call, root: Mapping[str, Any] | None = None, left:
         return Table({str(key): _tabled(item, call, root, left) for key, item in value.items()})
     if isinstance(value, list):
         return [_tabled(item, call, root, left) for item in value]
+    if value == REQUIRED:
+        return Opaque("a value that a command must give (???)", call.place)
     if not isinstance(value, str) or "${" not in value:
         return value
     names = INSERTED.findall(value)

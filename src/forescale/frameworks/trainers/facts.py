@@ -13,7 +13,6 @@ from forescale.errors import MissingFact, ReaderError
 from forescale.frameworks.megatron.model import MICRO_BATCH
 from forescale.frameworks.reading import ParsedFile
 
-DEVICES: Final = MissingFact("the number of devices", "--devices N", "--devices 8", "devices")
 IMAGES: Final = MissingFact(
     "images of a sequence",
     "--images N (0 is text alone), with --image-size PIXELS",

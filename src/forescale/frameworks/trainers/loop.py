@@ -42,9 +42,9 @@ def adds_up(text: str, content: Mapping[str, Any]) -> bool:
     return STEPS not in content and "global_batch_size" not in content and bool(ACCUMULATES.search(text))
 
 
-def is_loop(file: Path | None) -> bool:
-    """Return whether a program trains with a loop of its own."""
-    text = "" if file is None else read_text(file)
+def holds_loop(file: Path) -> bool:
+    """Return whether the text of a file trains with a loop of its own."""
+    text = read_text(file)
     return bool(TRAINS.search(text) and STEPS_BACK.search(text))
 
 

@@ -9,9 +9,8 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from forescale.frameworks.megatron.reader import read_settings
-from forescale.frameworks.reading import Options, ParsedFile, packaged
+from forescale.frameworks.reading import DEVICES, Options, ParsedFile, packaged
 from forescale.frameworks.settings import Settings
-from forescale.frameworks.trainers.facts import DEVICES
 from forescale.frameworks.trainers.run import MICRO, STEPS, Training
 from forescale.frameworks.trainers.training import model_of
 from forescale.frameworks.trainers.tuning import trainable_of
@@ -91,6 +90,7 @@ def read_megatron(run: Training, content: Mapping[str, Any], options: Options) -
         parsed,
         workload_fields={**fields, **({"trainable": parts} if parts else {})},
         notes=(*run.settings.notes, *parsed.notes),
+        phase=run.settings.phase,
         **common,
     )
 

@@ -16,11 +16,11 @@ from forescale.frameworks.reading import Options, ParsedFile
 from forescale.frameworks.trainers.calls import FACTS, SHARDS, TUNES, fields_of, rows_of
 from forescale.frameworks.trainers.census import place_of
 from forescale.frameworks.trainers.facts import CONFIGURATION, decided_by
-from forescale.frameworks.trainers.loop import SPLITS, adds_up, is_loop
-from forescale.frameworks.trainers.program import ADAPTERS, DECIDED, Program
+from forescale.frameworks.trainers.loop import SPLITS, adds_up
+from forescale.frameworks.trainers.program import ADAPTERS, DECIDED, Program, is_loop
 from forescale.frameworks.trainers.record import record_of
 from forescale.frameworks.trainers.recorder import Recorder, follow_script
-from forescale.frameworks.trainers.run import MICRO
+from forescale.frameworks.trainers.run import MICRO, Start
 
 TYPES: Final = frozenset(("bf16", "fp16"))
 """Arguments that decide the type of computation before an autocast does."""
@@ -30,9 +30,14 @@ SUGGESTIVE: Final = re.compile(
 """Values of arguments that suggest types, recomputation, offloading or adapters."""
 
 
-def followed(program: Program, file: Path | None, given: Mapping[str, Any], words: Sequence[str]) -> Program:
-    """Return what a program says with what its calls say, where they are followed with the arguments of a command."""
-    recorder = Recorder(given=given, words=words)
+def followed(
+    program: Program, file: Path | None, given: Mapping[str, Any], start: Start, count: int | None
+) -> Program:
+    """Return what a program says with what its calls say, where they are followed with the arguments of a command.
+
+    `count` is the number of devices that flags give.
+    """
+    recorder = Recorder(given=given, words=start.words, ranks=start.ranks(count))
     with suppress(ReaderError):
         if file is not None and follow_script(file, recorder, Options()):
             return _with_calls(program, recorder, given, loops=is_loop(file))

@@ -96,8 +96,9 @@ def _in_yaml(text: str, key: str, value: object) -> str:
     place = re.compile(
         rf"^{re.escape(key)}[ \t]*:[^\n#]*?(?P<remark>[ \t]*#[^\n]*)?$(?:\n[ \t]+\S[^\n]*|\n- [^\n]*)*", re.M
     )
-    if (result := place.search(text)) is None:
+    if not (results := [*place.finditer(text)]):
         return f"{text.rstrip()}\n{line}\n"
+    result = results[-1]  # of a key that is there twice, the last counts
     return f"{text[: result.start()]}{line}{result['remark'] or ''}{text[result.end() :]}"
 
 

@@ -21,7 +21,7 @@ from forescale.files import is_file, read_text
 from forescale.frameworks.reading import ParsedFile, packaged
 from forescale.frameworks.trainers.calls import KEYS, SHARDS
 from forescale.frameworks.trainers.facts import CONFIGURATION
-from forescale.frameworks.trainers.loop import is_loop, loop_constants
+from forescale.frameworks.trainers.loop import holds_loop, loop_constants
 from forescale.frameworks.trainers.record import OFF, Record
 from forescale.frameworks.trainers.run import neighbour_of
 from forescale.struct import Struct
@@ -183,6 +183,11 @@ def modules_of(file: Path) -> list[Path]:
         places += [new for new in dict.fromkeys(found) if new is not None and new not in places]
         del places[MODULES + 1 :]
     return places
+
+
+def is_loop(file: Path | None) -> bool:
+    """Return whether a program trains with a loop of its own, which may stand in a module that it takes from."""
+    return file is not None and any(map(holds_loop, modules_of(file)))
 
 
 def _taken(node: ast.AST) -> list[str]:

@@ -264,7 +264,7 @@ class LaunchReader(Signed):
         several = (f"it starts {counted(len(runs), 'training')}; the first is read",)[: len(runs) - 1]
         if form in (BRIDGE, PERFORMANCE):
             return self._bridged(form, words, at, path, options, several)
-        starts = words[:at] if form != RECIPE else ["torchrun", *words[at:]]
+        starts = words[:at] if form != RECIPE else [*words[: at - 1], "torchrun", *words[at:]]
         launch = launched(starts, path, options, shell.files)
         values, files = arguments_of(words[at:])
         values |= _stage(form, words[at - 1])
@@ -326,7 +326,7 @@ class LaunchReader(Signed):
             if not is_open:
                 break
         if parsed is None:
-            program = followed(program, file if own else None, given, start.words)
+            program = followed(program, file if own else None, given, start, options.num_devices)
             added |= program.content(values, record_of(form))
             taken = program.taken(values, record_of(form))
             content = {**added, **{name: value for name, value in content.items() if name not in taken}}

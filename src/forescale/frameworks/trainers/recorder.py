@@ -13,7 +13,7 @@ from forescale.frameworks.python.module import World, source_of
 from forescale.frameworks.python.run import Frame
 from forescale.frameworks.python.values import MISSING, Accepted, Call, Opaque, Stopped
 from forescale.frameworks.reading import Options, packaged
-from forescale.frameworks.trainers.arguments import Arguments
+from forescale.frameworks.trainers.arguments import Arguments, table_of
 from forescale.frameworks.trainers.calls import DECIDES, FACTS, makes, names_of
 from forescale.frameworks.trainers.census import LIBRARIES, doubtful, unfollowed, unknown
 from forescale.frameworks.trainers.census import shown as shown_sites
@@ -32,6 +32,8 @@ OPTIONS: Final = re.compile(r"(?:typer\.)?(?:Option|Argument)")
 INSTANTIATES: Final = re.compile(r"(?:hydra\.utils\.|hydra\.)?(?:instantiate|call)")
 """Functions of hydra that make what a table names."""
 
+STORES: Final = re.compile(r"(?:\w+\.)*store")
+"""A method of hydra's ConfigStore that keeps a structured configuration."""
 FIELDS: Final = ("fields", "dataclasses.fields")
 """A function that lists the fields of a dataclass, with their defaults."""
 SIGNATURE: Final = re.compile(r"(?:inspect\.)?signature")
@@ -53,6 +55,7 @@ class Recorder:
         given: Mapping[str, Any] | None = None,
         variables: Mapping[str, str] | None = None,
         words: Sequence[str] = (),
+        ranks: Mapping[str, str] | None = None,
     ) -> None:
         self.answers = {**FACTS["answers"], **dict.fromkeys(FACTS["bf16"], has_bf16)}
         self.answers["get_device_capability"] = (8, 0) if has_bf16 else (7, 5)
@@ -63,10 +66,14 @@ class Recorder:
         """Variables of the environment that nothing sets and that name what a projection follows from."""
         self.assumed: list[str] = []
         """Defaults that a library gives what the program leaves out."""
+        self.stored: dict[str, Mapping[str, Any]] = {}
+        """Structured configurations of hydra's, by their groups and names."""
         self.missed: list[str] = []
         """Places that decide a fact and are not followed."""
         self.doubted: list[str] = []
         """Places that do so under a condition that is not known."""
+        self.words = words
+        self.ranks = ranks
         self.arguments = Arguments(given or {}, packaged("deepspeed", "trainer")["keys"], words)
 
     def call(self, call: Call, owner: object) -> Any:  # noqa: ANN401
@@ -75,7 +82,7 @@ class Recorder:
         self.calls.append(call)
         before = len(self.arguments.made)
         made = self.arguments.answer(call, owner, self.world)
-        made = configured(call, owner, self.arguments.given) if made is MISSING else made
+        made = self._configured(call, owner) if made is MISSING else made
         made = self._variable(call) if made is MISSING else made
         if OPTIONS.fullmatch(call.name) and (call.args or "default" in call.fields):
             usual = call.args[0] if call.args else call.fields["default"]
@@ -97,9 +104,22 @@ class Recorder:
         self.calls += self.arguments.made[before:]
         return made if made is not MISSING else self.answers.get(call.name.rpartition(".")[2], MISSING)
 
+    def _configured(self, call: Call, owner: object) -> Any:  # noqa: ANN401
+        """Return the configuration that a call loads; the words of a command are hydra's where it starts a program."""
+        if STORES.fullmatch(call.name) and self.world is not None:
+            words = {**dict(zip(("name", "node", "group"), call.args, strict=False)), **call.fields}
+            name, group = str(words.get("name")), words.get("group")
+            table = table_of(words.get("node"), self.world)
+            self.stored[f"{group}/{name}" if group else name] = table if isinstance(table, dict) else {}
+        made = configured(call, owner, self.arguments.given, self.stored)
+        program = self.world.argv[0] if self.world is not None and self.world.argv else ""
+        if call.name == "hydra.main" and made is not MISSING and call.place.startswith(f"{program}, "):
+            self.arguments.given = {}
+        return made
+
     def _variable(self, call: Call) -> Any:  # noqa: ANN401
         """Return a variable of the environment, or its default."""
-        value = variable(call, self.variables)
+        value = variable(call, self.variables, self.ranks)
         name = call.args[0] if value is not MISSING and call.args else None
         if isinstance(name, str) and name not in self.variables and TOLD.search(name):
             self.unset[name] = None
@@ -141,7 +161,8 @@ def follow_script(path: Path, recorder: Recorder, options: Options) -> Frame:
     recorder.world.opens_classes = recorder.opens_classes
     recorder.world.outside = LIBRARIES if recorder.opens_classes else ()
     given = recorder.arguments.given.items()
-    recorder.world.argv = [str(path), *(word for name, value in given for word in (f"--{name}", str(value)))]
+    words = recorder.words or [word for name, value in given for word in (f"--{name}", str(value))]
+    recorder.world.argv = [str(path), *words]
     module = recorder.world.module(path)
     module.is_main = module.is_run = True
     module.names["__name__"] = "__main__"
@@ -149,8 +170,8 @@ def follow_script(path: Path, recorder: Recorder, options: Options) -> Frame:
     nodes = list(module.functions.values())
     fires = FIRES.findall(source_of(module.tree))
     commands = [node for node in nodes if any(map(COMMANDS.search, map(source_of, node.decorator_list)))]
-    words = {word.replace("-", "_") for word in recorder.arguments.words}
-    commands = [node for node in commands if words & _words_of(node)] or commands
+    named = {word.replace("-", "_") for word in recorder.arguments.words}
+    commands = [node for node in commands if named & _words_of(node)] or commands
     for node in commands:
         _lay_options(node, recorder.arguments)
     for line in module.tree.body:

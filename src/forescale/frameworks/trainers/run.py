@@ -61,6 +61,18 @@ class Start(Struct, frozen=True, kw_only=True):
     kinds: tuple[str, ...] = ()
     """The launchers that start it."""
 
+    def ranks(self, given: int | None) -> Mapping[str, str] | None:
+        """Return the variables of ranks that the first process of a command has; None where that is not known.
+
+        `given` is the number of devices that flags give.
+        """
+        count = given or (self.devices and self.devices.count)
+        if not self.kinds:
+            return {} if self.words else None
+        if not count or not {"torch", "accelerate", "deepspeed"} & set(self.kinds):
+            return None
+        return {"WORLD_SIZE": str(count), "RANK": "0", "LOCAL_RANK": "0"}
+
 
 def neighbour_of(folder: Path, name: str) -> Path | None:
     """Return a file by the name that another one, or a command, has for it: in its folder, or in one above that.

@@ -23,7 +23,18 @@ from forescale.frameworks.reading import Options, ParsedFile, packaged
 from forescale.frameworks.shell import Devices, Script, follow
 from forescale.frameworks.trainers.accelerated import accelerated, launched
 from forescale.frameworks.trainers.arguments import Arguments, Fields
-from forescale.frameworks.trainers.calls import FACTS, KEYS, MAKES, is_of, makes, names_of, rows_of
+from forescale.frameworks.trainers.calls import (
+    FACTS,
+    KEYS,
+    LOADED,
+    MAKES,
+    is_of,
+    makes,
+    model_name,
+    names_of,
+    of_trained,
+    rows_of,
+)
 from forescale.frameworks.trainers.census import place_of
 from forescale.frameworks.trainers.commands import arguments_of, own_arguments, programs_of
 from forescale.frameworks.trainers.devices import environment_of, started_devices, variables_of
@@ -34,13 +45,14 @@ from forescale.frameworks.trainers.facts import (
     of_one_process,
     without_facts,
 )
-from forescale.frameworks.trainers.loop import STEPS_BACK, adds_up, is_loop
+from forescale.frameworks.trainers.loop import STEPS_BACK, adds_up
 from forescale.frameworks.trainers.program import (
     ADAPTERS,
     RECOMPUTES,
     STAGE,
     STAGES,
     freezes,
+    is_loop,
     lay_sharding,
     modules_of,
     read_program,
@@ -81,15 +93,6 @@ LIGHTNING: Final = re.compile(r"lightning\S*\.Trainer$")
 """A call that makes Lightning's Trainer."""
 REPLICATES: Final = re.compile(r"(?:|auto|ddp\w*|single_device|None)$")
 """Strategies of Lightning that shard nothing."""
-
-
-NAMES: Final = ("model_name", "pretrained_model_name_or_path")
-"""Arguments that name a model."""
-LOADED: Final = re.compile(
-    r"(?!(?:.*\.)?PeftModel)(?!.*(?:Tokenizer|Processor|Config|Extractor|tokenizer|processor|config)\w*\.from)"
-    r".*\.(?:from_pretrained|_?from_config)$"
-)
-"""Calls that make a model; adapters are laid on one that another call makes."""
 
 
 def trains(file: Path, *, itself: bool = False) -> bool:
@@ -197,8 +200,7 @@ def read_script(
     """
     start = start or Start(launch=None, devices=None, program=path.name)
     launch, devices = start.launch, start.devices
-    recorder = Recorder(has_bf16=options.has_bf16, given=given, variables=start.variables, words=start.words)
-    follow_script(path, recorder, options)
+    recorder = _followed(path, options, start, given)
     names = [name for call in recorder.calls for name in names_of(call)]
     makes_arguments = any(MAKES.search(name) or LIGHTNING.search(name) for name in names)
     loops = STEPS_BACK.search(_text_of(recorder)) is not None
@@ -206,6 +208,8 @@ def read_script(
         raise ReaderError(path, wording.wrong_format("a script that trains", "it makes no TrainingArguments"))
     content, unread = _settings(path, recorder, options)
     dealt = _lay_prepared(content)
+    if dealt == ALONE and start.words and not start.kinds:
+        devices = None  # one process, which sees all of them
     older = lay_release(content, unread, recorder.calls, has_bf16=options.has_bf16)
     devices, program = devices or _devices(content), path.name
     if content.pop("unsloth", False):
@@ -234,6 +238,21 @@ def read_script(
     count = None if dealt == PLACED else options.num_devices
     parsed = of_one_process(parsed, path, count, dealt if is_alone else "")
     return without_facts(parsed, facts)
+
+
+def _followed(path: Path, options: Options, start: Start, given: Mapping[str, Any] | None) -> Recorder:
+    """Return what following a script records, with the model that is trained as the one that it loads."""
+    recorder = Recorder(
+        has_bf16=options.has_bf16,
+        given=given,
+        variables=start.variables,
+        words=start.words,
+        ranks=start.ranks(options.num_devices),
+    )
+    follow_script(path, recorder, options)
+    recorder.calls, passed = of_trained(recorder.calls)
+    recorder.assumed += passed
+    return recorder
 
 
 def _warnings(recorder: Recorder, content: Mapping[str, Any], unread: Mapping[str, str]) -> Iterator[str]:
@@ -449,12 +468,7 @@ def _unused(arguments: Arguments, content: Mapping[str, Any]) -> list[str]:
 def _several(calls: Sequence[Call]) -> list[str]:
     """Return the warnings of a program with models, or with configurations of trainings, that differ."""
     last = max((at for at, call in enumerate(calls) if any(map(makes, names_of(call)))), default=len(calls))
-    named = [
-        next((item for item in (*call.args, *map(call.fields.get, NAMES)) if isinstance(item, str)), "")
-        for call in calls[:last]
-        if LOADED.match(call.name)
-    ]
-    names = [name.rpartition("/")[2] for name in named]
+    names = [model_name(call).rpartition("/")[2] for call in calls[:last] if LOADED.match(call.name)]
     models = dict.fromkeys(re.sub(r"(?:-unsloth)?-bnb-4bit$", "", name) for name in names if name)
     texts = []
     if len(models) > 1:

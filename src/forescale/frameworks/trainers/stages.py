@@ -9,15 +9,15 @@ from typing import Any, Final
 from forescale.frameworks.reading import SAMPLING
 from forescale.frameworks.settings import Settings
 
-PAIRED: Final = ("dpo", "orpo", "simpo", "cpo", "rm", "reward", "mpo")
+PAIRED: Final = ("dpo", "online_dpo", "orpo", "simpo", "cpo", "rm", "reward", "mpo")
 """Stages whose examples are pairs of a chosen and a rejected sequence."""
 FACTORY: Final = ("pt", "sft", "rm", "ppo", "dpo", "kto", "orpo", "simpo")
 """Stages of LLaMA-Factory, and the losses of its dpo."""
 SAMPLED: Final = ("grpo", "ppo", "gkd", "rloo", "online_dpo")
 """Stages that sample sequences and then train on them."""
-WITH_LOGITS: Final = ("dpo", "orpo", "simpo", "cpo", "kto", "mpo")
+WITH_LOGITS: Final = ("dpo", "online_dpo", "orpo", "simpo", "cpo", "kto", "mpo")
 """Stages whose loss is made of the logits outside the model."""
-REFERENCED: Final = ("dpo", "kto", "mpo")
+REFERENCED: Final = ("dpo", "online_dpo", "kto", "mpo")
 """Stages with a reference model, those of sampling apart, which have one with a `beta` alone."""
 
 
@@ -45,6 +45,13 @@ def is_paired(settings: Settings) -> bool:
     return stage_of(settings) in PAIRED and not (packs and settings.spell("stage") == "rlhf_type")
 
 
+def is_guessed(settings: Settings) -> bool:
+    """Return whether a `beta` alone says that a training compares sequences, which no folder or key names dpo."""
+    names = "/".join(Path(settings.where).parts[-3:]).lower()
+    says = "stage" in settings or "rlhf_type" in settings or "pref_loss" in settings
+    return not says and not re.search(r"(?<![a-z])dpo", names)
+
+
 def _named(settings: Settings) -> str:
     """Return the stage with a `beta` that the file or its folders are named after; dpo if they name none."""
     words = re.split(r"[^a-z]+", "/".join(Path(settings.where).parts[-3:]).lower())
@@ -66,8 +73,12 @@ def lay_stage(settings: Settings, form: str, workload: dict[str, Any]) -> None:
     stage = stage_of(settings)
     if form == "llamafactory" and stage not in FACTORY:
         settings.warnings.append(f"stage: {stage} is not modelled; it is projected as sft")
+    if stage == "dpo" and is_guessed(settings):
+        settings.warnings.append(
+            "beta alone names no stage; projected as dpo (--set workload.reference=none without a reference model)"
+        )
     if stage in SAMPLED:
-        settings.note(f"{stage}: {SAMPLING} is not")
+        settings.phase = f"{stage}: {SAMPLING} is not"
     if is_paired(settings):
         settings.note(f"{stage}: each example is two sequences, chosen and rejected")
     if stage == "gkd":

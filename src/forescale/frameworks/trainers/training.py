@@ -15,11 +15,10 @@ from forescale.errors import MissingFact, UnknownNameError
 from forescale.files import parse_json, read_text
 from forescale.frameworks.deepspeed.reader import BUCKET, LEFT, parse_loosely, read_config
 from forescale.frameworks.huggingface import load_huggingface
-from forescale.frameworks.reading import Options, ParsedFile, explicit_fields, packaged
+from forescale.frameworks.reading import DEVICES, Options, ParsedFile, explicit_fields, packaged
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.trainers.facts import (
     CONFIGURATION,
-    DEVICES,
     IMAGES,
     decided_by,
     without_facts,
@@ -84,6 +83,7 @@ def read_training(run: Training, options: Options) -> ParsedFile:
         used=(*settings.used(), *base.used),
         ignored=(*settings.unread(), *base.ignored),
         notes=tuple(dict.fromkeys((*settings.notes, *base.notes))),
+        phase=settings.phase,
     )
     return without_facts(parsed, _open_batch(run, devices))
 

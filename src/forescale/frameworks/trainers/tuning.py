@@ -40,6 +40,9 @@ def trainable_of(run: Training, model: Model | None) -> dict[str, Any]:
     )
     if key := next((key for key in bits if key == "quantization_bit" or settings.flag(key)), ""):
         run.warnings.append(f"{settings.spell(key)}: no adapter is named; weights are projected in 16 bits")
+    if settings.flag("freeze_text") and model is not None and model.vision is None:
+        text = "the model has no vision tower, so that it is projected as trained (--freeze)"
+        run.warnings.append(f"{settings.spell('freeze_text')}: {text}")
     parts = [part for key, names in FREEZES.items() if settings.flag(key) for part in names]
     return {"frozen": tuple(parts)} if parts and model is not None and model.vision is not None else {}
 
