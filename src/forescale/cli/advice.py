@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -100,8 +101,12 @@ def advised_in_context(name: str, path: str, value: str, words: Sequence[str]) -
     """Return the options that another tool's is for its value or next to others; None if it is none of those."""
     from forescale.cli.conversions import in_context
 
-    names = [word.partition("=")[0] for word in words if word[:2] == "--"]
-    said = in_context(name, value, names, options_of(path), table()["held_by_fix"])
+    values = {
+        word.partition("=")[0]: word.partition("=")[2] or after
+        for word, after in pairwise((*words, ""))
+        if word[:2] == "--"
+    }
+    said = in_context(name, values | {name: value}, path, options_of(path), table()["held_by_fix"])
     if said is None or name in flags_of(path):
         return None
     is_alone = len(said) == 1

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from forescale.advise.check import ILLEGAL
 from forescale.cli.advice import instead, rows_of, table
 from forescale.cli.console import show
+from forescale.cli.conversions import is_network
 from forescale.cli.declare import Bounded, argument, option
 from forescale.cli.formats import answer_of
 from forescale.cli.inputs import answered, read_question, refuse_twice
@@ -239,6 +240,10 @@ def _varied(request: OnMachines, variant: Variant) -> OnMachines:
             key = name if "." in name else f"cost.{field}"
             sets = [*(request.plan.sets or ()), f"{key}={text}"]
             request = replace(request, plan=replace(request.plan, sets=sets))
+        elif is_network(name):
+            raise wrong_type(
+                f"--vary {name}", text, "rates, such as 400G or 50GB/s, or factors, such as x0.5"
+            )
         else:
             raise unknown_key(
                 f"--vary {name}", "the options of compare", (), instead(name, "compare").strip("; ")

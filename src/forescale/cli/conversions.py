@@ -7,7 +7,15 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from forescale.synonyms import EXAMPLES, around_value, device_field, is_hybrid, is_per_device, meant
+from forescale.synonyms import (
+    EXAMPLES,
+    around_value,
+    converted,
+    device_field,
+    is_hybrid,
+    is_per_device,
+    meant,
+)
 
 SAMPLES = frozenset(
     ("samples", "num_samples", "train_samples", "max_samples", "examples", "num_examples", "dataset_size")
@@ -31,10 +39,13 @@ STEPS = frozenset(
 )
 BATCHES = frozenset(("bs", "bsz", "batch", "batchsize", "batch_size"))
 """Words for a batch that count what a device takes at once where it is accumulated."""
+LAID_OUT = frozenset(("project", "memory layout", "fit", "explain"))
+"""Commands about one layout, which a device runs without accumulation where a batch of it is all that is given."""
 EPOCHS = frozenset(("epochs", "num_epochs", "num_train_epochs", "max_epochs"))
 LINKS = frozenset(
     ("bandwidth", "link", "link_bandwidth", "wan", "wan_bandwidth", "site_bandwidth", "interconnect")
 )
+NETWORK = "network"
 TIERS = frozenset(("nvlink", "pcie", "infiniband", "roce", "ethernet"))
 PER_NODE = frozenset(
     ("nproc_per_node", "gpus_per_node", "num_gpus_per_node", "ntasks_per_node", "devices_per_node")
@@ -142,16 +153,19 @@ def is_accumulated(names: Iterable[str]) -> bool:
 
 
 def in_context(
-    name: str, value: str, names: Iterable[str], options: Collection[str], held: Collection[str]
+    name: str, values: Mapping[str, str], path: str, options: Collection[str], held: Collection[str]
 ) -> tuple[str, ...] | None:
     """Return the options that another tool's option is for its value or next to others; None if it is none of those.
 
-    Where one option is returned alone, the value follows it. `names` are all options of the command line, `options`
-    those of the command, and `held` the dimensions that a search holds with --fix.
+    Where one option is returned alone, the value follows it. `values` are those of all options of the command line,
+    `options` those of the command, and `held` the dimensions that a search holds with --fix.
     """
-    plain = _plain(name)
-    if plain in BATCHES and is_accumulated(names) and "--micro-batch-size" in options:
-        return ("--micro-batch-size",)
+    plain, value = _plain(name), values[name]
+    if plain in BATCHES and "--micro-batch-size" in options:
+        if is_accumulated(values):
+            return ("--micro-batch-size",)
+        if path in LAID_OUT and value.isdecimal() and _is_one_device(values):
+            return ("--micro-batch-size", value, "--global-batch-size", value)
     if value[:1].isalpha() and meant(name, {"devices"}) and "--cluster" in options:
         return ("--cluster",)
     dimension = meant(plain.removeprefix("max_"), held) if plain.startswith("max_") else None
@@ -160,6 +174,16 @@ def in_context(
         return ("--fix", f"{dimension}={','.join(map(str, powers))}")
     words = tuple((around_value(name, value) or "").split())
     return words if words and {word for word in words if word[:2] == "--"} <= {*options} else None
+
+
+def _is_one_device(values: Mapping[str, str]) -> bool:
+    """Return whether options ask about one device, whose batch is not called that of a micro-batch."""
+    roles = {meant(name, ROLES): value for name, value in values.items()}
+    alone = (
+        roles.get("devices", "1") == "1"
+        and not {"nodes", "tp", "pp", "cp", "micro_batch_size"} & roles.keys()
+    )
+    return alone and counted_devices(values) is None
 
 
 def failure_rate(text: str, values: Mapping[str, str]) -> str | None:
@@ -222,8 +246,12 @@ def network_rates(option: str, text: str, values: Mapping[str, str]) -> str | No
 
 def names_link(name: str, text: str) -> bool:
     """Return whether a name and its values are rates of a network, such as network=400G,200G."""
-    is_link = meant(name, {"cluster"}) == "cluster" or device_field(name) in TIERS
-    return is_link and None not in map(_rate, text.split(","))
+    return is_network(name) and None not in map(_rate, text.split(","))
+
+
+def is_network(name: str) -> bool:
+    """Return whether others call the network of a cluster, or a link of it, so."""
+    return converted(name) == converted(NETWORK) or device_field(name) in TIERS
 
 
 def _rate(text: str) -> str | None:

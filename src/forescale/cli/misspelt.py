@@ -60,6 +60,7 @@ HUGGING_FACE = (
 """Names that `--framework` has for it and for what trains by it."""
 REMARKS = {
     "--global-batch-size": " (sequences of a step over all devices)",
+    "--lora-rank 16 --frozen-dtype nf4": " (PEFT's preparation for it also recomputes: --recompute full)",
     "--stragglers": " (spread of the speeds of all devices, not one slow device)",
 }
 """What a note adds to an option that others count differently."""
