@@ -83,6 +83,17 @@ def test_all_missing_parts_are_one_error() -> None:
         fs.search("llama-3.1-8b", "h100-sxm", nodes=1)
 
 
+def test_searches_are_compared_by_their_best_and_a_cluster_has_one_node() -> None:
+    words = {"devices": 8, "global_batch_size": 64, "seq_len": 4096, "tp": 1, "cp": 1, "pp": 1}
+    searches = [fs.search("llama-3.1-8b", name, **words) for name in ("h100", "b200")]
+    step = fs.compare(*searches).step_time
+    assert (step.a, step.b) == tuple(item.best[0].step_time_s for item in searches)
+    assert fs.load_cluster("h100").num_devices == fs.load_cluster("h100").devices_per_node == 8
+    watcher = fs.watch("llama-3.1-8b", "h100", **words)
+    list(watcher.feed("iteration 2/100 | elapsed time per iteration (ms): 4300.0 |"))
+    assert "step_time_s=4.3" in repr(watcher)
+
+
 def test_what_print_shows_is_one_line() -> None:
     words = {"cluster": "b200", "devices": 8, "global_batch_size": 64, "seq_len": 4096}
     one, large = fs.project("llama-3.1-8b", **words), fs.fit("llama-3.1-70b", **words)

@@ -11,11 +11,13 @@ from tests.errors import raises
 from tests.small import asked, cluster, dense, workload
 
 from forescale import results
+from forescale.api import pipeline
 from forescale.errors import SpecError
 from forescale.explain import explain
 from forescale.project import memory_timeline, project
 from forescale.search import compare, search
 from forescale.spec import Layout, Space
+from forescale.units import format_bytes, format_seconds
 
 QUESTION = asked(dense(4), cluster(8), Layout(pp=2, dp_shard=4, zero=1), workload())
 SPACE = Space(tp=(1, 2), cp=(1,), pp=(1, 2), zero=(1,), micro_batch_size=(1,))
@@ -76,6 +78,34 @@ def test_a_notebook_gets_page_and_chart_of_the_same_figures(found):
     assert {row["bar"] for row in stages} == {"0", "1"}
     json.dumps(bundle, allow_nan=False)
     assert set(found["explanation"]._repr_mimebundle_()) == {"text/plain", "text/html"}
+
+
+def test_headlines_state_the_numbers(found):
+    one, timeline, node = found["projection"], found["timeline"], found["explanation"]
+    assert node.headline.startswith(f"step_time = {format_seconds(one.step_time_s)}: ")
+    assert format_bytes(timeline.peak.allocated_bytes) in timeline.headline
+    compared = found["comparison"]
+    assert f"a: {format_seconds(compared.step_time.a)} per step" in compared.headline
+    assert f"{compared.step_time.ratio - 1.0:+.1%}" in compared.headline
+    assert found["front"].headline.startswith(f"Pareto front of {len(found['front'].front)} layout")
+    for result in found.values():
+        assert str(result) == result.headline != repr(result) and "\n" not in result.headline
+
+
+def test_a_schedule_is_a_result():
+    step = pipeline("interleaved", pp=2, microbatches=4, vpp=2)
+    frame = step.to_frame()
+    assert list(frame["rank"]) == [0, 1] and frame["busy"].tolist() == pytest.approx([12.0, 12.0])
+    assert frame["idle_share"].mean() == pytest.approx(step.bubble_rate_makespan)
+    (chart,) = step.pictures()
+    assert sum(span.end - span.start for span in chart.spans) == pytest.approx(24.0)
+    assert {span.part for span in chart.spans} == {
+        f"{name}{chunk}" for name in ("forward", "backward") for chunk in ("", ", later chunks")
+    }
+    assert vl_convert.vegalite_to_vega(step.to_vega_lite())["marks"]
+    page = ET.fromstring(f"<p>{step._repr_html_()}</p>")
+    assert page.find(".//strong").text == step.headline
+    assert step.to_dict()["makespan"] == step.makespan
 
 
 def test_a_front_is_drawn_as_points(found):

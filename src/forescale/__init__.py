@@ -90,7 +90,8 @@ def _loaded(name: str) -> object:
         warnings.warn(message, DeprecationWarning, stacklevel=2)
         return getattr(sys.modules[__name__], _RENAMED[name])
     if name not in _HOME:
-        raise AttributeError(f"module 'forescale' has no attribute {name!r}")
+        message = f"module 'forescale' has no attribute {name!r}"
+        raise AttributeError(message, name=name, obj=sys.modules[__name__])
     result = getattr(import_module(_HOME[name]), name)
     globals()[name] = result
     return result

@@ -156,10 +156,11 @@ def write_trace(model: Model, path: str | Path) -> None:
     save_trace(model, Path(path))
 
 
-def load_cluster(name: str | Path, devices: int) -> Cluster:
-    """Return a cluster of so many devices by its catalogue name, or from a cluster file; raises as `load_model`."""
-    count = within(plain(devices), DEVICES, "load_cluster: devices", whole=True)
-    return cluster_given(plain(name), "load_cluster").sized(count)
+def load_cluster(name: str | Path, devices: int | None = None) -> Cluster:
+    """Return a cluster by its catalogue name or from a file, of so many devices or one node; raises as `load_model`."""
+    cluster = cluster_given(plain(name), "load_cluster")
+    count = cluster.devices_per_node if devices is None else plain(devices)
+    return cluster.sized(within(count, DEVICES, "load_cluster: devices", whole=True))
 
 
 def ask(question: Question) -> Question:
@@ -582,15 +583,22 @@ def pipeline(
 
 @names_checked
 def compare(
-    a: Projection | Question | Mapping[str, Any],
-    b: Projection | Question | Mapping[str, Any],
+    a: Projection | SearchResult | Question | Mapping[str, Any],
+    b: Projection | SearchResult | Question | Mapping[str, Any],
     *,
     name_a: str = "a",
     name_b: str = "b",
 ) -> Comparison:
-    """Return how b differs from a, term by term: projections, their JSON documents, or questions."""
-    one, other = (project_as(item) if isinstance(item, Question) else item for item in (a, b))
-    return compared(one, other, name_a=name_a, name_b=name_b)
+    """Return how b differs from a, term by term: projections, their JSON documents, questions, or searches' best."""
+    return compared(_projected(a), _projected(b), name_a=name_a, name_b=name_b)
+
+
+def _projected(
+    value: Projection | SearchResult | Question | Mapping[str, Any],
+) -> Projection | Mapping[str, Any]:
+    if isinstance(value, Question):
+        return project_as(value)
+    return value.best[0] if isinstance(value, SearchResult) else value
 
 
 def _flag(value: object, name: str) -> bool:

@@ -19,6 +19,7 @@ from forescale.arrays import np
 from forescale.numeric import Numeric, numbers
 from forescale.results import Result
 from forescale.struct import Struct
+from forescale.units import format_quantity
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -232,6 +233,10 @@ class Term:
         return _node(self, candidate, None, _Limit(depth=depth), {})
 
 
+SHOWN_VALUES = 4
+"""Values of a quantity of stages in a headline."""
+
+
 class TermNode(Result, Struct, frozen=True, kw_only=True):
     """One node of an explanation: a number, where it comes from, and the numbers it was made of.
 
@@ -256,6 +261,14 @@ class TermNode(Result, Struct, frozen=True, kw_only=True):
             "text": self.text,
             "inputs": inputs,
         }
+
+    @property
+    def headline(self) -> str:
+        """The number with its unit, of the first of several, and its formula."""
+        values = self.value if isinstance(self.value, tuple) else (self.value,)
+        shown = ", ".join(format_quantity(value, self.unit) for value in values[:SHOWN_VALUES])
+        more = ", …" if len(values) > SHOWN_VALUES else ""
+        return f"{self.name} = {shown}{more}{f': {self.text}' if self.text else ''}"
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row for the number and each that it was made of."""

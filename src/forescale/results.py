@@ -168,6 +168,11 @@ class Result(ReprMixin):
         """Return charts of the result; the `spec` of each is its Vega-Lite specification."""
         return ()
 
+    @property
+    def main_columns(self) -> frozenset[str]:
+        """Columns that a notebook shows where there are too many."""
+        return MAIN_COLUMNS
+
     def to_vega_lite(self) -> Spec | None:
         """Return all pictures as one Vega-Lite specification with their data inside, None where there are none."""
         charts = self.pictures()
@@ -216,7 +221,7 @@ class Result(ReprMixin):
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
         """Return what a notebook may show, by kind."""
-        bundle = {"text/plain": repr(self), "text/html": self._repr_html_(), VEGA_LITE: self.to_vega_lite()}
+        bundle = {"text/plain": str(self), "text/html": self._repr_html_(), VEGA_LITE: self.to_vega_lite()}
         return {kind: shown for kind, shown in bundle.items() if shown is not None}
 
     def _repr_html_(self) -> str:
@@ -224,12 +229,12 @@ class Result(ReprMixin):
         from forescale.view.page import table
 
         rows = self.rows()
-        columns = _columns(rows)
+        columns = _columns(rows, self.main_columns)
         more = f"<p>… {len(rows) - SHOWN} more</p>" if len(rows) > SHOWN else ""
         drawn = "".join(_picture(picture) for picture in self.pictures() if isinstance(picture, BarChart))
         cells = [[_shown(row[name]) for name in columns] for row in rows[:SHOWN]]
         places = [place for place, name in enumerate(columns) if isinstance(rows[0][name], str)]
-        shown = table(type(self).__name__, columns, cells, words=places)
+        shown = table(type(self).__name__, columns, cells, words=places) if rows else ""
         return f"<p><strong>{xml(self.headline)}</strong></p>{drawn}{shown}{more}"
 
 
@@ -241,12 +246,12 @@ def frame_of(rows: Sequence[Mapping[str, Any]]) -> Any:  # noqa: ANN401 (of the 
     return import_module(name).DataFrame(rows)
 
 
-def _columns(rows: list[dict[str, Any]]) -> list[str]:
+def _columns(rows: list[dict[str, Any]], most: frozenset[str]) -> list[str]:
     """Return the columns of a table: those that vary, and the main ones where there are too many."""
     columns = [name for name in (rows[0] if rows else ()) if len(rows) == 1 or _varies(rows, name)]
     if len(columns) > MOST_COLUMNS:
         unusual = [name for name in columns if any(row[name] not in (None, "", 0, 1) for row in rows)]
-        main = sorted(unusual, key=lambda name: name not in MAIN_COLUMNS)[:MOST_COLUMNS]
+        main = sorted(unusual, key=lambda name: name not in most)[:MOST_COLUMNS]
         columns = [name for name in columns if name in main]
     return columns
 

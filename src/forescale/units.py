@@ -134,6 +134,45 @@ def format_count(value: float) -> str:
     return f"{value:.4g}"
 
 
+_SI = (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
+
+
+def format_quantity(value: float, unit: str) -> str:
+    """Return a number with the unit that explanations use."""
+    match unit:
+        case "s" | "second":
+            return format_seconds(value)
+        case "byte":
+            return format_bytes(value)
+        case "parameter" | "token":
+            return f"{format_count(value)} {unit}s"
+        case "" | "1":
+            return format_number(value)
+        case "d":
+            return f"{value:,.1f} days"
+        case "token/s":
+            return f"{value:,.1f} {unit}"
+        case _:
+            return format_prefixed(value, unit)
+
+
+def format_prefixed(value: float, unit: str) -> str:
+    """Return a large number with an SI prefix before its unit."""
+    for prefix, scale in _SI:
+        if abs(value) >= scale:
+            return f"{value / scale:.4g} {prefix}{unit}"
+    return f"{format_number(value)} {unit}"
+
+
+def format_number(value: object) -> str:
+    """Return a number without unit: whole ones in full, others with six digits."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value).lower() if isinstance(value, bool) else str(value)
+    if float(value).is_integer() and abs(value) < 1e12:
+        return f"{value:,.0f}"
+    return f"{value:.6g}"
+
+
 def share_of(text: str) -> float | None:
     """Return the share of 1 that a text states, above 0 and up to 1; 35%, 35 and 0.35 are the same. None if none."""
     try:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
+from typing import Literal
 
 from playwright.sync_api import Page, sync_playwright
 from tests.browser.test_page import QUERY
 
-TABS = ("memory", "time", "pipeline", "network", "cost", "whatif", "launch")
+WIDTHS = (390, 900, 1440)
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+TABS = ("memory", "time", "pipeline", "network", "cost", "whatif", "explain", "launch")
 
 
 def take(page: Page, folder: Path) -> None:
@@ -44,7 +48,7 @@ def take(page: Page, folder: Path) -> None:
 
 
 def main() -> None:
-    """Start a server and take the pictures at the width of a desk and of a phone, light and dark."""
+    """Start a server and take the pictures at three widths, light and dark."""
     folder = Path(sys.argv[1])
     command = [sys.executable, "-m", "forescale", "serve", "--port", "0"]
     with (
@@ -54,10 +58,10 @@ def main() -> None:
         assert server.stdout is not None
         url = f"{server.stdout.readline().split()[0]}?{QUERY}"
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-        for name, width, scheme in (("desk", 1400, "light"), ("dark", 1400, "dark"), ("phone", 390, "light")):
-            place = folder / name
+        for width, scheme in product(WIDTHS, SCHEMES):
+            place = folder / f"{width}-{scheme}"
             place.mkdir(parents=True, exist_ok=True)
-            page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
+            page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
             page.goto(url)
             take(page, place)
         server.terminate()

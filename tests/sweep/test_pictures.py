@@ -40,7 +40,7 @@ def test_scaling_draws_throughput_with_its_ideal_and_what_is_left_of_it(scaled):
     curve, share = draw(scaled, [Plot(kind="scaling", by="scaling")])
     assert {"strong", "weak", "strong, ideal", "weak, ideal", "devices", "8", "16", "32"} <= set(words(curve))
     points = curve.chart.spec()["layer"][-1]["data"]["values"]
-    table = {(row["vary.scaling"], row["num_devices"]): row["tokens_per_s"] for row in scaled.rows}
+    table = {(row["vary.scaling"], row["num_devices"]): row["tokens_per_s"] for row in scaled.points}
     assert {(point["line"], point["x"]): point["y"] for point in points} == table
     ideal = [point["y"] for point in curve.chart.spec()["layer"][0]["data"]["values"]]
     assert ideal[2] == pytest.approx(4 * ideal[0])
@@ -53,7 +53,7 @@ def test_a_map_shows_every_cell_and_leaves_empty_what_does_not_fit(mapped):
     cells = picture.chart.spec()["data"]["values"]
     assert len(cells) == 16
     result = {(cell["x"], cell["y"]): cell["value"] for cell in cells}
-    for index, row in enumerate(mapped.rows):
+    for index, row in enumerate(mapped.points):
         assert result[index // 4, index % 4] == row["step_time_s"]
     assert [cell["value"] for cell in cells if cell["x"] == 0] == [None] * 4
     assert {"8 GiB", "160 GiB", "×8", "step time", "–"} <= set(words(picture))
@@ -79,7 +79,7 @@ def test_bars_add_up_to_the_step():
     assert plot.kind == "bars"
     (picture,) = draw(result, [plot])
     values = picture.chart.spec()["data"]["values"]
-    for row, name in zip(result.rows, ("a", "b & c"), strict=True):
+    for row, name in zip(result.points, ("a", "b & c"), strict=True):
         height = sum(value["value"] for value in values if value["bar"] == name)
         assert height == pytest.approx(row["step_time_s"])
     assert "b & c" in words(picture)
@@ -121,8 +121,8 @@ def test_nothing_is_drawn_where_nothing_fits():
 
 def test_a_map_of_too_many_values_is_refused():
     result = run(sweep(vary={"flops": ["x1"], "devices": [8]}), executor=HERE)
-    rows = tuple({**result.rows[0], "vary.flops": 1e15 + value} for value in range(41))
-    result = dataclasses.replace(result, rows=rows)
+    rows = tuple({**result.points[0], "vary.flops": 1e15 + value} for value in range(41))
+    result = dataclasses.replace(result, points=rows)
     with raises(SpecError, "too_large a map over flops", value="41 values", allowed=40):
         draw(result, [Plot(kind="map", x="flops", y="devices")])
 

@@ -26,7 +26,7 @@ def result():
 
 def test_every_point_is_a_full_search(result):
     kept = {name: (str(value).lower(),) for name, value in result.sweep.content["space"].items()}
-    for item, row in zip(result.sweep.asked, result.rows, strict=True):
+    for item, row in zip(result.sweep.asked, result.points, strict=True):
         if row["status"] != "ok":
             continue
         question = item.question
@@ -42,7 +42,7 @@ def test_every_point_is_a_full_search(result):
 
 
 def test_points_without_a_layout_are_rows_with_the_reason(result):
-    row = result.rows[0]
+    row = result.points[0]
     assert row["status"] == "infeasible"
     assert "fits 8.00 GiB" in row["problem"]
     assert row["step_time_s"] is None is row["tp"]
@@ -52,8 +52,8 @@ def test_points_without_a_layout_are_rows_with_the_reason(result):
 
 def test_impossible_points_are_rows_too():
     results_found = run(sweep(cluster="mi300x-pods", vary={"domain_size": [8, 128]}), executor=HERE)
-    assert [row["status"] for row in results_found.rows] == ["ok", "impossible"]
-    assert "[128, 64, 0]" in results_found.rows[1]["problem"]
+    assert [row["status"] for row in results_found.points] == ["ok", "impossible"]
+    assert "[128, 64, 0]" in results_found.points[1]["problem"]
 
 
 def test_a_defect_is_named_and_does_not_end_the_sweep(monkeypatch):
@@ -63,7 +63,7 @@ def test_a_defect_is_named_and_does_not_end_the_sweep(monkeypatch):
 
     monkeypatch.setattr(sys.modules["forescale.sweep.result"], "search", broken)
     results_found = run(grid(devices=[8, 16]), executor=HERE)
-    assert [(row["status"], row["problem"]) for row in results_found.rows] == [
+    assert [(row["status"], row["problem"]) for row in results_found.points] == [
         ("defect", "faster than light")
     ] * 2
 
@@ -71,12 +71,12 @@ def test_a_defect_is_named_and_does_not_end_the_sweep(monkeypatch):
 def test_every_row_has_every_column(result):
     names = [column.name for column in columns(result.sweep.axes)]
     assert len(set(names)) == len(names)
-    assert all(list(row) == names for row in result.rows)
+    assert all(list(row) == names for row in result.points)
 
 
 def test_processes_find_the_same_table():
     question = grid(devices=[8, 16, 32], nic_bandwidth=["x1", "x2"])
-    assert run(question, executor=Local(jobs=2)).rows == run(question, executor=HERE).rows
+    assert run(question, executor=Local(jobs=2)).points == run(question, executor=HERE).points
 
 
 def test_the_best_of_every_value(result):
@@ -96,18 +96,18 @@ def test_exponents_recover_a_power_law(result):
     rows = tuple(
         {**row, "status": "ok", "step_time_s": 3.0 / row["num_devices"] ** 0.75 * (place % 3 + 1.0) ** 0.5,
          "vary.hbm_capacity": place % 3 + 1.0}
-        for place, row in enumerate(result.rows)
+        for place, row in enumerate(result.points)
     )  # fmt: skip
     from dataclasses import replace
 
-    exponents = replace(result, rows=rows).exponents("step_time_s")
+    exponents = replace(result, points=rows).exponents("step_time_s")
     assert exponents.of == pytest.approx({"devices": -0.75, "hbm_capacity": 0.5})
     assert exponents.r_squared == pytest.approx(1.0)
 
 
 def test_cost_models_are_those_asked_for():
     rooflines, tiles = (
-        run(sweep(vary={"devices": [16]}, cost={"compute": kind}), executor=Local(jobs=1)).rows[0]
+        run(sweep(vary={"devices": [16]}, cost={"compute": kind}), executor=Local(jobs=1)).points[0]
         for kind in ("roofline", "tile")
     )
     assert rooflines["step_time_s"] != tiles["step_time_s"]
@@ -117,7 +117,7 @@ def test_a_price_holds_for_every_cluster():
     results_found = run(
         sweep(vary={"cluster": ["h100-sxm", "b200"]}, search={"price_per_device_hour": 2}), executor=HERE
     )
-    assert all(row["cost_per_million_tokens"] > 0.0 for row in results_found.rows)
+    assert all(row["cost_per_million_tokens"] > 0.0 for row in results_found.points)
 
 
 def test_the_document_can_be_written(result):
@@ -139,9 +139,23 @@ def test_prices_and_power_become_cost_and_energy():
         sweep(vary={"devices": [16]}, search={"price_per_device_hour": 3.6},
               workload={"seq_len": 4096, "global_batch_size": 64, "tokens": 1e9}),
         executor=HERE,
-    ).rows[0]  # fmt: skip
+    ).points[0]  # fmt: skip
     tokens = 64 * 4096
     per_token = 3.6 / 3600 * 16 * row["step_time_s"] / tokens
     assert row["cost_per_million_tokens"] == pytest.approx(per_token * 1e6)
     assert row["cost"] == pytest.approx(per_token * 1e9)
     assert math.isclose(row["training_days"], 1e9 / tokens * row["step_time_s"] / 86400)
+
+
+def test_a_sweep_is_a_result_with_a_headline_and_pictures():
+    result = run(sweep(vary={"devices": [8, 16]}), executor=HERE)
+    best = result.best()
+    assert str(result) == result.headline
+    assert (
+        f"best {result.metric} {best[result.metric]:,.0f} at devices {best['vary.devices']}"
+        in result.headline
+    )
+    assert result.rows() == list(result.points) and len(result.to_frame()) == 2
+    assert [chart.title for chart in result.plot().charts] == [chart.title for chart in result.pictures()]
+    page = result._repr_html_()
+    assert 0 < page.count("<th ") <= 12 and "vary.devices" in page

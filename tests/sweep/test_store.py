@@ -71,7 +71,7 @@ def test_an_interrupted_sweep_asks_only_what_is_left(tmp_path, monkeypatch, kind
     assert result.num_resumed == 3
     monkeypatch.undo()
     other = run(question, executor=HERE, output=tmp_path / "other", table_format=kind)
-    assert result.rows == other.rows
+    assert result.points == other.points
     assert result.table.read_bytes() == other.table.read_bytes()
 
 
@@ -83,7 +83,7 @@ def test_a_line_that_was_cut_short_is_asked_again(tmp_path):
     lines.write_bytes(content[:-40])
     result = run(question, executor=HERE, output=tmp_path)
     assert result.num_resumed == 2
-    assert result.rows == whole.rows
+    assert result.points == whole.points
     assert lines.read_bytes() == content
 
 
@@ -95,7 +95,7 @@ def test_another_sweep_is_refused_and_said_why(tmp_path):
     assert (other.num_resumed, other.table.name) == (2, "results.csv")
     again = run(grid(devices=[8, 32]), executor=HERE, output=tmp_path, restart=True)
     assert again.num_resumed == 0
-    assert [row["num_devices"] for row in again.rows] == [8, 32]
+    assert [row["num_devices"] for row in again.points] == [8, 32]
 
 
 def test_another_version_is_refused(tmp_path, monkeypatch):
@@ -126,7 +126,7 @@ def test_parquet_keeps_kinds_and_order(tmp_path):
     assert str(table.schema.field("index").type) == "int64"
     assert str(table.schema.field("step_time_s").type) == "double"
     assert str(table.schema.field("sp").type) == "bool"
-    assert table.to_pylist() == list(result.rows)
+    assert table.to_pylist() == list(result.points)
     assert table.column("index").to_pylist() == [0, 1, 2, 3]
 
 
@@ -151,7 +151,7 @@ def test_a_damaged_point_is_named_and_can_be_asked_again(tmp_path):
     lines.write_text(f"{first}\n", encoding="utf-8")
     result = run(question, executor=HERE, output=tmp_path)
     assert result.num_resumed == 1
-    assert result.rows == whole.rows
+    assert result.points == whole.points
 
 
 def test_a_damaged_definition_is_named(tmp_path):
@@ -195,7 +195,7 @@ def test_two_sweeps_do_not_share_a_folder(tmp_path):
             with raises(ForescaleError, f"cannot_write {tmp_path}"):
                 run(question, executor=HERE, output=tmp_path, restart=True)
 
-    assert len(run(question, executor=HERE, output=tmp_path, progress=again).rows) == 2
+    assert len(run(question, executor=HERE, output=tmp_path, progress=again).points) == 2
     assert run(question, executor=HERE, output=tmp_path).num_resumed == 2
 
 
@@ -209,7 +209,7 @@ def test_a_file_is_no_folder(tmp_path):
 
 def test_a_flipped_bit_is_found_or_changes_nothing(tmp_path):
     question = run(grid(devices=[8, 16]), executor=HERE, output=tmp_path)
-    rows = {row["index"]: row for row in question.rows}
+    rows = {row["index"]: row for row in question.points}
     points = tmp_path / "points.jsonl"
     whole, result = points.read_bytes(), 0
     for bit in np.random.default_rng(0).integers(8 * len(whole), size=150).tolist():

@@ -213,7 +213,8 @@ def test_what_cannot_be_asked_is_one_sentence(query, sentence):
         ({"global_batch_size": "17"}, "global_batch_size"),
         ({"hbm_gib": "nan"}, "hbm_gib"),
         ({"tp": "two"}, "tp"),
-        ({"tp": "3"}, ""),  # nor is it known that tp is at fault, not the number of devices
+        ({"tp": "3"}, "devices"),  # the first that the message states with its value
+        ({"ep": "2"}, "ep"),
         ({"set": "strategy.nope=1"}, "set"),
         ({"set": "nope"}, "set"),
         ({"model": OWN, "config": "{"}, "config"),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from msgspec.structs import replace
 
@@ -22,6 +22,9 @@ from forescale.spec.model import Model
 from forescale.spec.space import DEGREE_NAMES, Space, default_recompute
 from forescale.spec.workload import Workload
 from forescale.struct import Struct, attributes
+
+if TYPE_CHECKING:
+    from forescale.view.page import Chart
 
 
 class Case(Struct, frozen=True, kw_only=True):
@@ -158,6 +161,12 @@ class Advice(Result, Struct, frozen=True, kw_only=True):
         """Whether the exact search finds nothing noticeably faster."""
         return None if self.excess is None else self.excess <= AGREEMENT
 
+    @property
+    def headline(self) -> str:
+        """The advised layout, and how far from the best it is."""
+        rest = "" if self.excess is None else f"; {self.excess:.1%} longer than the best layout"
+        return f"{self.advised.headline}{rest}"
+
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per trial of every step: what it does, its degrees, seconds and bytes."""
         says = ("step_time_s", "peak_bytes", "fits", "verdict", "taken", "problem")
@@ -168,6 +177,10 @@ class Advice(Result, Struct, frozen=True, kw_only=True):
             for step in self.steps
             for trial in step.trials
         ]
+
+    def pictures(self) -> Sequence[Chart]:
+        """Return the parts of the step and of the memory, next to those of the best layout if it is known."""
+        return (self.advised if self.comparison is None else self.comparison).pictures()
 
     def to_json(self) -> dict[str, Any]:
         """Return the `forescale.advice/1` document."""

@@ -93,9 +93,7 @@ def sweep_command(
     result = replace(result, asked_metric=table.metric)
     question = command_line(TYPED.get())
     pictures = () if table.output is None else _pictures(result, plots, table.output, question)
-    answer = Answer(
-        view=lambda: sweep_view(result, pictures), document=result.to_json, rows=lambda: result.rows
-    )
+    answer = Answer(view=lambda: sweep_view(result, pictures), document=result.to_json, rows=result.rows)
     show(answer, output)
 
 

@@ -17,7 +17,7 @@ from forescale.projection.result import Projection
 from forescale.question import Question
 from forescale.results import Result
 from forescale.struct import Struct, attributes, jsonable
-from forescale.units import GIB
+from forescale.units import GIB, format_seconds
 from forescale.view.axes import DIFFERENCE
 from forescale.view.bars import Bar, BarChart
 
@@ -75,6 +75,16 @@ class Diagnosis(Result, Struct, frozen=True, kw_only=True):
     def lost_s(self) -> float:
         """Seconds by which the step is longer than expected."""
         return self.measured_s - self.projection.step_time_s
+
+    @property
+    def headline(self) -> str:
+        """The verdict, the measured and the expected step, and the first cause."""
+        step = self.projection.step_time
+        cause = f"; first cause: {self.explanations[0].text}" if self.explanations else ""
+        return (
+            f"{self.verdict}: {format_seconds(self.measured_s)} measured, {format_seconds(step.expected)} expected "
+            f"({step.low:.4g} to {step.high:.4g}){cause}"
+        )
 
     def pictures(self) -> Sequence[BarChart]:
         """Return the measured step above the expected one; what either has more of a part is shaded."""

@@ -98,6 +98,11 @@ class Watcher:
             return None
         return self.price * self.projection.cluster.num_devices * self.total_s / 3600.0
 
+    def __repr__(self) -> str:
+        """Return the figures so far."""
+        known = ", ".join(f"{name}={value:.6g}" for name, value in self.figures().items())
+        return f"Watcher({known})"
+
     def feed(self, line: str | StepRecord) -> Iterator[Event]:
         """Yield what a line or record means; nothing if it is not about a step."""
         restarts, ended = self.reader.restarts, self.reader.out_of_memory

@@ -40,6 +40,7 @@ from forescale.spec import Layout, Model
 from forescale.spec.framework import RULES, Framework, Words, explicit_fields, merged
 from forescale.spec.proposal import Proposal
 from forescale.struct import Struct, asdict, attributes
+from forescale.units import counted
 
 
 def place(export: Export, path: Path, *, force: bool = False) -> None:
@@ -161,6 +162,15 @@ class Export(Result, Struct, frozen=True, kw_only=True):
     def essentials(self) -> dict[str, Any]:
         """Return what was written and what could not be said."""
         return {"files": tuple(self.texts), "unsaid": tuple(item.word for item in self.unsaid)}
+
+    @property
+    def headline(self) -> str:
+        """The framework, its files and how many settings it cannot express."""
+        assert self.question.framework is not None
+        return (
+            f"{self.question.framework.label}: {', '.join(self.texts)}; "
+            f"{counted(len(self.unsaid), 'setting')} that it cannot express; run with {self.launch}"
+        )
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each word that could not be said."""

@@ -196,7 +196,7 @@ def narrow_weights(setting: EvalContext, sharded: Sharded) -> Numeric:
 
 @formula(unit="s", source="definition")
 def at_stage_3(*, zero: Numeric, sharded: Numeric, otherwise: Numeric) -> Numeric:
-    """ZeRO 3: `sharded`; ZeRO 0 to 2: `otherwise`."""
+    """With ZeRO 3, the input sharded; with ZeRO 0 to 2, the input otherwise."""
     return where(zero >= 3, sharded, otherwise)
 
 

@@ -39,7 +39,7 @@ from forescale.spec.layout import Layout, Recompute
 from forescale.spec.model import Model
 from forescale.spec.workload import STORAGE_BYTES, Workload, num_microbatches
 from forescale.struct import Struct, attributes
-from forescale.units import GIB
+from forescale.units import GIB, format_bytes, format_seconds
 from forescale.view.axes import SERIES, value_axis
 from forescale.view.bars import Bar, BarChart
 from forescale.view.lines import Dot, Line, LineChart
@@ -356,6 +356,15 @@ class MemoryTimeline(Result, Struct, frozen=True, kw_only=True, eq=False):
     def peak(self) -> PeakMoment:
         """The peak of the fullest rank."""
         return max((rank.peak for rank in self.ranks), key=lambda peak: peak.allocated_bytes)
+
+    @property
+    def headline(self) -> str:
+        """The schedule, and when and where memory peaks."""
+        peak = self.peak
+        return (
+            f"{self.schedule.name}: peak of {format_bytes(peak.allocated_bytes)} allocated on rank {peak.rank} in "
+            f"{peak.action}, {format_seconds(peak.time_s)} into the step"
+        )
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per rank: when it peaks, and with what."""

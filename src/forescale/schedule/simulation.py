@@ -6,14 +6,14 @@ backward, the optimizer behind a barrier of all ranks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from forescale.errors import ScheduleError, too_large
 from forescale.numeric import Array
-from forescale.repr import ReprMixin
-from forescale.results import missing_attribute
+from forescale.results import Result
 from forescale.schedule.actions import (
     JOINED,
     KIND_BITS,
@@ -178,6 +178,7 @@ def _runs(schedule: Schedule, stages: int) -> tuple[tuple[Ints, Array], ...]:
 
 if TYPE_CHECKING:
     from forescale.schedule.draw.timeline import Timeline
+    from forescale.view.page import Chart
 
 MANY_ACTIONS = 1 << 17
 """Actions beyond which a step is timed without keeping each."""
@@ -200,7 +201,7 @@ class StepCosts(Struct, frozen=True, kw_only=True, eq=False):
 NO_STEP_COSTS = StepCosts()
 
 
-class Step(ReprMixin, Struct, frozen=True, kw_only=True, eq=False):
+class Step(Result, Struct, frozen=True, kw_only=True, eq=False):
     """What one step of a schedule takes and holds; made by `time_step`."""
 
     schedule: Schedule
@@ -247,6 +248,37 @@ class Step(ReprMixin, Struct, frozen=True, kw_only=True, eq=False):
         """Most micro-batches of a device's full share each rank holds; (num_ranks,)."""
         return peak_activations(self.schedule, self.sizes.weight_part)
 
+    @property
+    def title(self) -> str:
+        """The schedule, its ranks and micro-batches."""
+        schedule = self.schedule
+        return (
+            f"{schedule.name}, pp {schedule.num_ranks}, {counted(schedule.num_microbatches, 'micro-batch')}"
+        )
+
+    @property
+    def summary(self) -> str:
+        """Time, idle share and peak."""
+        return (
+            f"makespan {self.makespan:.6g}, bubble {self.bubble_rate_makespan:.1%} "
+            f"(longest span {self.longest_span:.6g}, {self.bubble_rate_span:.1%}), "
+            f"peak {counted(float(self.peak_activations.max()), 'micro-batch')}"
+        )
+
+    @property
+    def headline(self) -> str:
+        """The schedule, its time, idle share and peak on one line."""
+        return f"{self.title}: {self.summary}"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row per rank: when it starts and ends, its idle share, and what it holds at most."""
+        timing, columns = self.timing, ("start", "end", "busy", "idle_share", "peak_activations")
+        busy = np.asarray(timing.busy, dtype=float)
+        idle = 1.0 - busy / (self.makespan or 1.0)
+        arrays = (timing.first_start, timing.last_end, busy, idle, self.peak_activations)
+        values = zip(*(np.asarray(array, dtype=float).tolist() for array in arrays), strict=True)
+        return [{"rank": rank, **dict(zip(columns, row, strict=True))} for rank, row in enumerate(values)]
+
     def to_json(self) -> dict[str, Any]:
         """Return the result under the schema forescale.pipeline/1."""
         placement = self.schedule.placement
@@ -271,10 +303,6 @@ class Simulation(Step, frozen=True, kw_only=True, eq=False):
     start: Array
     """Start of each action, rank after rank; (num_actions,)."""
     end: Array
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
-        """Raise an error that names what other names of attributes are here."""
-        raise missing_attribute(self, name)
 
     @property
     def memory(self) -> Array:
@@ -307,26 +335,44 @@ class Simulation(Step, frozen=True, kw_only=True, eq=False):
         )
         source = self.compiled.program.source
         received = np.nonzero(crossing(flat, source))[0]
-        note = (
-            f"makespan {self.makespan:.6g}, bubble {self.bubble_rate_makespan:.1%} "
-            f"(longest span {self.longest_span:.6g}, {self.bubble_rate_span:.1%}), "
-            f"peak {counted(float(self.peak_activations.max()), 'micro-batch')}"
-        )
         return Timeline(
-            title=f"{schedule.name}, pp {schedule.num_ranks}, {counted(schedule.num_microbatches, 'micro-batch')}",
+            title=self.title,
             num_ranks=schedule.num_ranks,
             makespan=self.makespan,
             bars=bars,
             memory=_memory_steps(self),
             messages=tuple(zip(source[received].tolist(), received.tolist(), strict=True)),
-            note=note,
+            note=self.summary,
+        )
+
+    def pictures(self) -> Sequence[Chart]:
+        """Return what every rank does when."""
+        from forescale.schedule.draw.timeline import FILL, KINDS
+        from forescale.view.spans import Span, SpanChart
+
+        names = {kind: KINDS.get(kind, KINDS[Kind.OFFLOAD]) for kind in FILL}
+        later = ("", ", later chunks")
+        colours = {
+            f"{names[kind]}{later[chunk]}": shades[chunk] for kind, shades in FILL.items() for chunk in (0, 1)
+        }
+        timeline = self.timeline
+        spans = tuple(
+            Span(
+                row=f"rank {bar.rank}", start=bar.start, end=bar.end, remark=bar.name,
+                part=f"{names[bar.kind]}{later[min(bar.chunk, 1)]}",
+            )
+            for bar in timeline.bars
+        )  # fmt: skip
+        return (
+            SpanChart(title=timeline.title, note=timeline.note, unit="time", spans=spans, colours=colours),
         )
 
     def _repr_html_(self) -> str:
-        """Show the timeline in a notebook."""
+        """Show the headline, the timeline and a row per rank in a notebook."""
         from forescale.schedule.draw.html import to_svg
 
-        return to_svg(self.timeline)
+        title, _, rest = Result._repr_html_(self).partition("</p>")
+        return f"{title}</p>{to_svg(self.timeline)}{rest}"
 
 
 def simulate(

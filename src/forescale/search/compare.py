@@ -14,7 +14,7 @@ from forescale.projection.result import SCHEMA as PROJECTION
 from forescale.projection.result import TIME_PARTS, Projection
 from forescale.results import Result
 from forescale.struct import Struct, attributes, jsonable
-from forescale.units import GIB
+from forescale.units import GIB, format_bytes, format_seconds
 from forescale.view.bars import Bar, BarChart
 
 if TYPE_CHECKING:
@@ -110,6 +110,21 @@ class Comparison(Result, Struct, frozen=True, kw_only=True):
     def step_time(self) -> Difference:
         """The step [s]."""
         return self.figures[0]
+
+    @property
+    def headline(self) -> str:
+        """Step time and peak memory of both on one line."""
+        step, peak, memory = self.step_time, self.memory.peak, self.memory
+        change = "" if step.ratio is None else f"; step time {step.ratio - 1.0:+.1%}"
+        sides = (
+            f"{name}: {'' if seconds is None else f'{format_seconds(seconds)} per step, '}"
+            f"{format_bytes(size or 0.0)} ({verdict})"
+            for name, seconds, size, verdict in (
+                (self.name_a, step.a, peak.a, memory.verdict_a),
+                (self.name_b, step.b, peak.b, memory.verdict_b),
+            )
+        )
+        return "; ".join(sides) + change
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per figure, part of the step and part of the memory."""

@@ -14,6 +14,7 @@ from forescale.question import Question
 from forescale.results import Result
 from forescale.spec.phrases import layout
 from forescale.struct import Struct, attributes
+from forescale.units import counted
 from forescale.workers import in_order
 
 Answer = TypeVar("Answer")
@@ -115,6 +116,13 @@ class Machines(Result, Struct, frozen=True, kw_only=True):
         if best is None or after is None or not best.tokens_per_s or not after.tokens_per_s:
             return None
         return best.tokens_per_s / after.tokens_per_s - 1.0, after
+
+    @property
+    def headline(self) -> str:
+        """The machine with the most tokens per second, and its layout."""
+        fastest = None if self.fastest is None else self.fastest.projection
+        result = "no layout fits on any" if fastest is None else f"fastest: {fastest.headline}"
+        return f"{counted(len(self.machines), 'machine')}; {result}"
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per machine."""

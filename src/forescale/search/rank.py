@@ -42,7 +42,7 @@ from forescale.spec.layout import Layout
 from forescale.spec.model import Model
 from forescale.spec.workload import Workload
 from forescale.struct import Struct, attributes
-from forescale.units import GIB
+from forescale.units import GIB, counted
 from forescale.view.bars import Bar, BarChart
 from forescale.workers import ALONE, Workers, available_cores
 
@@ -66,6 +66,12 @@ class ParetoResult(Result, Struct, frozen=True, kw_only=True):
     elapsed_s: float
     sample: tuple[tuple[float, float], ...] = ()
     """GiB and seconds of layouts that fit: all, or equally spaced ones of them."""
+
+    @property
+    def headline(self) -> str:
+        """How many layouts the front has, the fastest and the smallest."""
+        ends = dict.fromkeys(one.headline for one in (self.front[0], self.front[-1])) if self.front else ()
+        return "; ".join((f"Pareto front of {counted(len(self.front), 'layout')}", *ends))
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per layout of the front, fastest first."""

@@ -169,7 +169,7 @@ def run(
                 tell(len(rows), len(sweep.asked))
         ordered = tuple(rows[index] for index in sorted(rows))
         table = store.write(ordered)
-    return SweepResult(sweep=sweep, columns=known, rows=ordered, num_resumed=resumed, table=table)
+    return SweepResult(sweep=sweep, columns=known, points=ordered, num_resumed=resumed, table=table)
 
 
 def _silent(_known: int, _all: int) -> None:

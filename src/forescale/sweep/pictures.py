@@ -298,7 +298,7 @@ def _map(result: SweepResult, plot: Plot) -> list[tuple[str, HeatMap]]:
     px, py, pv = (result.place(name) for name in (plot.x, plot.y, value))
     cells = []
     for high, wide in product(up, across):
-        best = result.best(by, [row for row in result.rows if row[px] == wide and row[py] == high])
+        best = result.best(by, [row for row in result.points if row[px] == wide and row[py] == high])
         number = None if best is None else best[pv]
         remark = "nothing fits" if best is None else _remark(result, best)
         cells.append(Cell(value=None if number is None else float(number), remark=remark))
@@ -445,7 +445,7 @@ def to_html(result: SweepResult, pictures: Sequence[Drawing], *, command: str = 
     sampled = {item.name for item in result.sweep.axes.ranges}  # samples would be a row each
     return page(
         result.sweep.name,
-        f"<p>{counted(len(result.rows), 'point')}: {counts}. Best by {xml(title(result.metric))}.</p>",
+        f"<p>{counted(len(result.points), 'point')}: {counts}. Best by {xml(title(result.metric))}.</p>",
         *(figure(picture.chart) for picture in pictures),
         *(_best_table(result, name) for name in result.sweep.axes.names if name not in sampled),
         command=command,

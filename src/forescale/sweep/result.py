@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -24,16 +24,19 @@ from forescale.projection.result import (
     layout_row,
 )
 from forescale.question import Question
-from forescale.repr import ReprMixin
-from forescale.results import frame_of
+from forescale.results import MAIN_COLUMNS, Result
 from forescale.search import search
 from forescale.spec import Cluster, Layout
 from forescale.struct import Struct
 from forescale.sweep.definition import AskedPoint, Axes, Sweep, varies
 from forescale.sweep.parameters import scale_up_tier
+from forescale.units import counted
 from forescale.whole_run import Prices
 from forescale.whole_run.plans import hourly_price
 from forescale.whole_run.run import MWH, energy
+
+if TYPE_CHECKING:
+    from forescale.view.page import Chart
 
 Row: TypeAlias = dict[str, Any]
 Kind: TypeAlias = Literal["whole", "number", "text", "flag"]
@@ -230,12 +233,12 @@ class Exponents(Struct, frozen=True, kw_only=True):
     """Share of the variance of the metric's logarithm that this explains."""
 
 
-class SweepResult(ReprMixin, Struct, frozen=True, kw_only=True):
+class SweepResult(Result, Struct, frozen=True, kw_only=True):
     """The table of a sweep, one row per point by ascending index."""
 
     sweep: Sweep
     columns: tuple[TableColumn, ...]
-    rows: tuple[Row, ...]
+    points: tuple[Row, ...]
     num_resumed: int = 0
     """Points that were known before."""
     table: Path | None = None
@@ -249,20 +252,45 @@ class SweepResult(ReprMixin, Struct, frozen=True, kw_only=True):
         shown = {} if best is None else {name: best[name] for name in ("index", self.metric)}
         return {"name": self.sweep.name, "counts": self.counts, "best": shown}
 
-    def to_frame(self) -> Any:  # noqa: ANN401 (of the library that is installed)
-        """Return the table as a data frame, of pandas or else of polars."""
-        return frame_of(self.rows)
+    @property
+    def headline(self) -> str:
+        """How many points have a layout, and the best of them."""
+        from forescale.sweep.pictures import say, unit_of
+
+        name, best = self.metric, self.best()
+        known = f"{self.sweep.name}: {counted(len(self.points), 'point')}, {self.counts['ok']} with a layout"
+        if best is None:
+            return known
+        varied = [(item, best[VARIED + item]) for item in self.sweep.axes.names]
+        where = ", ".join(f"{item} {say(value, unit_of(self.sweep, item))}" for item, value in varied)
+        return f"{known}; best {name} {say(best[name], unit_of(self.sweep, name))} at {where}"
+
+    def rows(self) -> list[Row]:
+        """Return the table, one row per point."""
+        return list(self.points)
+
+    @property
+    def main_columns(self) -> frozenset[str]:
+        """Columns that a notebook shows where there are too many: those of a layout, what is varied, and the metric."""
+        varied = {VARIED + name for name in self.sweep.axes.names}
+        return MAIN_COLUMNS | varied | {"status", self.metric}
+
+    def pictures(self) -> Sequence[Chart]:
+        """Return the charts of the sweep's file, or those that suit what is varied."""
+        from forescale.sweep.pictures import draw, usual_plots
+
+        return tuple(item.chart for item in draw(self, self.sweep.plots or usual_plots(self)))
 
     @property
     def counts(self) -> dict[str, int]:
         """Number of points by status, all of them named."""
-        counter = Counter(row["status"] for row in self.rows)
+        counter = Counter(row["status"] for row in self.points)
         return {status: counter[status] for status in ("ok", "infeasible", "impossible", "defect")}
 
     @property
     def feasible(self) -> tuple[Row, ...]:
         """Rows with a layout."""
-        return tuple(row for row in self.rows if row["status"] == "ok")
+        return tuple(row for row in self.points if row["status"] == "ok")
 
     @property
     def metric(self) -> str:
@@ -279,7 +307,7 @@ class SweepResult(ReprMixin, Struct, frozen=True, kw_only=True):
     def column(self, name: str) -> list[Any]:
         """Return one column: of what is varied by its own name, or as the table calls it."""
         place = self.place(name)
-        return [row[place] for row in self.rows]
+        return [row[place] for row in self.points]
 
     def place(self, name: str) -> str:
         """Return the table's name of a column."""
@@ -304,7 +332,7 @@ class SweepResult(ReprMixin, Struct, frozen=True, kw_only=True):
         """Return every value of what is varied with the best row that has it."""
         place = self.place(axis)
         grouped: dict[Any, list[Row]] = {}
-        for row in self.rows:
+        for row in self.points:
             grouped.setdefault(row[place], []).append(row)
         return [(value, self.best(metric, rows)) for value, rows in grouped.items()]
 
@@ -335,14 +363,14 @@ class SweepResult(ReprMixin, Struct, frozen=True, kw_only=True):
         return {
             "schema": SCHEMA,
             "name": self.sweep.name,
-            "num_points": len(self.rows),
+            "num_points": len(self.points),
             "counts": self.counts,
             "metric": self.metric,
             "best": None if best is None else best["index"],
             "axes": [{"name": name, "values": self._values(name)} for name in self.sweep.axes.names],
             "exponents": None if exponents is None else asdict(exponents),
             "columns": [{"name": column.name, "kind": column.kind} for column in self.columns],
-            "rows": list(self.rows),
+            "rows": list(self.points),
         }
 
     def _values(self, axis: str) -> list[dict[str, Any]]:

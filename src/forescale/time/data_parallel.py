@@ -77,7 +77,7 @@ Exchange: TypeAlias = Callable[[CollectiveKind, Numeric, Numeric], Numeric]
 
 @formula(unit="s", source="definition")
 def from_stage_1(*, zero: Numeric, sharded: Numeric, otherwise: Numeric) -> Numeric:
-    """`sharded` from ZeRO stage 1 (reduce-scatter and gather), `otherwise` without (all-reduce)."""
+    """With ZeRO 1 to 3, the input sharded (reduce-scatter, all-gather); with ZeRO 0, otherwise (all-reduce)."""
     return where(zero >= 1, sharded, otherwise)
 
 
@@ -86,7 +86,7 @@ def from_stage_1(*, zero: Numeric, sharded: Numeric, otherwise: Numeric) -> Nume
     source="DeepSpeed, runtime/bf16_optimizer.py: gradients are all-reduced, and only states sharded",
 )
 def from_stage_2(*, zero: Numeric, sharded: Numeric, otherwise: Numeric) -> Numeric:
-    """`sharded` from ZeRO stage 2 (reduce-scatter), `otherwise` below it (all-reduce)."""
+    """With ZeRO 2 and 3, the input sharded (reduce-scatter); with ZeRO 0 and 1, otherwise (all-reduce)."""
     return where(zero >= 2, sharded, otherwise)
 
 

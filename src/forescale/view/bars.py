@@ -12,6 +12,9 @@ _MANY = 24
 _CHARACTER = 0.026
 """Share of the axis that a character beside a bar takes, about."""
 
+_AXIS: Spec = {"tickCount": 8, "labelOverlap": True, "labelSeparation": 8, "labelFlush": False}
+"""Of the lengths: round values that are far enough apart on a wide screen and on a narrow one."""
+
 
 class Bar(Struct, frozen=True, kw_only=True):
     """One stack: its parts from the left, and a word behind its end."""
@@ -51,7 +54,13 @@ class BarChart(Struct, frozen=True, kw_only=True):
 
     def spec(self) -> Spec:
         """Return the Vega-Lite specification with its data inside."""
-        x = {"field": "value", "type": "quantitative", "title": self.unit, "scale": self._scale()}
+        x = {
+            "field": "value",
+            "type": "quantitative",
+            "title": self.unit,
+            "scale": self._scale(),
+            "axis": _AXIS,
+        }
         y = {"field": "bar", "type": "nominal", "sort": None, "title": self.axis or None}
         stacked = {
             "mark": "bar",

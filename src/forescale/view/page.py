@@ -19,6 +19,7 @@ from forescale.view.axes import CONFIG, Spec
 from forescale.view.bars import BarChart
 from forescale.view.heat import HeatMap
 from forescale.view.lines import LineChart
+from forescale.view.spans import SpanChart
 
 SUFFIXES = (".html", ".json", ".svg", ".png")
 FONT = "Source Sans Pro"
@@ -107,7 +108,7 @@ def with_glyphs(svg: str, faces: Mapping[str, str]) -> str:
     return f"{head}><style>{style}</style>{rest}"
 
 
-Chart: TypeAlias = BarChart | LineChart | HeatMap
+Chart: TypeAlias = BarChart | LineChart | HeatMap | SpanChart
 FOLDER = Path(__file__).parent / "static"
 LIBRARY = ("vega.min.js", "vega-lite.min.js")
 """What draws charts, in the order in which it is loaded."""

@@ -144,6 +144,8 @@ LONGEST_NAME = 120
 
 _PLACE = re.compile(rf"{WHERE}(?:, (\w+))?: ")
 """How a message about the page begins; its table in a plan is the group."""
+_VALUED = re.compile(r"\b(\w+) (?:= )?['\d]")
+"""What a message states with its value."""
 
 
 def form_error(error: ForescaleError) -> FormError:
@@ -164,7 +166,7 @@ def form_error(error: ForescaleError) -> FormError:
         named = paths.get(path) or paths.get(path[1:])  # a plan has precision outside the workload
         if named or key in NAMES:
             return FormError(text, named or key)
-    return FormError(text)
+    return FormError(text, next((name for name in _VALUED.findall(text) if name in NAMES), ""))
 
 
 def opened() -> Query:

@@ -18,7 +18,7 @@ def test_ray_finds_the_same_table(tmp_path):
     question = grid(devices=[8, 16, 32], nic_bandwidth=["x1", "x2", "x4", "x8"])
     here = run(question, executor=Local(jobs=1), output=tmp_path / "here")
     there = run(question, executor=Ray(address="local", jobs=2), output=tmp_path / "ray")
-    assert there.rows == here.rows
+    assert there.points == here.points
     assert there.table.read_bytes() == here.table.read_bytes()
 
 

@@ -21,7 +21,7 @@ from forescale.report.document import (
     styled,
 )
 from forescale.spec import phrases
-from forescale.units import GIB, counted, format_count, format_seconds
+from forescale.units import GIB, counted, format_count, format_quantity, format_seconds
 
 SHOWN = 6
 """Trials of a step shown: the last ones, among which is the one taken; the rest are counted."""
@@ -69,7 +69,7 @@ def _value(fact: Fact) -> str:
         return format_count(fact.value)
     if fact.unit == "share":
         return words.percent(fact.value)
-    return f"{fact.value:.3g}" if fact.unit == "device" else words.quantity(fact.value, fact.unit)
+    return f"{fact.value:.3g}" if fact.unit == "device" else format_quantity(fact.value, fact.unit)
 
 
 def _shown(step: Step) -> list[Trial]:
@@ -141,8 +141,8 @@ def fit_view(result: Fit, *, most: int) -> View:
     now = words.verdict(
         result.verdict,
         f": {words.gib(memory.peak_bytes)} GiB of {words.gib(result.question.memory_limit)} "
-        f"({words.gib(memory.peak_low_bytes)} to {words.gib(memory.peak_high_bytes)}), "
-        f"{format_seconds(result.now.step_time_s)} per step",
+        f"({words.gib(memory.peak_low_bytes)} to {words.gib(memory.peak_high_bytes)})"
+        f"{words.over(memory)}, {format_seconds(result.now.step_time_s)} per step",
     )
     remedies = result.remedies
     more = len(remedies) - most

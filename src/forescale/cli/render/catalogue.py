@@ -18,7 +18,6 @@ from forescale.catalogue.clusters import (
 )
 from forescale.catalogue.frameworks import framework_names, load_framework, release_names
 from forescale.catalogue.models import load_model, model_names
-from forescale.cli.render import words
 from forescale.cost.calibration import load_calibration
 from forescale.cost.provenance import provenance
 from forescale.cost.run_calibration import load_run_calibration
@@ -35,7 +34,7 @@ from forescale.spec.model import Model
 from forescale.spec.recipes import Recipe
 from forescale.spec.space import choice_word
 from forescale.struct import attributes
-from forescale.units import format_bytes, format_count
+from forescale.units import format_bytes, format_count, format_prefixed
 
 Rows = list[dict[str, Any]]
 _RATES = ("bf16", "fp16", "fp8", "fp4")
@@ -195,13 +194,13 @@ def _containing(text: str, names: tuple[str, ...], resolve: Callable[[str], str]
 
 def _tiers(row: dict[str, Any]) -> str:
     return "  ".join(
-        f"{tier['name']} {tier['size'] or 'all'} × {words.prefixed(tier['bandwidth'], 'B/s')}"
+        f"{tier['name']} {tier['size'] or 'all'} × {format_prefixed(tier['bandwidth'], 'B/s')}"
         for tier in row["tiers"]
     )
 
 
 def _rate(name: str) -> Callable[[dict[str, Any]], str]:
-    return lambda row: words.prefixed(row[name], "FLOP/s") if row[name] else "–"
+    return lambda row: format_prefixed(row[name], "FLOP/s") if row[name] else "–"
 
 
 _COLUMNS: dict[str, tuple[Column[dict[str, Any]], ...]] = {
@@ -221,7 +220,7 @@ _COLUMNS: dict[str, tuple[Column[dict[str, Any]], ...]] = {
         Column("fp8", _rate("fp8_flops")),
         Column("fp4", _rate("fp4_flops")),
         Column("memory", lambda row: format_bytes(row["hbm_bytes"])),
-        Column("bandwidth", lambda row: words.prefixed(row["hbm_bandwidth"], "B/s")),
+        Column("bandwidth", lambda row: format_prefixed(row["hbm_bandwidth"], "B/s")),
         Column("<fitted to", lambda row: row["efficiencies"]),
     ),
     "frameworks": (

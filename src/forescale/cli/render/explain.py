@@ -10,6 +10,7 @@ from forescale.formula import TermNode
 from forescale.presets.preset import ShapedOperation
 from forescale.question import Note, Question
 from forescale.report.document import Bullets, Column, Content, TextLine, TreeNode, View, line, listed, table
+from forescale.units import format_quantity
 
 SCREEN_LINES = 22
 ROOM = SCREEN_LINES // 2
@@ -37,7 +38,7 @@ def explanation_view(node: TermNode, *, depth: int | None, cite: bool, notes: Se
 
 _QUANTITIES: tuple[Column[Quantity], ...] = (
     Column("<quantity", lambda item: item.name),
-    Column("value", lambda item: words.quantity(item.value, item.unit)),
+    Column("value", lambda item: format_quantity(item.value, item.unit)),
 )
 
 
@@ -103,8 +104,8 @@ def _counts(item: ShapedOperation) -> list[str]:
     """Return collectives, their volume, FLOP and bytes."""
     pairs = [part.split(" over ") for part in item.collective.split(", ") if part]
     sent = ", ".join(f"{ABBREVIATIONS[kind]} {axis}" for kind, axis in pairs) or "–"
-    volume = words.quantity(item.volume_bytes, "byte") if pairs else "–"
-    return [sent, volume, words.quantity(item.flops, "FLOP"), words.quantity(item.num_bytes, "byte")]
+    volume = format_quantity(item.volume_bytes, "byte") if pairs else "–"
+    return [sent, volume, format_quantity(item.flops, "FLOP"), format_quantity(item.num_bytes, "byte")]
 
 
 HOW = "forescale explain MODEL QUANTITY shows how a value is computed"
@@ -129,7 +130,7 @@ def _grown(node: TermNode, label: str, parent: TermNode | None, depth: int, *, c
     shown, rest = _shown(node) if depth else ((), ())
     below = [_grown(part, label, node, depth - 1, crop=crop) for label, part in shown]
     if rest:
-        together = words.quantity(sum(part.value for _, part in rest), node.unit)
+        together = format_quantity(sum(part.value for _, part in rest), node.unit)
         below.append(TreeNode(line(f"{len(rest)} smaller ones = {together}", style="dim")))
     return TreeNode(_line(node, label, parent), tuple(below), cropped=crop)
 
@@ -189,8 +190,8 @@ def title(node: TermNode, label: str) -> str:
 
 def _value(node: TermNode) -> str:
     if not isinstance(node.value, tuple):
-        return words.quantity(node.value, node.unit)
-    shown = [words.quantity(item, node.unit) for item in node.value[:4]]
+        return format_quantity(node.value, node.unit)
+    shown = [format_quantity(item, node.unit) for item in node.value[:4]]
     more = ", …" if len(node.value) > 4 else ""
     return f"[{', '.join(shown)}{more}] by stage"
 

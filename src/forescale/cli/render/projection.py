@@ -11,7 +11,7 @@ from forescale.formula import number_of
 from forescale.projection.result import MemorySummary, Projection, StageMemory
 from forescale.report.document import Beside, Cell, Content, Table, TextLine, View, facts, line, styled, table
 from forescale.spec import phrases
-from forescale.units import GB, GIB, counted, format_bytes, format_count, format_seconds
+from forescale.units import GB, GIB, counted, format_bytes, format_count, format_prefixed, format_seconds
 
 MAX_PARTS = 9
 MAX_STAGES = 4
@@ -196,7 +196,7 @@ def _figures(result: Projection) -> list[tuple[str, Cell]]:
         ("tokens/day", format_count(result.tokens_per_day)),
         ("MFU", f"{words.percent(result.mfu)} causal, {words.percent(result.mfu_full_attention)} full"),
         ("HFU", f"{words.percent(result.hfu)} with recompute"),
-        ("model FLOPs", f"{words.prefixed(result.model_flops_per_step, 'FLOP')}/step, causal"),
+        ("model FLOPs", f"{format_prefixed(result.model_flops_per_step, 'FLOP')}/step, causal"),
         ("parameters", _parameters(result)),
         ("fullest device", f"{format_count(result.params.per_device_max)} parameters"),
         *_tower(result),
@@ -227,7 +227,7 @@ def _sites(result: Projection) -> list[tuple[str, str]]:
         (
             f"{sites.num_sites} sites",
             f"{outer.method}, {outer.every} steps, {format_bytes(sites.exchanged_bytes)} over "
-            f"{words.prefixed(8.0 * sites.bandwidth, 'bit/s')}{kept}",
+            f"{format_prefixed(8.0 * sites.bandwidth, 'bit/s')}{kept}",
         ),
         (
             "  computing",
@@ -254,7 +254,7 @@ def _peak_interval(memory: MemorySummary) -> str:
 
 def _verdict(memory: MemorySummary) -> TextLine:
     text = f" {memory.peak_bytes / GIB:.2f} of {memory.capacity_bytes / GIB:.2f} GiB"
-    return words.verdict(memory.verdict, text)
+    return words.verdict(memory.verdict, text + words.over(memory))
 
 
 def _memory_table(memory: MemorySummary, most: int = MAX_STAGES) -> list[Content]:

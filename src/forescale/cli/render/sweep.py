@@ -40,9 +40,9 @@ def sweep_view(result: SweepResult, files: Sequence[Path] = ()) -> View:
 def _tables(result: SweepResult) -> list[Content]:
     metric, axes = result.metric, result.sweep.axes
     if not result.feasible:
-        violation = result.rows[0]["problem"]
+        violation = result.points[0]["problem"]
         return [line(f"nothing fits at any point; the first: {violation}", style="bold")]
-    if len(result.rows) <= MOST_POINTS and not axes.ranges:
+    if len(result.points) <= MOST_POINTS and not axes.ranges:
         return [_every(result, metric), *_follows(result, metric)]
     varied = (name for name in axes.names if varies(result.column(name)) and not _sampled(result.sweep, name))
     best = [_best(result, metric)] if axes.ranges else []
@@ -130,7 +130,7 @@ def _every(result: SweepResult, metric: str) -> Table:
     headings = (*(title(name) for name in names), *_figures(result, metric), "<layout")
     best = result.best(metric)
     rows: list[tuple[Cell, ...]] = []
-    for row in result.rows:
+    for row in result.points:
         values = [say(row[VARIED + name], unit_of(result.sweep, name)) for name in names]
         if row["status"] != "ok":
             rows.append(_without(values, row["status"], len(headings)))
@@ -212,12 +212,12 @@ def _follows(result: SweepResult, metric: str) -> list[TextLine]:
 def _basis(result: SweepResult, files: Sequence[Path]) -> list[TextLine]:
     """Return how many points there were, what became of the others, and where everything is."""
     counts = result.counts
-    message = [f"{counted(len(result.rows), 'point')}, {counts['ok']:,} with a layout"]
+    message = [f"{counted(len(result.points), 'point')}, {counts['ok']:,} with a layout"]
     message += [f"{counts[name]:,} {name}" for name in ("infeasible", "impossible", "defect") if counts[name]]
     message += [f"{result.num_resumed:,} known before"] if result.num_resumed else []
     lines = [line(", ".join(message), style="dim")]
     for status in ("infeasible", "impossible", "defect"):
-        first = next((row for row in result.rows if row["status"] == status), None)
+        first = next((row for row in result.points if row["status"] == status), None)
         if first is not None and (status != "infeasible" or result.feasible):
             style = "red" if status == "defect" else "dim"
             lines.append(line(f"{status} at point {first['index']}: {first['problem']}", style=style))

@@ -10,7 +10,7 @@ from forescale.report.document import TextLine, line
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.workload import Precision, Trainable, Workload
-from forescale.units import GIB, format_bytes, format_count, format_seconds
+from forescale.units import GIB, format_bytes, format_number
 
 VERDICT_STYLE = {"FITS": "bold green", "AT RISK": "bold yellow", "OOM": "bold red"}
 
@@ -20,13 +20,15 @@ def verdict(text: str, rest: str = "") -> TextLine:
     return line((text, VERDICT_STYLE[text]), rest)
 
 
+def over(memory: result.MemorySummary) -> str:
+    """Return that a layout at risk is likely to run out of memory, if it is."""
+    return ", likely too much" if memory.verdict == "AT RISK" and memory.is_over else ""
+
+
 def asked(model: Model, cluster: Cluster, devices: str | None = None) -> str:
     """Return the title of an answer: the model, on how many devices of what."""
     count = f"{cluster.num_devices:,} × " if devices is None else devices
     return f"{model.name} on {count}{cluster.name}"
-
-
-_PREFIXES = (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 
 SHORT = 2.0
@@ -136,47 +138,11 @@ def days(value: float) -> str:
     return f"{value:,.1f}" if value >= SHORT else f"{value:.2g}"
 
 
-def quantity(value: float, unit: str) -> str:
-    """Return a number with the unit that explanations use."""
-    match unit:
-        case "s" | "second":
-            return format_seconds(value)
-        case "byte":
-            return format_bytes(value)
-        case "parameter" | "token":
-            return f"{format_count(value)} {unit}s"
-        case "" | "1":
-            return number(value)
-        case "d":
-            return f"{value:,.1f} days"
-        case "token/s":
-            return f"{value:,.1f} {unit}"
-        case _:
-            return prefixed(value, unit)
-
-
-def prefixed(value: float, unit: str) -> str:
-    """Return a large number with an SI prefix before its unit."""
-    for prefix, scale in _PREFIXES:
-        if abs(value) >= scale:
-            return f"{value / scale:.4g} {prefix}{unit}"
-    return f"{number(value)} {unit}"
-
-
-def number(value: object) -> str:
-    """Return a number without unit: whole ones in full, others with six digits."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(value).lower() if isinstance(value, bool) else str(value)
-    if float(value).is_integer() and abs(value) < 1e12:
-        return f"{value:,.0f}"
-    return f"{value:.6g}"
-
-
 def plain(value: object) -> str:
-    """Return a value of a layout: lists with hyphens, none as a word, numbers as `number` writes them."""
+    """Return a value of a layout: lists with hyphens, none as a word, numbers as `format_number` writes them."""
     if isinstance(value, list):
         return "-".join(map(str, value)) or "none"
-    return "none" if value is None else number(value)
+    return "none" if value is None else format_number(value)
 
 
 def decimal_bytes(size: float) -> str:

@@ -30,7 +30,8 @@ async function drawChart(place) {
   const wide = { ...spec, width: "container", autosize: { type: "fit-x", contains: "padding" } };
   delete wide.title;  // the page says it
   wide.description = place.getAttribute("aria-label");
-  const narrow = place.clientWidth < 400 ? { ...config, legend: { ...config.legend, columns: 2, labelLimit: place.clientWidth / 2 - 40 } } : config;
+  const longest = Math.max(0, ...(spec.data?.values || []).map((row) => (row.part || "").length)), columns = 7 * longest > place.clientWidth / 2 - 40 ? 1 : 2;
+  const narrow = place.clientWidth < 400 ? { ...config, legend: { ...config.legend, columns, labelLimit: place.clientWidth / columns - 40 } } : config;
   const view = new vega.View(vega.parse(vegaLite.compile(wide, { config: narrow, logger: vega.logger(vega.Error) }).spec), { renderer: "svg", container: place, hover: true, loader: linking(place) });
   view.tooltip(hint);
   view.addEventListener("click", (_, item) => {
