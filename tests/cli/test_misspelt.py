@@ -345,6 +345,10 @@ def test_what_is_open_is_not_read_otherwise(words: str) -> None:
             "run m --devices 8 --tokens 2621440 --global-batch-size 64 --seq-len 4096",
         ),
         (
+            "run m --bs 2 --ga 16 --steps 10 --seq 1k",
+            "run m --micro-batch-size 2 --seq-len 1k --tokens 320000 --global-batch-size 32 --devices 1",
+        ),
+        (
             "search m --cluster h100,b200 --devices 8 --global-batch-size 64",
             "compare m --cluster h100,b200 --devices 8 --global-batch-size 64",
         ),

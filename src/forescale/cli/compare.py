@@ -264,7 +264,7 @@ def _as_ours(field: str, text: str, kind: object) -> list[tuple[str, str]]:
 def _best(question: Question, *, jobs: int | None) -> Projection:
     from forescale.search.rank import search
 
-    return search(question, top=1, jobs=jobs).best[0]
+    return search(question, top=1, gains=False, jobs=jobs).best[0]
 
 
 def _machines(cluster: SeveralClusters) -> list[ClusterOptions]:

@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Collection, Sequence
 from pathlib import PurePath
 
+from forescale.cli.advice import rows_of, table
+from forescale.cli.misspelt import command_in
 from forescale.errors import ForescaleError, nearest
 from forescale.synonyms import spelling
 
@@ -25,6 +27,9 @@ def corrected(error: ForescaleError, typed: Sequence[str]) -> str:
 
 def _with_nearest(error: ForescaleError, typed: Sequence[str]) -> list[str] | None:
     """Return the words with the nearest allowed value of an error; None if there is none, or no word has its value."""
+    if error.code == "missing" and error.nearest:
+        option = _option_of(error.key, typed)
+        return None if option is None else [*typed, option, str(error.nearest[0])]
     if error.value is None or (like := _nearest(error)) is None:
         return None
     value = str(error.value)
@@ -32,6 +37,13 @@ def _with_nearest(error: ForescaleError, typed: Sequence[str]) -> list[str] | No
         path = next((word for word in typed if word.endswith(value) and PurePath(word).suffix), None)
         return None if path is None else _replaced(typed, path, str(PurePath(path).with_suffix(like)))
     return _replaced(typed, value, like, f"--{error.key.replace('_', '-')}" if value.isdecimal() else "")
+
+
+def _option_of(key: str, typed: Sequence[str]) -> str | None:
+    """Return the option of the command that was typed for a key of a question; None where it has none."""
+    path, _ = command_in(typed)
+    rows = (row for _, row in rows_of(table()["commands"].get(path, {})))
+    return next((str(row["on"][0]) for row in rows if row.get("path") == key.split(".")), None)
 
 
 def _nearest(error: ForescaleError) -> str | None:

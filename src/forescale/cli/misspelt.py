@@ -296,7 +296,9 @@ def _converted(
     )
 
     options, result = options_of(path), dict[str, tuple[tuple[str, ...], bool]]()
-    if "--tokens" in options and (counted := trained_tokens(values)) and counted[0] & {*names}:
+    batches = (accumulated(name, values) for name in names)
+    known = {**values, **dict(_pairs([batch[0] for batch in batches if batch is not None]))}
+    if "--tokens" in options and (counted := trained_tokens(known)) and counted[0] & {*names}:
         is_whole = len(counted[1]) == len(("--tokens", "1"))
         result |= dict.fromkeys(sorted(counted[0] & {*names}), (counted[1], is_whole))
     if {"--cluster", "--devices"} <= {*options} and (written := counted_devices(values)) is not None:
