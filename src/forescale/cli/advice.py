@@ -359,7 +359,7 @@ def _like(name: str, options: Sequence[str]) -> list[str]:
         return [same]
     plain = {option.strip("-"): option for option in options}
     kept = [option for option in options if name.strip("-") in option] if len(name) > SHORT else []
-    close = get_close_matches(name.strip("-"), plain, n=NAMED, cutoff=0.66)
+    close = get_close_matches(name.strip("-"), plain, n=NAMED, cutoff=0.7)
     return kept[:NAMED] or [plain[item] for item in close]
 
 
