@@ -179,6 +179,16 @@ def test_machines_of_which_each_has_its_number_of_devices(forescale):
     ]
 
 
+def test_a_figure_of_the_device_is_varied_by_its_name(forescale):
+    flags = (*MACHINES, "--cluster", "h100", "--devices", "2", "--zero", "1", "--json")
+    own, whole = (
+        json.loads(forescale("compare", *flags, "--vary", f"{name}=x1,x2").out)["machines"]
+        for name in ("hbm_bandwidth", "cluster.device.hbm_bandwidth")
+    )
+    assert [item["step_time_s"] for item in own] == [item["step_time_s"] for item in whole]
+    assert own[0]["step_time_s"] > own[1]["step_time_s"]
+
+
 def test_how_much_the_fastest_leads_by(forescale):
     flags = (*MACHINES, "--cluster", "h100", "--devices", "2", "--vary", "zero=0,3")
     rates = [

@@ -228,6 +228,10 @@ def test_options_of_a_group_that_takes_its_usual_command() -> None:
             "search m --max-tp 4 --no-pp --minimize memory --limit 3",
             "search m --fix tp=1,2,4 --fix pp=1 --objective memory --top 3",
         ),
+        (
+            "memory m --dpo --lora --seq 1k",
+            "memory layout m --set workload.reference=shared --lora-rank 16 --seq-len 1k",
+        ),
         ("compare m --gpus h100,b200 --devices 8", "compare m --cluster h100,b200 --devices 8"),
         ("diagnose m --mfu 38% --log t.log", "diagnose m --measured mfu=38% --measured t.log"),
         (

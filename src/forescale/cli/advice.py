@@ -111,7 +111,7 @@ def advised_in_context(name: str, path: str, value: str, words: Sequence[str]) -
         return None
     is_alone = len(said) == 1
     text = f"did you mean {said[0]}?" if is_alone else f"write {' '.join(said)}"
-    return Advice(text, said, not is_alone, True)
+    return Advice(text, said, not is_alone and value[:1] != "-", True)
 
 
 def is_figure(name: str, path: str, value: str) -> bool:

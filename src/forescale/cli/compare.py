@@ -47,7 +47,7 @@ from forescale.limits import DEVICES, JOBS, Interval, whole_of, within
 from forescale.positions import COMMAND_LINE
 from forescale.question import Question
 from forescale.search.machines import Machine
-from forescale.synonyms import with_value
+from forescale.synonyms import device_field, with_value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 
 Variant: TypeAlias = tuple[tuple[str, str], ...]
 """Names of options, or keys of `--set`, with their values."""
+OF_DEVICE = ("hbm_bytes", "hbm_bandwidth", "power_w")
+"""Figures of a device that are varied by their names alone."""
 COSTS = "forescale.cli.options:CostOptions"
 """Group of the options of the section `[cost]` of a plan."""
 KINDS = (
@@ -237,6 +239,9 @@ def _varied(request: OnMachines, variant: Variant) -> OnMachines:
         if (row := rows.get(field)) is not None:
             for key, value in _as_ours(field, text, row["kind"]):
                 request = with_option(request, group, key, option_value(rows[key], f"--vary {name}", value))
+        elif (called := field if field in OF_DEVICE else device_field(name)) in OF_DEVICE:
+            sets = [*(request.plan.sets or ()), f"cluster.device.{called}={text}"]
+            request = replace(request, plan=replace(request.plan, sets=sets))
         elif "." in name or field in table()["groups"][COSTS]:
             key = name if "." in name else f"cost.{field}"
             sets = [*(request.plan.sets or ()), f"{key}={text}"]

@@ -41,6 +41,8 @@ BATCHES = frozenset(("bs", "bsz", "batch", "batchsize", "batch_size"))
 """Words for a batch that count what a device takes at once where it is accumulated."""
 LAID_OUT = frozenset(("project", "memory layout", "fit", "explain"))
 """Commands about one layout, which a device runs without accumulation where a batch of it is all that is given."""
+PREFERENCES = frozenset(("dpo", "ipo"))
+"""Switches for methods that compare with a reference model."""
 EPOCHS = frozenset(("epochs", "num_epochs", "num_train_epochs", "max_epochs"))
 LINKS = frozenset(
     ("bandwidth", "link", "link_bandwidth", "wan", "wan_bandwidth", "site_bandwidth", "interconnect")
@@ -168,6 +170,8 @@ def in_context(
             return ("--micro-batch-size", value, "--global-batch-size", value)
     if value[:1].isalpha() and meant(name, {"devices"}) and "--cluster" in options:
         return ("--cluster",)
+    if plain in PREFERENCES and any(meant(key, {"lora_rank"}) for key in values):
+        return ("--set", "workload.reference=shared")  # the model without its adapters
     dimension = meant(plain.removeprefix("max_"), held) if plain.startswith("max_") else None
     if dimension is not None and "--fix" in options and value.isdecimal():
         powers = (2**place for place in range(int(value).bit_length()))
