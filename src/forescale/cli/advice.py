@@ -263,7 +263,8 @@ def _held(name: str, path: str, value: str) -> Advice | None:
     """Return how a search holds a dimension of a layout; None for other commands and names."""
     word, held = name.strip("-").replace("-", "_"), table()["held_by_fix"]
     dimension = word if word in held else meant(word, held)
-    if "--fix" not in options_of(path) or dimension is None:
+    options = options_of(path)
+    if "--fix" not in options or dimension is None or f"--{dimension.replace('_', '-')}" in options:
         return None
     is_switch = dimension == SWITCH and value[:1] == "-"
     value = "true" if is_switch else value
