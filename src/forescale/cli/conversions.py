@@ -294,8 +294,11 @@ def accumulated(name: str, values: Mapping[str, str]) -> tuple[tuple[str, ...], 
     """
     counts = {_plain(key): int(text) for key, text in values.items() if text.isdecimal()}
     roles: dict[str, int] = {}
+    is_of_device = is_accumulated(values)
     for key, count in counts.items():
         role = key if key in ACCUMULATED else meant(key, ROLES)
+        if is_of_device and key in BATCHES:
+            role = "micro_batch_size"
         if role is not None:
             roles["steps" if role in ACCUMULATED else role] = count
     if is_per_device(name) and "steps" not in roles:

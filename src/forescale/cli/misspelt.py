@@ -13,7 +13,6 @@ from forescale.cli.advice import (
     ASKING,
     FAILURES,
     MEASURED,
-    MICRO_BATCH,
     NAMED,
     advised,
     advised_in_context,
@@ -225,8 +224,6 @@ def _corrected(path: str, words: Sequence[str]) -> Correction:
             continue
         advice = advised_in_context(name, path, value, words) or advised(name, path, value)
         unknown[name] = advice.text
-        if advice.words == (MICRO_BATCH,):  # accumulation counts it by this name
-            values |= {MICRO_BATCH: value, name: ""}
         if advice.words is None:
             open_names.add(name)
         elif advice.is_same:
