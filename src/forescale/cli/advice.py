@@ -94,8 +94,12 @@ class Advice(NamedTuple):
     is_same: bool = False
     """Whether the option is another name for exactly these words, so that the command can run with them."""
 
+    def takes(self, value: str) -> bool:
+        """Return whether the word behind the option is its value: where what it means is open, if it looks like one."""
+        return self.has_value or (self.words is None and value[:1] != "-")
 
-def advised_in_context(name: str, path: str, value: str, words: Sequence[str]) -> Advice | None:
+
+def _in_context(name: str, path: str, value: str, words: Sequence[str]) -> Advice | None:
     """Return the options that another tool's is for its value or next to others; None if it is none of those."""
     from forescale.cli.conversions import in_context
 
@@ -219,6 +223,11 @@ def advised(name: str, path: str, value: str) -> Advice:
     rules = (_left_out, _one_of_several, _of_switch, _said_otherwise, _as_argument, _held)
     advice = (rule(name, path, value) for rule in rules)
     return next((item for item in advice if item is not None), None) or _alike(name, path, value)
+
+
+def advised_of(name: str, path: str, value: str, words: Sequence[str]) -> Advice:
+    """Return what `advised` does, of an option among the words of its command."""
+    return _in_context(name, path, value, words) or advised(name, path, value)
 
 
 def _left_out(name: str, path: str, value: str) -> Advice | None:

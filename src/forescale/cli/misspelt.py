@@ -14,8 +14,7 @@ from forescale.cli.advice import (
     FAILURES,
     MEASURED,
     NAMED,
-    advised,
-    advised_in_context,
+    advised_of,
     flags_of,
     is_failure_time,
     is_figure,
@@ -222,14 +221,13 @@ def _corrected(path: str, words: Sequence[str]) -> Correction:
             example += [word, *left[:taken]]
             del left[:taken]
             continue
-        advice = advised_in_context(name, path, value, words) or advised(name, path, value)
-        unknown[name] = advice.text
+        unknown[name] = (advice := advised_of(name, path, value, words)).text
         if advice.words is None:
             open_names.add(name)
         elif advice.is_same:
             read[name] = " ".join(advice.words) or ("" if is_without_effect(name) else "the default")
         example += advice.words or ()
-        has_value = advice.has_value or (advice.words is None and value[:1] != "-")
+        has_value = advice.takes(value)
         if not assigned:
             del left[: int(has_value)]
         elif not has_value:
