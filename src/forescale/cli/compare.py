@@ -69,7 +69,7 @@ KINDS = (
 class SeveralClusters(ClusterOptions, frozen=True, kw_only=True):
     """Machines that one question is asked of."""
 
-    cluster: str | None = option("Names or files, such as h100,b200 or 8xb200,16xh100.", "A,B", panel=MACHINE)
+    cluster: str | None = option("Names or files, as h100,b200 or 8xb200,16xh100.", "A,B", panel=MACHINE)
     devices: str | None = option("Devices of each, such as 64,128.", "N,N", panel=MACHINE)  # type: ignore[assignment]
 
 
