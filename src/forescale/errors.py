@@ -189,6 +189,8 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> tuple[str, ...]:
     if same := meant(name, by_lower):
         return (by_lower[same],)
     lowered = name.lower().rpartition("/")[2]
+    if len(by_lower) <= count and all(lowered in item for item in by_lower):
+        return tuple(by_lower.values())  # in the order in which they are given
     begun = sorted((item for item in by_lower if lowered and item.startswith(f"{lowered}-")), key=len)
     close = _close(lowered, list(by_lower), count, 0.5)
     for stem in sorted((item for item in by_lower if item and lowered.startswith(f"{item}-")), key=len)[-1:]:

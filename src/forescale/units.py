@@ -63,7 +63,8 @@ def parse(text: str | float, dimension: str) -> float:
     match = _QUANTITY.match(text) if len(text) <= _LONGEST else None
     if match is None or (match[2] or "") not in {*scales, ""}:
         units = ", ".join(filter(None, scales))
-        raise not_a_quantity(dimension, text, f"write a number and one of {units}")
+        each = "; 20x is 20 per active parameter" if dimension == "token" else ""
+        raise not_a_quantity(dimension, text, f"write a number and one of {units}{each}")
     if "," in match[1] and not _THOUSANDS.fullmatch(match[1]):
         point = f"{match[1].replace(',', '.')} {match[2] or ''}".rstrip()
         explicit = (

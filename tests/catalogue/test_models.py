@@ -193,7 +193,7 @@ class TestNames:
 
     @pytest.mark.parametrize(
         ("name", "near"),
-        [("bert-large", ""), ("t5-large", ""), ("mistal-7b", "mistral-7b"), ("70b", "llama2-70b")],
+        [("bert-large", ""), ("t5-large", ""), ("mistal-7b", "mistral-7b"), ("70b", "llama-3.3-70b")],
     )
     def test_names_of_other_families_are_not_suggested(self, name: str, near: str):
         with pytest.raises(UnknownNameError, match="did you mean" if near else "ORGANISATION/NAME") as error:

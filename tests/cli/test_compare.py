@@ -169,6 +169,35 @@ def test_the_best_layout_of_each_machine(forescale):
         assert item["step_time_s"] == best["step_time_s"]
 
 
+def test_machines_of_which_each_has_its_number_of_devices(forescale):
+    body = json.loads(
+        forescale("compare", *MACHINES, "--cluster", "2xh100,4xmi300x", "--zero", 1, "--json").out
+    )
+    assert [(item["cluster"], item["devices"]) for item in body["machines"]] == [
+        ("h100-sxm", 2),
+        ("mi300x", 4),
+    ]
+
+
+def test_a_figure_of_the_device_is_varied_by_its_name(forescale):
+    flags = (*MACHINES, "--cluster", "h100", "--devices", "2", "--zero", "1", "--json")
+    own, whole = (
+        json.loads(forescale("compare", *flags, "--vary", f"{name}=x1,x2").out)["machines"]
+        for name in ("hbm_bandwidth", "cluster.device.hbm_bandwidth")
+    )
+    assert [item["step_time_s"] for item in own] == [item["step_time_s"] for item in whole]
+    assert own[0]["step_time_s"] > own[1]["step_time_s"]
+
+
+def test_how_much_the_fastest_leads_by(forescale):
+    flags = (*MACHINES, "--cluster", "h100", "--devices", "2", "--vary", "zero=0,3")
+    rates = [
+        item["tokens_per_s"] for item in json.loads(forescale("compare", *flags, "--json").out)["machines"]
+    ]
+    text = " ".join(forescale("compare", *flags).out.split())
+    assert f"{max(rates) / min(rates) - 1:.1%}".replace("%", " % more than zero") in text
+
+
 def test_one_layout_on_several_numbers_of_devices(forescale):
     flags = ("--cluster", "h100", "--tp", "2", "--zero", "1")
     body = json.loads(forescale("compare", *MACHINES, *flags, "--devices", "2,4", "--json").out)

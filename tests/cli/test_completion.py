@@ -9,6 +9,7 @@ from forescale.cli.options import (
     complete_frameworks,
     complete_models,
     complete_presets,
+    complete_schedules,
 )
 
 
@@ -16,6 +17,7 @@ def test_names_of_the_catalogue_complete():
     assert "llama-3.1-70b" in complete_models("llama-3.1")
     assert "h100-sxm" in complete_clusters("h1")
     assert complete_presets("def") == ["default"]
+    assert complete_schedules("zb-h") == ["zb-h1", "zb-h2"]
     assert complete_frameworks("torchti") == ["torchtitan"]
     assert complete_quantities("step_time.d") == ["step_time.data_comm"]
     assert complete_models("no such model") == []

@@ -74,3 +74,28 @@ def test_a_picture_gets_a_suffix_that_is_written(forescale, tmp_path) -> None:  
     words = ("pipeline", "draw", "1f1b", "--pp", "2", "-m", "2", "-o")
     refused = forescale(*words, tmp_path / "p.png")
     assert refused.err.strip().endswith(f"-o {tmp_path / 'p.svg'}")
+
+
+def test_a_batch_in_tokens_is_counted_in_sequences(forescale) -> None:  # type: ignore[no-untyped-def]
+    words = ("project", "llama-3.1-8b", "--cluster", "h100-sxm", "--devices", "8")
+    for length, batch in ((("--seq-len", "8k"), "256"), ((), "512")):
+        refused = forescale(*words, *length, "--global-batch-size", "2M")
+        assert refused.code == 2
+        assert refused.err.strip().endswith(f"--global-batch-size {batch}")
+
+
+def test_what_is_missing_is_added(forescale) -> None:  # type: ignore[no-untyped-def]
+    words = (
+        "project",
+        "qwen2.5-vl-7b",
+        "--cluster",
+        "h100-sxm",
+        "--devices",
+        "8",
+        "--global-batch-size",
+        "8",
+    )
+    refused = forescale(*words)
+    assert refused.error.nearest == (448,) or refused.error.causes[0].nearest == (448,)
+    assert refused.err.strip().endswith("--image-size 448")
+    assert forescale(*words, "--image-size", "448").code == 0

@@ -203,6 +203,46 @@ def test_options_of_a_group_that_takes_its_usual_command() -> None:
         ("run m --epochs 3 --num-examples 50k --max-length 1000", "run m --seq-len 1000 --tokens 150000000"),
         ("run m --tokens 15B --epochs 2", "run m --tokens 30000000000"),
         ("run m --checkpoint-interval 30min", "run m --interval 30min"),
+        ("run m --steps 100 --gbs 8 --seq 1k", "run m --global-batch-size 8 --seq-len 1k --tokens 800000"),
+        ("run m --gpu-price 2 --no-failures", "run m --price 2 --failures 0"),
+        (
+            "project m --gpus 8 --bs 4 --ga 2",
+            "project m --devices 8 --micro-batch-size 4 --global-batch-size 64",
+        ),
+        (
+            "project m --devices 8 --gbs 64 --ga 2",
+            "project m --devices 8 --global-batch-size 64 --micro-batch-size 4",
+        ),
+        (
+            "project m --gpu b200 --bs 4",
+            "project m --cluster b200 --micro-batch-size 4 --global-batch-size 4",
+        ),
+        ("search m --devices 1 --bs 4", "search m --devices 1 --global-batch-size 4"),
+        ("project m --ac selective --lora 8", "project m --recompute selective --lora-rank 8"),
+        ("project m --ulysses 8 --compile", "project m --cp 8 --cp-kind a2a --compile default"),
+        (
+            "project m --vram 40GB --vram=48GB",
+            "project m --set cluster.device.hbm_bytes=40GB --set cluster.device.hbm_bytes=48GB",
+        ),
+        (
+            "search m --max-tp 4 --no-pp --minimize memory --limit 3",
+            "search m --fix tp=1,2,4 --fix pp=1 --objective memory --top 3",
+        ),
+        (
+            "memory m --dpo --lora --seq 1k",
+            "memory layout m --set workload.reference=shared --lora-rank 16 --seq-len 1k",
+        ),
+        ("compare m --gpus h100,b200 --devices 8", "compare m --cluster h100,b200 --devices 8"),
+        ("diagnose m --mfu 38% --log t.log", "diagnose m --measured mfu=38% --measured t.log"),
+        (
+            "project m --cluster a100 --nodes 2 --gpus-per-node 4",
+            "project m --cluster a100 --nodes 2 --set cluster.devices_per_node=4",
+        ),
+        (
+            "project m --cluster a100 --devices 16 --gpus-per-node 4",
+            "project m --cluster a100 --devices 16 --set cluster.devices_per_node=4",
+        ),
+        ("project m --cluster a100 --nodes 2 --gpus-per-node 8", "project m --cluster a100 --nodes 2"),
     ],
 )
 def test_names_of_other_tools_are_read_as_ours(words: str, read: str) -> None:
@@ -300,6 +340,30 @@ def test_what_is_open_is_not_read_otherwise(words: str) -> None:
             "check m --devices 8 --max-cost 1M --price 2 --global-batch-size 64 --solve tokens",
         ),
         ("project m --nodes 2 --zzz", None),
+        (
+            "run m --cluster h100 --devices 64 --global-batch-size 64 --failures 3d",
+            "run m --cluster h100 --devices 64 --global-batch-size 64 --failures 0.0417",
+        ),
+        (
+            "run m --devices 8 --steps 10",
+            "run m --devices 8 --tokens 2621440 --global-batch-size 64 --seq-len 4096",
+        ),
+        (
+            "run m --bs 2 --ga 16 --steps 10 --seq 1k",
+            "run m --micro-batch-size 2 --seq-len 1k --tokens 320000 --global-batch-size 32 --devices 1",
+        ),
+        (
+            "search m --cluster h100,b200 --devices 8 --global-batch-size 64",
+            "compare m --cluster h100,b200 --devices 8 --global-batch-size 64",
+        ),
+        (
+            "project m --cluster h100 --devices 8 --tp 2,4 --global-batch-size 64",
+            "compare m --cluster h100 --devices 8 --vary tp=2,4 --global-batch-size 64",
+        ),
+        (
+            "project m --devices 8 --measured mfu=38% --global-batch-size 64",
+            "diagnose m --devices 8 --measured mfu=38% --global-batch-size 64",
+        ),
     ],
 )
 def test_values_in_other_units_are_an_example(words: str, example: str | None) -> None:
@@ -371,8 +435,8 @@ def test_values_and_plurals_of_other_tools_are_read_as_ours(words: str, read: st
 
 def test_a_note_says_how_the_batch_of_one_device_is_given() -> None:
     for words in (
-        "project m --batch-size 64 --framework transformers@sdpa",
-        "project m --batch-size 64 --framework=trl",
+        "project m --devices 8 --batch-size 64 --framework transformers@sdpa",
+        "project m --devices 8 --batch-size 64 --framework=trl",
         "project m --batch-size 64 --per-device-train-batch-size 2",
     ):
         result = translated(words.split())

@@ -487,7 +487,7 @@ def test_sites_without_a_legal_default_take_the_best_layout(forescale):
     ("seconds", "text"),
     [
         (0.5, "500.000 ms"),
-        (114.756, "114.756 s"),
+        (114.756, "115 s"),
         (5217.0, "87 min"),
         (11135.0, "3.09 h"),
         (22804651.0, "264 days"),

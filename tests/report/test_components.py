@@ -108,6 +108,15 @@ def test_collectives_of_data_parallelism(zero, names):
         assert {item.calls for item in rows.values()} == {8 * 4}
 
 
+def test_collectives_are_those_of_the_stage_that_sends_longest():
+    """The first stage has the dense layers, which send nothing to experts; only the first layer of each is replayed."""
+    layout = Layout(ep=2, pp=2, dp_shard=4, recompute=Recompute(granularity="full", num_layers=1))
+    rows = {item.name: item.calls for item in collectives_of(question(layout, small.moe()))}
+    microbatches = 32 // 4
+    assert rows["moe.dispatch backward all_to_all"] == 4 * microbatches  # 3 on the first stage
+    assert rows["moe.dispatch forward all_to_all"] == (4 + 1) * microbatches
+
+
 def test_one_device_has_no_collectives():
     assert collectives_of(question(replace(Layout(), dp_shard=1), devices=1)) == ()
 

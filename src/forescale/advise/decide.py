@@ -225,7 +225,7 @@ def advise(
     throughput, of_site = _throughput(case, layout)
     advised = project(request.over_sites(case.question.with_layout(of_site.strategy)))
     model, cluster, workload = request.model, request.cluster, request.workload
-    best = search(replace(request, objective="step_time"), top=1).best[0] if exact else None
+    best = search(replace(request, objective="step_time"), top=1, gains=False).best[0] if exact else None
     return Advice(
         model=model,
         cluster=cluster,

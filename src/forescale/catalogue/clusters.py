@@ -185,7 +185,8 @@ def short_names() -> Mapping[str, str]:
 
 
 def _plain_name(name: str) -> str:
-    parts = re.sub("[_ ]+", "-", re.sub(r"(?<=\d) gb\b", "gb", name.strip().lower())).split("-")
+    sized = re.sub(r"(?<=[-_ ])(\d{2,3}) ?g(?:i?b)?\b", r"\1gb", name.strip().lower())
+    parts = re.sub("[_ ]+", "-", sized).split("-")
     while len(parts) > 1 and parts[0] in _MAKERS:
         parts = parts[1:]
     return "-".join(parts)

@@ -44,6 +44,10 @@ _TYPED = pattern(
 """Ends of names that state the type of the weights, not another architecture."""
 MISSPELT = 0.85
 """Similarity of a name of the hub from which it is that of the catalogue, misspelt."""
+_SIZE = pattern(r"\d+(?:\.\d+)?[bm]")
+SHOWN = 3
+"""Models of a size that an error names."""
+_LETTERS = str.maketrans(dict.fromkeys("0123456789-.", " "))
 _FAMILY = pattern(r"[a-z]{2,}")
 """What the names of a family begin with."""
 ELSEWHERE = (
@@ -105,10 +109,28 @@ def _of_cluster(name: str) -> str:
 
 
 def _related(name: str, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of the same family, which begin with the same letters, and what `name` may misspell."""
+    """Return the names of the same family, which begin with the same letters, and what `name` may misspell.
+
+    For a size alone, such as 7b, it is the models of that size, those of the largest families first.
+    """
+    if _SIZE.fullmatch(name):
+        return _of_size(name)
     family = _FAMILY.match(name)
     kin = (item for item in names if (family and item.startswith(family[0])) or name in item)
     return tuple(dict.fromkeys((*_misspelt(name, names), *kin)))
+
+
+def _of_size(size: str) -> tuple[str, ...]:
+    """Return the latest model of a size, such as 7b, of each of the largest families."""
+    families = [item.translate(_LETTERS).partition(" ")[0] for item in model_names()]
+    best = dict[str, tuple[int, str]]()
+    for family, item in zip(families, model_names(), strict=True):
+        parts = item.split("-")
+        if size in parts and (family not in best or len(parts) <= best[family][0]):
+            best[family] = (len(parts), item)
+    return tuple(
+        best[family][1] for family in sorted(best, key=lambda family: -families.count(family))[:SHOWN]
+    )
 
 
 def _misspelt(name: str, names: Sequence[str]) -> tuple[str, ...]:

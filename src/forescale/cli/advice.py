@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,8 +34,6 @@ INTERVAL = "--interval"
 """Of checkpoints."""
 ZERO = "--zero"
 """Stage of sharding."""
-MICRO_BATCH = "--micro-batch-size"
-"""Sequences that a device takes at once."""
 LORA_RANK = "--lora-rank"
 """Of adapters."""
 FAILURES, RATE = "--failures", "a rate, failures of a node and day, or a name, not a time between failures"
@@ -95,18 +94,26 @@ class Advice(NamedTuple):
     is_same: bool = False
     """Whether the option is another name for exactly these words, so that the command can run with them."""
 
+    def takes(self, value: str) -> bool:
+        """Return whether the word behind the option is its value: where what it means is open, if it looks like one."""
+        return self.has_value or (self.words is None and value[:1] != "-")
 
-def advised_in_context(name: str, path: str, value: str, words: Sequence[str]) -> Advice | None:
+
+def _in_context(name: str, path: str, value: str, words: Sequence[str]) -> Advice | None:
     """Return the options that another tool's is for its value or next to others; None if it is none of those."""
     from forescale.cli.conversions import in_context
 
-    names = [word.partition("=")[0] for word in words if word[:2] == "--"]
-    said = in_context(name, value, names, options_of(path), table()["held_by_fix"])
+    values = {
+        word.partition("=")[0]: word.partition("=")[2] or after
+        for word, after in pairwise((*words, ""))
+        if word[:2] == "--"
+    }
+    said = in_context(name, values | {name: value}, path, options_of(path), table()["held_by_fix"])
     if said is None or name in flags_of(path):
         return None
     is_alone = len(said) == 1
     text = f"did you mean {said[0]}?" if is_alone else f"write {' '.join(said)}"
-    return Advice(text, said, not is_alone, True)
+    return Advice(text, said, not is_alone and value[:1] != "-", True)
 
 
 def is_figure(name: str, path: str, value: str) -> bool:
@@ -218,6 +225,11 @@ def advised(name: str, path: str, value: str) -> Advice:
     return next((item for item in advice if item is not None), None) or _alike(name, path, value)
 
 
+def advised_of(name: str, path: str, value: str, words: Sequence[str]) -> Advice:
+    """Return what `advised` does, of an option among the words of its command."""
+    return _in_context(name, path, value, words) or advised(name, path, value)
+
+
 def _left_out(name: str, path: str, value: str) -> Advice | None:
     """Return that an option has no effect, or what answers it; None for others."""
     is_idle = is_without_effect(name)
@@ -258,7 +270,8 @@ def _held(name: str, path: str, value: str) -> Advice | None:
     """Return how a search holds a dimension of a layout; None for other commands and names."""
     word, held = name.strip("-").replace("-", "_"), table()["held_by_fix"]
     dimension = word if word in held else meant(word, held)
-    if "--fix" not in options_of(path) or dimension is None:
+    options = options_of(path)
+    if "--fix" not in options or dimension is None or f"--{dimension.replace('_', '-')}" in options:
         return None
     is_switch = dimension == SWITCH and value[:1] == "-"
     value = "true" if is_switch else value
@@ -354,7 +367,7 @@ def _like(name: str, options: Sequence[str]) -> list[str]:
         return [same]
     plain = {option.strip("-"): option for option in options}
     kept = [option for option in options if name.strip("-") in option] if len(name) > SHORT else []
-    close = get_close_matches(name.strip("-"), plain, n=NAMED, cutoff=0.66)
+    close = get_close_matches(name.strip("-"), plain, n=NAMED, cutoff=0.7)
     return kept[:NAMED] or [plain[item] for item in close]
 
 

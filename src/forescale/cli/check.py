@@ -158,10 +158,10 @@ def _best(question: Question, *, objective: Objective) -> Question:
     from forescale.search.rank import search
 
     space = replace(spaced(question, SpaceOptions(), sized=True), objective=objective)
-    result = search(space, top=1)
+    result = search(space, top=1, gains=False)
     if result.best[0].memory.verdict != "FITS" and objective == "step_time":
         with suppress(InfeasibleError):
-            result = search(replace(space, safe=True), top=1)
+            result = search(replace(space, safe=True), top=1, gains=False)
     return question.with_layout(result.best[0].strategy)
 
 

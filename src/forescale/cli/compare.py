@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from forescale.advise.check import ILLEGAL
 from forescale.cli.advice import instead, rows_of, table
 from forescale.cli.console import show
+from forescale.cli.conversions import is_network
 from forescale.cli.declare import Bounded, argument, option
 from forescale.cli.formats import answer_of
 from forescale.cli.inputs import answered, read_question, refuse_twice
@@ -46,7 +47,7 @@ from forescale.limits import DEVICES, JOBS, Interval, whole_of, within
 from forescale.positions import COMMAND_LINE
 from forescale.question import Question
 from forescale.search.machines import Machine
-from forescale.synonyms import with_value
+from forescale.synonyms import device_field, with_value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
 
 Variant: TypeAlias = tuple[tuple[str, str], ...]
 """Names of options, or keys of `--set`, with their values."""
+OF_DEVICE = ("hbm_bytes", "hbm_bandwidth", "power_w")
+"""Figures of a device that are varied by their names alone."""
 COSTS = "forescale.cli.options:CostOptions"
 """Group of the options of the section `[cost]` of a plan."""
 KINDS = (
@@ -66,7 +69,7 @@ KINDS = (
 class SeveralClusters(ClusterOptions, frozen=True, kw_only=True):
     """Machines that one question is asked of."""
 
-    cluster: str | None = option("Names or files, such as h100,b200 or 8xb200,16xh100.", "A,B", panel=MACHINE)
+    cluster: str | None = option("Names or files, as h100,b200 or 8xb200,16xh100.", "A,B", panel=MACHINE)
     devices: str | None = option("Devices of each, such as 64,128.", "N,N", panel=MACHINE)  # type: ignore[assignment]
 
 
@@ -236,10 +239,17 @@ def _varied(request: OnMachines, variant: Variant) -> OnMachines:
         if (row := rows.get(field)) is not None:
             for key, value in _as_ours(field, text, row["kind"]):
                 request = with_option(request, group, key, option_value(rows[key], f"--vary {name}", value))
+        elif (called := field if field in OF_DEVICE else device_field(name)) in OF_DEVICE:
+            sets = [*(request.plan.sets or ()), f"cluster.device.{called}={text}"]
+            request = replace(request, plan=replace(request.plan, sets=sets))
         elif "." in name or field in table()["groups"][COSTS]:
             key = name if "." in name else f"cost.{field}"
             sets = [*(request.plan.sets or ()), f"{key}={text}"]
             request = replace(request, plan=replace(request.plan, sets=sets))
+        elif is_network(name):
+            raise wrong_type(
+                f"--vary {name}", text, "rates, such as 400G or 50GB/s, or factors, such as x0.5"
+            )
         else:
             raise unknown_key(
                 f"--vary {name}", "the options of compare", (), instead(name, "compare").strip("; ")
@@ -259,7 +269,7 @@ def _as_ours(field: str, text: str, kind: object) -> list[tuple[str, str]]:
 def _best(question: Question, *, jobs: int | None) -> Projection:
     from forescale.search.rank import search
 
-    return search(question, top=1, jobs=jobs).best[0]
+    return search(question, top=1, gains=False, jobs=jobs).best[0]
 
 
 def _machines(cluster: SeveralClusters) -> list[ClusterOptions]:

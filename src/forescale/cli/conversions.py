@@ -7,7 +7,15 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from forescale.synonyms import EXAMPLES, around_value, device_field, is_hybrid, is_per_device, meant
+from forescale.synonyms import (
+    EXAMPLES,
+    around_value,
+    converted,
+    device_field,
+    is_hybrid,
+    is_per_device,
+    meant,
+)
 
 SAMPLES = frozenset(
     ("samples", "num_samples", "train_samples", "max_samples", "examples", "num_examples", "dataset_size")
@@ -31,10 +39,15 @@ STEPS = frozenset(
 )
 BATCHES = frozenset(("bs", "bsz", "batch", "batchsize", "batch_size"))
 """Words for a batch that count what a device takes at once where it is accumulated."""
+LAID_OUT = frozenset(("project", "memory layout", "fit", "explain"))
+"""Commands about one layout, which a device runs without accumulation where a batch of it is all that is given."""
+PREFERENCES = frozenset(("dpo", "ipo"))
+"""Switches for methods that compare with a reference model."""
 EPOCHS = frozenset(("epochs", "num_epochs", "num_train_epochs", "max_epochs"))
 LINKS = frozenset(
     ("bandwidth", "link", "link_bandwidth", "wan", "wan_bandwidth", "site_bandwidth", "interconnect")
 )
+NETWORK = "network"
 TIERS = frozenset(("nvlink", "pcie", "infiniband", "roce", "ethernet"))
 PER_NODE = frozenset(
     ("nproc_per_node", "gpus_per_node", "num_gpus_per_node", "ntasks_per_node", "devices_per_node")
@@ -142,24 +155,39 @@ def is_accumulated(names: Iterable[str]) -> bool:
 
 
 def in_context(
-    name: str, value: str, names: Iterable[str], options: Collection[str], held: Collection[str]
+    name: str, values: Mapping[str, str], path: str, options: Collection[str], held: Collection[str]
 ) -> tuple[str, ...] | None:
     """Return the options that another tool's option is for its value or next to others; None if it is none of those.
 
-    Where one option is returned alone, the value follows it. `names` are all options of the command line, `options`
-    those of the command, and `held` the dimensions that a search holds with --fix.
+    Where one option is returned alone, the value follows it. `values` are those of all options of the command line,
+    `options` those of the command, and `held` the dimensions that a search holds with --fix.
     """
-    plain = _plain(name)
-    if plain in BATCHES and is_accumulated(names) and "--micro-batch-size" in options:
-        return ("--micro-batch-size",)
+    plain, value = _plain(name), values[name]
+    if plain in BATCHES and "--micro-batch-size" in options:
+        if is_accumulated(values):
+            return ("--micro-batch-size",)
+        if path in LAID_OUT and value.isdecimal() and _is_one_device(values):
+            return ("--micro-batch-size", value, "--global-batch-size", value)
     if value[:1].isalpha() and meant(name, {"devices"}) and "--cluster" in options:
         return ("--cluster",)
+    if plain in PREFERENCES and any(meant(key, {"lora_rank"}) for key in values):
+        return ("--set", "workload.reference=shared")  # the model without its adapters
     dimension = meant(plain.removeprefix("max_"), held) if plain.startswith("max_") else None
     if dimension is not None and "--fix" in options and value.isdecimal():
         powers = (2**place for place in range(int(value).bit_length()))
         return ("--fix", f"{dimension}={','.join(map(str, powers))}")
     words = tuple((around_value(name, value) or "").split())
     return words if words and {word for word in words if word[:2] == "--"} <= {*options} else None
+
+
+def _is_one_device(values: Mapping[str, str]) -> bool:
+    """Return whether options ask about one device, whose batch is not called that of a micro-batch."""
+    roles = {meant(name, ROLES): value for name, value in values.items()}
+    alone = (
+        roles.get("devices", "1") == "1"
+        and not {"nodes", "tp", "pp", "cp", "micro_batch_size"} & roles.keys()
+    )
+    return alone and counted_devices(values) is None
 
 
 def failure_rate(text: str, values: Mapping[str, str]) -> str | None:
@@ -222,8 +250,12 @@ def network_rates(option: str, text: str, values: Mapping[str, str]) -> str | No
 
 def names_link(name: str, text: str) -> bool:
     """Return whether a name and its values are rates of a network, such as network=400G,200G."""
-    is_link = meant(name, {"cluster"}) == "cluster" or device_field(name) in TIERS
-    return is_link and None not in map(_rate, text.split(","))
+    return is_network(name) and None not in map(_rate, text.split(","))
+
+
+def is_network(name: str) -> bool:
+    """Return whether others call the network of a cluster, or a link of it, so."""
+    return converted(name) == converted(NETWORK) or device_field(name) in TIERS
 
 
 def _rate(text: str) -> str | None:
@@ -262,8 +294,11 @@ def accumulated(name: str, values: Mapping[str, str]) -> tuple[tuple[str, ...], 
     """
     counts = {_plain(key): int(text) for key, text in values.items() if text.isdecimal()}
     roles: dict[str, int] = {}
+    is_of_device = is_accumulated(values)
     for key, count in counts.items():
         role = key if key in ACCUMULATED else meant(key, ROLES)
+        if is_of_device and key in BATCHES:
+            role = "micro_batch_size"
         if role is not None:
             roles["steps" if role in ACCUMULATED else role] = count
     if is_per_device(name) and "steps" not in roles:

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Sequence
+from itertools import pairwise
 from pathlib import PurePath
 
+from forescale.cli.advice import rows_of, table
+from forescale.cli.misspelt import command_in
 from forescale.errors import ForescaleError, nearest
-from forescale.synonyms import spelling
+from forescale.patterns import pattern
+from forescale.synonyms import EXAMPLES, spelling
 
 LONGEST = 400
 """Characters of a command that an error shows."""
+GLOBAL_BATCH, SEQ_LEN = "--global-batch-size", "--seq-len"
+_TOKENS = pattern(r"(\d+(?:\.\d+)?) ?[Mm]")
+"""A batch in millions of tokens."""
 PICTURE = ".svg"
 """Suffix of a picture whose format is not written."""
 
@@ -25,6 +32,11 @@ def corrected(error: ForescaleError, typed: Sequence[str]) -> str:
 
 def _with_nearest(error: ForescaleError, typed: Sequence[str]) -> list[str] | None:
     """Return the words with the nearest allowed value of an error; None if there is none, or no word has its value."""
+    if error.code == "missing" and error.nearest:
+        option = _option_of(error.key, typed)
+        return None if option is None else [*typed, option, str(error.nearest[0])]
+    if (batch := _sequences(error, typed)) is not None:
+        return _replaced(typed, str(error.value), batch)
     if error.value is None or (like := _nearest(error)) is None:
         return None
     value = str(error.value)
@@ -32,6 +44,24 @@ def _with_nearest(error: ForescaleError, typed: Sequence[str]) -> list[str] | No
         path = next((word for word in typed if word.endswith(value) and PurePath(word).suffix), None)
         return None if path is None else _replaced(typed, path, str(PurePath(path).with_suffix(like)))
     return _replaced(typed, value, like, f"--{error.key.replace('_', '-')}" if value.isdecimal() else "")
+
+
+def _sequences(error: ForescaleError, typed: Sequence[str]) -> str | None:
+    """Return the sequences of a global batch that is given in tokens, such as 4M; None for other errors."""
+    tokens = _TOKENS.fullmatch(str(error.value)) if error.key == GLOBAL_BATCH else None
+    if tokens is None:
+        return None
+    length = next((after for word, after in pairwise(typed) if word == SEQ_LEN), str(EXAMPLES["seq_len"]))
+    thousand = 1024 if length.lower().endswith("k") or not int(length) % 1024 else 1000
+    size = int(length[:-1]) * thousand if length.lower().endswith("k") else int(length)
+    return str(max(1, round(float(tokens[1]) * thousand**2 / size)))
+
+
+def _option_of(key: str, typed: Sequence[str]) -> str | None:
+    """Return the option of the command that was typed for a key of a question; None where it has none."""
+    path, _ = command_in(typed)
+    rows = (row for _, row in rows_of(table()["commands"].get(path, {})))
+    return next((str(row["on"][0]) for row in rows if row.get("path") == key.split(".")), None)
 
 
 def _nearest(error: ForescaleError) -> str | None:

@@ -13,10 +13,8 @@ from forescale.cli.advice import (
     ASKING,
     FAILURES,
     MEASURED,
-    MICRO_BATCH,
     NAMED,
-    advised,
-    advised_in_context,
+    advised_of,
     flags_of,
     is_failure_time,
     is_figure,
@@ -60,6 +58,7 @@ HUGGING_FACE = (
 """Names that `--framework` has for it and for what trains by it."""
 REMARKS = {
     "--global-batch-size": " (sequences of a step over all devices)",
+    "--lora-rank 16 --frozen-dtype nf4": " (PEFT's preparation for it also recomputes: --recompute full)",
     "--stragglers": " (spread of the speeds of all devices, not one slow device)",
 }
 """What a note adds to an option that others count differently."""
@@ -222,16 +221,13 @@ def _corrected(path: str, words: Sequence[str]) -> Correction:
             example += [word, *left[:taken]]
             del left[:taken]
             continue
-        advice = advised_in_context(name, path, value, words) or advised(name, path, value)
-        unknown[name] = advice.text
-        if advice.words == (MICRO_BATCH,):  # accumulation counts it by this name
-            values |= {MICRO_BATCH: value, name: ""}
+        unknown[name] = (advice := advised_of(name, path, value, words)).text
         if advice.words is None:
             open_names.add(name)
         elif advice.is_same:
             read[name] = " ".join(advice.words) or ("" if is_without_effect(name) else "the default")
         example += advice.words or ()
-        has_value = advice.has_value or (advice.words is None and value[:1] != "-")
+        has_value = advice.takes(value)
         if not assigned:
             del left[: int(has_value)]
         elif not has_value:
@@ -295,7 +291,9 @@ def _converted(
     )
 
     options, result = options_of(path), dict[str, tuple[tuple[str, ...], bool]]()
-    if "--tokens" in options and (counted := trained_tokens(values)) and counted[0] & {*names}:
+    batches = (accumulated(name, values) for name in names)
+    known = {**values, **dict(_pairs([batch[0] for batch in batches if batch is not None]))}
+    if "--tokens" in options and (counted := trained_tokens(known)) and counted[0] & {*names}:
         is_whole = len(counted[1]) == len(("--tokens", "1"))
         result |= dict.fromkeys(sorted(counted[0] & {*names}), (counted[1], is_whole))
     if {"--cluster", "--devices"} <= {*options} and (written := counted_devices(values)) is not None:

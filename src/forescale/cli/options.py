@@ -47,6 +47,13 @@ def completing(module: str, names: str) -> Callable[[str], list[str]]:
     return complete
 
 
+def complete_schedules(incomplete: str) -> list[str]:
+    """Return the names of schedules that begin so."""
+    from forescale.schedule import families
+
+    return [item.name for item in families() if item.name.startswith(incomplete)]
+
+
 complete_models = completing("catalogue.models", "model_names")
 complete_clusters = completing("catalogue.clusters", "cluster_names")
 complete_frameworks = completing("catalogue.frameworks", "framework_names")

@@ -15,6 +15,7 @@ from forescale.cli.codes import Exit
 from forescale.cli.console import say, show
 from forescale.cli.declare import Bounded, CommandGroup, argument, option
 from forescale.cli.formats import Answer
+from forescale.cli.options import complete_schedules
 from forescale.cli.output import OutputOptions, command_line
 from forescale.cli.partition import partition_command
 from forescale.cli.pipeline_options import (
@@ -186,7 +187,9 @@ def draw(
     *,
     table: Path | None = table_argument(),
     config: Path | None = config_option(),
-    schedule: list[str] | None = option("Name; repeat to draw several.", flag="--schedule -s"),
+    schedule: list[str] | None = option(
+        "Name; repeat to draw several.", flag="--schedule -s", complete=complete_schedules
+    ),
     pp: int | None = pipeline_ranks(),
     microbatches: int | None = microbatches_of_step(),
     passes: PassOptions,

@@ -19,7 +19,7 @@ from forescale.atomic_write import writable, write_text
 from forescale.cli.console import PLAIN_WIDTH, console, say, show
 from forescale.cli.declare import Bounded, Group, argument, option
 from forescale.cli.formats import Answer
-from forescale.cli.options import given
+from forescale.cli.options import complete_schedules, given
 from forescale.cli.output import OutputOptions, command_line
 from forescale.cli.progress import interruptible
 from forescale.cli.reproduce import TYPED
@@ -78,7 +78,9 @@ pipeline_ranks = partial(option, f"Pipeline ranks, {RANKS} by default.")
 microbatches_of_step = partial(
     option, f"Micro-batches per step, {MICROBATCHES} by default.", flag="--microbatches -m"
 )
-schedule_name = partial(option, "Name or alias; see `pipeline list`.", flag="--schedule -s")
+schedule_name = partial(
+    option, "Name or alias; see `pipeline list`.", flag="--schedule -s", complete=complete_schedules
+)
 memory_held = partial(option, "Most micro-batches (of a full share) a rank may hold.")
 
 

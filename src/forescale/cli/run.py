@@ -246,7 +246,7 @@ def _ranked(question: Question) -> SearchResult:
     if not question.safe:
         return ranked(question, top=1, all_variants=False)
     with SearchBar() as bar:
-        return search(question, top=1, watch=bar)
+        return search(question, top=1, gains=False, watch=bar)
 
 
 def _sets(values: dict[str, Any]) -> list[str]:

@@ -302,6 +302,7 @@ def search(
     top: int = 10,
     all_variants: bool = False,
     surest: bool = False,
+    gains: bool = True,
     relax: bool = False,
     time_limit: float | None = None,
     watch: Watch | None = None,
@@ -323,6 +324,8 @@ def search(
         ranked each by itself; else the best of them stands for all, and `SearchResult.variants` counts the others.
     surest
         Whether to look also for the fastest layout that fits with margin, where the best are no such.
+    gains
+        Whether to find also the best under more memory.
     relax
         Whether to search also with each constraint relaxed by itself, and say what the best would gain.
     time_limit
@@ -356,7 +359,7 @@ def search(
         objective=question.objective,
         top=top,
         memory_limit=question.site.memory_limit,
-        relaxed=memory_limits(question.site.memory_limit),
+        relaxed=memory_limits(question.site.memory_limit) if gains else (question.site.memory_limit,),
         folds=not all_variants,
     )
     with Workers(jobs or available_cores()) as workers:

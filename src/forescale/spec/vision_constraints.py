@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import gcd
 
-from forescale.errors import SpecError, not_divisible
+from forescale.errors import SpecError, missing, not_divisible
 from forescale.spec.model import Model
 from forescale.spec.proposal import Constraint, Proposal
 from forescale.spec.summa import ffn_widths
@@ -17,9 +17,9 @@ def _images(q: Proposal) -> str | SpecError:
     assert vision is not None
     size, side = images.size or vision.image_size, vision.patch_size * vision.merge
     if not size:
-        return (
-            f"{q.model.name} takes images of any size: give images.size (--image-size), such as {16 * side}"
-        )
+        usual = 16 * side
+        fix = f"{q.model.name} takes images of any size; give --image-size, such as {usual}"
+        return SpecError(missing("images.size", fix), nearest=(usual,))
     if vision.tiles is None and size % side:
         return not_divisible("images.size", size, side, f"the pixels of a token of {q.model.name}")
     tokens, room = vision.tokens(images), q.workload.seq_len

@@ -100,7 +100,7 @@ def answer(asked_point: AskedPoint, names: tuple[str, ...]) -> Row:
         return {**row, "status": "impossible", "problem": asked_point.problem}
     try:
         row |= _asked(asked_point.question)
-        result = search(asked_point.question, top=1)
+        result = search(asked_point.question, top=1, gains=False)
     except InfeasibleError as error:
         return {**row, "status": "infeasible", "problem": _reason(error)}
     except SpecError as error:

@@ -156,9 +156,9 @@ def _layouts_differ(result: Machines) -> bool:
 
 
 def _assumed(result: Machines) -> tuple[Note, ...]:
-    """Return what all rows assume of the run because nothing gives it."""
-    found = (item.projection.notes for item in result.machines if item.projection is not None)
-    return tuple(note for note in next(found, ()) if note.topic == "length")
+    """Return what all rows assume of the run because nothing gives it, and that its compilation has no effect."""
+    notes = (note for item in result.machines if item.projection for note in item.projection.notes)
+    return tuple(dict.fromkeys(note for note in notes if note.topic in ("length", "compile")))
 
 
 def _title(result: Machines) -> str:
