@@ -73,6 +73,8 @@ CALLED = {
     "rows()": ("to_list", "tolist", "records", "to_records"),
 }
 """Methods of a result, and what other libraries call them."""
+NAMED = 3
+"""Attributes that an error names."""
 
 
 def missing_attribute(value: object, name: str) -> AttributeError:
@@ -85,9 +87,24 @@ def missing_attribute(value: object, name: str) -> AttributeError:
         ),
         None,
     )
-    hint = "" if local is None else f"; did you mean {local}?"
+    hint = f"; {_alike(value, name)}" if local is None else f"; did you mean {local}?"
     msg = f"{type(value).__name__!r} object has no attribute {name!r}{hint}"
     return AttributeError(msg, name=name, obj=value)
+
+
+def _alike(value: object, name: str) -> str:
+    """Return which attributes of a value, or of the items of a tuple in it, have a name in theirs; else all it has."""
+    own = [item for item in dir(type(value)) if not item.startswith("_")]
+    items = {
+        field: part[0]
+        for field in getattr(type(value), "__struct_fields__", ())
+        if isinstance(part := getattr(value, field), tuple) and part
+    }
+    inner = [
+        f"{field}[0].{item}" for field, part in items.items() for item in dir(type(part)) if name in item
+    ]
+    like = [*(item for item in own if name in item), *inner]
+    return f"did you mean {' or '.join(like[:NAMED])}?" if like else f"it has {', '.join(own)}"
 
 
 class Plot:

@@ -46,18 +46,19 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     (
         "sequence_length seq_length seqlen max_seq_len max_seq_length max_sequence_length max_position_embeddings "
-        "context_length ctx_len ctx context context_window block max_length model_max_length maxlen cutoff_len",
+        "context_length ctx_len ctx context context_window block max_length model_max_length maxlen cutoff_len seq "
+        "length",
         ("seq_len",),
     ),
     ("gbs bs bsz batch batchsize train_batch global_batch", ("global_batch_size",)),
     (
-        "mbs micro_batch microbatch local_batch per_device_train_batch per_device_batch train_micro_batch "
-        "train_micro_batch_size_per_gpu",
-        ("micro_batch_size",),
+        "mbs mb micro_batch microbatch local_batch per_device_train_batch per_device_batch train_micro_batch "
+        "train_micro_batch_size_per_gpu batch_size_per_gpu batch_per_gpu",
+        ("micro_batch_size", "microbatches"),
     ),
     (
-        "gas gradient_accumulation gradient_accumulation_steps grad_acc grad_accum accumulation_steps num_microbatches "
-        "num_micro_batches microbatches",
+        "ga gas gradient_accumulation gradient_accumulation_steps grad_acc grad_accum grad_accum_steps "
+        "grad_accumulation accumulation accumulation_steps num_microbatches num_micro_batches microbatches",
         ("microbatches", "micro_batch_size"),
     ),
     (
@@ -70,7 +71,9 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("gpu gpu_arch hardware machine accelerator system", ("cluster", "device")),
     (
         "train_tokens total_tokens training_tokens num_tokens token_budget dataset_tokens samples num_samples "
-        "train_samples max_samples examples num_examples epochs num_epochs num_train_epochs max_epochs dataset_size",
+        "train_samples max_samples examples num_examples epochs num_epochs num_train_epochs max_epochs dataset_size "
+        "steps num_steps max_steps train_steps training_steps total_steps num_train_steps iterations iters "
+        "num_iterations max_iters max_iterations train_iters",
         ("tokens",),
     ),
     ("target_time target_step_time step_time", ("target_step_time", "max_step_time", "deadline", "limits")),
@@ -79,13 +82,14 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("deadline target_days", ("days",)),
     ("max_step_time min_mfu max_cost", ("limits",)),
     ("budget", ("max_cost", "budget")),
-    ("network interconnect fabric nic", ("cluster",)),
+    ("network interconnect fabric nic bandwidth network_bandwidth ib infiniband", ("cluster",)),
     ("mtbf mtbf_hours mttf failure_rate", ("failures",)),
     ("spare_nodes num_spares hot_spares spare", ("spares",)),
     ("checkpoint_interval checkpoint_every save_interval save_steps checkpoint_frequency", ("interval",)),
     ("energy_price electricity electricity_cost power_price price_per_kwh kwh_price", ("electricity_price",)),
     (
-        "hourly_price gpu_hour_price price_per_hour price_per_gpu_hour cost_per_hour",
+        "hourly_price gpu_hour_price gpu_price price_per_hour price_per_gpu price_per_gpu_hour cost_per_hour "
+        "cost_per_gpu_hour hourly_rate hourly_cost gpu_cost",
         ("price", "price_per_device_hour"),
     ),
     (
@@ -93,13 +97,22 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("precision", "compute"),
     ),
     (
-        "activation_checkpointing activation_recompute gradient_checkpointing "
+        "ac activation_checkpointing activation_recompute gradient_checkpointing "
         "grad_checkpointing grad_checkpoint checkpointing remat "
         "recompute_activations recompute_granularity recomputation",
         ("recompute", "granularity"),
     ),
     ("optim optimizer_type", ("optimizer",)),
-    ("flash_attn use_flash_attn use_flash_attention flash_attention_2 fa2", ("flash_attention",)),
+    (
+        "flash_attn use_flash_attn use_flash_attention flash_attention_2 flash_attention_3 fa2 fa3",
+        ("flash_attention",),
+    ),
+    ("lora_target_modules target_modules", ("lora_targets",)),
+    ("torch_compile", ("compile",)),
+    ("topk top_k top_n limit num_results", ("top",)),
+    ("minimize minimise optimize_for goal target_metric", ("objective",)),
+    ("memory_limit mem_limit max_mem mem max_gpu_memory memory_budget", ("max_memory",)),
+    ("find find_max maximize maximise", ("solve",)),
     ("wide_modules bf16_modules skip_modules", ("high_precision_modules",)),
     ("first_wide_layers first_layers_bf16 layers_at_start_in_bf16", ("num_layers_at_start_in_bf16",)),
     ("last_wide_layers last_layers_bf16 layers_at_end_in_bf16", ("num_layers_at_end_in_bf16",)),
@@ -147,6 +160,8 @@ _LISTS: tuple[tuple[str, str], ...] = (
 )
 """What others call the lists of the catalogue."""
 _VALUES: tuple[tuple[str, str], ...] = (
+    ("memory mem peak", "peak_memory"),
+    ("time speed fastest throughput latency mfu tokens_per_second tokens_per_s", "step_time"),
     ("a2a", "all_to_all"),
     ("a2a", "ulysses"),
     ("p2p", "ring"),
@@ -179,15 +194,30 @@ _WITH_VALUES: tuple[tuple[str, str], ...] = (
     ("tf32", "--precision tf32"),
     ("recompute_activations", "--recompute selective"),
     (
-        "activation_checkpointing activation_recompute gradient_checkpointing "
+        "ac activation_checkpointing activation_recompute gradient_checkpointing "
         "grad_checkpointing grad_checkpoint checkpointing remat recomputation",
         "--recompute full",
     ),
     ("adapter peft lora use_peft", "--lora-rank 16"),
-    ("qlora load_in_4bit", "--lora-rank 16 --frozen-dtype nf4"),
-    ("load_in_8bit", "--lora-rank 16 --frozen-dtype int8"),
+    ("qlora load_in_4bit 4bit int4", "--lora-rank 16 --frozen-dtype nf4"),
+    ("load_in_8bit 8bit", "--lora-rank 16 --frozen-dtype int8"),
     ("cpu_offload offload optimizer_offload offload_to_cpu offload_optimizer", "--offload-optimizer 1"),
     ("lora_rank", "--lora-rank 16"),
+    ("compile torch_compile", "--compile default"),
+    (
+        "no_recompute no_checkpointing no_gradient_checkpointing no_activation_checkpointing",
+        "--recompute none",
+    ),
+    ("no_pp no_pipeline no_pipeline_parallel", "--pp 1"),
+    ("no_tp no_tensor_parallel", "--tp 1"),
+    ("no_cp no_context_parallel", "--cp 1"),
+    ("no_ep no_expert_parallel", "--ep 1"),
+    ("no_zero no_fsdp", "--zero 0"),
+    ("no_failures", "--failures 0"),
+    ("megatron megatron_lm megatron_core", "--framework megatron"),
+    ("deepspeed", "--framework deepspeed"),
+    ("torchtitan", "--framework torchtitan"),
+    ("huggingface hf", "--framework transformers"),
     ("frozen_dtype", "--frozen-dtype nf4"),
     ("recompute", "--recompute full"),
     ("adamw adam", "--optimizer adamw"),
@@ -203,6 +233,16 @@ _WITH_VALUES: tuple[tuple[str, str], ...] = (
     ),
 )
 """Switches of others, and the options with values that say the same."""
+_TEMPLATES: tuple[tuple[str, str], ...] = (
+    ("ulysses ulysses_size ulysses_degree ulysses_sequence_parallel_size", "--cp {} --cp-kind a2a"),
+    ("mfu measured_mfu", "--measured mfu={}"),
+    ("step_time iteration_time iter_time time_per_step", "--measured step={}"),
+    ("tokens_per_sec_per_gpu tokens_per_second_per_gpu tgs tps", "--measured tokens_per_s_per_device={}"),
+    ("peak_memory memory_used", "--measured memory={}"),
+    ("log log_file logfile profile profiler_trace", "--measured {}"),
+    ("vram gpu_memory gpu_mem device_memory hbm", "--set cluster.device.hbm_bytes={}"),
+)
+"""Options of others with a value, and options of ours around that value."""
 _DEVICE: tuple[tuple[str, str], ...] = (
     ("memory vram hbm memory_bytes memory_size gpu_memory", "hbm_bytes"),
     ("bandwidth memory_bandwidth hbm_bw", "hbm_bandwidth"),
@@ -218,6 +258,10 @@ _DEVICE: tuple[tuple[str, str], ...] = (
 """Fields of a device and its node as people call them; a rate without a type is that of 16 bits."""
 _LEFT_OUT: tuple[tuple[str, str, str], ...] = (
     ("", "tokens_per_day", "the answer of project has the tokens of a day"),
+    ("project", "mfu utilization model_flops_utilization", "the MFU is projected, not assumed"),
+    ("search", "mfu utilization model_flops_utilization", "the MFU is projected, not assumed"),
+    ("run", "mfu utilization model_flops_utilization", "the MFU is projected, not assumed"),
+    ("run", "goodput availability uptime", "the goodput is projected, from --failures"),
     ("", "grpo ppo rlhf reinforce", "the training step is projected, without sampling"),
     (
         "",
@@ -260,14 +304,19 @@ _WITHOUT_EFFECT = (
 _MEANT = {word: fields for parts, fields in _WORDS for word in parts.split()}
 _CONVERTED: tuple[tuple[str, str], ...] = (
     (
-        "gas gradient_accumulation gradient_accumulation_steps grad_acc grad_accum accumulation_steps num_microbatches "
-        "num_micro_batches microbatches",
+        "ga gas gradient_accumulation gradient_accumulation_steps grad_acc grad_accum grad_accum_steps "
+        "grad_accumulation accumulation accumulation_steps num_microbatches num_micro_batches microbatches",
         "batch = micro-batch × accumulation × data-parallel ranks",
     ),
     (
         "samples num_samples train_samples max_samples examples num_examples dataset_size epochs num_epochs "
         "num_train_epochs max_epochs",
         "tokens = epochs × samples × tokens of a sample",
+    ),
+    (
+        "steps num_steps max_steps train_steps training_steps total_steps num_train_steps iterations iters "
+        "num_iterations max_iters max_iterations train_iters",
+        "tokens = steps × sequences of a step × tokens of a sequence",
     ),
     (
         "mtbf mtbf_hours mttf",
@@ -279,7 +328,10 @@ _CONVERTED: tuple[tuple[str, str], ...] = (
         "devices = nodes × devices of a node",
     ),
     ("sharding zero_optimization", "a stage of ZeRO, 0 to 3"),
-    ("network interconnect fabric nic", "a cluster has its network; --set cluster.tiers.… changes it"),
+    (
+        "network interconnect fabric nic bandwidth network_bandwidth ib infiniband",
+        "a cluster has its network; --set cluster.tiers.… changes it",
+    ),
     ("quantization quantize quantized bnb_4bit quantization_bit", "such as nf4 or int8"),
     ("dpo ipo", "a pair is two sequences of the batch; with adapters alone, reference=shared"),
     (_HYBRID, "--dp-replicate N gives the replicas"),
@@ -316,6 +368,13 @@ def with_value(name: str) -> str | None:
     """Return the options that say what a switch of others does, such as --zero 3 for fsdp; None if it is none."""
     plain = name.strip("-_").replace("-", "_").lower()
     return next((text for parts, text in _WITH_VALUES if plain in parts.split()), None)
+
+
+def around_value(name: str, value: str) -> str | None:
+    """Return the options that say what an option of others does with its value; None if it is none of those."""
+    plain = name.strip("-_").replace("-", "_").lower()
+    text = next((text for parts, text in _TEMPLATES if plain in parts.split()), None)
+    return None if text is None or value[:1] in ("", "-") else text.format(value)
 
 
 def device_field(name: str) -> str | None:
@@ -379,4 +438,5 @@ def is_slip(name: str, option: str) -> bool:
     """Return whether a name hardly differs from an option, or is a part of it, so that an example may have it."""
     from difflib import SequenceMatcher
 
-    return name.strip("-") in option or SequenceMatcher(None, name, option).ratio() >= SLIP
+    plain = name.strip("-")
+    return plain in option or SequenceMatcher(None, plain, option.strip("-")).ratio() >= SLIP

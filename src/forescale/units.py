@@ -122,7 +122,7 @@ def format_span(seconds: float) -> str:
             return (
                 f"{seconds / size:,.3g} {unit}" if seconds < 1e3 * size else f"{seconds / size:,.0f} {unit}"
             )
-    return format_seconds(seconds)
+    return f"{seconds:.3g} s" if seconds >= 1.0 else format_seconds(seconds)
 
 
 def format_count(value: float) -> str:

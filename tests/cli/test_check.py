@@ -234,6 +234,31 @@ def test_the_recompute_that_lets_a_layout_fit_is_named(forescale):
     assert "recompute" not in said["checks"][0]["findings"][0]["fix"]
 
 
+def test_the_longest_sequence_is_expected_to_fit(forescale):
+    question = ("llama-3.1-8b", "--cluster", "h200", "--devices", "8", "--global-batch-size", "1")
+    ran = forescale("check", *question, "--solve", "seq_len", "--json")
+    answer = json.loads(ran.out)
+    room = answer["next"]["findings"][0]["limit"]
+    assert answer["checks"][0]["peak_bytes"] < room < answer["next"]["peak_bytes"]
+
+
+def test_what_is_solved_is_projected_again_by_the_command_below_it(forescale):
+    question = ("llama-3.1-8b", "--cluster", "h200", "--devices", "8", "--global-batch-size", "1")
+    solved = forescale("check", *question, "--solve", "seq_len")
+    again = solved.out.partition("to reproduce: forescale ")[2].splitlines()[0]
+    answer = json.loads(forescale("check", *question, "--solve", "seq_len", "--json").out)
+    projected = json.loads(forescale(*shlex.split(again), "--json").out)
+    assert projected["step_time_s"] == answer["checks"][0]["step_time_s"]
+
+
+def test_devices_for_a_deadline_start_at_what_the_peak_rate_requires(forescale):
+    question = ("llama-3.1-8b", "--cluster", "h100", "--seq-len", "8192", "--global-batch-size", "8192")
+    run = ("--tokens", "15T", "--deadline", "4d", "--solve", "devices", "--json")
+    answer = json.loads(forescale("check", *question, *run).out)
+    assert answer["value"] == 8192
+    assert answer["next"]["value"] == 4096
+
+
 def test_a_solved_value_has_one_under_full_recompute_too(forescale):
     question = ("llama-3.2-1b", "--cluster", "h100", "--devices", "1", "--seq-len", "4096")
     _, said = document(forescale, *question, "--global-batch-size", "64", "--solve", "micro_batch_size")

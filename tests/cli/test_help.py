@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from forescale.cli.misspelt import examples_of, misspelt, table, translated
+from forescale.cli.advice import table
+from forescale.cli.misspelt import examples_of, misspelt, translated
 from forescale.cli.typed import application
 from forescale.cli.words import values_of
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from scripts.flags import TABLE, written
 
+from forescale.cli.advice import flags_of
 from forescale.cli.memory import DEFAULT
-from forescale.cli.misspelt import USUAL, flags_of, misspelt, translated
+from forescale.cli.misspelt import USUAL, misspelt, translated
 from forescale.cli.words import values_of
 from forescale.synonyms import _WITH_VALUES
 

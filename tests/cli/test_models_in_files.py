@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from forescale.cli import inputs
-from forescale.cli.misspelt import rows_of, table
+from forescale.cli.advice import rows_of, table
 
 MODEL = {
     "architectures": ["LlamaForCausalLM"],

@@ -397,3 +397,15 @@ def test_a_long_bubble_leads_to_changes(forescale, pp, batch, is_long):
     run = "--cluster", "h100", "--devices", 64, "--tp", 8, "--global-batch-size", batch, "--pp", pp
     ran = forescale("project", "llama-3.1-70b", *run)
     assert ("to find changes that shorten the bubble: forescale fit llama-3.1-70b" in ran.out) is is_long
+
+
+@pytest.mark.usefixtures("usual_frameworks")
+def test_a_long_bubble_names_the_degree_that_shortens_it_most(forescale):
+    layout = ("--tp", "8", "--pp", "16", "--devices", "16384", "--global-batch-size", "2048")
+    question = ("project", "llama-3.1-405b", "--cluster", "h100", "--seq-len", "8192", *layout)
+    named = forescale(*question).out.partition(" alone: ")[0].splitlines()[-1]
+    seconds = [
+        json.loads(forescale(*question, *more, "--json").out)["step_time_s"] for more in ((), ("--vpp", "8"))
+    ]
+    assert named == "vpp 8"
+    assert seconds[1] < 0.7 * seconds[0]

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripts.flags import commands
 
+from forescale.cli.advice import rows_of, table
 from forescale.cli.help import Commands
-from forescale.cli.misspelt import rows_of, table
 from forescale.cli.typed import _function
 from forescale.cli.words import parsed, values_of
 from forescale.errors import ForescaleError

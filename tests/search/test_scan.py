@@ -10,12 +10,14 @@ from tests.small import cluster, dense, moe, workload
 from forescale import ask_search
 from forescale.cost.select import Costs
 from forescale.errors import InfeasibleError, SpecError
+from forescale.goodput.operations import load_failures
 from forescale.projection.result import cost_per_token
 from forescale.question import Question
 from forescale.search import Target, Terms, fewest_devices, scan_batches, scan_devices, search
 from forescale.search.scan import device_ladder, least_step, reached, with_between
 from forescale.spec import DenseFfn, FullAttention, Layer, Layout
 from forescale.spec.layout import Routing
+from forescale.spec.operations import Operations
 from forescale.spec.space import Space
 
 SMALL = Space(zero=(1,), cp=(1,), vpp=(1,), micro_batch_size=(1, 2))
@@ -112,6 +114,18 @@ def test_a_target_in_days_is_one_of_step_time():
         small(dense(), cluster(8), run), [8], terms=Terms(target=Target(days=days * 0.999))
     ).points[0]
     assert not missed.meets_target
+
+
+def test_days_on_the_calendar_judge_a_target_where_they_are_known():
+    run = replace(workload(), tokens=1e12)
+    question = replace(
+        small(dense(), cluster(8), run), operations=Operations(failures=load_failures("llama-3"))
+    )
+    best = scan_devices(question, [8]).points[0].best
+    assert best.calendar.days.expected > best.training_days
+    between = (best.calendar.days.expected + best.training_days) / 2.0
+    assert not Target(days=between).met_by(best)
+    assert Target(days=best.calendar.days.expected).met_by(best)
 
 
 def test_the_stricter_of_two_targets_counts():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from math import lcm, log2
+from math import ceil, lcm, log2
 from typing import Any, Literal, TypeAlias
 
 from msgspec.structs import replace
@@ -38,6 +38,8 @@ GRANULE = 128
 """Tokens that a solved sequence length is a multiple of, besides what tensor and context parallelism divide."""
 MOST_DEVICES = 4096
 """Multiples of the present data parallelism up to which devices are added."""
+MOST_TIMES = 16
+"""Multiples of the devices that the peak rate requires up to which devices are tried."""
 MORE_LAYOUTS = "another layout may pass: forescale search --device-counts 64,128,256 finds the best of each"
 """What to ask where no number of devices passes."""
 FITTING = "forescale fit lists changes that make it fit"
@@ -351,12 +353,12 @@ def solve(question: Question, quantity: Quantity, checked: Callable[[Question], 
     previous: tuple[int, Check] | None = None
     for value, variant in variants:
         tried = checked(variant)
-        if tried.status == "passes":
+        if tried.status == "passes" and not _is_over(question, tried):
             next_value, next_check = previous or (None, None)
             return Solved(
                 quantity=quantity, value=value, check=tried, next_value=next_value, next_check=next_check
             )
-        if tried.status == "fails":
+        if tried.status in ("fails", "passes"):
             previous = value, tried
     raise _none(quantity, previous)
 
@@ -409,7 +411,11 @@ def longest(
 
 
 def fewest(
-    question: Question, best: Callable[[Question], Question], checked: Callable[[Question], Check]
+    question: Question,
+    best: Callable[[Question], Question],
+    checked: Callable[[Question], Check],
+    *,
+    least: float = 1.0,
 ) -> Solved:
     """Return the fewest of 1, 2, 4, … devices on which the best layout passes, for a question without a layout.
 
@@ -419,6 +425,8 @@ def fewest(
         Returns a question with its best layout; raises InfeasibleError where none fits.
     checked
         Returns the check of a question.
+    least
+        Devices that the peak rate requires for the limits of time; fewer are not tried.
 
     Raises
     ------
@@ -426,8 +434,9 @@ def fewest(
         If none of these numbers passes.
     """
     previous: tuple[int, Check] | None = None
-    devices = 1
-    while devices <= MOST_DEVICES:
+    devices = 1 << max(0, ceil(log2(least)))
+    most = max(MOST_DEVICES, MOST_TIMES * devices)
+    while devices <= most:
         try:
             tried = checked(best(replace(question, cluster=question.cluster.sized(devices))))
         except InfeasibleError as error:
@@ -436,7 +445,7 @@ def fewest(
         except SpecError:  # a number of devices that the cluster or the batch does not suit
             devices *= 2
             continue
-        if tried.status == "passes":
+        if tried.status == "passes" and not _is_over(question, tried):
             value, beyond = previous or (None, None)
             return Solved(quantity="devices", value=devices, check=tried, next_value=value, next_check=beyond)
         previous, devices = (devices, tried), 2 * devices
@@ -457,6 +466,11 @@ def _too_few(
     peak = 0.0 if least.projection is None else least.projection.memory.peak_bytes
     next_count = devices << max(1, int(log2(max(1.0, peak / question.memory_limit))))
     return (devices, least), next_count
+
+
+def _is_over(question: Question, tried: Check) -> bool:
+    """Return whether a layout fits only once the allocator has emptied its cache, which no search counts on."""
+    return tried.projection is not None and tried.projection.memory.peak_bytes > question.memory_limit
 
 
 def _none(quantity: str, tried: tuple[int, Check] | None) -> SpecError:
@@ -508,7 +522,7 @@ def _longest(question: Question, checked: Callable[[Question], Check]) -> Solved
     def passes(blocks: int) -> bool:
         length = blocks * granule
         tried[length] = checked(replace(question, workload=replace(question.workload, seq_len=length)))
-        return tried[length].status == "passes"
+        return tried[length].status == "passes" and not _is_over(question, tried[length])
 
     low, high = 0, max(1, question.workload.seq_len // granule)
     longest = int(EXTENT.le or 0) // granule

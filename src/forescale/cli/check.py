@@ -30,6 +30,7 @@ from forescale.cli.formats import answer_of
 from forescale.cli.inputs import answered, limited, read_question
 from forescale.cli.options import OperationsOptions, Priced, complete_models, given, positive
 from forescale.cli.output import OutputOptions
+from forescale.cli.reproduce import again, has_line
 from forescale.cli.scan import amount, days_of
 from forescale.errors import ForescaleError, out_of_range, required_with, wrong_type
 from forescale.io.sizes import is_fewest
@@ -93,7 +94,8 @@ def check_command(
     elif not subjects:
         subjects = (None,)
     if limit.solve is not None:
-        show(answer_of(_solved(request, limit, operated, subjects), solved_view), output)
+        solved, question = _solved(request, limit, operated, subjects)
+        show(answer_of(solved, partial(solved_view, again=_again(question, solved))), output)
         return
     checks = tuple(_checked(request, limit, operated, subject) for subject in subjects)
     result = Checks(checks=checks, skipped=tuple(skipped))
@@ -191,7 +193,8 @@ def _refusal(question: Question) -> str:
 
 def _solved(
     request: Checked, limit: LimitOptions, operated: OperationsOptions, subjects: Sequence[str | None]
-) -> Solved:
+) -> tuple[Solved, Question]:
+    """Return the answer, and the question of which a quantity was varied."""
     if len(subjects) != 1:
         raise required_with("one MODEL or file", f"--solve {limit.solve}")
     assert limit.solve is not None
@@ -203,12 +206,33 @@ def _solved(
     name = subjects[0] or question.model.name
     gate = partial(_gate, limit=limit, subject=name, strict=request.plan.strict)
     if question.strategy is not None:
-        return solve_replayed(question, limit.solve, gate)
+        return solve_replayed(question, limit.solve, gate), question
+    fastest = partial(_best, objective="step_time")
     if limit.solve == "devices":
-        return fewest(question, partial(_best, objective="step_time"), gate)
+        return fewest(question, fastest, gate, least=_least_devices(question, limit)), question
     if limit.solve == "seq_len":
-        return longest(question, partial(_best, objective="peak_memory"), gate)
-    return solve(_best(question, objective="step_time"), limit.solve, gate)
+        return longest(question, partial(_best, objective="peak_memory"), gate), question
+    return solve(fastest(question), limit.solve, gate), question
+
+
+def _again(question: Question, solved: Solved) -> str:
+    """Return the command that projects the layout of an answer; "" where options cannot ask it."""
+    one = solved.check.projection
+    if one is None or not has_line(question, one):
+        return ""
+    return again("project", question, one, saved="")
+
+
+def _least_devices(question: Question, limit: LimitOptions) -> float:
+    """Return the devices that the peak rate requires for the limits of time."""
+    from forescale.search.scan import Target, least_step
+
+    step = positive("--max-step-time", limit.max_step_time, _seconds)
+    days = positive("--deadline", limit.deadline, days_of)
+    if step is None and (days is None or question.workload.tokens is None):
+        return 1.0
+    longest = Target(step_time_s=step, days=days).limit(question.workload)
+    return max(1.0, least_step(question) * question.cluster.num_devices / longest)
 
 
 def _configurations(folder: Path, skipped: list[str]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -10,11 +11,11 @@ import msgspec
 from msgspec.structs import replace
 
 from forescale.advise.check import ILLEGAL
+from forescale.cli.advice import instead, rows_of, table
 from forescale.cli.console import show
 from forescale.cli.declare import Bounded, argument, option
 from forescale.cli.formats import answer_of
 from forescale.cli.inputs import answered, read_question, refuse_twice
-from forescale.cli.misspelt import instead, rows_of, table
 from forescale.cli.options import (
     MACHINE,
     Asked,
@@ -65,7 +66,7 @@ KINDS = (
 class SeveralClusters(ClusterOptions, frozen=True, kw_only=True):
     """Machines that one question is asked of."""
 
-    cluster: str | None = option("Catalogue names or files, such as h100,b200.", "A,B", panel=MACHINE)
+    cluster: str | None = option("Names or files, such as h100,b200 or 8xb200,16xh100.", "A,B", panel=MACHINE)
     devices: str | None = option("Devices of each, such as 64,128.", "N,N", panel=MACHINE)  # type: ignore[assignment]
 
 
@@ -193,7 +194,7 @@ def _compare_machines(
     given_prices = _prices(price, list(clusters))
     prices = {name: hourly_price(item, given_prices.get(name)) for name, item in clusters.items()}
     varied = [" · ".join(map(" ".join, variant)) for variant, _ in asked]
-    result = on_machines(questions, _best, answered, prices, varied=varied, jobs=jobs)
+    result = on_machines(questions, partial(_best, jobs=jobs), answered, prices, varied=varied, jobs=jobs)
     show(answer_of(replace(result, priced=bool(given_prices)), machines_view), output)
 
 
@@ -255,28 +256,39 @@ def _as_ours(field: str, text: str, kind: object) -> list[tuple[str, str]]:
     return list(zip(names, words[1::2], strict=True))
 
 
-def _best(question: Question) -> Projection:
+def _best(question: Question, *, jobs: int | None) -> Projection:
     from forescale.search.rank import search
 
-    return search(question, top=1).best[0]
+    return search(question, top=1, jobs=jobs).best[0]
 
 
 def _machines(cluster: SeveralClusters) -> list[ClusterOptions]:
-    """Return every cluster with every number of devices."""
-    names = (cluster.cluster or "").split(",")
-    counts = [None] if cluster.devices is None else cluster.devices.split(",")
+    """Return every cluster with every number of devices; without numbers, names may have them, such as 8xb200."""
+    names = [name.strip() for name in (cluster.cluster or "").split(",")]
+    if cluster.devices is not None:
+        machines = [(name, count.strip()) for name in names for count in cluster.devices.split(",")]
+    elif cluster.nodes is None:
+        machines = [_counted(name) for name in names]
+    else:
+        machines = [(name, "") for name in names]
     values = {name: getattr(cluster, name) for name in ClusterOptions.__struct_fields__}
     return [
         ClusterOptions(
             **{
                 **values,
-                "cluster": name.strip() or None,
-                "devices": None if count is None else whole_in(count.strip(), DEVICES, "--devices"),
+                "cluster": name or None,
+                "devices": whole_in(count, DEVICES, "--devices") if count else None,
             }
         )
-        for name in names
-        for count in counts
+        for name, count in machines
     ]
+
+
+def _counted(name: str) -> tuple[str, str]:
+    """Return a cluster and the number of its devices, empty where the name has none."""
+    from forescale.catalogue.clusters import counted_cluster, is_cluster_name
+
+    return (name, "") if is_cluster_name(name) else counted_cluster(name) or (name, "")
 
 
 def whole_in(text: str, allowed: Interval, flag: str) -> int:

@@ -4,14 +4,33 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from forescale.synonyms import device_field, is_hybrid, is_per_device, meant
+from forescale.synonyms import EXAMPLES, around_value, device_field, is_hybrid, is_per_device, meant
 
 SAMPLES = frozenset(
     ("samples", "num_samples", "train_samples", "max_samples", "examples", "num_examples", "dataset_size")
 )
+STEPS = frozenset(
+    (
+        "steps",
+        "num_steps",
+        "max_steps",
+        "train_steps",
+        "training_steps",
+        "total_steps",
+        "num_train_steps",
+        "iterations",
+        "iters",
+        "num_iterations",
+        "max_iters",
+        "max_iterations",
+        "train_iters",
+    )
+)
+BATCHES = frozenset(("bs", "bsz", "batch", "batchsize", "batch_size"))
+"""Words for a batch that count what a device takes at once where it is accumulated."""
 EPOCHS = frozenset(("epochs", "num_epochs", "num_train_epochs", "max_epochs"))
 LINKS = frozenset(
     ("bandwidth", "link", "link_bandwidth", "wan", "wan_bandwidth", "site_bandwidth", "interconnect")
@@ -22,7 +41,10 @@ PER_NODE = frozenset(
 )
 ACCUMULATED = frozenset(
     (
+        "ga",
         "gas",
+        "accumulation",
+        "grad_accumulation",
         "gradient_accumulation",
         "gradient_accumulation_steps",
         "grad_acc",
@@ -36,6 +58,7 @@ ROLES = ("devices", "nodes", "tp", "pp", "cp", "micro_batch_size", "global_batch
 _COUNT = re.compile(r"(\d+(?:[._]\d+)*)([kKmMbBtT]?)", re.ASCII)
 _SCALES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d)?", re.ASCII)
+_WITH_UNIT = re.compile(r"\d+(?:\.\d+)?\s*(s|min|m|h|d)", re.ASCII)
 _HOURS = {"s": 1 / 3600, "min": 1 / 60, "m": 1 / 60, "h": 1.0, "d": 24.0}
 _FACTOR = re.compile(r"x\d+(?:\.\d+)?|\d+(?:\.\d+)? ?[GT]B/s", re.ASCII)
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:G|Gb|Gbps|Gbit|Gb/s|Gbit/s|GbE)", re.ASCII)
@@ -66,36 +89,77 @@ def counted_devices(values: Mapping[str, str]) -> tuple[str, tuple[str, ...]] | 
     return (name, ("--cluster", cluster, "--devices", count)) if count else None
 
 
-def trained_tokens(values: Mapping[str, str]) -> tuple[set[str], int] | None:
-    """Return the tokens of a run of epochs and the options that say so; None where they do not say everything.
+def trained_tokens(values: Mapping[str, str]) -> tuple[set[str], tuple[str, ...]] | None:
+    """Return the tokens of a run of epochs or steps, and the options that say so; None where that is open.
 
-    `values` are those of all options of a command line.
+    `values` are those of all options of a command line. What the tokens need and no option gives, the length of a
+    sequence or the batch, is that of examples, and among the words.
     """
     counts: dict[str, tuple[str, float]] = {}
     for name, text in values.items():
         role = _role(_plain(name))
         if role is not None and (number := _count(text)) is not None:
             counts[role] = (name, number)
-    replaced = {role: counts[role] for role in ("epochs", "samples", "tokens") if role in counts}
-    needed = {"tokens"} if "tokens" in counts else {"samples", "seq_len"}
-    if not needed <= counts.keys() or not replaced.keys() & {"epochs", "samples"}:
+    replaced = {role: counts[role] for role in ("epochs", "samples", "tokens", "steps") if role in counts}
+    needed: tuple[str, ...]
+    if "tokens" in counts:
+        needed = ("tokens",)
+    else:
+        needed = ("steps", "global_batch_size", "seq_len") if "steps" in counts else ("samples", "seq_len")
+    if not replaced.keys() & {"epochs", "samples", "steps"} or needed[0] not in counts:
         return None
-    total = 1.0
-    for role in {*needed, "epochs"} & counts.keys():
-        total *= counts[role][1]
-    return {name for name, _ in replaced.values()}, round(total)
+    assumed = {role: int(EXAMPLES[role]) for role in needed if role not in counts}
+    total = math.prod(counts[role][1] for role in {*needed, "epochs"} & counts.keys())
+    total *= math.prod(assumed.values())
+    words = (word for role, count in assumed.items() for word in (f"--{role.replace('_', '-')}", f"{count}"))
+    return {name for name, _ in replaced.values()}, ("--tokens", f"{round(total)}", *words)
 
 
 def _role(name: str) -> str | None:
-    """Return what an option counts of a run of epochs: epochs, samples, tokens of a sample or of the run."""
-    if name in EPOCHS:
-        return "epochs"
-    return "samples" if name in SAMPLES else meant(name, {"seq_len", "tokens"}) or name
+    """Return what an option counts of a run: epochs, samples, steps, tokens of a sample or of the run."""
+    for role, words in (("epochs", EPOCHS), ("samples", SAMPLES), ("steps", STEPS)):
+        if name in words:
+            return role
+    return meant(name, {"seq_len", "tokens", "global_batch_size"}) or name
 
 
 def _count(text: str) -> float | None:
     match = _COUNT.fullmatch(text)
     return None if match is None else float(match[1].replace("_", "")) * _SCALES[match[2].lower()]
+
+
+def is_time(text: str) -> bool:
+    """Return whether a text is a time with its unit, such as 3d."""
+    return _WITH_UNIT.fullmatch(text) is not None
+
+
+def is_accumulated(names: Iterable[str]) -> bool:
+    """Return whether options accumulate a batch that none of them calls that of a device."""
+    roles = {_plain(name) for name in names}
+    return bool(roles & ACCUMULATED) and not any(
+        meant(name, {"micro_batch_size"}) for name in roles - ACCUMULATED
+    )
+
+
+def in_context(
+    name: str, value: str, names: Iterable[str], options: Collection[str], held: Collection[str]
+) -> tuple[str, ...] | None:
+    """Return the options that another tool's option is for its value or next to others; None if it is none of those.
+
+    Where one option is returned alone, the value follows it. `names` are all options of the command line, `options`
+    those of the command, and `held` the dimensions that a search holds with --fix.
+    """
+    plain = _plain(name)
+    if plain in BATCHES and is_accumulated(names) and "--micro-batch-size" in options:
+        return ("--micro-batch-size",)
+    if value[:1].isalpha() and meant(name, {"devices"}) and "--cluster" in options:
+        return ("--cluster",)
+    dimension = meant(plain.removeprefix("max_"), held) if plain.startswith("max_") else None
+    if dimension is not None and "--fix" in options and value.isdecimal():
+        powers = (2**place for place in range(int(value).bit_length()))
+        return ("--fix", f"{dimension}={','.join(map(str, powers))}")
+    words = tuple((around_value(name, value) or "").split())
+    return words if words and {word for word in words if word[:2] == "--"} <= {*options} else None
 
 
 def failure_rate(text: str, values: Mapping[str, str]) -> str | None:
@@ -177,18 +241,24 @@ def wide_area_link(name: str, text: str) -> str | None:
 
 
 def all_devices(name: str, text: str, values: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Return the devices of nodes of so many, nothing where the nodes are given; None if the option is another one."""
+    """Return what the devices of a node are: all of them where no others are given; None if the option is another one.
+
+    Next to nodes or devices they are the size of a node, and nothing where the cluster has nodes of that size.
+    """
     if _plain(name) not in PER_NODE or not text.isdecimal():
         return None
-    nodes = next((True for key in values if _plain(key) == "nodes" or meant(key, {"nodes"})), False)
-    return () if nodes else ("--devices", text)
+    others = {_plain(key) for key in values} - PER_NODE
+    if not any(key in ("nodes", "devices") or meant(key, {"nodes", "devices"}) for key in others):
+        return ("--devices", text)
+    usual = _devices_per_node(values)
+    return () if usual in (0, int(text)) else ("--set", f"cluster.devices_per_node={text}")
 
 
 def accumulated(name: str, values: Mapping[str, str]) -> tuple[tuple[str, ...], bool] | None:
     """Return the global batch of a micro-batch that is accumulated, and whether the devices are given; None if open.
 
     Without devices it is that of one device, and the words say so. The batch of a device is accumulated once unless
-    the command says otherwise.
+    the command says otherwise. Next to a global batch it is the micro-batch that is returned.
     """
     counts = {_plain(key): int(text) for key, text in values.items() if text.isdecimal()}
     roles: dict[str, int] = {}
@@ -200,18 +270,17 @@ def accumulated(name: str, values: Mapping[str, str]) -> tuple[tuple[str, ...], 
         roles["steps"] = 1
     elif _plain(name) not in ACCUMULATED:
         return None
-    if not {"steps", "micro_batch_size"} <= roles.keys():
+    if "steps" not in roles or not {"micro_batch_size", "global_batch_size"} & roles.keys():
         return None
     degree = roles.get("tp", 1) * roles.get("pp", 1) * roles.get("cp", 1)
     per_node = _devices_per_node(values) if "nodes" in roles else 1
     devices = roles.get("devices", roles.get("nodes", 0) * per_node)
-    if (
-        "global_batch_size" in roles
-        or not (per_node or "devices" in roles)
-        or (devices or degree) % degree
-        or (degree > 1 and not devices)
-    ):
+    if not (per_node or "devices" in roles) or (devices or degree) % degree or (degree > 1 and not devices):
         return None
+    if "global_batch_size" in roles:
+        ranks = devices // degree * roles["steps"]
+        divides = ranks and "micro_batch_size" not in roles and not roles["global_batch_size"] % ranks
+        return (("--micro-batch-size", f"{roles['global_batch_size'] // ranks}"), True) if divides else None
     batch = roles["micro_batch_size"] * roles["steps"] * max(1, devices // degree)
     alone = () if devices else ("--devices", "1")
     return ("--global-batch-size", f"{batch}", *alone), "devices" in roles

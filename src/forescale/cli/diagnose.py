@@ -6,12 +6,13 @@ from itertools import islice
 from pathlib import Path
 
 from forescale.atomic_write import writable
+from forescale.cli.advice import flags_of
 from forescale.cli.advise import remedies_of
 from forescale.cli.console import show
 from forescale.cli.declare import option
 from forescale.cli.formats import answer_of
 from forescale.cli.inputs import answered, read_question, refuse_presets
-from forescale.cli.misspelt import flags_of, lacking
+from forescale.cli.misspelt import lacking
 from forescale.cli.options import Priced, output_option
 from forescale.cli.output import PageOptions, command_line
 from forescale.cli.reproduce import TYPED

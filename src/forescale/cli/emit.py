@@ -15,6 +15,7 @@ from forescale.cli.output import command_line
 from forescale.cli.reproduce import TYPED
 from forescale.errors import missing, no_effect, required_with
 from forescale.files import is_folder
+from forescale.frameworks.writing import PLACEHOLDER
 from forescale.report.document import Bullets, Code, Section, View
 from forescale.units import counted
 
@@ -91,6 +92,8 @@ def put(result: Export, output: Path | None, *, force: bool, aside: bool = False
     folder = output if is_folder(output) else output.parent
     written = output / result.main if is_folder(output) and len(result.texts) == 1 else output
     text = f"wrote {written} ({_lost(result.unsaid)}{_read_with(result.options)}; its head says more)"
+    if marked := sum(content.count(PLACEHOLDER) for content in result.texts.values()):
+        text += f"; {marked} places marked {PLACEHOLDER} to fill in"
     there = "" if folder == Path() else f"cd {folder} && "
     say(f"{text}; on every node: {there}{result.launch}", error=aside)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from forescale.cli.misspelt import table
+from forescale.cli.advice import table
 from forescale.cli.options import LayoutOptions, RunOptions
 from forescale.io.plan import with_granularity
 from forescale.spec.layout import Layout

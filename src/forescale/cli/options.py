@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
+from forescale.cli.advice import table
 from forescale.cli.declare import Bounded, Declaration, Group, Rare, argument, option
-from forescale.cli.misspelt import table
 from forescale.errors import SpecError, no_effect, out_of_range, required_with
 from forescale.files import place_of
 from forescale.limits import MEMORY, PRICE, outside

@@ -15,6 +15,7 @@ from forescale.cli.inputs import answered, read_question, refuse_presets
 from forescale.cli.options import CostOptions, OperationsOptions, Priced, output_option, refuse
 from forescale.cli.output import PageOptions
 from forescale.cli.reproduce import again
+from forescale.units import GIB, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -100,9 +101,23 @@ def _view(
     does_fit = result.memory.verdict != "OOM"
     if question.preset != "default" or (does_fit and not idle):
         return view
-    aim = "shorten the bubble" if does_fit else "make it fit"
-    changes = Code(f"to find changes that {aim}", again("fit", question, result, saved="project.json"))
+    aim = _shorter(question) if does_fit else "to find changes that make it fit"
+    changes = Code(aim, again("fit", question, result, saved="project.json"))
     return replace(view, contents=(*view.contents, changes))
+
+
+def _shorter(question: Question) -> str:
+    """Return which one degree shortens the bubble most, and what the command after it is for."""
+    from forescale.advise.shortest import shortest
+    from forescale.io.recipes import recomputed_to_fit
+
+    aim = "to find changes that shorten the bubble"
+    found = shortest(question, recomputed_to_fit)
+    if found is None:
+        return aim
+    change, one = found
+    memory = f"{one.memory.peak_bytes / GIB:.1f} GiB"
+    return f"{change.text} alone: {format_seconds(one.step_time_s)} per step, {memory}; {aim}"
 
 
 def _pictures(result: Projection) -> Sequence[Chart]:

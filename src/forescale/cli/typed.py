@@ -12,19 +12,13 @@ from typing import Annotated, Any, cast, get_args, get_type_hints
 import typer
 from typer.main import get_command
 
+from forescale.cli.advice import instead, options_of, without_value
 from forescale.cli.console import refused, say
 from forescale.cli.declare import Bounded, CommandGroup, Declaration, Group
 from forescale.cli.front import COMMANDS, TEXT
 from forescale.cli.help import CommandGroup as TyperGroup
 from forescale.cli.help import Commands
-from forescale.cli.misspelt import (
-    command_in,
-    instead,
-    no_command,
-    options_of,
-    started,
-    without_value,
-)
+from forescale.cli.misspelt import command_in, no_command, started
 from forescale.cli.options import described_options
 from forescale.cli.reproduce import TYPED
 from forescale.cli.words import command_of

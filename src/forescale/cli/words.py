@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from forescale.cli.advice import rows_of, table
 from forescale.cli.declare import CommandGroup
 from forescale.cli.front import MODULES
-from forescale.cli.misspelt import rows_of, table
 from forescale.errors import ForescaleError, not_one_of, wrong_type
 from forescale.limits import Interval, whole_of, within
 from forescale.struct import Struct

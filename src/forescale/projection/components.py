@@ -36,7 +36,7 @@ class CollectiveTime(Struct, frozen=True, kw_only=True):
     seconds: float
     """Of one call alone."""
     calls: float
-    """Calls per step and device of the stage with the most layers."""
+    """Calls per step and device of the stage whose layers send longest."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the values as JSON has them."""

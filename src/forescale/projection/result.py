@@ -295,6 +295,11 @@ class MemorySummary(Struct, frozen=True, kw_only=True):
     verdict: Verdict
     stages: tuple[StageMemory, ...]
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the expected peak is more than there is: at best it fits once the allocator has emptied its cache."""
+        return self.peak_bytes > self.capacity_bytes
+
     def __getattr__(self, name: str) -> object:
         """Raise an error that names what other libraries' names of attributes are here."""
         raise missing_attribute(self, name)

@@ -96,23 +96,32 @@ def collectives_of(question: Question) -> tuple[CollectiveTime, ...]:
 
 
 def _of_layers(prepared: Prepared) -> Iterator[CollectiveTime]:
-    """Yield the collectives of decoder layers, those that a replay repeats included."""
-    counts = max(prepared.plan.counts, key=sum)
+    """Yield the collectives of decoder layers on the stage that sends longest, those that a replay repeats included."""
+    plan, layers = prepared.plan, prepared.priced.priced.layers
+    alone = [_alone(priced) for priced in layers]
+    rows = [sum(count * seconds for count, seconds in zip(row, alone, strict=True)) for row in plan.counts]
+    stage = rows.index(max(rows))
     microbatches = number_of(prepared.setting.num_microbatches(prepared.inputs.degrees))
-    for count, priced in zip(counts, prepared.priced.priced.layers, strict=True):
+    for count, repeated, priced in zip(plan.counts[stage], plan.replayed[stage], layers, strict=True):
         replayed = {item.name for item in keep(priced.block, prepared.question.layout.recompute).replayed}
         for name, operator in priced.operators.items():
             for phase, (primitive, seconds) in zip(operator.passes, operator.primitives, strict=True):
                 if not isinstance(primitive, Collective) or not number_of(seconds):
                     continue
-                again = phase == "forward" and name in replayed
+                again = repeated if phase == "forward" and name in replayed else 0
                 yield _collective(
                     prepared,
                     primitive,
                     f"{name} {phase.partition('_')[0]}",
                     number_of(seconds),
-                    calls=float(count) * microbatches * (1 + again),
+                    calls=float(count + again) * microbatches,
                 )
+
+
+def _alone(priced: PricedBlock) -> float:
+    """Return the seconds of the collectives of a block's passes, each alone."""
+    passes = (pair for operator in priced.operators.values() for pair in operator.primitives)
+    return sum(number_of(seconds) for item, seconds in passes if isinstance(item, Collective))
 
 
 def _collective(

@@ -108,6 +108,16 @@ class Machines(Result, Struct, frozen=True, kw_only=True):
         )
 
     @property
+    def lead(self) -> tuple[float, Machine] | None:
+        """By which share of its tokens per second the fastest leads, and over which; None where one or none fits."""
+        best = self.fastest
+        others = [machine for machine in self.fitting if machine is not best]
+        after = max(others, key=lambda machine: machine.tokens_per_s or 0.0, default=None)
+        if best is None or after is None or not best.tokens_per_s or not after.tokens_per_s:
+            return None
+        return best.tokens_per_s / after.tokens_per_s - 1.0, after
+
+    @property
     def headline(self) -> str:
         """The machine with the most tokens per second, and its layout."""
         fastest = None if self.fastest is None else self.fastest.projection

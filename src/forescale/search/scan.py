@@ -55,7 +55,7 @@ class Target(Struct, frozen=True, kw_only=True):
 
     step_time_s: float | None = None
     days: float | None = None
-    """Days for the workload's `tokens`."""
+    """Days for the workload's `tokens`, on the calendar where it is known."""
 
     def __post_init__(self) -> None:
         """Check that something positive is asked."""
@@ -71,6 +71,12 @@ class Target(Struct, frozen=True, kw_only=True):
                 raise required_with("the tokens of the whole run (--tokens)", "a target in days")
             limits.append(self.days * SECONDS_PER_DAY * workload.tokens_per_step / workload.tokens)
         return min(limits)
+
+    def met_by(self, one: Projection) -> bool:
+        """Return whether a layout meets it; days are those on the calendar, with failures, where they are known."""
+        days = one.training_days if one.calendar is None else one.calendar.days.expected
+        in_time = self.days is None or (days is not None and days <= self.days)
+        return one.step_time_s <= self.limit(one.workload) and in_time
 
 
 FIGURES = ("step_time_s", "tokens_per_s_per_device", "training_days")
@@ -427,7 +433,7 @@ def _with_best(point: Point, question: Question, terms: Terms, best: Projection,
         "tokens": workload.tokens_per_step,
     }
     price, power = terms.price(cluster), cluster.device.power_w
-    met = None if terms.target is None else best.step_time_s <= terms.target.limit(workload)
+    met = None if terms.target is None else terms.target.met_by(best)
     return replace(
         point,
         best=best,

@@ -141,8 +141,8 @@ def fit_view(result: Fit, *, most: int) -> View:
     now = words.verdict(
         result.verdict,
         f": {words.gib(memory.peak_bytes)} GiB of {words.gib(result.question.memory_limit)} "
-        f"({words.gib(memory.peak_low_bytes)} to {words.gib(memory.peak_high_bytes)}), "
-        f"{format_seconds(result.now.step_time_s)} per step",
+        f"({words.gib(memory.peak_low_bytes)} to {words.gib(memory.peak_high_bytes)})"
+        f"{words.over(memory)}, {format_seconds(result.now.step_time_s)} per step",
     )
     remedies = result.remedies
     more = len(remedies) - most
@@ -162,11 +162,11 @@ def _proposal(result: Fit) -> TextLine:
     if first is None and result.verdict == "FITS":
         return line("it fits, and no change of one or two things makes it faster and still fits with margin")
     if first is None:
-        failed = "no change of one or two things of the layout makes it fit with margin; "
+        failed = "no one or two changes of the layout alone make it fit with margin; "
         run = next((fix for fix in result.remedies if fix.changes[0].kind == "run"), None)
         if run is None:
             return line(failed, "forescale search tries everything")
-        return line(failed, "with ", (run.text, "bold"), " it fits")
+        return line(failed, (run.text, "bold"), " does")
     if result.verdict == "FITS":
         return line(
             "it fits; ", (first.text, "bold"), f" makes a step {format_seconds(-first.lost_s)} shorter"

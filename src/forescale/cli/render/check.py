@@ -9,7 +9,7 @@ from forescale.cli.render import words
 from forescale.cli.render.words import VERDICT_STYLE
 from forescale.escaping import xml
 from forescale.projection.result import Projection
-from forescale.report.document import Content, TextLine, View, line
+from forescale.report.document import Code, Content, TextLine, View, line
 from forescale.spec.phrases import layout
 from forescale.units import GIB, format_count, format_seconds
 
@@ -55,8 +55,8 @@ def _headline(check: Check) -> TextLine:
     return line(status, f"  {check.subject}  {' · '.join(figures)}")
 
 
-def solved_view(result: Solved) -> View:
-    """Return the value that passes, its figures, and why the next one does not."""
+def solved_view(result: Solved, again: str = "") -> View:
+    """Return the value that passes, its figures, why the next one does not, and the command that projects it."""
     most = "smallest" if result.quantity == "devices" else "largest"
     short = f" ({format_count(result.value)})" if result.quantity == "tokens" else ""
     contents: list[Content] = [line(f"{most} {result.quantity} that passes: {result.value:,}{short}")]
@@ -72,6 +72,8 @@ def solved_view(result: Solved) -> View:
         other, one = result.replayed, result.replayed.check.projection
         step = "" if one is None else f", {format_seconds(one.step_time_s)} per step"
         contents.append(line(f"with full recompute the {most} is {other.value:,}{step}; --recompute full"))
+    if again:
+        contents.append(Code("to reproduce", again))
     return View(title="", contents=tuple(contents))
 
 

@@ -19,6 +19,8 @@ STATES = frozenset(
     ("optimizer", "zero", "moment-dtype", "second-moment-dtype", "master-dtype", "offload-optimizer")
 )
 """Options that change the bytes of the optimizer, which then have a column."""
+SAME = 5e-4
+"""Share below which a lead is shown as none."""
 CHEAP = 100.0
 """Cost below which its hundredths are shown."""
 _PATH = re.compile(r"\bcluster\.(?:device\.|tiers\.)?")
@@ -114,7 +116,7 @@ def machines_view(result: Machines) -> View:
     if best is not None:
         per_day = "" if best.projection is None else format_count(best.projection.tokens_per_day)
         rate = f"{best.tokens_per_s:,.0f} tokens/s, {per_day} tokens/day"
-        contents.append(line(("fastest", "bold"), f": {_place(best)}, {rate}"))
+        contents.append(line(("fastest", "bold"), f": {_place(best)}, {rate}{_lead_over(result)}"))
     priced = {item.cost_per_million_tokens: item for item in result.fitting if item.cost_per_million_tokens}
     if priced:
         cost, cheapest = min(priced.items())
@@ -128,11 +130,29 @@ def machines_view(result: Machines) -> View:
         fix = "leave options of the layout out for the best one of each, or ask" if is_given else "ask"
         text = f"nothing fits: {fix} forescale fit on one cluster for changes, such as offloading"
         contents.append(line(text))
+    if _layouts_differ(result):
+        contents.append(line("each row has its own best layout; degrees such as --tp 8 hold one in all"))
     if any(item.chosen == "smallest" for item in result.machines if item.projection is not None):
         contents.append(line("OOM: no layout fits on this machine; the row has the smallest"))
     illegal = (item for item in result.machines if item.problem and item.projection is None)
     contents += [line(f"{_place(item)}: {item.problem}") for item in illegal]
     return View(title=_title(result), lead=_lead(result), contents=tuple(contents), notes=_assumed(result))
+
+
+def _lead_over(result: Machines) -> str:
+    """Return by how much the fastest is faster than the next one, in words."""
+    if result.lead is None:
+        return ""
+    share, after = result.lead
+    more = f"{words.percent(share)} more than" if share >= SAME else "as many as"
+    return f": {more} {after.varied or _place(after)}"
+
+
+def _layouts_differ(result: Machines) -> bool:
+    """Return whether the best layouts of rows differ in a degree of parallelism other than that of data."""
+    layouts = [item.projection.strategy for item in result.fitting if item.projection is not None]
+    degrees = {(one.tp, one.cp, one.ep, one.pp) for one in layouts}
+    return len(degrees) > 1 and any(item.chosen != "given" for item in result.fitting)
 
 
 def _assumed(result: Machines) -> tuple[Note, ...]:
@@ -162,12 +182,14 @@ def _columns(result: Machines) -> list[str]:
         columns += ["|cluster", "devices"]
     if not _varies(result) or any(item.chosen != "given" for item in result.machines):
         columns.append("<layout")
+    is_scaled = len({item.devices for item in result.machines}) > 1
+    is_priced = any(item.cost_per_million_tokens is not None for item in result.machines)
     days = [item.days for item in result.machines if item.days is not None]
     has_run, time = bool(days), "hours" if max(days, default=0.0) < words.SHORT else "days"
     return [
         *columns,
         "step",
-        "tok/s",
+        "tok/s/dev" if is_scaled else "tok/s",
         "MFU",
         "GiB",
         *(
@@ -176,7 +198,7 @@ def _columns(result: Machines) -> list[str]:
             else ()
         ),
         "|fit",
-        *((time, "cost") if has_run else ("per M tokens",)),
+        *((time, "cost") if has_run else ("per M tokens",) if is_priced else ()),
     ]
 
 
@@ -215,6 +237,7 @@ def _machines(result: Machines) -> Iterator[Sequence[Cell]]:
                 "layout": layout(one.strategy),
                 "step": format_seconds(one.step_time_s),
                 "tok/s": f"{item.tokens_per_s:,.0f}",
+                "tok/s/dev": f"{one.tokens_per_s_per_device:,.0f}",
                 "MFU": words.percent(one.mfu),
                 "GiB": f"{one.memory.peak_bytes / GIB:.1f}",
                 "optim GiB": f"{_optimizer_bytes(one.memory) / GIB:.1f}" if one.memory.stages else "",

@@ -13,6 +13,8 @@ from forescale.report.document import Bullets, Column, Content, TextLine, TreeNo
 from forescale.units import format_quantity
 
 SCREEN_LINES = 22
+ROOM = SCREEN_LINES // 2
+"""Lines of a tree up to which none of them is cut."""
 SMALL = 0.005
 """Summands below this share of a sum of many are shown together."""
 MANY, LONG = 8, 40
@@ -23,7 +25,7 @@ POSITIONS = ("first", "second")
 def explanation_view(node: TermNode, *, depth: int | None, cite: bool, notes: Sequence[Note] = ()) -> View:
     """Return the tree down to `depth`, or to what fits a screen, and the sources if asked."""
     selected = fitting_depth(node) if depth is None else depth
-    tree = _grown(node, "", None, selected, crop=depth is None)
+    tree = _grown(node, "", None, selected, crop=depth is None and _count(node, selected) > ROOM)
     contents: list[Content] = [
         TreeNode(tree.line, tree.below)
     ]  # the formula that was asked for is shown whole

@@ -202,8 +202,8 @@ def _facts(result: RunProjection) -> list[tuple[str, str]]:
         (
             "checkpoints",
             f"{words.decimal_bytes(saved.bytes)} every {format_span(result.interval_s)}; training stops for "
-            f"{format_seconds(saved.blocking)}, whole after {format_seconds(saved.written)}, read in "
-            f"{format_seconds(saved.reload)}; written {saved.reload / result.interval_s:.1%} of the time",
+            f"{saved.blocking:.3g} s, whole after {saved.written:.3g} s, read in "
+            f"{saved.reload:.3g} s; written {saved.reload / result.interval_s:.1%} of the time",
         ),
         *_spares(result),
         ("device-hours", _range(result.device_hours, "{:,.0f}".format)),
@@ -213,7 +213,7 @@ def _facts(result: RunProjection) -> list[tuple[str, str]]:
     if result.mwh:
         power = 1e3 * result.mwh / (words.HOURS * result.days.expected)
         drawn = f"{_amount(power / 1e3)} MW" if power >= LITTLE else f"{power:.3g} kW"
-        drawn += f", {1e6 * result.mwh / result.device_hours.expected:,.0f} W per device"
+        drawn += f", {1e6 * result.mwh / result.device_hours.expected:,.0f} W per device, PUE included"
         text = f"{_amount(result.mwh)} MWh at rated power ({drawn}); {_amount(result.tonnes_co2)} t CO2"
         bill = "" if result.electricity is None else f"; electricity costs {_amount(result.electricity)}"
         rows.append(("energy", f"{text}{bill}"))

@@ -120,7 +120,7 @@ def _asked(target: Target) -> str:
 
 def _taken(point: Point) -> str:
     assert point.best is not None
-    days = point.best.training_days
+    days = point.best.training_days if point.best.calendar is None else point.best.calendar.days.expected
     step = f"{format_seconds(point.best.step_time_s)} per step"
     return step if days is None else f"{step}, {days:,.1f} days"
 

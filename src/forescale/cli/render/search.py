@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from forescale.catalogue.frameworks import first_releases
@@ -103,7 +103,10 @@ def _columns(
     projections: Sequence[Projection], cost: Callable[[Projection], float | None]
 ) -> list[Column[RankedRow]]:
     sized = len({one.cluster.num_devices for one in projections}) > 1
-    varied = len(set(map(words.scenario, projections))) > 1
+    scenarios = [words.scenario(one) for one in projections]
+    shared = set.intersection(*map(set, scenarios))
+    varied = any(set(each) - shared for each in scenarios)
+    of_all = "" if shared.isdisjoint(item[0] for item in scenarios) else "overlap"
     timed, dated = projections[0].training_days is not None, words.ends(projections[0]) is not None
     days = "?days" if dated else "days"
     layouts: list[Column[RankedRow]] = layout_columns(
@@ -113,7 +116,7 @@ def _columns(
         (True, Column("#", lambda item: str(item.place))),
         (sized, Column("devices", lambda item: str(item.found.cluster.num_devices))),
         *((True, column) for column in layouts),
-        (varied, Column("<numbers, overlap", lambda item: words.scenario(item.found))),
+        (varied, Column(f"<{of_all or 'numbers, overlap'}", lambda item: _apart(item.found, shared))),
         (True, Column("step", lambda item: format_seconds(item.found.step_time_s))),
         (timed, Column(days, lambda item: f"{item.found.training_days or 0.0:,.1f}")),
         (dated, Column("calendar", lambda item: words.ends(item.found) or "")),
@@ -128,6 +131,11 @@ def _columns(
         (True, Column("?|dominant", lambda item: _dominant(item.found))),
     ]
     return [column for shown, column in columns if shown]
+
+
+def _apart(one: Projection, shared: Collection[str]) -> str:
+    """Return the precision and overlap of a layout that not all rows have."""
+    return " ".join(word for word in words.scenario(one) if word not in shared) or "–"
 
 
 def _dominant(one: Projection) -> str:

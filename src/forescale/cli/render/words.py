@@ -20,6 +20,11 @@ def verdict(text: str, rest: str = "") -> TextLine:
     return line((text, VERDICT_STYLE[text]), rest)
 
 
+def over(memory: result.MemorySummary) -> str:
+    """Return that a layout at risk is likely to run out of memory, if it is."""
+    return ", likely too much" if memory.verdict == "AT RISK" and memory.is_over else ""
+
+
 def asked(model: Model, cluster: Cluster, devices: str | None = None) -> str:
     """Return the title of an answer: the model, on how many devices of what."""
     count = f"{cluster.num_devices:,} × " if devices is None else devices
@@ -64,10 +69,10 @@ def pass_name(name: str) -> str:
     return {"backward_input": "input gradient", "backward_weight": "weight gradient"}.get(name, name)
 
 
-def scenario(one: Projection) -> str:
-    """Return precision and overlap."""
-    kinds = [item.name for item in fields(one.strategy.overlap) if getattr(one.strategy.overlap, item.name)]
-    return " · ".join([precision(one.workload.precision), " ".join(kinds) or "no overlap"])
+def scenario(one: Projection) -> tuple[str, ...]:
+    """Return precision, then every kind of overlap."""
+    kinds = (item.name for item in fields(one.strategy.overlap) if getattr(one.strategy.overlap, item.name))
+    return (precision(one.workload.precision), *kinds)
 
 
 def workload(value: Workload) -> str:
