@@ -561,7 +561,7 @@ def test_a_sweep_takes_a_file_or_its_content(tmp_path):
     file = tmp_path / "sweep.toml"
     file.write_text("\n".join(f"{key} = {toml_value(value)}" for key, value in content.items()))
     one, other = fs.sweep(content, jobs=1), fs.sweep(file, jobs=1, overrides=["devices=16"])
-    assert [row["num_devices"] for row in (*one.rows, *other.rows)] == [8, 16]
+    assert [row["num_devices"] for row in (*one.rows(), *other.rows())] == [8, 16]
     assert list(one.to_frame()["num_devices"]) == [8]
 
 

@@ -72,7 +72,7 @@ def load_huggingface(path: str | Path, *, seq_len: int | None = None) -> ReadMod
 
 @says_lines
 def _load(file: Path, seq_len: int | None) -> ReadModel:
-    hint = f"; give a {CONFIG_FILE} or a folder that holds one"
+    hint = f"give a {CONFIG_FILE} or a folder that holds one"
     config = parse_json(
         read_text(file, hint=hint), file, infinite=True
     )  # state space models have time steps up to it
