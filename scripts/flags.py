@@ -20,7 +20,7 @@ from forescale.cli.options import described_options, sequence_length
 from forescale.cli.typed import flags_of, is_group, members
 from forescale.cli.words import command_of
 from forescale.limits import Interval
-from forescale.spec.space import NAMES
+from forescale.spec.space import NAMES, SETTING_NAMES
 
 TABLE = Path(misspelt.__file__).with_name("flags.json")
 KINDS = {str: "text", int: "whole", float: "number", bool: "switch", Path: "file"}
@@ -95,7 +95,7 @@ def written() -> str:
             for name, item in inspect.signature(function).parameters.items()
         }
     parts = [f'"{title}": {{\n{_lines(one)}\n}}' for title, one in (("groups", groups), ("commands", rows))]
-    return ",\n".join((f'{{"held_by_fix": {json.dumps(NAMES)}', *parts)) + "}\n"
+    return ",\n".join((f'{{"held_by_fix": {json.dumps([*NAMES, *SETTING_NAMES])}', *parts)) + "}\n"
 
 
 def _lines(rows: dict[str, Any]) -> str:
