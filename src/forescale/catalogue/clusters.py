@@ -31,6 +31,7 @@ DEVICE_DIMENSIONS: Mapping[str, str] = MappingProxyType(
         "l2_bytes": "byte",
         "host_bandwidth": "byte/s",
         "power_w": "watt",
+        "node_power_w": "watt",
     }
 )
 """Fields of a device that may be written with a unit, and what they measure."""

@@ -94,16 +94,20 @@ def _view(
 ) -> View:
     """Return the projection, next to that of the models alone where both are asked."""
     from forescale.cli.render.projection import projection_view, sides_view
+    view = projection_view(result) if simulated is None else sides_view(simulated, result, measured)
+    return extended(view, changes_of(question, result))
+
+
+def changes_of(question: Question, result: Projection) -> Sequence[Content]:
+    """Return the command that finds changes, of a layout that does not fit or waits in its pipeline."""
     from forescale.report.document import Code
 
-    view = projection_view(result) if simulated is None else sides_view(simulated, result, measured)
     idle = result.time_s.get("bubble", 0.0) > IDLE * result.step_time_s
     does_fit = result.memory.verdict != "OOM"
     if question.preset != "default" or (does_fit and not idle):
-        return view
+        return ()
     aim = _shorter(question) if does_fit else "to find changes that make it fit"
-    changes = Code(aim, again("fit", question, result, saved="project.json"))
-    return replace(view, contents=(*view.contents, changes))
+    return (Code(aim, again("fit", question, result, saved="project.json")),)
 
 
 def _shorter(question: Question) -> str:

@@ -13,11 +13,12 @@ from msgspec.structs import replace
 
 from forescale.cli.console import say, show
 from forescale.cli.declare import Bounded, Group, Rare, option
-from forescale.cli.formats import Answer, answer_of
+from forescale.cli.formats import Answer, answer_of, extended
 from forescale.cli.inputs import answered, read_question, refuse_twice
 from forescale.cli.options import Asked, OperationsOptions, Priced, given
 from forescale.cli.output import OutputOptions, PageOptions
 from forescale.cli.progress import SearchBar
+from forescale.cli.project import changes_of
 from forescale.cli.scan import days_of
 from forescale.cli.search import ranked
 from forescale.cli.space import SpaceOptions, asked_space, spaced
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 _service = partial(option, panel=Rare("Money and dice"))
 SEED = Interval(ge=0, le=2**32 - 1)
+EVERY_STEP = "local_sgd every=1"
+"""Sites that reduce gradients in every step."""
 CARBON = 100_000
 """Most kg of CO2 per MWh; coal makes some 1,000."""
 
@@ -109,7 +112,9 @@ def run_command(
             raise SpecError(error).worded(f"phase {at}: {message}") from error
     operations, rates, seed = question.operations, _prices(prices), phase_options.seed
     result = project_days(phases, days, operations, rates, seed=seed)
-    show(answer_of(result, run_view), output)
+    last = phases[-1].projection
+    changes = changes_of(question, last) if question.strategy is not None else ()
+    show(answer_of(result, lambda result: extended(run_view(result), changes)), output)
 
 
 def sites_command(
@@ -120,7 +125,8 @@ def sites_command(
     """Train on sites with slow links between them: the bandwidth that each use of their devices needs."""
     from forescale.time.outer import bandwidth_needed
 
-    run = replace(request.run, outer=request.run.outer or ("diloco" if request.plan.plan is None else None))
+    given_outer = EVERY_STEP if request.run.outer == "none" else request.run.outer
+    run = replace(request.run, outer=given_outer or ("diloco" if request.plan.plan is None else None))
     result = _on_sites(replace(request, run=run))
     outer, sites = result.workload.outer, result.sites
     if outer is None or sites is None:
@@ -132,13 +138,18 @@ def sites_command(
         "num_sites": sites.num_sites,
         "latency": result.cluster.tiers[-1].latency,
     }
-    needed = {str(share): bandwidth_needed(outer, share / 100, **trained) for share in (50, 80, 90, 95, 99)}
+    each_step = replace(outer, every=1, fragments=1, overlap=0)
+    needed, of_each_step = (
+        {str(share): bandwidth_needed(one, share / 100, **trained) for share in (50, 80, 90, 95, 99)}
+        for one in (outer, each_step)
+    )
     document = {
         "schema": "forescale.sites/1",
         "model": result.model.name,
         **asdict(sites),
         "outer": asdict(outer),
         "bandwidth_bit_per_s": needed,
+        "bandwidth_of_each_step_bit_per_s": of_each_step,
     }
     from forescale.cli.render.run import sites_view
 

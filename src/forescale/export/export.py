@@ -335,7 +335,7 @@ def _refuse_another_model(question: Question, unsaid: Sequence[Unsaid]) -> None:
         raise unsupported_by(
             question.framework.name,
             f"a model like {question.model.name}: {message}",
-            "export writes no other model",
+            "its files state another model; other frameworks may state this one: forescale export --help lists them",
         )
 
 

@@ -99,7 +99,8 @@ def completed_by(
         base, workload = framework.completed(space["base"], workload, *run)
         if "offload" not in space["base"]:  # a recipe's goes with its recompute, which a search chooses
             base.pop("offload", None)
-        return Completed(None, {**space, "base": base}, workload, _release_notes(framework))
+        unnamed = () if named else _recipe_notes(framework, dict(space["base"]), silent, *run, named)
+        return Completed(None, {**space, "base": base}, workload, (*_release_notes(framework), *unnamed))
     local = layout or {}
     notes = (*_release_notes(framework), *_recipe_notes(framework, local, silent, *run, named))
     layout, workload = framework.completed(local, workload, *run)

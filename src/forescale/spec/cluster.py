@@ -80,6 +80,8 @@ class Device(SpecStruct, frozen=True, kw_only=True):
     host_pace: Annotated[float, Interval(ge=1.0, le=1e24)] = 1.0
     """Time that the host of its usual node takes for a launch, over that of a DGX H100's."""
     power_w: Measure = 0.0
+    node_power_w: Measure = 0.0
+    """Most power of its usual node, with host, fans and network cards, per device [W]; 0 is unknown."""
     price_per_hour: Measure = 0.0
     source: str = ""
 

@@ -223,6 +223,8 @@ class RunProjection(Result):
     currency: str
     """Of the published price of a device and hour; empty where a price was given without one."""
     mwh: float
+    node_mwh: float
+    """Most that whole nodes draw, with hosts, fans and network cards; 0 where their power is unknown."""
     tonnes_co2: float
     spread: Mapping[str, float] = field(hash=False)
     """Shares of the variance of the days by what they come from, largest first."""
@@ -296,7 +298,7 @@ class RunProjection(Result):
             "planned_interruptions": self.planned,
             "mttf_s": self.mttf_s,
             "checkpoint": {**asdict(self.checkpoint), "interval_s": self.interval_s},
-            **attributes(self, "closed_forms", "device_hours", "money", "currency", "mwh", "tonnes_co2"),
+            **attributes(self, "closed_forms", "device_hours", "money", "currency", "mwh", "node_mwh", "tonnes_co2"),
             "electricity": self.electricity,
             **attributes(self, "spread", "money_spread", "sources"),
         }
@@ -353,6 +355,7 @@ def project_run(
         money=None if price is None else _interval(hours * drawn.prices(price[0])),
         currency="" if price is None or price[1] == "given" else explicit.listed.currency,
         mwh=joules / MWH,
+        node_mwh=joules / MWH * cluster.device.node_power_w / watts if watts else 0.0,
         electricity=explicit.bill(joules),
         tonnes_co2=joules / MWH * carbon[0] / 1e3,
         spread=drawn.spread(days.sum(axis=1)),

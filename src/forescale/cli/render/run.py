@@ -206,15 +206,20 @@ def _facts(result: RunProjection) -> list[tuple[str, str]]:
             f"{saved.reload:.3g} s; written {saved.reload / result.interval_s:.1%} of the time",
         ),
         *_spares(result),
-        ("device-hours", _range(result.device_hours, "{:,.0f}".format)),
+        ("device-hours", _range(result.device_hours, _amount)),
     ]
     if result.money is not None:
         rows.append(("money", _money(result, result.money)))
     if result.mwh:
         power = 1e3 * result.mwh / (words.HOURS * result.days.expected)
-        drawn = f"{_amount(power / 1e3)} MW" if power >= LITTLE else f"{power:.3g} kW"
-        drawn += f", {1e6 * result.mwh / result.device_hours.expected:,.0f} W per device, PUE included"
-        text = f"{_amount(result.mwh)} MWh at rated power ({drawn}); {_amount(result.tonnes_co2)} t CO2"
+        drawn = f"{_drawn(power)}, {1e6 * result.mwh / result.device_hours.expected:,.0f} W per device, PUE included"
+        text = f"{_amount(result.mwh)} MWh at the devices' rated power ({drawn}); {_amount(result.tonnes_co2)} t CO2"
+        nodes = result.node_mwh / result.mwh
+        text += (
+            f"; whole nodes, with hosts, draw up to {_amount(result.node_mwh)} MWh ({_drawn(nodes * power)})"
+            if nodes
+            else "; hosts are not counted"
+        )
         bill = "" if result.electricity is None else f"; electricity costs {_amount(result.electricity)}"
         rows.append(("energy", f"{text}{bill}"))
     if result.closed_forms:
@@ -228,9 +233,14 @@ def _facts(result: RunProjection) -> list[tuple[str, str]]:
     return rows
 
 
+def _drawn(kilowatt: float) -> str:
+    return f"{_amount(kilowatt / 1e3)} MW" if kilowatt >= LITTLE else f"{kilowatt:.3g} kW"
+
+
 def _money(result: RunProjection, money: Interval) -> str:
     """Return the cost of a run and of a million tokens."""
-    total = f"{result.currency} {_range(money, '{:,.0f}'.format)}".lstrip()
+    total = _range(money, _amount)
+    total = f"{result.currency} {total}" if result.currency else f"{total} in the currency of the price given"
     millions = 1e-6 * sum(phase.tokens for phase in result.phases)
     return f"{total}; {_amount(money.expected / millions)} per million tokens{_causes(result.money_spread)}"
 
@@ -244,8 +254,9 @@ def _causes(spread: Mapping[str, float]) -> str:
 def sites_view(document: Mapping[str, Any]) -> View:
     """Return the bandwidth between sites for each share of the time that computes."""
     outer = document["outer"]
+    each_step = document["bandwidth_of_each_step_bit_per_s"]
     rows = (
-        (f"{share} %", "none: it is the latency" if bits is None else f"{bits / 1e9:,.2f}")
+        (f"{share} %", _bandwidth(bits), _bandwidth(each_step[share]))
         for share, bits in document["bandwidth_bit_per_s"].items()
     )
     return View(
@@ -254,7 +265,7 @@ def sites_view(document: Mapping[str, Any]) -> View:
         f"{counted(outer['every'], 'step')} in {counted(outer['fragments'], 'piece')}, overlapped with "
         f"{counted(outer['overlap'], 'step')}, {outer['bits']:g} bits",
         contents=(
-            table("time computing", "Gbit/s of each site", rows=rows),
+            table("time computing", "Gbit/s of each site", "reduced in every step", rows=rows),
             line(
                 f"at {8.0 * document['bandwidth'] / 1e9:,.4g} Gbit/s devices compute {document['utilisation']:.1%} of "
                 "it; gradients reduced in every step would take "
@@ -263,6 +274,10 @@ def sites_view(document: Mapping[str, Any]) -> View:
             line("What exchanging less often does to the loss is not projected."),
         ),
     )
+
+
+def _bandwidth(bits: float | None) -> str:
+    return "none: it is the latency" if bits is None else f"{bits / 1e9:,.2f}"
 
 
 def _amount(value: float) -> str:
