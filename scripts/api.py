@@ -40,9 +40,9 @@ of the catalogue, files, specifications, keywords. A model can also be a diction
 `torch.nn.Module`. Every keyword is a named, typed parameter, which `help()`, completion and type checkers show; `ask` lists the
 keywords that all functions of a question have (`**keywords` below). Every result has a headline, which `print` shows, a table and
 a picture in a notebook, `plot()` with `save(file)`, `to_frame()` (pandas or polars) and `to_dict()`, the document that the command
-prints with `--json` ([json.md](json.md)). Errors are subclasses of `ForescaleError` with the fields `code`, `key`, `value`,
-`allowed`, `fix` and `location`. Importing a package such as `forescale.search` first leaves `fs.search` the function; its contents
-come with `from forescale.search import …`.
+prints with `--json` ([json.md](json.md)), without its `question` (`fs.write_question` writes that). Errors are subclasses of
+`ForescaleError` with the fields `code`, `key`, `value`, `allowed`, `fix` and `location`. Importing a package such as
+`forescale.search` first leaves `fs.search` the function; its contents come with `from forescale.search import …`.
 
 This page is written from the docstrings by `python scripts/api.py`.
 """

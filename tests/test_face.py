@@ -8,6 +8,7 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -92,6 +93,24 @@ def test_searches_are_compared_by_their_best_and_a_cluster_has_one_node() -> Non
     watcher = fs.watch("llama-3.1-8b", "h100", **words)
     list(watcher.feed("iteration 2/100 | elapsed time per iteration (ms): 4300.0 |"))
     assert "step_time_s=4.3" in repr(watcher)
+
+
+def test_a_module_trains_as_it_is_or_under_autocast() -> None:
+    torch = pytest.importorskip("torch")
+    words = {"cluster": "h100", "devices": 8, "global_batch_size": 64, "seq_len": 128}
+
+    def module() -> Any:
+        layers = [torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True) for _ in range(2)]
+        return torch.nn.Sequential(torch.nn.Embedding(100, 64), *layers, torch.nn.Linear(64, 100))
+
+    def precision(model: Any, **more: Any) -> tuple[str, str]:
+        asked = fs.ask(model, **words, **more)
+        assert fs.project(asked).step_time_s > 0.0
+        return asked.workload.precision.parameters, asked.workload.precision.compute
+
+    assert precision(module()) == precision(module(), precision="bf16") == ("fp32", "bf16")
+    assert precision(module(), precision="fp32") == ("fp32", "fp32")
+    assert precision(module().to(torch.bfloat16)) == ("bf16", "bf16")
 
 
 def test_what_print_shows_is_one_line() -> None:
@@ -561,7 +580,7 @@ def test_a_sweep_takes_a_file_or_its_content(tmp_path):
     file = tmp_path / "sweep.toml"
     file.write_text("\n".join(f"{key} = {toml_value(value)}" for key, value in content.items()))
     one, other = fs.sweep(content, jobs=1), fs.sweep(file, jobs=1, overrides=["devices=16"])
-    assert [row["num_devices"] for row in (*one.rows, *other.rows)] == [8, 16]
+    assert [row["num_devices"] for row in (*one.rows(), *other.rows())] == [8, 16]
     assert list(one.to_frame()["num_devices"]) == [8]
 
 

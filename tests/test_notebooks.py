@@ -6,6 +6,7 @@ import pytest
 from scripts.notebooks import NOTEBOOKS, executed, read
 
 
+@pytest.mark.usefixtures("usual_frameworks")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_shows_what_is_stored(path):
     stored = read(path)

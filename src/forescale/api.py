@@ -235,9 +235,8 @@ def explain(question: Question, *, quantity: str = "step_time", stage: int | Non
     """
     if not isinstance(quantity, str):
         raise wrong_type("quantity", quantity, "a name such as step_time or memory").at("fs.explain")
-    if stage is not None:
-        stage = within(plain(stage), STAGES, "fs.explain: stage", whole=True)
-    return explained(question, quantity, stage=stage)
+    place = None if stage is None else within(plain(stage), STAGES, "fs.explain: stage", whole=True)
+    return explained(question, quantity, stage=place)
 
 
 def search(
@@ -414,8 +413,7 @@ def watch(
     fail_below
         Fraction of the expected speed below which the job counts as slow.
     """
-    result = project_as(question)
-    return Watcher(result, price_per_device_hour=price_per_device_hour, fail_below=fail_below)
+    return Watcher(project_as(question), price_per_device_hour=price_per_device_hour, fail_below=fail_below)
 
 
 def run(
@@ -590,15 +588,9 @@ def compare(
     name_b: str = "b",
 ) -> Comparison:
     """Return how b differs from a, term by term: projections, their JSON documents, questions, or searches' best."""
-    return compared(_projected(a), _projected(b), name_a=name_a, name_b=name_b)
-
-
-def _projected(
-    value: Projection | SearchResult | Question | Mapping[str, Any],
-) -> Projection | Mapping[str, Any]:
-    if isinstance(value, Question):
-        return project_as(value)
-    return value.best[0] if isinstance(value, SearchResult) else value
+    best = (item.best[0] if isinstance(item, SearchResult) else item for item in (a, b))
+    one, other = (project_as(item) if isinstance(item, Question) else item for item in best)
+    return compared(one, other, name_a=name_a, name_b=name_b)
 
 
 def _flag(value: object, name: str) -> bool:

@@ -16,6 +16,7 @@ from forescale import wording
 from forescale.arrays import is_numpy
 from forescale.cost.select import Costs
 from forescale.errors import UnknownKeyError, extra_missing, given_twice, wrong_type
+from forescale.graph.traced import traced_precision
 from forescale.io.measurements import CostSection
 from forescale.io.named import is_uncounted
 from forescale.io.option_text import text_value
@@ -146,16 +147,26 @@ def _parts(keywords: Keywords) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
 
         if cluster in quantity_names():
             raise wrong_type("cluster", cluster, "a cluster", f"write quantity={cluster!r}")
-    return model_object(model, keywords), cluster, strategy, workload, kept
+    described = model_object(model, keywords)
+    if isinstance(described, Model) and described is not model and workload is None:
+        precision = traced_precision(described)
+        if kept.get("precision") in (None, precision.compute):
+            kept["precision"] = precision
+    return described, cluster, strategy, workload, kept
 
 
 def model_object(model: object, keywords: Keywords) -> object:
-    """Return a configuration of transformers as a dictionary, and a module as what its code computes."""
+    """Return a configuration of transformers as a dictionary, and a module as what its code computes.
+
+    A module in fp32 is taken to train under `torch.autocast` to bf16, unless another precision is given.
+    """
     config = getattr(model, "config", model)
     if callable(describe := getattr(config, "to_dict", None)) and hasattr(config, "model_type"):
         return describe()
     if callable(getattr(model, "named_parameters", None)):
-        return traced_module(model, seq_len=keywords.get("seq_len") or USUAL_LENGTH)
+        is_wide = any(str(value.dtype) == "torch.float32" for _, value in model.named_parameters())  # type: ignore[attr-defined]
+        autocast = is_wide and keywords.get("precision") in (None, "bf16")
+        return traced_module(model, seq_len=keywords.get("seq_len") or USUAL_LENGTH, autocast=autocast)
     return model
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import threading
+from contextlib import suppress
+from http.client import HTTPException
+from urllib.request import urlopen
 
 import pytest
 
@@ -37,3 +42,25 @@ def code_of(script):
 )
 def test_an_interrupt(script, code):
     assert code_of(script) == (code, "")
+
+
+def test_an_interrupt_of_the_page_while_it_searches_writes_nothing():
+    command = [sys.executable, "-m", "forescale", "serve", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        url = server.stdout.readline().split()[0]
+        search = "search?model=deepseek-v3&cluster=h100&devices=1024&seq_len=4096&global_batch_size=8192"
+        started = threading.Event()
+
+        def ask() -> None:
+            with suppress(OSError, HTTPException), urlopen(f"{url}{search}") as answer:
+                answer.readline()
+                started.set()
+                answer.read()
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        assert started.wait(60)
+        server.send_signal(signal.SIGINT)
+        _, errors = server.communicate(timeout=60)
+        thread.join()
+        assert (server.returncode, errors) == (130, "")

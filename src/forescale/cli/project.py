@@ -94,6 +94,7 @@ def _view(
 ) -> View:
     """Return the projection, next to that of the models alone where both are asked."""
     from forescale.cli.render.projection import projection_view, sides_view
+
     view = projection_view(result) if simulated is None else sides_view(simulated, result, measured)
     return extended(view, changes_of(question, result))
 

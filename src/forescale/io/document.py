@@ -88,7 +88,7 @@ def _schema_of(path: Path) -> str:
     text = read_text(path)
     try:
         return str(msgspec.json.decode(text, type=_Headed).schema)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         parse_json(text, path, infinite=True)  # raises unless it is JSON without a schema
         return ""
 

@@ -45,7 +45,7 @@ from forescale.catalogue.frameworks import load_framework
 from forescale.catalogue.models import model_names
 from forescale.errors import ForescaleError, ReaderError, UnknownKeyError, UnknownNameError
 from forescale.files import file_of, is_file, parse_json, read_text
-from forescale.io.document import PLAN, is_document, is_written, read_asked, toml_file
+from forescale.io.document import is_document, is_written, read_asked, toml_file
 from forescale.io.measurements import artifact_notes, of_artifact, of_profile, read_costs
 from forescale.io.merge import PartialQuestion, merge
 from forescale.io.named import (
@@ -142,7 +142,7 @@ def read_plan_values(path: str | Path) -> dict[str, Any]:
         return read_asked(path)
     file = Path(path)
     if not is_written(file):
-        allowed = f"{PLAN}, or be what a command printed with --json (FILE.json#1)"
+        allowed = (".toml", ".yaml", ".yml", ".json (what a command printed with --json)")
         raise ReaderError(file, wording.wrong_suffix("a plan", path, allowed))
     if file.suffix.lower() == ".toml":
         from forescale.frameworks.readers import refuse_torchtitan_toml

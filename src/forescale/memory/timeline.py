@@ -361,9 +361,9 @@ class MemoryTimeline(Result, Struct, frozen=True, kw_only=True, eq=False):
     def headline(self) -> str:
         """The schedule, and when and where memory peaks."""
         peak = self.peak
+        size, start = format_bytes(peak.allocated_bytes), format_seconds(peak.time_s)
         return (
-            f"{self.schedule.name}: peak of {format_bytes(peak.allocated_bytes)} allocated on rank {peak.rank} in "
-            f"{peak.action}, {format_seconds(peak.time_s)} into the step"
+            f"{self.schedule.name}: at most {size} allocated, on rank {peak.rank} in {peak.action} at {start}"
         )
 
     def rows(self) -> list[dict[str, Any]]:
@@ -577,14 +577,9 @@ def _peak_of_update(rank: int, when: float, standing: Standing) -> PeakMoment:
     graphs = Sized(owner="buffers", name="memory of captured graphs", num_bytes=standing.graphs)
     live = (*_states(standing, standing.lasting), copies, graphs)
     return PeakMoment(
-        rank=rank,
-        stage=None,
-        action=UPDATE,
-        time_s=when,
-        allocated_bytes=standing.states + standing.update,
-        in_flight=0,
-        tensors=_largest_first([(item, 1) for item in live]),
-    )
+        rank=rank, stage=None, action=UPDATE, time_s=when, allocated_bytes=standing.states + standing.update,
+        in_flight=0, tensors=_largest_first([(item, 1) for item in live]),
+    )  # fmt: skip
 
 
 def _states(standing: Standing, buffers: float) -> list[Sized]:

@@ -509,7 +509,7 @@ class Ranking:
                 if solver.num_legal
             ]
             raise nothing_fits(smallests, self.goal.memory_limit, num_legal)
-        took = format_seconds(self._ends[-1].elapsed_s)
+        took = format_seconds(time.perf_counter() - self.started)
         raise InfeasibleError(f"no layout that fits was found within {took}; give it more time")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import logging
 import socket
 from base64 import b64decode
 from collections import Counter, OrderedDict
@@ -93,6 +94,11 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             self.ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop; the requests that it cancels are no mistakes that a log should have."""
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+        await super().shutdown(sockets)
 
 
 LARGEST_FILE = 8 * 2**20

@@ -6,7 +6,7 @@ import gzip
 import json
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -29,6 +29,7 @@ from forescale.projection.result import (
     Estimate,
     Projection,
     days_and_money,
+    left_out,
     memory_and_time,
     tokens_per_device_second,
 )
@@ -314,7 +315,10 @@ def explain(query: Query, quantity: str, stage: str) -> str:
 
 def explain_document(query: Query, quantity: str, stage: str) -> str:
     """Return what `forescale explain --json` prints."""
-    return json.dumps(_tree(question(query), quantity, stage).to_json())
+    request = question(query)
+    notes = [asdict(note) for note in (*left_out(request.model), *request.notes)]
+    tree = _tree(request, quantity, stage).to_json()
+    return json.dumps({**tree, **({"notes": notes} if notes else {})})
 
 
 def launch(query: Query, to: str) -> str:
@@ -399,7 +403,8 @@ def _ranked(query: Query, projections: Sequence[Projection]) -> list[tuple[Proje
 
 def search_document(query: Query, limit: float) -> str:
     """Return what `forescale search --json` prints."""
-    return json.dumps(_searched(lambda _: None, query, limit).to_json())
+    result = _searched(lambda _: None, query, limit)
+    return json.dumps({**result.to_json(), "question": question_values(result.question)})
 
 
 def _searched(tell: Tell, query: Query, limit: float) -> SearchResult:

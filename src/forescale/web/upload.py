@@ -21,10 +21,11 @@ from forescale.frameworks.huggingface import read_huggingface
 from forescale.frameworks.huggingface.writer import config_of, same_model
 from forescale.frameworks.readers import read_file
 from forescale.frameworks.reading import Options
+from forescale.io.document import is_document
 from forescale.io.line import told_words
 from forescale.io.merge import partial_question
 from forescale.io.named import named_model
-from forescale.io.question import build_question
+from forescale.io.question import build_question, is_plan, read_question
 from forescale.logs import format_of
 from forescale.presets import project_as
 from forescale.profiles import begins_trace
@@ -64,6 +65,8 @@ def uploaded(name: str, text: str, form: Mapping[str, str]) -> dict[str, Any]:
         file.parent.mkdir(parents=True)
         file.write_text(text, encoding="utf-8", newline="")
         try:
+            if is_plan(file):
+                return _of_plan(file)
             reading = read_file(file, options)
             open_ended = reading.num_devices is None
             devices = form.get("devices", "")
@@ -90,6 +93,23 @@ def uploaded(name: str, text: str, form: Mapping[str, str]) -> dict[str, Any]:
         "fields": fields,
         "notes": [note.replace(f"{file.parent}/", "") for note in notes],
     }
+
+
+def _of_plan(file: Path) -> dict[str, Any]:
+    """Return the fields that a plan fills, or what a command printed with --json; of a search its first layout."""
+    question = read_question(file)
+    sections = told_words(question)
+    notes = []
+    if not isinstance(sections["cluster"], str):
+        notes.append("the cluster of the file is not in the catalogue; the form keeps its own")
+    names = ("framework", "preset", "strategy", "workload", "precision", "devices")
+    values = {name: sections[name] for name in names if name in sections}
+    if not notes:
+        values["cluster"] = sections["cluster"]
+    fields = {**dict(form_fields(values)), **model_fields(question.model)}
+    sizes = {name: str(getattr(question.workload, name)) for name in SIZES}
+    kind = "answer" if is_document(file) else "plan"
+    return {"format": kind, "fields": {"framework": "", "preset": "", **fields, **sizes}, "notes": notes}
 
 
 def measured_text(name: str, data: bytes) -> str | None:

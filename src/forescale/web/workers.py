@@ -235,7 +235,7 @@ def _serve(there: Connection, nice: int) -> None:
         while True:
             try:
                 work, question = there.recv()
-            except EOFError:
+            except (EOFError, ConnectionResetError):
                 return
             try:
                 explicit = (lambda news: there.send(("news", news)),) if work in pages.TELLING else ()

@@ -298,7 +298,9 @@ class RunProjection(Result):
             "planned_interruptions": self.planned,
             "mttf_s": self.mttf_s,
             "checkpoint": {**asdict(self.checkpoint), "interval_s": self.interval_s},
-            **attributes(self, "closed_forms", "device_hours", "money", "currency", "mwh", "node_mwh", "tonnes_co2"),
+            **attributes(
+                self, "closed_forms", "device_hours", "money", "currency", "mwh", "node_mwh", "tonnes_co2"
+            ),
             "electricity": self.electricity,
             **attributes(self, "spread", "money_spread", "sources"),
         }

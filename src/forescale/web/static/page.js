@@ -111,10 +111,11 @@ function search(soon) {
   stop();
   ranking.key = searchWords();
   by("search").textContent = "Cancel the search";
+  by("best").classList.remove("failed");
   say("Searching …");
   const source = new EventSource("/search?" + (soon ? "soon=1&" : "") + words());
   ranking.source = source;
-  const end = (text) => { stop(); for (const part of rankings()) part.removeAttribute("aria-busy"); say(text); };
+  const end = (text) => { stop(); for (const part of rankings()) part.removeAttribute("aria-busy"); say(text); by("best").classList.toggle("failed", text !== ""); };
   source.addEventListener("progress", (event) => {
     const far = JSON.parse(event.data), count = (value) => value.toLocaleString("en");
     const best = far.best ? ` Best step so far: ${far.best.toPrecision(4)} s.` : "";
