@@ -334,11 +334,9 @@ def project_run(
     drawn = _drawn(phases, [case for case, _ in cases], operations, draws, seed)
     days = drawn.wall / SECONDS_PER_DAY
     hours = days @ devices * HOURS
-    longest = int(np.argmax(days.mean(axis=0)))
-    (case, saved), cluster = cases[longest], phases[longest].projection.cluster
+    (case, saved), cluster = cases[at := int(np.argmax(days.mean(axis=0)))], phases[at].projection.cluster
     price, (pue, carbon) = explicit.of(cluster.device), explicit.energy()
-    watts, seconds = cluster.device.power_w, float(hours.mean()) * SECONDS_PER_HOUR
-    joules = float(energy(power=watts, num_devices=1, seconds=seconds, pue=pue[0]))
+    joules, of_nodes = _joules(cluster.device, float(hours.mean()), pue[0])
     exposed = float((days.mean(axis=0) * devices).sum())
     failures = rates_of(operations, per_node := cluster.devices_per_node)
     return RunProjection(
@@ -357,7 +355,7 @@ def project_run(
         money=None if price is None else _interval(hours * drawn.prices(price[0])),
         currency="" if price is None or price[1] == "given" else explicit.listed.currency,
         mwh=joules / MWH,
-        node_mwh=joules / MWH * cluster.device.node_power_w / watts if watts else 0.0,
+        node_mwh=of_nodes / MWH,
         electricity=explicit.bill(joules),
         tonnes_co2=joules / MWH * carbon[0] / 1e3,
         spread=drawn.spread(days.sum(axis=1)),
@@ -365,6 +363,12 @@ def project_run(
         sources={**sources_of(operations, per_node), "pue": pue[1], "carbon": carbon[1]}
         | ({} if price is None else {"price": price[1]}),
     )
+
+
+def _joules(device: Device, device_hours: float, pue: float) -> tuple[float, float]:
+    """Return the energy that the devices draw at most, and that whole nodes do."""
+    spent = {"num_devices": 1, "seconds": device_hours * SECONDS_PER_HOUR, "pue": pue}
+    return float(energy(power=device.power_w, **spent)), float(energy(power=device.node_power_w, **spent))
 
 
 def project_days(

@@ -211,17 +211,7 @@ def _facts(result: RunProjection) -> list[tuple[str, str]]:
     if result.money is not None:
         rows.append(("money", _money(result, result.money)))
     if result.mwh:
-        power = 1e3 * result.mwh / (words.HOURS * result.days.expected)
-        drawn = f"{_drawn(power)}, {1e6 * result.mwh / result.device_hours.expected:,.0f} W per device, PUE included"
-        text = f"{_amount(result.mwh)} MWh at the devices' rated power ({drawn}); {_amount(result.tonnes_co2)} t CO2"
-        nodes = result.node_mwh / result.mwh
-        text += (
-            f"; whole nodes, with hosts, draw up to {_amount(result.node_mwh)} MWh ({_drawn(nodes * power)})"
-            if nodes
-            else "; hosts are not counted"
-        )
-        bill = "" if result.electricity is None else f"; electricity costs {_amount(result.electricity)}"
-        rows.append(("energy", f"{text}{bill}"))
+        rows.append(("energy", _energy(result)))
     if result.closed_forms:
         forms = result.closed_forms
         text = (
@@ -231,6 +221,20 @@ def _facts(result: RunProjection) -> list[tuple[str, str]]:
         )
         rows.append(("closed forms", text))
     return rows
+
+
+def _energy(result: RunProjection) -> str:
+    """Return what the devices draw at their rated power, and what whole nodes do."""
+    power = 1e3 * result.mwh / (words.HOURS * result.days.expected)
+    each = 1e6 * result.mwh / result.device_hours.expected
+    text = (
+        f"{_amount(result.mwh)} MWh at the devices' rated power ({_drawn(power)}, {each:,.0f} W per device, PUE "
+        f"included); {_amount(result.tonnes_co2)} t CO2"
+    )
+    whole = f"{_amount(result.node_mwh)} MWh ({_drawn(result.node_mwh / result.mwh * power)})"
+    more = f"whole nodes, with hosts, draw up to {whole}" if result.node_mwh else "hosts are not counted"
+    bill = "" if result.electricity is None else f"; electricity costs {_amount(result.electricity)}"
+    return f"{text}; {more}{bill}"
 
 
 def _drawn(kilowatt: float) -> str:
