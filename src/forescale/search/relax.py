@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,8 @@ UNEVEN = ("heads over tp", "key/value heads over tp", "feed-forward over tp")
 """Constraints that a tensor-parallel degree divides something."""
 DOUBLINGS = 8
 """Times that the number of devices is doubled, or a sequence halved, at most."""
+LEAST_SAVED = 1e-3
+"""Share of the memory of the smallest layout that a change has to save to be listed."""
 SHORTEST = 512
 """Tokens below which a sequence is not cut."""
 
@@ -286,41 +289,56 @@ def remedies(
     """Return changes one of which makes a layout fit, those that do first; it takes a question or parts of one.
 
     More memory, more devices, dimensions that are held, states and activations on the host, shorter sequences: the
-    least of each by doubling. A change that does not suffice by itself is listed with what would still be needed.
+    least of each by doubling. A change that does not suffice by itself, but needs less, is listed with what would still
+    be needed.
     """
     question = question_of(question, cluster, workload, **parts)
-    limit, result = question.memory_limit, []
+    limit, result, most = question.memory_limit, [], np.inf
     if (least := _smallest(question)) is not None:
         peak, layout = least
+        most = peak * (1.0 - LEAST_SAVED)
         change = f"{format_bytes(peak - limit)} more per device"
         result.append(Remedy(constraint="memory", change=change, peak_bytes=peak, fits=True, strategy=layout))
-    for item in (*wider(question), *_without_framework(question)):
-        result += _tried(item, limit)
+    freed = [one for item in _without_framework(question) for one in _tried(item, limit, most=most)]
+    rules = {rule.name for rule in _limits_of_framework(question).rules} if not freed else set()
+    for item in wider(question):  # one rule of a framework saves nothing where all of them do not
+        result += [] if item.constraint in rules else _tried(item, limit, most=most)
+    result += freed
     for series in (_on_host(question), _more_devices(question), _shorter(question)):
-        result += _first_that_fits(series, limit)
+        result += _first_that_fits(series, limit, most)
     return tuple(sorted(result, key=lambda one: not one.fits))
 
 
-def _first_that_fits(series: Iterable[Relaxed], limit: float) -> list[Remedy]:
-    """Return the first change of a series that suffices, or what the furthest comes to."""
+def _first_that_fits(series: Iterable[Relaxed], limit: float, most: float) -> list[Remedy]:
+    """Return the first change of a series that suffices, or what the furthest comes to, if that is at most `most`."""
     tried: list[Relaxed] = []
     for item in series:
         if result := _tried(item, limit, most=limit):
             return result
         tried.append(item)
     for entry in reversed(tried):
-        if result := _tried(entry, limit):
-            return result
+        with suppress(SpecError):
+            return _remedy(entry, limit, most)
     return []
 
 
 def _tried(relaxed: Relaxed, limit: float, *, most: float = np.inf) -> list[Remedy]:
     """Return what a change comes to; nothing where it makes no legal layout, or none that needs at `most` as much."""
     try:
-        result = _smallest(relaxed.question, most)
+        return _remedy(relaxed, limit, most)
     except SpecError:
         return []
-    if result is None:
+
+
+def _remedy(relaxed: Relaxed, limit: float, most: float) -> list[Remedy]:
+    """Return what `_tried` does.
+
+    Raises
+    ------
+    SpecError
+        If there is no such question.
+    """
+    if (result := _smallest(relaxed.question, most)) is None:
         return []
     peak, layout = result
     return [

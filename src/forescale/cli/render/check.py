@@ -65,9 +65,7 @@ def solved_view(result: Solved, again: str = "") -> View:
         contents += _run(one) if result.quantity == "tokens" else ()
         contents.append(line(f"layout: {layout(one.strategy)}; forescale search ranks others"))
     if result.next_check is not None:
-        why = "; ".join(finding.text for finding in result.next_check.findings)
-        status = "is at risk" if result.next_check.status == "passes" else result.next_check.status
-        contents.append(line(f"{result.next_value:,} {status}: {why}"))
+        contents.append(line(f"{result.next_value:,} {_why_not(result.next_check)}"))
     if result.replayed is not None and result.replayed.value != result.value:
         other, one = result.replayed, result.replayed.check.projection
         step = "" if one is None else f", {format_seconds(one.step_time_s)} per step"
@@ -75,6 +73,14 @@ def solved_view(result: Solved, again: str = "") -> View:
     if again:
         contents.append(Code("to reproduce", again))
     return View(title="", contents=tuple(contents))
+
+
+def _why_not(tried: Check) -> str:
+    """Return why a value is none that passes: what fails, or that the expected peak is more than there is."""
+    if tried.status != "passes" or tried.projection is None:
+        return f"{tried.status}: {'; '.join(finding.text for finding in tried.findings)}"
+    memory = tried.projection.memory
+    return f"is expected to need {memory.peak_bytes / GIB:.2f} of {memory.capacity_bytes / GIB:.2f} GiB"
 
 
 def _run(one: Projection) -> Iterator[Content]:
