@@ -255,8 +255,13 @@ def test_devices_for_a_deadline_start_at_what_the_peak_rate_requires(forescale):
     question = ("llama-3.1-8b", "--cluster", "h100", "--seq-len", "8192", "--global-batch-size", "8192")
     run = ("--tokens", "15T", "--deadline", "4d", "--solve", "devices", "--json")
     answer = json.loads(forescale("check", *question, *run).out)
-    assert answer["value"] == 8192
-    assert answer["next"]["value"] == 4096
+    assert (answer["value"], answer["next"]["value"]) == (8192, 7168)
+
+
+def test_devices_between_powers_of_two_are_tried(forescale):
+    question = ("llama-3.1-70b", "--cluster", "h100", "--seq-len", "8192", "--global-batch-size", "480")
+    answer = json.loads(forescale("check", *question, "--solve", "devices", "--json").out)
+    assert (answer["value"], answer["next"]["value"]) == (24, 16)
 
 
 def test_a_solved_value_has_one_under_full_recompute_too(forescale):

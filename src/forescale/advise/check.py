@@ -417,7 +417,9 @@ def fewest(
     *,
     least: float = 1.0,
 ) -> Solved:
-    """Return the fewest of 1, 2, 4, … devices on which the best layout passes, for a question without a layout.
+    """Return the fewest devices on which the best layout passes, for a question without a layout.
+
+    Tried are 1, 2, 4, … devices, then whole nodes between the last two, as for a target of `search`.
 
     Parameters
     ----------
@@ -446,10 +448,32 @@ def fewest(
             devices *= 2
             continue
         if tried.status == "passes" and not _is_over(question, tried):
-            value, beyond = previous or (None, None)
-            return Solved(quantity="devices", value=devices, check=tried, next_value=value, next_check=beyond)
+            return _fewer(question, previous, (devices, tried), lambda asked: checked(best(asked)))
         previous, devices = (devices, tried), 2 * devices
     raise _none("devices", previous)
+
+
+def _fewer(
+    question: Question,
+    failed: tuple[int, Check] | None,
+    passed: tuple[int, Check],
+    answer: Callable[[Question], Check],
+) -> Solved:
+    """Return the fewest devices that pass, of whole nodes between a number that fails and one that passes."""
+    from forescale.search.scan import with_between
+
+    ends = () if failed is None else (failed[0], passed[0])
+    for count in with_between(ends, node=question.cluster.devices_per_node)[1:-1]:
+        try:
+            tried = answer(replace(question, cluster=question.cluster.sized(count)))
+        except (SpecError, InfeasibleError):  # a number that the cluster, the batch or the memory does not suit
+            continue
+        if tried.status == "passes" and not _is_over(question, tried):
+            passed = count, tried
+            break
+        failed = count, tried
+    value, beyond = failed or (None, None)
+    return Solved(quantity="devices", value=passed[0], check=passed[1], next_value=value, next_check=beyond)
 
 
 def _too_few(
