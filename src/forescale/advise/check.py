@@ -331,8 +331,12 @@ def _above(
     if high > limit:
         above = expected > limit
         value = expected if above else high
-        text = f"{code} {'is' if above else 'may reach'} {words(value)}, at most {words(limit)} is allowed"
+        text = f"{TAKES[code]} {'' if above else 'up to '}{words(value)}, at most {words(limit)} is allowed"
         yield Finding(code=code, level="error" if above else "warning", text=text, value=value, limit=limit)
+
+
+TAKES = {"step_time": "a step takes", "deadline": "the run takes", "cost": "the run costs"}
+"""What a limit is of, by the code of its finding."""
 
 
 def solve(question: Question, quantity: Quantity, checked: Callable[[Question], Check]) -> Solved:
@@ -466,7 +470,10 @@ def _fewer(
     for count in with_between(ends, node=question.cluster.devices_per_node)[1:-1]:
         try:
             tried = answer(replace(question, cluster=question.cluster.sized(count)))
-        except (SpecError, InfeasibleError):  # a number that the cluster, the batch or the memory does not suit
+        except (
+            SpecError,
+            InfeasibleError,
+        ):  # a number that the cluster, the batch or the memory does not suit
             continue
         if tried.status == "passes" and not _is_over(question, tried):
             passed = count, tried

@@ -43,6 +43,7 @@ from forescale.errors import (
 )
 from forescale.files import is_file, is_folder
 from forescale.io.document import is_written, numbered, read_layout
+from forescale.io.recipes import other_frameworks
 from forescale.limits import DEVICES, JOBS, Interval, whole_of, within
 from forescale.positions import COMMAND_LINE
 from forescale.question import Question
@@ -308,12 +309,12 @@ def whole_in(text: str, allowed: Interval, flag: str) -> int:
     return int(within(number, allowed, flag))
 
 
-def _on_machine(request: OnMachines, cost: CostOptions) -> Question:
+def _on_machine(request: OnMachines, cost: CostOptions, usual: str | None = None) -> Question:
     one = Asked(**{**{item: getattr(request, item) for item in Asked.__struct_fields__}, "cost": cost})
     sets = request.plan.sets
     if given(request.layout) or any(text.startswith(("layout.", "strategy.")) for text in sets or ()):
-        return read_question(one)
-    question = read_question(replace(one, layout=None))
+        return read_question(one, usual_framework=usual)
+    question = read_question(replace(one, layout=None), usual_framework=usual)
     return asked_space(question, SpaceOptions(), sized=True, sets=sets)
 
 
@@ -337,6 +338,8 @@ def _questions(asked: Sequence[tuple[Variant, OnMachines]], cost: CostOptions) -
             problem = str(error).removeprefix(f"{COMMAND_LINE}, strategy: ")
             name, devices = one.cluster.cluster or "", int(one.cluster.devices or 0)
             questions.append(Machine(cluster=name, devices=devices, problem=problem))
+    for at, label in other_frameworks(questions).items():
+        questions[at] = _on_machine(asked[at][1], cost, label)
     pairs = zip(asked, questions, strict=True)
     names = {one.cluster.cluster: item.cluster.name for (_, one), item in pairs if isinstance(item, Question)}
     return [

@@ -15,7 +15,6 @@ from forescale.cli.output import command_line
 from forescale.cli.reproduce import TYPED
 from forescale.errors import missing, no_effect, required_with
 from forescale.files import is_folder
-from forescale.frameworks.writing import PLACEHOLDER
 from forescale.report.document import Bullets, Code, Section, View
 from forescale.units import counted
 
@@ -80,6 +79,7 @@ def put(result: Export, output: Path | None, *, force: bool, aside: bool = False
     It is said on standard error where a document stands on standard output, `aside`.
     """
     from forescale.export import place
+    from forescale.frameworks.writing import PLACEHOLDER
 
     if output is None:
         if len(result.texts) > 1:

@@ -21,7 +21,6 @@ from forescale.cli.options import (
     PlanOptions,
     RunOptions,
     memory_limit,
-    refuse,
 )
 from forescale.cli.required import located_facts, require
 from forescale.errors import ForescaleError, MissingFact, ReaderError
@@ -81,6 +80,7 @@ def read_question(
     phased: bool = False,
     searched: bool = False,
     to_fit: bool = True,
+    usual_framework: str | None = None,
 ) -> Question:
     """Return the question of a command line; without options of a layout it may have no strategy.
 
@@ -99,8 +99,10 @@ def read_question(
         Whether a search chooses the layout if no source sets a dimension that a search chooses.
     to_fit
         Whether a layout that does not fit takes recompute where no source names one.
+    usual_framework
+        Framework that is assumed where none is named; None is the usual one of the devices.
     """
-    from forescale.cli.unused import hardware_notes, unused_notes
+    from forescale.cli.unused import hardware_notes, refuse_idle, unused_notes
     from forescale.io.document import is_written
     from forescale.io.merge import PartialQuestion, merge
     from forescale.io.question import read_plan
@@ -116,8 +118,8 @@ def read_question(
     requested = merge(kept, flags, overrides=sets)
     parsed, notes, facts = _parsed_files(requested.values, folder, plan, layout=layout is not None)
     with located(plan.plan if requested.sources.get("preset") == written.source else None):
-        usual = _usual_values(requested.values, planned=plan.plan is not None)
-    default = PartialQuestion(values=usual if framework is None else {**usual, "framework": framework})
+        assumed = _usual_values(requested.values, planned=plan.plan is not None)
+    default = PartialQuestion(values=assumed if framework is None else {**assumed, "framework": framework})
     merged = merge(default, *parsed.values(), kept, flags, overrides=sets)
     values = {**merged.values, **_file_model(requested.values, folder, parsed)}
     values = {name: value for name, value in values.items() if value is not None}
@@ -126,15 +128,15 @@ def read_question(
     laid = layout is not None and not (searched and _left_to_search(values))
     if plan.plan is None:
         require(values, folder, facts, file=next(iter(parsed), None), laid=laid)
-    is_open = not any({"framework", "strategy"} & part.values.keys() for part in parsed.values())
+    is_open = plan.plan is None and not any(
+        {"framework", "strategy"} & one.values.keys() for one in parsed.values()
+    )
     with said_by([*parsed], requested.sources):
-        question = _built(values, written, merged, plan.plan, laid=laid, is_open=is_open)
+        usual = is_open and (usual_framework or True)
+        question = _built(values, written, merged, plan.plan, laid=laid, usual=usual)
     if to_fit:
         question = as_set_up(question)
-    if request.run.images and question.model.vision is None:
-        raise wording.no_effect("--images", f"{question.model.name} has no vision tower to see images")
-    if operated is not None and question.workload.tokens is None:
-        refuse(operated, "it describes a whole run", "give --tokens, such as 15T")
+    refuse_idle(request.run, operated, question)
     by_hand = written.values if plan.plan and is_written(plan.plan) else {}
     unused = unused_notes(request.run, layout, plan.sets, question, by_hand)
     notes = (*question.notes, *notes, *hardware_notes(values, folder))
@@ -180,11 +182,11 @@ def _built(
     plan: Path | None,
     *,
     laid: bool,
-    is_open: bool,
+    usual: bool | str,
 ) -> Question:
     """Return the question of all values; an error about a value of the plan has its line.
 
-    `own` is false for a framework's file. Neither that nor a plan takes the usual framework of the devices.
+    `usual` is false for a plan or a framework's file, which do not take the usual framework of the devices.
     """
     from forescale.io.question import build_question
     from forescale.spec.constraints import check
@@ -192,9 +194,7 @@ def _built(
     where, folder = (COMMAND_LINE, None) if plan is None else (str(plan), plan.parent)
     others = frozenset(merged.sources) - merged.keys_from((written.source,))
     with located(plan, others):
-        question = build_question(
-            values, where=where, folder=folder, laid=laid, default_framework=is_open and plan is None
-        )
+        question = build_question(values, where=where, folder=folder, laid=laid, default_framework=usual)
         # The defaults of a framework are not a layout: the search selects one.
         if "strategy" in values and question.strategy is not None and question.preset == "default":
             check(question.model, question.cluster, question.strategy, question.workload)

@@ -269,19 +269,27 @@ def compare_command(
 
 def _compared(across: Across, values: list[str], laid_out: LaidOut) -> MemoryComparison:
     """Return the projections of all values; values that make no legal layout are refused one by one."""
+    from forescale.io.recipes import other_frameworks
     from forescale.report.memory_compare import ComparedValue, MemoryComparison
 
-    rows: list[ComparedValue] = []
+    questions: dict[str, Question] = {}
     refused: dict[str, str] = {}
     failure: SpecError | None = None
-    for value in dict.fromkeys(values):
-        changed = _changed(across, value, laid_out)
+    asked = {value: _changed(across, value, laid_out) for value in values}
+    for value, changed in asked.items():
         try:
-            projection = answered(read_question(changed))
+            questions[value] = read_question(changed)
         except SpecError as error:
             refused[value], failure = str(error), failure or error
-            continue
-        rows.append(ComparedValue(value=value, projection=projection))
+    read = [*questions]
+    for at, label in other_frameworks([*questions.values()]).items():
+        questions[read[at]] = read_question(asked[read[at]], usual_framework=label)
+    rows: list[ComparedValue] = []
+    for value, question in questions.items():
+        try:
+            rows.append(ComparedValue(value=value, projection=answered(question)))
+        except SpecError as error:
+            refused[value], failure = str(error), failure or error
     if failure is not None and not rows:
         raise failure
     if not rows:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from forescale.cli.options import refuse
 from forescale.errors import no_effect
 from forescale.io.line import has_effect
 from forescale.question import Note
@@ -16,10 +17,18 @@ from forescale.spec.workload import Precision
 from forescale.struct import asdict
 
 if TYPE_CHECKING:
-    from forescale.cli.options import LayoutOptions, RunOptions
+    from forescale.cli.options import LayoutOptions, OperationsOptions, RunOptions
     from forescale.question import Question
     from forescale.spec import Model
     from forescale.spec.space import Space
+
+
+def refuse_idle(run: RunOptions, operated: OperationsOptions | None, question: Question) -> None:
+    """Refuse options that describe what a question does not have: images without a tower, a run without its tokens."""
+    if run.images and question.model.vision is None:
+        raise no_effect("--images", f"{question.model.name} has no vision tower to see images")
+    if operated is not None and question.workload.tokens is None:
+        refuse(operated, "it describes a whole run", "give --tokens, such as 15T")
 
 
 def _note(written: str, under: str) -> Note:

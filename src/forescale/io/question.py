@@ -172,7 +172,7 @@ def build_question(
     where: str,
     folder: Path | None = None,
     laid: bool = False,
-    default_framework: bool = False,
+    default_framework: bool | str = False,
 ) -> Question:
     """Return the question that `values` (the sections of a plan file) ask; reads the files that they name.
 
@@ -187,7 +187,8 @@ def build_question(
     laid
         Whether the strategy is a whole layout, whose degrees give the number of devices where nothing else does.
     default_framework
-        Whether the usual framework of the devices trains where the question names none and nothing else of a stack.
+        Whether the usual framework of the devices, or the one of this name, trains where the question names none and
+        nothing else of a stack.
     """
     if (batch := _batch_of(values)) is not None:
         tables = {**values, "workload": {**values["workload"], "global_batch_size": 1}}
@@ -221,7 +222,7 @@ def _of_any_batch(
     where: str,
     folder: Path | None,
     laid: bool,
-    default_framework: bool,
+    default_framework: bool | str,
 ) -> Question | None:
     """Return the question of a batch of one sequence; None where its other fields depend on the batch, or are wrong."""
     try:
@@ -234,7 +235,7 @@ def _of_any_batch(
 
 
 def _build_question(
-    values: Mapping[str, Any], where: str, folder: Path | None, *, laid: bool, default_framework: bool
+    values: Mapping[str, Any], where: str, folder: Path | None, *, laid: bool, default_framework: bool | str
 ) -> Question:
     _check_sections(values, where)
     cluster = cluster_given(values["cluster"], where, folder, config=values.get("hardware_config"))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from forescale.catalogue.frameworks import NONE, default_stack
+from forescale.catalogue.frameworks import NONE, default_stack, load_framework
 from forescale.cost.run_calibration import FRAMEWORK, MASTER, RECIPE
 from forescale.inputs import Prepared, prepare
 from forescale.io.named import devices_told, framework_given
@@ -45,19 +45,45 @@ class Completed(NamedTuple):
 
 
 def framework_of(
-    values: Mapping[str, Any], model: Model, cluster: Cluster, where: str, folder: Path | None, *, usual: bool
+    values: Mapping[str, Any],
+    model: Model,
+    cluster: Cluster,
+    where: str,
+    folder: Path | None,
+    *,
+    usual: bool | str,
 ) -> tuple[Framework | None, bool]:
     """Return the framework of a plan's sections, and whether it is the one that they name.
 
-    With `usual`, sections that name no framework, no analysis and no software have the usual one of the devices.
+    With `usual`, sections that name no framework, no analysis and no software have the usual one of the devices, or
+    that of this name.
     """
     base = values.get("strategy") or values.get("space", {}).get("base") or {}
     preset = values.get("preset", "default")
     is_open = values.get("framework") is None and preset == "default" and not model.traces
     if not (usual and is_open) or isinstance(base, Layout) or "software" in base:
         return framework_given(values.get("framework"), where), True
+    if isinstance(usual, str):
+        return load_framework(usual), False
     facts = {"devices": devices_told(values, folder), "zero": base.get("zero"), "moe": model.is_moe}
     return default_stack(cluster.device, facts), False
+
+
+def other_frameworks(questions: Sequence[object]) -> dict[int, str]:
+    """Return the places of questions with another framework than most devices of their kind have, and that one's name.
+
+    The usual framework goes by the number of devices and by how states are sharded; rows of a comparison are to differ
+    by what is compared alone. What is no question is left as it is.
+    """
+    kinds: dict[str, list[tuple[int, Question]]] = {}
+    for at, one in enumerate(questions):
+        if isinstance(one, Question) and one.framework is not None:
+            kinds.setdefault(one.cluster.device.name, []).append((at, one))
+    result: dict[int, str] = {}
+    for several in kinds.values():
+        label = max((one for _, one in several), key=lambda one: one.cluster.num_devices).framework.label  # type: ignore[union-attr]
+        result |= {at: label for at, one in several if one.framework and one.framework.label != label}
+    return result
 
 
 def is_usual(question: Question, zero: object) -> bool:

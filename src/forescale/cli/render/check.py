@@ -9,6 +9,7 @@ from forescale.cli.render import words
 from forescale.cli.render.words import VERDICT_STYLE
 from forescale.escaping import xml
 from forescale.projection.result import Projection
+from forescale.question import Note
 from forescale.report.document import Code, Content, TextLine, View, line
 from forescale.spec.phrases import layout
 from forescale.units import GIB, format_count, format_seconds
@@ -19,21 +20,32 @@ FAILED_STYLE = VERDICT_STYLE["OOM"]
 
 def check_view(result: Checks) -> View:
     """Return one line per question, and below it one per finding."""
-    contents: list[Content] = [item for check in result.checks for item in _contents(check)]
+    is_alone = len(result.checks) == 1
+    contents: list[Content] = [
+        item for check in result.checks for item in _contents(check, is_alone=is_alone)
+    ]
     if result.skipped:
         contents.append(line(f"skipped {len(result.skipped)} files that configure no training run"))
     if len(result.checks) > 1:
         counts = {status: sum(one.status == status for one in result.checks) for status in _statuses(result)}
         contents.append(line(", ".join(f"{count} {status}" for status, count in counts.items())))
-    return View(title="", contents=tuple(contents))
+    return View(title="", contents=tuple(contents), notes=_assumed(result))
+
+
+def _assumed(result: Checks) -> tuple[Note, ...]:
+    """Return which framework was assumed where none is named."""
+    notes = (note for check in result.checks if check.projection for note in check.projection.notes)
+    return tuple(dict.fromkeys(note for note in notes if note.topic == "framework"))
 
 
 def _statuses(result: Checks) -> list[str]:
     return list(dict.fromkeys(check.status for check in result.checks))
 
 
-def _contents(check: Check) -> Iterator[Content]:
+def _contents(check: Check, *, is_alone: bool) -> Iterator[Content]:
     yield _headline(check)
+    if check.projection is not None and is_alone:
+        yield line(f"  layout: {layout(check.projection.strategy)}")
     for finding in check.findings:
         style = STYLES["warning"] if finding.level == "warning" else FAILED_STYLE
         fix = f"; {finding.fix}" if finding.fix and finding.fix not in finding.text else ""
@@ -60,7 +72,7 @@ def solved_view(result: Solved, again: str = "") -> View:
     most = "smallest" if result.quantity == "devices" else "largest"
     short = f" ({format_count(result.value)})" if result.quantity == "tokens" else ""
     contents: list[Content] = [line(f"{most} {result.quantity} that passes: {result.value:,}{short}")]
-    contents += _contents(result.check)
+    contents += _contents(result.check, is_alone=False)
     if (one := result.check.projection) is not None:
         contents += _run(one) if result.quantity == "tokens" else ()
         contents.append(line(f"layout: {layout(one.strategy)}; forescale search ranks others"))

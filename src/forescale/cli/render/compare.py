@@ -158,7 +158,7 @@ def _layouts_differ(result: Machines) -> bool:
 def _assumed(result: Machines) -> tuple[Note, ...]:
     """Return what all rows assume of the run because nothing gives it, and that its compilation has no effect."""
     notes = (note for item in result.machines if item.projection for note in item.projection.notes)
-    return tuple(dict.fromkeys(note for note in notes if note.topic in ("length", "compile")))
+    return tuple(dict.fromkeys(note for note in notes if note.topic in ("length", "compile", "framework")))
 
 
 def _title(result: Machines) -> str:
