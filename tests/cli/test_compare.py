@@ -446,3 +446,43 @@ def test_cost_models_are_varied(forescale):
     ]
     assert [row["varied"] for row in rows] == ["device-clock-mhz 1980", "device-clock-mhz 990"]
     assert 1.0 < rows[1]["step_time_s"] / rows[0]["step_time_s"] <= 2.0
+
+
+@pytest.mark.usefixtures("usual_frameworks")
+@pytest.mark.parametrize("values", ["2,3", "3,2"])
+def test_rows_of_a_comparison_have_one_framework(forescale, values):
+    question = (
+        "llama-3.1-8b",
+        "--cluster",
+        "h100",
+        "--devices",
+        "8",
+        "--seq-len",
+        "8192",
+        "--global-batch-size",
+        "16",
+    )
+    rows = json.loads(forescale("compare", *question, "--vary", f"zero={values}", "--json").out)["machines"]
+    framework = ("--framework", "torchtitan" if values[0] == "3" else "megatron-bridge")
+    steps = [
+        json.loads(forescale("project", *question, "--zero", zero, *framework, "--json").out)["step_time_s"]
+        for zero in values.split(",")
+    ]
+    assert [row["projection"]["step_time_s"] for row in rows] == steps
+
+
+@pytest.mark.usefixtures("usual_frameworks")
+def test_rows_of_memory_have_one_framework(forescale):
+    question = (
+        "llama-3.1-8b",
+        "--cluster",
+        "h100",
+        "--devices",
+        "64",
+        "--global-batch-size",
+        "64",
+        "--seq-len",
+        "4096",
+    )
+    rows = json.loads(forescale("memory", "compare", *question, "--across", "zero", "--json").out)["rows"]
+    assert len({row["activations_bytes"] for row in rows}) == 1

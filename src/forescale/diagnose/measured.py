@@ -36,7 +36,7 @@ UNITS: Mapping[str, tuple[str, ...]] = {
 }
 """Units by which a figure is known without its name; a rate in tok/s may be that of all devices."""
 _FIGURE = re.compile(r"(\d[\d.,_]*)\s*([A-Za-z%/]+)", re.ASCII)
-FIGURES_ARE = "figures are written 12.4s, 38%, 71GiB or tokens_per_s_per_device=5800"
+FIGURES_ARE = "figures are written 12.4s, 38%, 71GiB or 5800tok/s/device (the rate of all, by their number)"
 CLOSE = 0.03
 """How near a printed rate is to what a convention gives for the measured step."""
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from forescale.cli.render.words import VERDICT_STYLE, asked
 from forescale.diagnose import GROUPS, Diagnosis
 from forescale.diagnose.diagnosis import mfu_at
+from forescale.projection.result import Projection
 from forescale.report.document import Content, View, line, table
 from forescale.units import format_seconds
 
@@ -23,9 +24,14 @@ def diagnosis_view(result: Diagnosis) -> View:
         verdict,
         f"  {format_seconds(result.measured_s)} measured, {format_seconds(step.expected)} expected "
         f"({step.low:.4g} to {step.high:.4g}): {change:+.1%}; MFU {mfu_at(one, result.measured_s):.1%}, "
-        f"{mfu_at(one, step.expected):.1%} expected",
+        f"{mfu_at(one, step.expected):.1%} expected; {_rate(one, result.measured_s)} tokens/s/device, "
+        f"{_rate(one, step.expected)} expected",
     )
     return View(title=asked(one.model, one.cluster), contents=(headline, *_contents(result)), notes=one.notes)
+
+
+def _rate(one: Projection, seconds: float) -> str:
+    return f"{one.workload.tokens_per_step / seconds / one.cluster.num_devices:,.0f}"
 
 
 def _contents(result: Diagnosis) -> Iterator[Content]:
