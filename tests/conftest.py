@@ -48,8 +48,12 @@ def neutral_defaults() -> Iterator[Callable[..., Any]]:
 
 
 @pytest.fixture
-def usual_frameworks(neutral_defaults: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the usual framework of the devices train where a question names none."""
-    from forescale.io import recipes
+def usual_frameworks(neutral_defaults: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let the usual framework of the devices train where a question names none; questions kept of others are dropped."""
+    from forescale.io import question, recipes
 
+    forget = question._of_any_batch.cache_clear  # type: ignore[attr-defined]
     monkeypatch.setattr(recipes, "default_stack", neutral_defaults)
+    forget()
+    yield
+    forget()

@@ -44,6 +44,6 @@ def _host_note(memory: MemorySummary, cluster: Cluster) -> tuple[Note, ...]:
     ranks = min(cluster.devices_per_node, cluster.num_devices)
     text = (
         f"a node keeps {format_bytes(ranks * most)} in host memory of what is offloaded "
-        f"({ranks} times {format_bytes(most)}), which is not held against what it has"
+        f"({format_bytes(most)} of each device), which is not held against what it has"
     )
     return (Note(topic="host memory", text=text),)

@@ -33,6 +33,7 @@ def test_rows_name_settings_and_rules_that_exist():
     }
     own |= {"lora_target_modules", "qlora", "freeze_LM", "freeze_ViT", "tokenizer_name_or_path"}
     own |= {"decoder_pipeline_manual_split_list", "moe_use_legacy_grouped_gemm", "use_custom_fsdp"}
+    own |= {"multiple_of", "hidden_dim_multiplier", "norm_init_weight"}
     for fork in forks():
         assert not fork.none & fork.flags.keys()
         for row in fork.flags.values():
