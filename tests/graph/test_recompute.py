@@ -15,8 +15,8 @@ from forescale.spec import DenseFfn, FullAttention, Layer, Layout, Model, Recomp
 from forescale.spec.workload import Precision
 
 
-def block(model):
-    degrees, choices = split_layout(Layout(tp=2))
+def block(model, laid_out=None):
+    degrees, choices = split_layout(laid_out or Layout(tp=2))
     layout = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=512.0)
     return layer_block(model, model.layers[-1], layout)
 
@@ -123,6 +123,16 @@ def test_torch_keeps_every_second_product():
     )
     attention = {"attention.core_output", "attention.softmax_statistics"}
     assert names(compiled.tensors) - names(products.tensors) == attention <= names(products.dropped)
+
+
+@pytest.mark.parametrize("policy", ["torch_per_op", "torch_per_op_compiled"])
+def test_torch_keeps_what_the_attention_kernel_writes_where_heads_are_exchanged(policy):
+    whole = block(dense(), Layout(cp=2, cp_kind="ulysses"))
+    kept = keep(whole, Recompute(granularity="policy", policy=policy))
+    replayed = {operator.name for operator in kept.replayed}
+    assert "attention.core" not in replayed
+    assert "attention.core_output.exchange" in replayed
+    assert {"attention.core_output.exchanged"} <= names(kept.tensors)
 
 
 def test_a_policy_needs_a_name():

@@ -16,7 +16,8 @@ from forescale.struct import Struct
 
 Shares = Mapping[str, float]
 QKV: Shares = {f"attention.{name}": 1.0 for name in ("query", "key", "value")}
-CONTEXT: Shares = {"attention.core_output": 1.0, "attention.softmax_statistics": 1.0}
+CORE = "attention.core_output"
+CONTEXT: Shares = {CORE: 1.0, "attention.softmax_statistics": 1.0}
 OUT_PROJ: Shares = {"attention.result": 1.0}
 MLP_IN: Shares = {"ffn.up": 1.0, "moe.up": 1.0, "shared.up": 1.0}
 MLP_OUT: Shares = {"ffn.result": 1.0, "moe.output": 1.0, "shared.result": 1.0}
@@ -72,6 +73,18 @@ def shares_of(recompute: Recompute) -> Shares:
     return {**POLICIES[recompute.policy], **named}
 
 
+def _kept_of(block: Block, recompute: Recompute) -> Shares:
+    """Return the tensors of a block that a policy keeps, and how much of each.
+
+    PyTorch's policies keep what the attention kernel writes: where sequence shards are exchanged for head shards, that
+    is the output before it is exchanged back.
+    """
+    shares, own = shares_of(recompute), f"{CORE}.exchanged"
+    if not str(recompute.policy).startswith("torch_") or own not in block.tensors:
+        return shares
+    return {own if name == CORE else name: share for name, share in shares.items()}
+
+
 NO_RECOMPUTE = Recompute()
 OUTPUT_DISCARDED = frozenset({"layernorm", "moe_act", "mla_up_proj"})
 """Modules whose result is dropped too, though the next linear layer saved it (Megatron-LM's output-discarding
@@ -119,7 +132,7 @@ def keep(block: Block, recompute: Recompute) -> Kept:
     if recompute.granularity == "full":
         return _kept(block, everything, (block.input_name,), (block.operators,))
     if recompute.granularity == "policy":
-        return _by_shares(block, everything, shares_of(recompute))
+        return _by_shares(block, everything, _kept_of(block, recompute))
     modules = frozenset(recompute.modules)
     replayed = tuple(operator for operator in block.operators if modules.intersection(operator.modules))
     others = tuple(operator for operator in block.operators if not modules.intersection(operator.modules))
