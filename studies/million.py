@@ -25,7 +25,7 @@ from forescale.spec import Cluster, Workload
 from forescale.spec.cluster import LinkParameters
 from forescale.spec.operations import Operations
 from forescale.sweep import read_sweep
-from forescale.sweep.result import COMMUNICATION
+from forescale.sweep.columns import COMMUNICATION
 from forescale.units import format_seconds
 from forescale.view.axes import SERIES
 from forescale.whole_run.prices import published_prices

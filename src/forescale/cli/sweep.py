@@ -68,8 +68,9 @@ def sweep_command(
     """Explore designs: a full search at every point of a grid or sample of cluster and workload parameters."""
     from forescale.cli.render.sweep import plan_view, sweep_view
     from forescale.sweep import run
+    from forescale.sweep.columns import METRICS
     from forescale.sweep.reading import parse_plot
-    from forescale.sweep.result import METRICS, column_names
+    from forescale.sweep.result import column_names
 
     _check(table, METRICS)
     if workers.ray_address is not None and workers.executor != "ray":

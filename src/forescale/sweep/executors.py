@@ -11,8 +11,9 @@ from typing import Any, Protocol
 
 from forescale.errors import ForescaleError, extra_missing, not_found
 from forescale.struct import Struct
+from forescale.sweep.columns import Row
 from forescale.sweep.definition import AskedPoint, Sweep, fingerprint
-from forescale.sweep.result import Row, SweepResult, answer, columns, table_row
+from forescale.sweep.result import SweepResult, answer, columns, table_row
 from forescale.sweep.store import Format, alone, open_store
 from forescale.version import __version__
 from forescale.workers import available_cores, pool, undisturbed

@@ -2,26 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from forescale.atomic_write import write_text, writing
 from forescale.errors import too_large
 from forescale.escaping import xml
 from forescale.spec.space import DEGREE_NAMES
 from forescale.struct import Struct
+from forescale.sweep.columns import COMMUNICATION, FIXED, METRICS, VARIED, Row
 from forescale.sweep.definition import Plot, Sweep, varies
 from forescale.sweep.parameters import CASE, DEVICES, NODES, SCALING, TimesFactor
-from forescale.sweep.result import COMMUNICATION, FIXED, METRICS, VARIED, Row, SweepResult
 from forescale.units import GIB, counted, format_count
 from forescale.view.axes import Axis, data_axis, round_step, value_axis, word_axis
 from forescale.view.bars import Bar, BarChart
 from forescale.view.heat import Cell, HeatMap
 from forescale.view.lines import Dot, Line, LineChart
 from forescale.view.page import Chart, figure, page, table, written
+
+
+class Swept(Protocol):
+    """What pictures need of a sweep's result, `sweep.result.SweepResult`."""
+
+    @property
+    def sweep(self) -> Sweep:
+        """What was asked."""
+
+    @property
+    def points(self) -> tuple[Row, ...]:
+        """The rows of the table."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of points by status."""
+
+    @property
+    def feasible(self) -> tuple[Row, ...]:
+        """Rows with a layout."""
+
+    @property
+    def metric(self) -> str:
+        """What points are compared by."""
+
+    def column(self, name: str) -> list[Any]:
+        """Return one column."""
+
+    def place(self, name: str) -> str:
+        """Return the table's name of a column."""
+
+    def best(self, metric: str | None = None, rows: Iterable[Row] | None = None) -> Row | None:
+        """Return the best row."""
+
+    def best_by(self, axis: str, metric: str | None = None) -> list[tuple[Any, Row | None]]:
+        """Return every value of what is varied with the best row that has it."""
+
 
 Unit: TypeAlias = str
 """What a column is measured in: "factor", "share", "count", "text", "plain" or a unit."""
@@ -133,7 +170,7 @@ class Drawing(Struct, frozen=True):
     chart: Chart
 
 
-def draw(result: SweepResult, plots: Sequence[Plot]) -> tuple[Drawing, ...]:
+def draw(result: Swept, plots: Sequence[Plot]) -> tuple[Drawing, ...]:
     """Return the pictures asked for; those that nothing fits in are left out.
 
     Raises
@@ -148,7 +185,7 @@ def draw(result: SweepResult, plots: Sequence[Plot]) -> tuple[Drawing, ...]:
     return tuple(drawings)
 
 
-def usual_plots(result: SweepResult) -> tuple[Plot, ...]:
+def usual_plots(result: Swept) -> tuple[Plot, ...]:
     """Return the pictures that suit what is varied: scaling over devices, a map of two grids, else lines."""
     axes = result.sweep.axes
     metric = result.metric
@@ -173,7 +210,7 @@ def usual_plots(result: SweepResult) -> tuple[Plot, ...]:
     return tuple(plots)
 
 
-def _apart(result: SweepResult, *taken: str) -> str | None:
+def _apart(result: Swept, *taken: str) -> str | None:
     """Return what lines are best told apart by: the first of what is varied in words."""
     axes = result.sweep.axes
     names = [SCALING, CASE, *(axis.name for axis in axes.grid if axis.parameter.kind == "text")]
@@ -181,7 +218,7 @@ def _apart(result: SweepResult, *taken: str) -> str | None:
     return next((name for name in known if 1 < len(set(result.column(name))) <= MOST_LINES), None)
 
 
-def _scaling(result: SweepResult, plot: Plot) -> list[tuple[str, LineChart]]:
+def _scaling(result: Swept, plot: Plot) -> list[tuple[str, LineChart]]:
     """Return throughput and what is left of it per device, over devices; dashed: without losses."""
     series = _series(result, "num_devices", plot.by, "tokens_per_s")
     if not series:
@@ -217,7 +254,7 @@ def _scaling(result: SweepResult, plot: Plot) -> list[tuple[str, LineChart]]:
     ]
 
 
-def _line(result: SweepResult, plot: Plot) -> list[tuple[str, LineChart]]:
+def _line(result: Swept, plot: Plot) -> list[tuple[str, LineChart]]:
     """Return one column over another."""
     assert plot.x is not None
     assert plot.y is not None
@@ -259,7 +296,7 @@ def _line(result: SweepResult, plot: Plot) -> list[tuple[str, LineChart]]:
     return [(name, LineChart(title=heading, note=note, x=x, y=y, lines=tuple(drawn)))]
 
 
-def _bars(result: SweepResult, plot: Plot) -> list[tuple[str, BarChart]]:
+def _bars(result: Swept, plot: Plot) -> list[tuple[str, BarChart]]:
     """Return the parts of the best step of every value."""
     assert plot.x is not None
     unit = unit_of(result.sweep, plot.x)
@@ -288,7 +325,7 @@ def _seconds(row: Row, parts: Sequence[str]) -> float:
     return float(sum(row[f"{part}_s"] for part in parts))
 
 
-def _map(result: SweepResult, plot: Plot) -> list[tuple[str, HeatMap]]:
+def _map(result: Swept, plot: Plot) -> list[tuple[str, HeatMap]]:
     """Return a value over two parameters."""
     assert plot.x is not None
     assert plot.y is not None
@@ -325,7 +362,7 @@ def _map(result: SweepResult, plot: Plot) -> list[tuple[str, HeatMap]]:
     )
 
 
-def _values(result: SweepResult, name: str) -> list[Any]:
+def _values(result: Swept, name: str) -> list[Any]:
     """Return the values of one side of a map: numbers ascending, words as they come."""
     column = [value for value in dict.fromkeys(result.column(name)) if value is not None]
     if len(column) > MOST_CELLS:
@@ -344,9 +381,7 @@ def _levels(cells: Sequence[Cell]) -> tuple[float, ...]:
     return tuple(step * index for index in range(first, first + LEVELS + 1) if low < step * index < high)
 
 
-def _series(
-    result: SweepResult, x: str, by: str | None, y: str, *, every: bool = False
-) -> dict[str, list[Row]]:
+def _series(result: Swept, x: str, by: str | None, y: str, *, every: bool = False) -> dict[str, list[Row]]:
     """Return per value of `by` the best row of every x (or every row), by ascending x."""
     across, height = result.place(x), result.place(y)
     apart = None if by is None else result.place(by)
@@ -366,7 +401,7 @@ def _series(
     return dict(sorted(number.items(), key=lambda item: _order(result, by, item[0])))
 
 
-def _order(result: SweepResult, by: str | None, name: str) -> int:
+def _order(result: Swept, by: str | None, name: str) -> int:
     """Return where a line stands in the order in which the sweep lists its values."""
     if by is None:
         return 0
@@ -380,7 +415,7 @@ def _number_axis(name: str, values: Sequence[float], unit: str) -> Axis:
     return data_axis(title(name), [float(value) for value in values], log=log, say=partial(say, unit=unit))
 
 
-def _note(result: SweepResult, x: str, by: str | None, y: str) -> str:
+def _note(result: Swept, x: str, by: str | None, y: str) -> str:
     """Return what every mark is the best of."""
     named = {x, by, *((DEVICES, NODES) if x == "num_devices" else ())}
     rest = [
@@ -391,7 +426,7 @@ def _note(result: SweepResult, x: str, by: str | None, y: str) -> str:
     return f"the best of all layouts{over} by {best}"
 
 
-def _remark(result: SweepResult, row: Row) -> str:
+def _remark(result: Swept, row: Row) -> str:
     """Return the layout of a row and what else was varied."""
     degrees = [
         f"{name} {row[name]}" for name in ("tp", "cp", "ep", "pp", "vpp", "dp_replicate", "dp_shard")
@@ -404,7 +439,7 @@ def _remark(result: SweepResult, row: Row) -> str:
     return " · ".join([*shown, " ".join([*degrees, f"zero {row['zero']}"])])
 
 
-_CHARTS: Mapping[str, Callable[[SweepResult, Plot], Sequence[tuple[str, Chart]]]] = {
+_CHARTS: Mapping[str, Callable[[Swept, Plot], Sequence[tuple[str, Chart]]]] = {
     "scaling": _scaling,
     "line": _line,
     "bars": _bars,
@@ -424,7 +459,7 @@ _DEGREES = (*(name for name in DEGREE_NAMES if name != "etp"), "recompute")
 
 
 def write_pictures(
-    result: SweepResult, pictures: Sequence[Drawing], folder: Path, *, command: str = ""
+    result: Swept, pictures: Sequence[Drawing], folder: Path, *, command: str = ""
 ) -> tuple[Path, ...]:
     """Write every picture as Vega-Lite, and a page of all with the command line that asks; return the files."""
     files: list[Path] = []
@@ -439,7 +474,7 @@ def write_pictures(
     return (*files, report)
 
 
-def to_html(result: SweepResult, pictures: Sequence[Drawing], *, command: str = "") -> str:
+def to_html(result: Swept, pictures: Sequence[Drawing], *, command: str = "") -> str:
     """Return a page with the pictures and, for everything varied, the best point of every value."""
     counts = ", ".join(f"{count:,} {status}" for status, count in result.counts.items() if count)
     sampled = {item.name for item in result.sweep.axes.ranges}  # samples would be a row each
@@ -452,7 +487,7 @@ def to_html(result: SweepResult, pictures: Sequence[Drawing], *, command: str = 
     )
 
 
-def _best_table(result: SweepResult, axis: str) -> str:
+def _best_table(result: Swept, axis: str) -> str:
     """Return the best point of every value."""
     columns = (*_SHOWN, *_DEGREES)
     rows = []

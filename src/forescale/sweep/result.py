@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,7 +15,6 @@ from forescale.project import peak_rate
 from forescale.projection.result import (
     SECONDS_PER_DAY,
     SECONDS_PER_HOUR,
-    TIME_PARTS,
     Projection,
     cost_per_token,
     energy_per_token,
@@ -28,6 +25,7 @@ from forescale.results import MAIN_COLUMNS, Result
 from forescale.search import search
 from forescale.spec import Cluster, Layout
 from forescale.struct import Struct
+from forescale.sweep.columns import COMMUNICATION, FIXED, METRICS, VARIED, Kind, Row, TableColumn
 from forescale.sweep.definition import AskedPoint, Axes, Sweep, varies
 from forescale.sweep.parameters import scale_up_tier
 from forescale.units import counted
@@ -38,36 +36,8 @@ from forescale.whole_run.run import MWH, energy
 if TYPE_CHECKING:
     from forescale.view.page import Chart
 
-Row: TypeAlias = dict[str, Any]
-Kind: TypeAlias = Literal["whole", "number", "text", "flag"]
-VARIED = "vary."
-"""Columns of what is varied start with this: factors as numbers, everything else as it was set."""
 REASONS = 3
 """Constraints named for a point without a legal layout."""
-COMMUNICATION = tuple(part for part in TIME_PARTS if part.endswith("_comm"))
-
-
-class TableColumn(Struct, frozen=True, kw_only=True):
-    """One column and the kind of its values; any value but `index` and `status` may be missing."""
-
-    name: str
-    kind: Kind = "number"
-    title: str = ""
-    """What people call it, where that is not its name with spaces."""
-    best: Literal["least", "most", ""] = ""
-    """Which value is better, where points may be compared by it."""
-
-
-def _fixed() -> Iterator[TableColumn]:
-    """Yield the columns of every table after those of the point itself: `columns.json`, and parts of the step."""
-    content = (resources.files("forescale.sweep") / "columns.json").read_text(encoding="utf-8")
-    for section, rows in json.loads(content).items():
-        yield from (TableColumn(name=name, **row) for name, row in rows.items())
-        if section == "projected":
-            yield from (TableColumn(name=f"{part}_s") for part in TIME_PARTS)
-
-
-FIXED = {column.name: column for column in _fixed()}
 
 
 def columns(axes: Axes) -> tuple[TableColumn, ...]:
@@ -217,8 +187,6 @@ def _as(kind: Kind, value: object) -> object:
 
 
 SCHEMA = "forescale.sweep/1"
-METRICS = {name: column.best for name, column in FIXED.items() if column.best}
-"""What points may be compared by, and which is better."""
 _EQUAL_WORK = ("model", "num_devices", "seq_len", "global_batch_size")
 """Where one of these varies, steps are different work."""
 

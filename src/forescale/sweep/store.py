@@ -18,8 +18,8 @@ from forescale.atomic_write import replacing, write_text, writing
 from forescale.checksum import CHECKSUM, checksum
 from forescale.errors import ForescaleError, cannot_write, corrupted, extra_missing, file_exists, wrong_format
 from forescale.report.document import write_csv, write_parquet
+from forescale.sweep.columns import Row, TableColumn
 from forescale.sweep.definition import Sweep
-from forescale.sweep.result import Row, TableColumn
 
 try:
     import fcntl

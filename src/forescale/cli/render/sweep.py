@@ -10,9 +10,9 @@ from forescale.cli.render import words
 from forescale.projection.result import left_out
 from forescale.report.document import Cell, Content, Table, TextLine, View, line, styled, table
 from forescale.sweep import Sweep, SweepResult
+from forescale.sweep.columns import METRICS, VARIED, Row
 from forescale.sweep.definition import Range, in_column, varies
 from forescale.sweep.pictures import say, title, unit_of
-from forescale.sweep.result import METRICS, VARIED, Row
 from forescale.units import counted, format_count, format_seconds
 
 MOST_VALUES = 10
