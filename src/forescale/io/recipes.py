@@ -70,7 +70,7 @@ def framework_of(
 
 
 def other_frameworks(questions: Sequence[object]) -> dict[int, str]:
-    """Return the places of questions with another framework than most devices of their kind have, and that one's name.
+    """Return which questions have another framework than the first with most devices of their kind, and its name.
 
     The usual framework goes by the number of devices and by how states are sharded; rows of a comparison are to differ
     by what is compared alone. What is no question is left as it is.

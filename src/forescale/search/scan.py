@@ -74,9 +74,14 @@ class Target(Struct, frozen=True, kw_only=True):
 
     def met_by(self, one: Projection) -> bool:
         """Return whether a layout meets it; days are those on the calendar, with failures, where they are known."""
-        days = one.training_days if one.calendar is None else one.calendar.days.expected
+        days = days_of(one)
         in_time = self.days is None or (days is not None and days <= self.days)
         return one.step_time_s <= self.limit(one.workload) and in_time
+
+
+def days_of(one: Projection) -> float | None:
+    """Return the days of the whole run, on the calendar where failures are known; None without tokens."""
+    return one.training_days if one.calendar is None else one.calendar.days.expected
 
 
 FIGURES = ("step_time_s", "tokens_per_s_per_device", "training_days")

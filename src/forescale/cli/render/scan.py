@@ -10,7 +10,7 @@ from forescale.cli.render.search import layout_columns, legend_of
 from forescale.projection.result import Projection
 from forescale.report.document import Column, Table, TextLine, View, line, styled, table
 from forescale.search import ScanResult
-from forescale.search.scan import Point, Target
+from forescale.search.scan import Point, Target, days_of
 from forescale.units import counted, format_count, format_seconds
 
 Found: TypeAlias = tuple[Point, Projection]
@@ -120,7 +120,7 @@ def _asked(target: Target) -> str:
 
 def _taken(point: Point) -> str:
     assert point.best is not None
-    days = point.best.training_days if point.best.calendar is None else point.best.calendar.days.expected
+    days = days_of(point.best)
     step = f"{format_seconds(point.best.step_time_s)} per step"
     return step if days is None else f"{step}, {days:,.1f} days"
 

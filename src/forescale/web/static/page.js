@@ -297,8 +297,8 @@ function select(name) {
     tab.setAttribute("aria-selected", String(is)); tab.tabIndex = is ? 0 : -1;
     if (panel) panel.hidden = !is;
   }
-  const awaited = { cost: "run", explain: "terms" }[name];  // what is asked for when its tab is opened
-  if (awaited && by(awaited)) htmx.trigger(by(awaited), "opened");
+  const answer = { cost: "run", explain: "terms" }[name];  // what is asked for when its tab is opened
+  if (answer && by(answer)) htmx.trigger(by(answer), "opened");
   if (name === "compare") compared();
   const panel = by(`panel-${name}`);
   if (panel) { panel.classList.add("opened"); draw(panel); }
