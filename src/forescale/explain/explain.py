@@ -343,13 +343,11 @@ def facts_of(question: Question, quantity: str) -> tuple[str, ...]:
     layout, count = explainer.question.layout, number_of(explainer.evaluation.num_microbatches)
     if quantity == "step_time.bubble" and layout.pp > 1:
         ideal = (layout.pp - 1) / (layout.vpp * count)
-        form = "(p-1)/m" if layout.vpp == 1 else "(p-1)/(v m)"
-        numbers = (
-            f"{layout.pp - 1}/{count:g}" if layout.vpp == 1 else f"{layout.pp - 1}/({layout.vpp} × {count:g})"
+        form, per = (
+            ("(p-1)/m", f"{count:g}") if layout.vpp == 1 else ("(p-1)/(v m)", f"({layout.vpp} × {count:g})")
         )
-        facts.append(
-            f"1F1B of equal stages: {form} = {numbers} = {ideal:.1%} of the work, {ideal / (1 + ideal):.1%} of work and bubble"
-        )
+        shares = f"{ideal:.1%} of the work, {ideal / (1 + ideal):.1%} of work and bubble"
+        facts.append(f"1F1B of equal stages: {form} = {layout.pp - 1}/{per} = {shares}")
     return tuple(facts)
 
 
