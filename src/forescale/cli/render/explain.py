@@ -24,7 +24,7 @@ from forescale.report.document import (
 )
 from forescale.units import format_quantity
 
-SCREEN_LINES, MOST_LINES = 22, 32
+SCREEN_LINES, MOST_LINES = 22, 30
 """Lines of a tree that is equally deep everywhere, and with what its largest terms are made of."""
 MAIN = 0.5
 """Share of its sum from which on a term is followed down."""
