@@ -338,7 +338,6 @@ class MemoryTimeline(Result, Struct, frozen=True, kw_only=True, eq=False):
     """One step of all pipeline ranks."""
 
     projection: Projection
-    """The whole step of the same layout."""
     simulation: Simulation
     loads: tuple[StageLoad, ...]
     ranks: tuple[RankTimeline, ...]
@@ -367,15 +366,9 @@ class MemoryTimeline(Result, Struct, frozen=True, kw_only=True, eq=False):
     @property
     def headline(self) -> str:
         """The question, the fullest stage by part against the capacity, and when and where memory peaks."""
-        peak, memory = self.peak, self.memory
-        fullest = max(memory.stages, key=lambda stage: stage.peak_bytes)
-        parts = ", ".join(f"{part} {gib:.2f}" for part, gib in fullest.parts.items())
-        size, start = format_bytes(peak.allocated_bytes), format_seconds(peak.time_s)
-        return (
-            f"{self.projection.subject}: {memory.verdict}, {memory.peak_bytes / GIB:.2f} of "
-            f"{memory.capacity_bytes / GIB:.2f} GiB on the fullest device ({parts}); {self.schedule.name} allocates at "
-            f"most {size}, on rank {peak.rank} in {peak.action} at {start}"
-        )
+        peak, size = self.peak, format_bytes(self.peak.allocated_bytes)
+        moment = f"on rank {peak.rank} in {peak.action} at {format_seconds(peak.time_s)}"
+        return f"{self.projection.subject}: {self.memory}; {self.schedule.name} allocates at most {size}, {moment}"
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per rank: when it peaks, and with what."""

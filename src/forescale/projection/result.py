@@ -295,6 +295,13 @@ class MemorySummary(Struct, frozen=True, kw_only=True):
     verdict: Verdict
     stages: tuple[StageMemory, ...]
 
+    def __str__(self) -> str:
+        """Return the verdict, the fullest device against its capacity, and its parts."""
+        fullest = max(self.stages, key=lambda stage: stage.peak_bytes)
+        parts = ", ".join(f"{part} {gib:.2f}" for part, gib in fullest.parts.items())
+        sizes = f"{self.peak_bytes / GIB:.2f} of {self.capacity_bytes / GIB:.2f} GiB"
+        return f"{self.verdict}, {sizes} on the fullest device ({parts})"
+
     @property
     def is_over(self) -> bool:
         """Whether the expected peak is more than there is: at best it fits once the allocator has emptied its cache."""

@@ -234,7 +234,7 @@ def _energy(result: RunProjection) -> str:
     bill = (
         ""
         if result.electricity is None
-        else f"; electricity of the devices costs {_amount(result.electricity)}"
+        else f"; the devices' electricity costs {_amount(result.electricity)}"
     )
     rated = (
         f"devices at their rated power {figure(result.mwh)} ({1e6 * result.mwh / devices:,.0f} W per device)"
