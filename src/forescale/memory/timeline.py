@@ -26,7 +26,7 @@ from forescale.memory.inputs import EvalContext, MemoryInputs
 from forescale.memory.liveness import BlockMoments, Moment, block_moments
 from forescale.memory.peak import message_buffers, pool_bytes, working_bytes
 from forescale.numeric import Array
-from forescale.projection.result import MemorySummary, Projection
+from forescale.projection.result import Projection
 from forescale.results import Result
 from forescale.schedule import Kind, Simulation, StageTimes, build_schedule, simulate
 from forescale.schedule.actions import BACKWARD, unpack
@@ -359,16 +359,11 @@ class MemoryTimeline(Result, Struct, frozen=True, kw_only=True, eq=False):
         return max((rank.peak for rank in self.ranks), key=lambda peak: peak.allocated_bytes)
 
     @property
-    def memory(self) -> MemorySummary:
-        """The memory of every stage against the capacity of a device, with the verdict."""
-        return self.projection.memory
-
-    @property
     def headline(self) -> str:
         """The question, the fullest stage by part against the capacity, and when and where memory peaks."""
-        peak, size = self.peak, format_bytes(self.peak.allocated_bytes)
+        one, peak, size = self.projection, self.peak, format_bytes(self.peak.allocated_bytes)
         moment = f"on rank {peak.rank} in {peak.action} at {format_seconds(peak.time_s)}"
-        return f"{self.projection.subject}: {self.memory}; {self.schedule.name} allocates at most {size}, {moment}"
+        return f"{one.subject}: {one.memory}; {self.schedule.name} allocates at most {size}, {moment}"
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per rank: when it peaks, and with what."""
