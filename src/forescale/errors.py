@@ -145,7 +145,8 @@ class InfeasibleError(ForescaleError):
     """No layout satisfies the constraints.
 
     `rows` holds (constraint, number of layouts it refused); `remedies` (what to change, to what, what then);
-    `smallest` the question of the layout with the smallest peak where layouts are legal and none fits.
+    `smallest` the question of the layout with the smallest peak where layouts are legal and none fits, and
+    `smallest_bytes` that peak [byte].
     """
 
     def __init__(
@@ -158,6 +159,7 @@ class InfeasibleError(ForescaleError):
         self.code = self.code or "no_layout"
         self.rows, self.remedies = tuple(rows), tuple(remedies)
         self.smallest: object = None
+        self.smallest_bytes = 0.0
 
 
 class PhysicsError(ForescaleError):

@@ -387,14 +387,20 @@ class Unpriced(Struct, frozen=True, kw_only=True):
             pipeline=self.pipeline.take(rows),
         )
 
-    def under(self, setting: EvalContext, costs: BlockCosts) -> Inputs:
-        """Return what layouts are evaluated from, given what their blocks cost."""
-        return Inputs(
+    def resident(self, setting: EvalContext, blocks: PerBlock[RecomputeSplit[BlockBytes]]) -> MemoryInputs:
+        """Return the memory side of what layouts are evaluated from, given the bytes of their blocks."""
+        return MemoryInputs(
             **_fields(self.sharded),
             states=self.states,
             outside=self.outside,
-            blocks=_corrected(setting, costs.bytes),
+            blocks=_corrected(setting, blocks),
             in_flight=self.pipeline.in_flight,
+        )
+
+    def under(self, setting: EvalContext, costs: BlockCosts) -> Inputs:
+        """Return what layouts are evaluated from, given what their blocks cost."""
+        return Inputs(
+            **_fields(self.resident(setting, costs.bytes)),
             seconds=costs.seconds,
             traffic=self.traffic,
             pricing=self.pricing,
