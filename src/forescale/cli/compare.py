@@ -49,6 +49,7 @@ from forescale.positions import COMMAND_LINE
 from forescale.question import Question
 from forescale.search.machines import Machine
 from forescale.synonyms import device_field, with_value
+from forescale.units import in_thousands
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -304,7 +305,7 @@ def _counted(name: str) -> tuple[str, str]:
 
 def whole_in(text: str, allowed: Interval, flag: str) -> int:
     """Return a whole number of a list on the command line."""
-    if (number := whole_of(text)) is None:
+    if (number := in_thousands(flag, text) or whole_of(text)) is None:
         raise wrong_type(flag, text, "whole numbers, such as 64,128")
     return int(within(number, allowed, flag))
 

@@ -146,6 +146,10 @@ def _hasten(parameter: Any) -> None:  # noqa: ANN401  (whichever click typer has
     usual = parameter.process_value
 
     def process(ctx: Any, value: Any) -> Any:  # noqa: ANN401
+        if kind is int and isinstance(value, str) and value[-1:] in ("k", "K"):
+            from forescale.units import in_thousands
+
+            value = next(filter(None, (in_thousands(flag, value) for flag in parameter.opts)), value)
         if value is None and not parameter.required:
             plain: Any = () if parameter.multiple or parameter.nargs == -1 else None
         elif (plain := _plain(kind, value)) is None:
