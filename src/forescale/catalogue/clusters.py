@@ -14,7 +14,7 @@ from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from forescale.errors import MISSPELT, AmbiguousNameError, UnknownNameError
+from forescale.errors import MISSPELT, AmbiguousNameError, UnknownNameError, wrong_type
 from forescale.files import CATALOGUE
 from forescale.prepared import prepared
 from forescale.records import record
@@ -53,6 +53,8 @@ _MAKERS = frozenset({*_COMPANIES, "standard", "geforce", "tesla", "instinct", "d
 """Words before a product's name that do not tell products apart."""
 _BOARD = re.compile(r"(?:[rg]tx-?)?\d{4}(?:-?(?:ti|super|d))*")
 """Numbers of boards that people own."""
+DGX = 8
+"""Devices of a node called DGX or HGX; others of these names are a desk's one or a rack."""
 OWN_DEVICE = "give a file of the device (its matrix_flops, hbm_bytes and hbm_bandwidth)"
 """What to give where the catalogue does not have a device."""
 _COUNTED = re.compile(
@@ -180,8 +182,29 @@ def meaning_of(name: str) -> str:
 
 @cache
 def short_names() -> Mapping[str, str]:
-    """Return the full name of a cluster by each of its aliases."""
-    return MappingProxyType({alias: name for name, aliases in _data(_ALIASES).items() for alias in aliases})
+    """Return the full name of a cluster by each of its aliases, types of instances included."""
+    aliases = {alias: name for name, several in _data(_ALIASES).items() for alias in several}
+    return MappingProxyType(
+        {**aliases, **{kind: name for kind, (name, _) in _instances().items() if kind != name}}
+    )
+
+
+@cache
+def _instances() -> Mapping[str, tuple[str, int]]:
+    """Return the cluster that a type of instance is a node of, and the devices of one, by its name."""
+    kinds = _data("instances.json")["devices"].items()
+    return {kind: (name, count) for name, several in kinds for kind, count in several.items()}
+
+
+def instance_of(name: str) -> tuple[str, int] | None:
+    """Return the cluster and the devices of a type of instance, or of a node such as DGX H100; None of others."""
+    if (known := _instances().get(_plain_name(name))) is not None:
+        return known
+    if not re.match(r"(nvidia[-_ ])?[dh]gx[-_ ]", name.strip(), re.IGNORECASE) or not is_cluster_name(name):
+        return None
+    full = resolve_cluster_name(name)
+    size = _of_one(full).devices_per_node
+    return (full, size) if size == DGX else None
 
 
 def _plain_name(name: str) -> str:
@@ -199,15 +222,25 @@ def _abbreviates(short: str, name: str) -> bool:
 
 
 def counted_cluster(name: str) -> tuple[str, str] | None:
-    """Return the cluster, and the number of devices, that a name such as 8xH100 means; None if it is none.
+    """Return the cluster, and the number of devices, that a name such as 8xH100 or p5.48xlarge means; None if none.
 
     The number is empty where the name may end in something else, such as bytes.
     """
+    if (instance := instance_of(name)) is not None:
+        return instance[0], str(instance[1])
     counted = _COUNTED.fullmatch(name.strip())
     stem = "" if counted is None else counted["name"] or counted["stem"]
     if counted is None or not is_cluster_name(stem):
         return None
     return resolve_cluster_name(stem), counted["before"] or counted["after"] or ""
+
+
+def refuse_parts(name: str, nodes: int) -> None:
+    """Refuse a number of nodes of a type of instance that has a part of a node of its cluster."""
+    cluster, size = instance_of(name) or ("", 0)
+    if cluster and size != (node := _of_one(cluster).devices_per_node):
+        fix = f"{name} has {size}: write --devices {nodes * size}"
+        raise wrong_type("--nodes", f"{nodes}", f"of whole nodes, {node} devices each", fix)
 
 
 def _refuse_count(name: str) -> None:

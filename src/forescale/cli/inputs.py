@@ -296,6 +296,10 @@ def _machine(cluster: ClusterOptions) -> dict[str, Any]:
     """Return the number of devices, the sites and the network of the nodes."""
     if cluster.devices is not None and cluster.nodes is not None:
         raise wording.conflicts(["--devices", "--nodes"])
+    if cluster.nodes is not None and cluster.cluster is not None:
+        from forescale.catalogue.clusters import refuse_parts
+
+        refuse_parts(cluster.cluster, cluster.nodes)
     config = cluster.hardware_config
     return {
         "hardware_config": None if config is None else str(place_of(config).absolute()),
