@@ -610,3 +610,15 @@ def test_a_result_in_the_place_of_a_question_is_named() -> None:
     assert [(cause.key, cause.nearest) for cause in caught.value.causes] == [("global_batch_size", (64, 56))]
     with pytest.raises(AttributeError, match="did you mean bubble_rate_makespan"):
         fs.pipeline("1f1b", pp=4, microbatches=8).bubble  # noqa: B018
+
+
+@pytest.mark.parametrize("name", ["adamw_8bit", "paged_adamw_8bit", "adamw8bit", "AdamW8bit", "lion_8bit"])
+def test_optimizers_of_bitsandbytes_keep_moments_of_8_bits(name: str) -> None:
+    """The names are those of transformers and bitsandbytes; 8 bits are 8 bits, whatever their format."""
+    question = {"devices": 1, "seq_len": 4096, "global_batch_size": 16}
+    with pytest.warns(UserWarning, match="moment_dtype='fp8'"):
+        named = fs.project("llama-3.2-3b", "l40s-pcie", optimizer=name, **question)
+    kind = "lion" if "lion" in name else "adamw"
+    typed = fs.project("llama-3.2-3b", "l40s-pcie", optimizer=kind, moment_dtype="int8", **question)
+    assert named.workload == typed.workload
+    assert named.workload.precision.moments == "fp8"

@@ -84,6 +84,11 @@ def test_headlines_state_the_numbers(found):
     one, timeline, node = found["projection"], found["timeline"], found["explanation"]
     assert node.headline.startswith(f"step_time = {format_seconds(one.step_time_s)}: ")
     assert format_bytes(timeline.peak.allocated_bytes) in timeline.headline
+    memory = one.memory
+    sizes = f"{memory.peak_bytes / 2**30:.2f} of {memory.capacity_bytes / 2**30:.2f} GiB"
+    assert f"small-dense on 8 × {one.cluster.name}" in timeline.headline
+    assert f"{memory.verdict}, {sizes}" in timeline.headline
+    assert f"weights {timeline.memory.stages[0].parts['weights']:.2f}, gradients" in timeline.headline
     compared = found["comparison"]
     assert f"a: {format_seconds(compared.step_time.a)} per step" in compared.headline
     assert f"{compared.step_time.ratio - 1.0:+.1%}" in compared.headline

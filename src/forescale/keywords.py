@@ -33,7 +33,7 @@ from forescale.spec.framework import searched as framework_space
 from forescale.spec.framework import with_recipes
 from forescale.spec.option import Declared, options
 from forescale.spec.space import NAMES, Space
-from forescale.synonyms import EXAMPLES, converted, meant, with_value
+from forescale.synonyms import EXAMPLES, converted, meant, optimizer_called, with_value
 
 F = TypeVar("F", bound=Callable[..., object])
 Keywords: TypeAlias = Mapping[str, Any]
@@ -219,6 +219,18 @@ def renamed(keywords: dict[str, Any], where: str, known: Sequence[str]) -> dict[
     return kept | {key: value for local in names.values() for key, value in local.items()}
 
 
+def _with_moments(keywords: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return keywords in which an optimizer of bitsandbytes or torchao is ours with a type of its moments."""
+    name = keywords.get("optimizer")
+    called = optimizer_called(name) if isinstance(name, str) else None
+    if called is None or "moment_dtype" in keywords:
+        return keywords
+    kind, moments = called
+    text = f"optimizer={name!r} as optimizer={kind!r}, moment_dtype={moments!r}"
+    warnings.warn(f"{where} reads {text}", stacklevel=3)
+    return {**keywords, "optimizer": kind, "moment_dtype": moments}
+
+
 def names_checked(function: F) -> F:
     """Return a function of the face that reads exact names of other libraries, and refuses other unknown keywords."""
     known = tuple(inspect.signature(function).parameters)
@@ -226,7 +238,7 @@ def names_checked(function: F) -> F:
 
     @wraps(function)
     def call(*values: object, **keywords: object) -> object:
-        keywords = renamed(keywords, where, known[len(values) :])
+        keywords = renamed(_with_moments(keywords, where), where, known[len(values) :])
         refuse_unknown(keywords, where, known, INSTEAD.get(where, ""))
         return function(*values, **keywords)
 

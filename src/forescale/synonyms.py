@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Mapping
+from functools import cache
+from importlib.resources import files
 from types import MappingProxyType
 
 EXAMPLES: Mapping[str, str | int] = MappingProxyType(
@@ -179,6 +182,9 @@ _VALUES: tuple[tuple[str, str], ...] = (
     ("false off no", "never"),
 )
 """Values as frameworks and papers write them, and ours: of all that a word may mean, a field takes one at most."""
+_OF_MOMENTS = ("moments", "moment_dtype", "second_moments", "second_moment_dtype")
+"""Fields whose 8-bit type is fp8, as 8 bits per element are all that counts of it."""
+_8_BITS = "int8 uint8 8bit"
 _HYBRID = "hsdp hybrid_shard hybrid_sharding"
 """Sharding within replicas, whose number is another option."""
 _WITH_VALUES: tuple[tuple[str, str], ...] = (
@@ -227,10 +233,6 @@ _WITH_VALUES: tuple[tuple[str, str], ...] = (
     ("max_batch max_batch_size max_micro_batch", "--solve micro_batch_size"),
     ("dpo ipo", "--set workload.reference=copy"),
     ("chinchilla compute_optimal chinchilla_optimal", "--tokens 20x"),
-    (
-        "8bit_adam adam8bit adamw8bit adamw_8bit paged_adamw_8bit adamw_bnb_8bit paged_adam_8bit",
-        "--optimizer adamw --moment-dtype fp8",
-    ),
 )
 """Switches of others, and the options with values that say the same."""
 _TEMPLATES: tuple[tuple[str, str], ...] = (
@@ -340,14 +342,29 @@ _CONVERTED: tuple[tuple[str, str], ...] = (
 """Words for our fields that count or name something else than these do, and what ours take."""
 
 
-def spelling(text: str, known: Collection[object]) -> str | None:
-    """Return which of the `known` values of a field `text` is another spelling of; None if it is none.
+def spelling(text: str, known: Collection[object], field: str = "") -> str | None:
+    """Return which of the `known` values of a `field` `text` is another spelling of; None if it is none.
 
     Letter case, dashes and underscores make no difference.
     """
     names = {_letters(item): item for item in known if isinstance(item, str)}
     others = (value for parts, value in _VALUES if _letters(text) in map(_letters, parts.split()))
-    return names.get(_letters(text)) or next((value for value in others if value in known), None)
+    eight_bits = ["fp8"] if field in _OF_MOMENTS and _letters(text) in _8_BITS.split() else []
+    values = (*others, *eight_bits)
+    return names.get(_letters(text)) or next((value for value in values if value in known), None)
+
+
+@cache
+def _optimizers() -> Mapping[str, tuple[str, str | None]]:
+    """Return the optimizer and the type of its moments by the names of transformers, bitsandbytes and torchao."""
+    table = files("forescale").joinpath("frameworks/trainers/optimizers.json").read_text(encoding="utf-8")
+    return {_letters(name): (kind, moments) for name, (kind, moments) in json.loads(table)["names"].items()}
+
+
+def optimizer_called(name: str) -> tuple[str, str] | None:
+    """Return the optimizer, and the type of its moments, that others call `name`; None if no name has such a type."""
+    kind, moments = _optimizers().get(_letters(name.removeprefix("--")), ("", None))
+    return (kind, moments) if moments else None
 
 
 def _letters(text: str) -> str:
@@ -367,7 +384,10 @@ def list_called(name: str) -> str | None:
 def with_value(name: str) -> str | None:
     """Return the options that say what a switch of others does, such as --zero 3 for fsdp; None if it is none."""
     plain = name.strip("-_").replace("-", "_").lower()
-    return next((text for parts, text in _WITH_VALUES if plain in parts.split()), None)
+    text = next((text for parts, text in _WITH_VALUES if plain in parts.split()), None)
+    if text is None and (optimizer := optimizer_called(plain)):
+        text = "--optimizer {} --moment-dtype {}".format(*optimizer)
+    return text
 
 
 def around_value(name: str, value: str) -> str | None:

@@ -15,7 +15,41 @@ def test_one_screen_by_default(forescale):
         ran = forescale("explain", DENSE[0], quantity, *MACHINE, *RUN, *LAYOUT)
         assert ran.code == 0, ran.err
         assert ran.out.startswith(f"{quantity} = ")
-        assert len(ran.out.splitlines()) <= 25
+        assert len(ran.out.splitlines()) <= 45
+        assert "…" not in ran.out.replace(", …]", "")
+
+
+def test_the_main_term_is_followed_to_what_it_is_made_of(forescale):
+    """Activations of a stage are layers times what one keeps, tensor by tensor."""
+    words = (
+        "--cluster",
+        "a100",
+        "--devices",
+        64,
+        "--seq-len",
+        2048,
+        "--global-batch-size",
+        64,
+        "--tp",
+        8,
+        "--pp",
+        8,
+    )
+    ran = forescale("explain", "gpt3-175b", "activations", *words, "--sp", "--recompute", "selective")
+    assert "ffn.activated = 24.00 MiB" in ran.out
+
+
+def test_a_bubble_is_compared_with_the_step_and_with_equal_stages(forescale):
+    words = ("--cluster", "h100", "--devices", 64, "--global-batch-size", 32, "--tp", 4, "--pp", 8)
+    ran = forescale("explain", "llama-3.1-70b", "bubble", *words)
+    seconds = {
+        name: json.loads(forescale("explain", "llama-3.1-70b", name, *words, "--depth", 0, "--json").out)[
+            "tree"
+        ]["value"]
+        for name in ("step_time", "step_time.bubble")
+    }
+    assert f"share of the step: {seconds['step_time.bubble'] / seconds['step_time']:.1%}" in ran.out
+    assert "(p-1)/m = 7/16 = 43.8%" in ran.out
 
 
 def test_depth_and_sources(forescale):

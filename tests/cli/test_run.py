@@ -158,7 +158,7 @@ def test_the_story_on_one_screen(forescale):
         "checkpoints",
         "device-hours",
         "energy",
-        "closed forms",
+        "formulas",
     ):
         assert word in ran.out
 

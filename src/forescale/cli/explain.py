@@ -16,7 +16,8 @@ from forescale.cli.options import (
     completing,
     output_option,
 )
-from forescale.cli.output import OutputOptions
+from forescale.cli.output import OutputOptions, command_line
+from forescale.cli.reproduce import TYPED
 from forescale.errors import MissingError, nearest, no_effect, required_with, wrong_type
 from forescale.files import exists, place_of
 from forescale.limits import REST
@@ -60,7 +61,7 @@ def explain_command(
 ) -> None:
     """Show how a number comes about: formula, inputs, units and source."""
     from forescale.cli.render.explain import explanation_view
-    from forescale.explain import explain
+    from forescale.explain.explain import explain, facts_of
     from forescale.projection.result import left_out
 
     model, quantity = _model_and_quantity(words or [], plan)
@@ -73,10 +74,17 @@ def explain_command(
         return
     quantity = _full_name(quantity)
     question = read_question(priced)
-    node = explain(question, quantity, stage=tree.stage)
+    node, facts = explain(question, quantity, stage=tree.stage), facts_of(question, quantity)
     notes = (*left_out(question.model), *question.notes)
     answer = Answer(
-        view=lambda: explanation_view(node, depth=tree.depth, cite=tree.cite, notes=notes),
+        view=lambda: explanation_view(
+            node,
+            depth=tree.depth,
+            cite=tree.cite,
+            notes=notes,
+            facts=facts,
+            command=command_line(TYPED.get()),
+        ),
         document=lambda: {
             **(node.to_json() if tree.depth is None else node.to_json(depth=tree.depth)),
             **({"notes": [asdict(note) for note in notes]} if notes else {}),

@@ -243,7 +243,15 @@ def draw(
         sys.stdout.write(f"{text}\n")
     else:
         write_text(output, text)
-        say(f"wrote {output}")
+        say(f"wrote {output}: {'; '.join(map(_outcome, timelines))}")
+
+
+def _outcome(timeline: Timeline) -> str:
+    """Return name, step and idle share of a drawn step: the mean of its ranks, and the extremes where they differ."""
+    idle = [timeline.bubble(rank) for rank in range(timeline.num_ranks)]
+    low, high = f"{min(idle):.1%}", f"{max(idle):.1%}"
+    apart = "" if low == high else f" ({low} to {high} by rank)"
+    return f"{timeline.title}, step {timeline.makespan:.6g}, bubble {sum(idle) / len(idle):.1%}{apart}"
 
 
 def _of_file(

@@ -113,6 +113,10 @@ def run_command(
     operations, rates, seed = question.operations, _prices(prices), phase_options.seed
     result = project_days(phases, days, operations, rates, seed=seed)
     last = phases[-1].projection
+    if days is not None:  # whose tokens follow from the days
+        question, last = (
+            replace(item, workload=replace(item.workload, tokens=None)) for item in (question, last)
+        )
     changes = changes_of(question, last) if question.strategy is not None else ()
     show(answer_of(result, lambda result: extended(run_view(result), changes)), output)
 

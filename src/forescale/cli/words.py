@@ -112,7 +112,7 @@ def _read(row: Mapping[str, Any], text: Any, name: str) -> object:  # noqa: ANN4
     kind = row["kind"]
     value: Any = text
     if isinstance(kind, list):
-        value = text if text in kind else spelling(text, kind)
+        value = text if text in kind else spelling(text, kind, (row.get("path") or [""])[-1])
     elif kind == "whole":
         value = whole_of(text)
         if value is None and name and text:

@@ -47,7 +47,7 @@ from forescale.spec.model import Model
 from forescale.spec.workload import Trainable
 from forescale.struct import Struct
 from forescale.time.outer import STREAMING, step_over_sites, utilisation_of, waited_for_sites
-from forescale.units import counted
+from forescale.units import counted, format_quantity
 
 Inputs: TypeAlias = tuple[tuple[str, TermNode], ...]
 UNITS = {
@@ -331,6 +331,24 @@ def explain(
     if question.preset != "default":
         return explain_account(question, quantity, stage)
     return Explainer.from_question(question).node(quantity, stage=stage, depth=depth)
+
+
+def facts_of(question: Question, quantity: str) -> tuple[str, ...]:
+    """Return what a part of the step is of the whole, and of a bubble the share of a pipeline of equal stages."""
+    if question.preset != "default" or not quantity.startswith("step_time."):
+        return ()
+    explainer = Explainer.from_question(question)
+    step, seconds = (number_of(explainer.term(name)) for name in ("step_time", quantity))
+    facts = [f"share of the step: {seconds / step:.1%} of {format_quantity(step, 's')}"]
+    layout, count = explainer.question.layout, number_of(explainer.evaluation.num_microbatches)
+    if quantity == "step_time.bubble" and layout.pp > 1:
+        ideal = (layout.pp - 1) / (layout.vpp * count)
+        form, per = (
+            ("(p-1)/m", f"{count:g}") if layout.vpp == 1 else ("(p-1)/(v m)", f"({layout.vpp} × {count:g})")
+        )
+        shares = f"{ideal:.1%} of the work, {ideal / (1 + ideal):.1%} of work and bubble"
+        facts.append(f"1F1B of equal stages: {form} = {layout.pp - 1}/{per} = {shares}")
+    return tuple(facts)
 
 
 class Quantity(Struct, frozen=True, kw_only=True):

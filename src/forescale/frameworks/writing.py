@@ -170,15 +170,25 @@ def check_attention(framework: str, model: Model, kinds: Sequence[type[Attention
         raise unsupported_by(framework, f"the {other.description} of {model.name}")
 
 
+RANK, ADDRESS, PORT = "${NODE_RANK:-0}", "${MASTER_ADDR:-localhost}", "${MASTER_PORT:-29500}"
+"""Rank of the node, and address and port of the first node, in a launch line of several nodes."""
+
+
+def nodes_of(cluster: Cluster) -> tuple[int, int]:
+    """Return the number of nodes of a cluster, and the devices that a launch uses on each."""
+    per_node = min(cluster.devices_per_node, cluster.num_devices)
+    return -(-cluster.num_devices // per_node), per_node
+
+
 def torchrun(cluster: Cluster) -> str:
-    """Return the launcher's part of a command; more than one node are told apart by variables."""
-    item = min(cluster.devices_per_node, cluster.num_devices)
-    nodes = -(-cluster.num_devices // item)
-    parts = [f"torchrun --nproc-per-node {item} --nnodes {nodes}"]
-    if nodes > 1:
-        parts += [
-            "--node-rank ${NODE_RANK:-0}",
-            "--master-addr ${MASTER_ADDR:-localhost}",
-            "--master-port ${MASTER_PORT:-29500}",
-        ]
-    return " ".join(parts)
+    """Return the launcher's part of a command; variables give the rank and the first node of several nodes."""
+    nodes, per_node = nodes_of(cluster)
+    several = f" --node-rank {RANK} --master-addr {ADDRESS} --master-port {PORT}" if nodes > 1 else ""
+    return f"torchrun --nproc-per-node {per_node} --nnodes {nodes}{several}"
+
+
+def variables_of_nodes(cluster: Cluster, address: str = "MASTER_ADDR", port: str = "MASTER_PORT") -> str:
+    """Return the variables that a launcher reads; `address` and `port` are its names for those of the first node."""
+    nodes, _ = nodes_of(cluster)
+    several = f" {address}={ADDRESS} {port}={PORT}" if nodes > 1 else ""
+    return f"NNODES={nodes} NODE_RANK={RANK}{several}"

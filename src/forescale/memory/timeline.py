@@ -26,7 +26,7 @@ from forescale.memory.inputs import EvalContext, MemoryInputs
 from forescale.memory.liveness import BlockMoments, Moment, block_moments
 from forescale.memory.peak import message_buffers, pool_bytes, working_bytes
 from forescale.numeric import Array
-from forescale.projection.result import Projection
+from forescale.projection.result import MemorySummary, Projection
 from forescale.results import Result
 from forescale.schedule import Kind, Simulation, StageTimes, build_schedule, simulate
 from forescale.schedule.actions import BACKWARD, unpack
@@ -337,6 +337,8 @@ class RankTimeline(Struct, frozen=True, kw_only=True, eq=False):
 class MemoryTimeline(Result, Struct, frozen=True, kw_only=True, eq=False):
     """One step of all pipeline ranks."""
 
+    projection: Projection
+    """The whole step of the same layout."""
     simulation: Simulation
     loads: tuple[StageLoad, ...]
     ranks: tuple[RankTimeline, ...]
@@ -358,12 +360,21 @@ class MemoryTimeline(Result, Struct, frozen=True, kw_only=True, eq=False):
         return max((rank.peak for rank in self.ranks), key=lambda peak: peak.allocated_bytes)
 
     @property
+    def memory(self) -> MemorySummary:
+        """The memory of every stage against the capacity of a device, with the verdict."""
+        return self.projection.memory
+
+    @property
     def headline(self) -> str:
-        """The schedule, and when and where memory peaks."""
-        peak = self.peak
+        """The question, the fullest stage by part against the capacity, and when and where memory peaks."""
+        peak, memory = self.peak, self.memory
+        fullest = max(memory.stages, key=lambda stage: stage.peak_bytes)
+        parts = ", ".join(f"{part} {gib:.2f}" for part, gib in fullest.parts.items())
         size, start = format_bytes(peak.allocated_bytes), format_seconds(peak.time_s)
         return (
-            f"{self.schedule.name}: at most {size} allocated, on rank {peak.rank} in {peak.action} at {start}"
+            f"{self.projection.subject}: {memory.verdict}, {memory.peak_bytes / GIB:.2f} of "
+            f"{memory.capacity_bytes / GIB:.2f} GiB on the fullest device ({parts}); {self.schedule.name} allocates at "
+            f"most {size}, on rank {peak.rank} in {peak.action} at {start}"
         )
 
     def rows(self) -> list[dict[str, Any]]:
@@ -430,6 +441,7 @@ def build_timeline(
     curves = _Curves(simulation, loads)
     update_s = result.time_s.get("optimizer", 0.0)
     return MemoryTimeline(
+        projection=result,
         simulation=simulation,
         loads=tuple(loads),
         ranks=tuple(_rank(curves, rank, standing[rank], update_s) for rank in range(schedule.num_ranks)),

@@ -465,14 +465,19 @@ class Projection(Result, Struct, frozen=True, kw_only=True):
         return float(per_token) * self.workload.tokens
 
     @property
+    def subject(self) -> str:
+        """Model, devices and layout on one line."""
+        devices = f"{self.cluster.num_devices} × {self.cluster.name}"
+        return f"{self.model.name} on {devices}, {phrases.layout(self.strategy)}"
+
+    @property
     def headline(self) -> str:
         """Model, devices, step time, utilisation and memory on one line."""
         memory = f"{format_bytes(self.memory.peak_bytes)} per device ({self.memory.verdict})"
         step = (
             f"{format_seconds(self.step_time_s)} per step, {self.mfu:.1%} MFU, " if self.step_time_s else ""
         )
-        devices = f"{self.cluster.num_devices} × {self.cluster.name}"
-        return f"{self.model.name} on {devices}, {phrases.layout(self.strategy)}: {step}{memory}"
+        return f"{self.subject}: {step}{memory}"
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row: the layout and then what was projected; the same columns for every projection."""

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from forescale.cli.render import words
 from forescale.explain.explain import Quantity, is_constant, is_operation, operation_of
 from forescale.formula import TermNode
 from forescale.presets.preset import ShapedOperation
 from forescale.question import Note, Question
-from forescale.report.document import Bullets, Column, Content, TextLine, TreeNode, View, line, listed, table
+from forescale.report.document import (
+    Bullets,
+    Code,
+    Column,
+    Content,
+    TextLine,
+    TreeNode,
+    View,
+    line,
+    listed,
+    table,
+)
 from forescale.units import format_quantity
 
-SCREEN_LINES = 22
-ROOM = SCREEN_LINES // 2
-"""Lines of a tree up to which none of them is cut."""
+SCREEN_LINES, MOST_LINES = 22, 30
+"""Lines of a tree that is equally deep everywhere, and with what its largest terms are made of."""
+MAIN = 0.5
+"""Share of its sum from which on a term is followed down."""
 SMALL = 0.005
 """Summands below this share of a sum of many are shown together."""
 MANY, LONG = 8, 40
@@ -22,15 +35,25 @@ POSITIONS = ("first", "second")
 """Labels of inputs that only say where they stand."""
 
 
-def explanation_view(node: TermNode, *, depth: int | None, cite: bool, notes: Sequence[Note] = ()) -> View:
-    """Return the tree down to `depth`, or to what fits a screen, and the sources if asked."""
+def explanation_view(
+    node: TermNode,
+    *,
+    depth: int | None,
+    cite: bool,
+    notes: Sequence[Note] = (),
+    facts: Sequence[str] = (),
+    command: str = "",
+) -> View:
+    """Return the tree down to `depth`, or to what fits a screen, what `facts` say of it, and the sources if asked.
+
+    `command` asks the same question; below a tree that is not whole it is shown with a larger depth.
+    """
     selected = fitting_depth(node) if depth is None else depth
-    tree = _grown(node, "", None, selected, crop=depth is None and _count(node, selected) > ROOM)
-    contents: list[Content] = [
-        TreeNode(tree.line, tree.below)
-    ]  # the formula that was asked for is shown whole
+    further = _followed(node, selected) if depth is None else frozenset()
+    contents: list[Content] = [_grown(node, "", None, selected, (), further), *map(line, facts)]
     if depth is None:
-        contents.append(line(f"depth {selected}; --depth N shows more, --cite the sources", style="dim"))
+        deeper = f"{command} --depth {selected + max(3, len(max(further, key=len, default=())))}"
+        contents.append(Code(f"the tree at depth {selected}; deeper", deeper))
     if cite:
         contents += [line("sources", style="bold"), Bullets(tuple(node.sources))]
     return View(contents=tuple(contents), notes=tuple(notes))
@@ -126,13 +149,47 @@ def _count(node: TermNode, depth: int) -> int:
     return 1 + bool(rest) + sum(_count(part, depth - 1) for _, part in shown)
 
 
-def _grown(node: TermNode, label: str, parent: TermNode | None, depth: int, *, crop: bool) -> TreeNode:
-    shown, rest = _shown(node) if depth else ((), ())
-    below = [_grown(part, label, node, depth - 1, crop=crop) for label, part in shown]
+Place: TypeAlias = tuple[int, ...]
+"""Of a node in a tree: the number of each input on the way to it."""
+
+
+def _followed(node: TermNode, depth: int) -> frozenset[Place]:
+    """Return the places below `depth` whose inputs are shown too: the main terms, as far as lines are left."""
+    left, followed, waiting = MOST_LINES - _count(node, depth), set(), [((), node, 1.0)]
+    while waiting:
+        place, part, weight = waiting.pop(0)
+        shown, rest = _shown(part)
+        more = len(shown) + bool(rest)
+        if len(place) >= depth:
+            if not 0 < more <= left or part.unit != node.unit or isinstance(part.value, tuple):
+                continue
+            left -= more
+            followed.add(place)
+        for number, (_, item) in enumerate(shown):
+            share = weight * _part(item, part)
+            if share >= MAIN or len(place) + 1 < depth:
+                waiting.append(((*place, number), item, share))
+    return frozenset(followed)
+
+
+def _part(node: TermNode, parent: TermNode) -> float:
+    """Return what part of its parent a summand is; 1 for other inputs."""
+    numbers = isinstance(node.value, int | float) and isinstance(parent.value, int | float) and parent.value
+    return abs(node.value / parent.value) if numbers and operation_of(parent) == "+" else 1.0
+
+
+def _grown(
+    node: TermNode, label: str, parent: TermNode | None, depth: int, place: Place, further: frozenset[Place]
+) -> TreeNode:
+    shown, rest = _shown(node) if len(place) < depth or place in further else ((), ())
+    below = [
+        _grown(part, label, node, depth, (*place, number), further)
+        for number, (label, part) in enumerate(shown)
+    ]
     if rest:
         together = format_quantity(sum(part.value for _, part in rest), node.unit)
         below.append(TreeNode(line(f"{len(rest)} smaller ones = {together}", style="dim")))
-    return TreeNode(_line(node, label, parent), tuple(below), cropped=crop)
+    return TreeNode(_line(node, label, parent), tuple(below))
 
 
 Inputs = tuple[tuple[str, TermNode], ...]

@@ -196,7 +196,7 @@ def _facts(result: RunProjection) -> list[tuple[str, str]]:
         (
             "days",
             f"{_range(result.days, words.days)}{_hours(result)}; {words.days(result.ideal_days)} without failures; "
-            f"goodput {result.goodput:.1%}{_causes(result.spread)}",
+            f"goodput {result.goodput:.1%} (steps that count, of all time){_causes(result.spread)}",
         ),
         ("interruptions", f"{unexpected}; {result.planned:.0f} planned"),
         (
@@ -215,26 +215,37 @@ def _facts(result: RunProjection) -> list[tuple[str, str]]:
     if result.closed_forms:
         forms = result.closed_forms
         text = (
-            f"Daly {forms['daly_goodput']:.1%}, best every {format_span(forms['daly_interval_s'])} "
-            f"(Young {format_span(forms['young_interval_s'])}, of those simulated "
-            f"{format_span(forms['events_interval_s'])}); Kokolis {forms['kokolis_goodput']:.1%}"
+            f"goodput {forms['daly_goodput']:.1%} by Daly, {forms['kokolis_goodput']:.1%} by Kokolis (of "
+            f"failures and checkpoints alone); best interval {format_span(forms['daly_interval_s'])} by Daly, "
+            f"{format_span(forms['young_interval_s'])} by Young, {format_span(forms['events_interval_s'])} simulated"
         )
-        rows.append(("closed forms", text))
+        rows.append(("formulas", text))
     return rows
 
 
 def _energy(result: RunProjection) -> str:
-    """Return what the devices draw at their rated power, and what whole nodes do."""
-    power = 1e3 * result.mwh / (words.HOURS * result.days.expected)
-    each = 1e6 * result.mwh / result.device_hours.expected
-    text = (
-        f"{_amount(result.mwh)} MWh at the devices' rated power ({_drawn(power)}, {each:,.0f} W per device, PUE "
-        f"included); {_amount(result.tonnes_co2)} t CO2"
+    """Return what whole nodes draw at most, where that is known, and what the devices do at their rated power."""
+    hours, devices = words.HOURS * result.days.expected, result.device_hours.expected
+
+    def figure(mwh: float) -> str:
+        co2 = f"{_amount(result.tonnes_co2 / result.mwh * mwh)} t CO2"
+        return f"{_energy_of(mwh)}, {_drawn(1e3 * mwh / hours)}, {co2}"
+
+    bill = (
+        ""
+        if result.electricity is None
+        else f"; electricity of the devices costs {_amount(result.electricity)}"
     )
-    whole = f"{_amount(result.node_mwh)} MWh ({_drawn(result.node_mwh / result.mwh * power)})"
-    more = f"whole nodes, with hosts, draw up to {whole}" if result.node_mwh else "hosts are not counted"
-    bill = "" if result.electricity is None else f"; electricity costs {_amount(result.electricity)}"
-    return f"{text}; {more}{bill}"
+    rated = (
+        f"devices at their rated power {figure(result.mwh)} ({1e6 * result.mwh / devices:,.0f} W per device)"
+    )
+    if result.node_mwh:
+        return f"whole nodes, with hosts, up to {figure(result.node_mwh)}; {rated}; PUE included{bill}"
+    return f"{rated}; PUE included, hosts are not counted{bill}"
+
+
+def _energy_of(mwh: float) -> str:
+    return f"{_amount(mwh)} MWh" if mwh >= 1.0 else f"{_amount(1e3 * mwh)} kWh"
 
 
 def _drawn(kilowatt: float) -> str:

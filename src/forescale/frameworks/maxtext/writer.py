@@ -23,7 +23,15 @@ from forescale.frameworks.maxtext.layout import (
 from forescale.frameworks.maxtext.model import read_model, same
 from forescale.frameworks.maxtext.rope import rope_keys
 from forescale.frameworks.settings import Settings
-from forescale.frameworks.writing import PLACEHOLDER, Files, Writer, check_attention, first_attention
+from forescale.frameworks.writing import (
+    PLACEHOLDER,
+    Files,
+    Writer,
+    check_attention,
+    first_attention,
+    nodes_of,
+    variables_of_nodes,
+)
 from forescale.question import Question
 from forescale.spec.attention import FullAttention, LatentAttention, LinearAttention
 from forescale.spec.cluster import Cluster
@@ -276,12 +284,20 @@ class MaxTextWriter(Writer):
             **_rest(layout, workload),
             **_adapters(workload),
         }
+        trainer = SFT if workload.trainable.lora_rank else TRAIN
         return Files(
             texts={RUN: dump_yaml(values, REMARKS)},
             main=RUN,
-            launch=f"python3 -m maxtext.trainers.{SFT if workload.trainable.lora_rank else TRAIN} {RUN}",
+            launch=f"{_on_nodes(question.cluster)}python3 -m maxtext.trainers.{trainer} {RUN}",
             left=() if question.model.vision is None else ("images",),
         )
+
+
+def _on_nodes(cluster: Cluster) -> str:
+    """Return the variables by which JAX's processes of several nodes of GPUs find each other; TPUs need none."""
+    if cluster.device.architecture.startswith("tpu") or nodes_of(cluster)[0] == 1:
+        return ""
+    return f"env {variables_of_nodes(cluster, 'JAX_COORDINATOR_IP', 'JAX_COORDINATOR_PORT')} "
 
 
 def _model(model: Model, workload: Workload) -> dict[str, Any]:

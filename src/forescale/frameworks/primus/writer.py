@@ -11,7 +11,15 @@ from forescale.frameworks.megatron.laws import check_laws
 from forescale.frameworks.megatron.write_layout import Settings, hybrid_pattern
 from forescale.frameworks.megatron.writer import STEPS, all_settings
 from forescale.frameworks.primus.reader import SCHEDULES
-from forescale.frameworks.writing import PLACEHOLDER, Files, Writer, allocator, filled
+from forescale.frameworks.writing import (
+    PLACEHOLDER,
+    Files,
+    Writer,
+    allocator,
+    filled,
+    nodes_of,
+    variables_of_nodes,
+)
 from forescale.question import Question
 from forescale.spec.layout import Layout, Recompute
 
@@ -39,7 +47,6 @@ class PrimusWriter(Writer):
         if hybrid_pattern(question.model):
             raise unsupported_by("primus", f"{question.model.name}, a hybrid")
         cluster = question.cluster
-        item = min(cluster.devices_per_node, cluster.num_devices)
         text = ""
         for part, settings in primus_settings(question).items():
             text += f"      # {part.lower()}\n"
@@ -48,14 +55,13 @@ class PrimusWriter(Writer):
             )
         if question.workload.tokens is None:
             text += f"      train_iters: {STEPS}  # {PLACEHOLDER}\n"
-        nodes = -(-cluster.num_devices // item)
         launch = f"EXP=$PWD/{EXPERIMENT} bash ${{PRIMUS_PATH:-$HOME/Primus}}/examples/run_pretrain.sh"
         return Files(
             texts={
                 EXPERIMENT: filled("primus", EXPERIMENT, name=json.dumps(question.model.name), overrides=text)
             },
             main=EXPERIMENT,
-            launch=f"env NNODES={nodes} NODE_RANK=${{NODE_RANK:-0}} GPUS_PER_NODE={item} {launch}",
+            launch=f"env {variables_of_nodes(cluster)} GPUS_PER_NODE={nodes_of(cluster)[1]} {launch}",
             variables=allocator(question),
         )
 

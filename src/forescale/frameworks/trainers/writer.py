@@ -13,15 +13,23 @@ from forescale.frameworks.huggingface.writer import config_of
 from forescale.frameworks.reading import packaged
 from forescale.frameworks.trainers.record import record_of
 from forescale.frameworks.trainers.run import MICRO, STEPS
-from forescale.frameworks.writing import PLACEHOLDER, Files, Writer, allocator
+from forescale.frameworks.writing import (
+    ADDRESS,
+    PLACEHOLDER,
+    PORT,
+    RANK,
+    Files,
+    Writer,
+    allocator,
+    nodes_of,
+    torchrun,
+    variables_of_nodes,
+)
 from forescale.question import Question
+from forescale.spec.cluster import Cluster
 from forescale.syntax import dump_yaml
 
 MODEL: Final = "config.json"
-LAUNCHES: Final = {
-    "axolotl": "axolotl train axolotl.yaml",
-    "llamafactory": "FORCE_TORCHRUN=1 llamafactory-cli train llamafactory.yaml",
-}
 ONLY: Final[Mapping[str, dict[str, Any]]] = {
     "axolotl": {"datasets": [{"path": PLACEHOLDER, "type": "alpaca"}]},
     "llamafactory": {"stage": "sft", "do_train": True, "template": "default", "dataset": PLACEHOLDER},
@@ -47,18 +55,19 @@ class TrainersWriter(Writer):
     def write(self, question: Question) -> Files:
         """Return the configuration and the model's config.json; what its keys have no word for is left out."""
         layout, form = question.layout, question.framework.release if question.framework else ""
-        form = form if form in LAUNCHES else "trainer"
+        form = form if form in ONLY else "trainer"
         if layout.pp > 1 or layout.ep > 1 or (layout.tp > 1 and form != "axolotl"):
             fix = "its trainer shards states and sequences only (axolotl also takes tp)"
             raise unsupported_by("transformers", "pipeline, expert or tensor parallelism", fix)
         names = {canonical: name for name, canonical in reversed(list(record_of(form).keys.items()))}
         values = {names.get(key, key): value for key, value in (_values(question, form) | ONLY[form]).items()}
-        main = f"{form}.yaml" if form in LAUNCHES else "recipe.yaml"
+        main = "recipe.yaml" if form == "trainer" else f"{form}.yaml"
         return Files(
             texts={main: dump_yaml(values), MODEL: json.dumps(config_of(question.model), indent=2) + "\n"},
             main=main,
-            launch=LAUNCHES.get(form, f"{_accelerate(question)} sft.py --config {main}"),
+            launch=_launch(form, main, question.cluster),
             notes=(
+                *_notes(values.get("fsdp", ""), layout.zero),
                 f"the model's weights and tokenizer go next to {MODEL}",
                 f"{PLACEHOLDER}: the dataset, output_dir and the learning rate are yours",
             ),
@@ -66,12 +75,29 @@ class TrainersWriter(Writer):
         )
 
 
-def _accelerate(question: Question) -> str:
-    """Return the launcher's part of a command of accelerate."""
-    cluster = question.cluster
-    nodes = -(-cluster.num_devices // cluster.devices_per_node)
-    several = f" --num_machines {nodes} --machine_rank ${{NODE_RANK:-0}} --main_process_ip ${{MASTER_ADDR:-localhost}}"
-    return f"accelerate launch --num_processes {cluster.num_devices}{several if nodes > 1 else ''}"
+def _launch(form: str, main: str, cluster: Cluster) -> str:
+    """Return the command of a trainer, with what its launcher needs to join several nodes."""
+    nodes, per_node = nodes_of(cluster)
+    if form == "llamafactory":
+        several = f" {variables_of_nodes(cluster)} NPROC_PER_NODE={per_node}" if nodes > 1 else ""
+        return f"env FORCE_TORCHRUN=1{several} llamafactory-cli train {main}"
+    if form == "axolotl":
+        several = (
+            f" --launcher torchrun -- {torchrun(cluster).removeprefix('torchrun ')}" if nodes > 1 else ""
+        )
+        return f"axolotl train {main}{several}"
+    first = f" --machine_rank {RANK} --main_process_ip {ADDRESS} --main_process_port {PORT}"
+    several = f" --multi_gpu --num_machines {nodes}{first}" if nodes > 1 else ""
+    return f"accelerate launch --num_processes {cluster.num_devices}{several} sft.py --config {main}"
+
+
+def _notes(sharded: str | list[str], zero: int) -> tuple[str, ...]:
+    """Return which of two engines shards the states, where both could."""
+    if not sharded:
+        return ()
+    words = sharded if isinstance(sharded, str) else " ".join(sharded)
+    engine = f"ZeRO stage {zero} is written for PyTorch's FSDP (fsdp: {words})"
+    return (f"{engine}; for DeepSpeed, forescale export --to deepspeed writes its JSON",)
 
 
 def _values(question: Question, form: str) -> dict[str, Any]:
