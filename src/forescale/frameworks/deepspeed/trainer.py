@@ -87,12 +87,11 @@ def _kind(settings: Settings) -> str:
     """Return what distributes the training, as Accelerate's DistributedType has it."""
     kind = settings.text("distributed_type", "NO").upper()
     if kind not in ("NO", "DEEPSPEED", "FSDP", "XLA", "MEGATRON_LM") and not kind.startswith("MULTI_"):
-        settings.refuse(
-            wording.not_one_of(
-                settings.spell("distributed_type"),
-                kind,
-                "NO, MULTI_GPU (or another MULTI_), DEEPSPEED, FSDP, XLA, MEGATRON_LM",
-            )
+        settings.refuse_key(
+            wording.not_one_of,
+            "distributed_type",
+            kind,
+            "NO, MULTI_GPU (or another MULTI_), DEEPSPEED, FSDP, XLA, MEGATRON_LM",
         )
     return kind
 
@@ -101,12 +100,11 @@ def _check_kind(settings: Settings) -> None:
     """Refuse Megatron-LM's layouts, which are not read; note tables that count under another kind than the file's."""
     kind = _kind(settings)
     if kind == "MEGATRON_LM":
-        settings.refuse(
-            wording.not_expressed(
-                settings.spell("distributed_type"),
-                "MEGATRON_LM",
-                "give the layout as options (--tp, --pp), or use FSDP, DEEPSPEED or MULTI_GPU",
-            )
+        settings.refuse_key(
+            wording.not_expressed,
+            "distributed_type",
+            "MEGATRON_LM",
+            "give the layout as options (--tp, --pp), or use FSDP, DEEPSPEED or MULTI_GPU",
         )
     for table, item in KINDS.items():
         value = next((key for key in TABLES[table] if key in settings), None)
@@ -264,7 +262,7 @@ def _stage(settings: Settings) -> tuple[int, bool]:
         return 0, False
     version = settings.count("fsdp_version", 1, least=1)
     if version > 2:
-        settings.refuse(wording.not_one_of(settings.spell("fsdp_version"), version, ("1", "2")))
+        settings.refuse_key(wording.not_one_of, "fsdp_version", version, ("1", "2"))
     if version == 2:
         return (3, False) if settings.flag("fsdp_reshard_after_forward", default=True) else (2, False)
     numbers = {str(number): kind for number, kind in enumerate(SHARDING.values(), start=1)}

@@ -288,13 +288,12 @@ def _repeats(settings: Settings, pp: int, num_layers: int) -> int:
         else piped // (pp * size)
     )
     if piped != pp * repeats * size:
-        settings.refuse(
-            not_divisible(
-                settings.spell("pipeline_parallel_layers"),
-                piped,
-                pp * size,
-                f"{pp} stages x num_pipeline_repeats x num_layers_per_pipeline_stage {size}",
-            )
+        settings.refuse_key(
+            not_divisible,
+            "pipeline_parallel_layers",
+            piped,
+            pp * size,
+            f"{pp} stages x num_pipeline_repeats x num_layers_per_pipeline_stage {size}",
         )
     if piped != num_layers:
         settings.note(
@@ -315,9 +314,7 @@ def pipeline_microbatches(settings: Settings, pp: int) -> int:
         else (2 * pp if delays else pp)
     )
     if count % pp:
-        settings.refuse(
-            not_divisible(settings.spell("num_pipeline_microbatches"), count, pp, "the number of stages")
-        )
+        settings.refuse_key(not_divisible, "num_pipeline_microbatches", count, pp, "the number of stages")
     return count
 
 
@@ -378,7 +375,7 @@ def _recompute(settings: Settings) -> Recompute:
             *OFFLOADED,
             *(name for name in get_args(RematPolicy) if not name.startswith("torch")),
         )
-        settings.refuse(not_one_of(settings.spell("remat_policy"), named, known))
+        settings.refuse_key(not_one_of, "remat_policy", named, known)
     return Recompute(granularity="policy", policy=named)  # type: ignore[arg-type]
 
 
@@ -392,7 +389,7 @@ def _where(settings: Settings, place: str) -> list[KeptName]:
     for key in (*NAMES, *JOINED):
         word = settings.get(key)
         if word not in ("remat", "device", "offload"):
-            settings.refuse(not_one_of(settings.spell(key), word, ("remat", "device", "offload")))
+            settings.refuse_key(not_one_of, key, word, ("remat", "device", "offload"))
         if word == place:
             kept_names += JOINED.get(key) or (NAMES[key],)
     return kept_names
@@ -492,7 +489,7 @@ def _types(settings: Settings) -> dict[str, Any]:
         )
     elif narrow:
         known = ", ".join((*NARROW, *INTEGERS))
-        settings.refuse(wrong_type(settings.spell("quantization"), narrow, f"empty or one of {known}"))
+        settings.refuse_key(wrong_type, "quantization", narrow, f"empty or one of {known}")
     if weights != "fp32":
         values |= {"parameters": weights, "master": "none", "moments": weights}
     first = settings.text("mu_dtype")

@@ -216,14 +216,13 @@ def _settings(
         settings.note(note)
     for key, value in keys.items():
         if key in overrides and overrides[key] != value and not settings.flag("override_model_config"):
-            settings.refuse(
-                wording.differs(
-                    settings.spell(key),
-                    overrides[key],
-                    f"that of model_name {name}",
-                    value,
-                    "MaxText takes it with override_model_config=true",
-                )
+            settings.refuse_key(
+                wording.differs,
+                key,
+                overrides[key],
+                f"that of model_name {name}",
+                value,
+                "MaxText takes it with override_model_config=true",
             )
         if key in config.values and key not in overrides and config.values[key] != value:
             settings.note(

@@ -324,7 +324,7 @@ def _refuse_incomplete(settings: Settings, options: Options, *, known: bool, bas
     """
     for key, today in GONE.items():
         if settings.get(key) not in (None, False):
-            settings.refuse(wording.removed(settings.spell(key), f"use {settings.spell(today)}"))
+            settings.refuse_key(wording.removed, key, f"use {settings.spell(today)}")
     facts = open_facts(settings, {}, "", DECIDING)
     no_length = "seq_length" not in settings and "decoder_seq_length" not in settings
     if options.layout and (no_length or not (known or based)):

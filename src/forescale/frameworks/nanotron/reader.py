@@ -231,7 +231,7 @@ def _check_heads(settings: Settings, tp: int) -> None:
         heads = settings.count(f"{CONFIG}{name}")
         if heads and heads % tp:
             terms = settings.spell("parallelism.tp")
-            settings.refuse(wording.not_divisible(settings.spell(f"{CONFIG}{name}"), heads, tp, terms))
+            settings.refuse_key(wording.not_divisible, f"{CONFIG}{name}", heads, tp, terms)
 
 
 def _data_parallel(settings: Settings, options: Options, dp: int, inner: int) -> int:
@@ -301,7 +301,7 @@ def _check_stages(settings: Settings, length: int) -> None:
     """Note the stages of training whose sequences have another length."""
     stages = settings.get("data_stages")
     if not isinstance(stages or [], list):
-        settings.refuse(wording.wrong_type(settings.spell("data_stages"), stages, "a list of stages"))
+        settings.refuse_key(wording.wrong_type, "data_stages", stages, "a list of stages")
     lengths = [stage.get("sequence_length") for stage in stages or () if isinstance(stage, dict)]  # type: ignore[attr-defined]
     others = sorted({str(other) for other in lengths if other not in (None, length)})
     if others:

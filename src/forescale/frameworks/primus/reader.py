@@ -109,7 +109,7 @@ def _adapted(parsed_file: ParsedFile, settings: Settings) -> ParsedFile:
     if kind == "none":
         return parsed_file
     if kind != "lora":
-        settings.refuse(wording.not_expressed(settings.spell("peft"), kind, "lora and none are"))
+        settings.refuse_key(wording.not_expressed, "peft", kind, "lora and none are")
     adapters = _lora(settings.count("peft_dim", RANK), tuple(PLACES[name][0] for name in USUAL["LoRA"]))
     used = (*parsed_file.used, "peft")
     return replace(
