@@ -22,7 +22,8 @@ from forescale.errors import ForescaleError, Location, ReaderError, SpecError, n
 from forescale.limits import TINY
 from forescale.struct import Struct
 
-CATALOGUE = Path(__file__).with_name("catalogue")
+PACKAGE = Path(__file__).parent
+CATALOGUE = PACKAGE / "catalogue"
 """Folder of the data files."""
 TEXT_BYTES = 64 * 2**20
 """Largest file that is read."""
@@ -340,9 +341,14 @@ def _separated(columns: tuple[str, ...]) -> str:
 
 
 @cache
+def shipped(path: str) -> Any:  # noqa: ANN401  (JSON)
+    """Return one JSON document of the package, such as `sweep/columns`; whoever reads it leaves it as it is."""
+    return json.loads((PACKAGE / f"{path}.json").read_text("utf-8"))
+
+
 def packaged(name: str) -> Any:  # noqa: ANN401  (JSON)
     """Return one JSON document of the catalogue, such as `calibrations/memory/overhead`."""
-    return json.loads((CATALOGUE / f"{name}.json").read_text("utf-8"))
+    return shipped(f"catalogue/{name}")
 
 
 def packaged_names(folder: str) -> tuple[str, ...]:

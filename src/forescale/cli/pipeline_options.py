@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple
 from functools import partial
 from pathlib import Path
@@ -25,7 +24,7 @@ from forescale.cli.progress import interruptible
 from forescale.cli.reproduce import TYPED
 from forescale.errors import (
     ForescaleError,
-    extra_missing,
+    needing,
     not_one_of,
     wrong_suffix,
     wrong_type,
@@ -414,15 +413,6 @@ def picture_writable(path: Path | None) -> Path | None:
 NOT_TIMED = "no step was timed"
 
 
-@contextmanager
-def _needing_torch() -> Iterator[None]:
-    """Name the extra to install if torch is missing."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise extra_missing("pipeline run", "torch", "bench") from error
-
-
 def run_command(
     *,
     file: Path | None = argument(FILE),
@@ -453,7 +443,7 @@ def run_command(
     --measured, it says what the schedule gained against that run, and stages of --model sleep take as long as its
     stages. Needs torch (the extra `bench`).
     """
-    with _needing_torch(), interruptible(NOT_TIMED):
+    with needing("bench", "pipeline run", "torch"), interruptible(NOT_TIMED):
         from forescale.runtime.job import Job, run_job
     passes.refuse(("--comm-mode", *SIMULATED, *SPREAD), "messages are sent, not simulated")
     if model == "toy":

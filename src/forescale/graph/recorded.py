@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 
 from msgspec.structs import replace
 
-from forescale.errors import SpecError, extra_missing
+from forescale.errors import SpecError, needing
 from forescale.graph.counts import count_parameters
 from forescale.graph.dealing import with_dealt_experts
 from forescale.graph.dimensions import KEYS, Config, dimensions_of, flags_of, layer_labels
@@ -305,11 +305,8 @@ def traced_config(config: Config, **options: Any) -> Model:  # noqa: ANN401
     ForescaleError
         If the type cannot be traced; the message names module and line.
     """
-    try:
+    with needing("trace", f"the code of model_type {config['model_type']!r}"):
         tracer = import_module("forescale.trace")
-    except ImportError as error:
-        kind = f"model_type {config['model_type']!r}"
-        raise extra_missing(kind, f"{error.name} to run its code", "trace") from error
     return with_dealt_experts(tracer.trace_config(config, **options))
 
 

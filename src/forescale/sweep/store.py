@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 
 from forescale.atomic_write import replacing, write_text, writing
 from forescale.checksum import CHECKSUM, checksum
-from forescale.errors import ForescaleError, cannot_write, corrupted, extra_missing, file_exists, wrong_format
+from forescale.errors import ForescaleError, cannot_write, corrupted, file_exists, needing, wrong_format
 from forescale.report.document import write_csv, write_parquet
 from forescale.sweep.columns import Row, TableColumn
 from forescale.sweep.definition import Sweep
@@ -144,21 +144,12 @@ def open_store(
     if folder is None:
         return Store(None, columns, kind)
     if kind == "parquet":
-        _need_pyarrow()
+        with needing("sweep", "Parquet files", "pyarrow", "or keep the table as CSV with --format csv"):
+            import pyarrow  # noqa: F401
     made(folder)
     with writing(folder):
         _claim(sweep, fingerprint, folder, restart=restart)
         return Store(folder, columns, kind)
-
-
-def _need_pyarrow() -> None:
-    """Raise unless Parquet files can be written."""
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError as error:
-        raise extra_missing(
-            "Parquet files", "pyarrow", "sweep", "or keep the table as CSV with --format csv"
-        ) from error
 
 
 def _checked(line: str, where: str) -> Row:
