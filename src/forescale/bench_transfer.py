@@ -350,12 +350,10 @@ def _of_passes(block: BlockSeconds, passes: tuple[Pass, ...]) -> float:
 
 def _refuse(bench: Bench, key: Key, seconds: float) -> None:
     name, passes = key
-    raise implausible(
-        f"{' and '.join(passes)} of {name}",
-        format_seconds(seconds),
-        "the time of their messages alone by the models",
-        "measure the collectives of the same run too",
-    ).at(bench.source)
+    allowed = "the time of their messages alone by the models"
+    fix = "measure the collectives of the same run too"
+    value = format_seconds(seconds)
+    raise implausible(f"{' and '.join(passes)} of {name}", value, allowed, fix).at(bench.source)
 
 
 def _named(kind: str, names: Sequence[str], bench: Bench) -> str:

@@ -298,11 +298,8 @@ def completed(
 def _check(question: Question, framework: Framework, no_vision: str) -> None:
     """Refuse a model without text, a traced model, a tower where there is `no_vision`, and what limits exclude."""
     if not question.model.vocab_size:
-        raise unsupported_by(
-            "export",
-            f"{question.model.name}, which has no vocabulary",
-            "it writes the training of language models",
-        )
+        value = f"{question.model.name}, which has no vocabulary"
+        raise unsupported_by("export", value, "it writes the training of language models")
     if question.model.vision is not None and no_vision:
         fix = "images 0 writes the training of the text alone (--images 0)"
         tower = f"the vision tower of {question.model.name}: {no_vision}"

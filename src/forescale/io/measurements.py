@@ -317,10 +317,7 @@ T = TypeVar("T")
 def _agreed(path: Path, name: str, result: T | None, values: T | None) -> T:
     if result is None and values is None:
         fix = f"keep what the test prints of its ranks, or give --{name.replace('_', '-')}"
-        raise ReaderError(
-            path,
-            wording.incomplete(name, "the log", fix),
-        )
+        raise ReaderError(path, wording.incomplete(name, "the log", fix))
     if result is not None and values is not None and result != values:
         raise ReaderError(path, wording.differs(name, values, "that of the log", result))
     value = values if result is None else result

@@ -376,11 +376,8 @@ def _of_hardware_config(values: Mapping[str, Any], file: Path) -> Cluster:
 
     base = values.get("base", file.stem.lower())
     if not is_cluster_name(base):
-        raise wording.required_with(
-            "its device",
-            "a hardware configuration",
-            fix="add `base: NAME` of a catalogue cluster, or give --cluster NAME --hardware-config FILE",
-        ).at(file)
+        fix = "add `base: NAME` of a catalogue cluster, or give --cluster NAME --hardware-config FILE"
+        raise wording.required_with("its device", "a hardware configuration", fix=fix).at(file)
     config = build_hardware_config(values, where=file.name)
     return config.applied(load_cluster(base, 1))
 

@@ -72,10 +72,8 @@ class ScheduleTable(Struct, frozen=True, kw_only=True):
         known = {item.label: item for item in self.schedules}
         for label in labels:
             if label not in known:
-                raise ReaderError(
-                    path,
-                    wording.unknown_name("schedule", label, tuple(known), f"it lists {', '.join(known)}"),
-                )
+                hint = f"it lists {', '.join(known)}"
+                raise ReaderError(path, wording.unknown_name("schedule", label, tuple(known), hint))
         return tuple(known[label] for label in labels) if labels else self.schedules
 
 

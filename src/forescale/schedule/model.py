@@ -40,14 +40,9 @@ class Placement(Struct, frozen=True, kw_only=True):
             allowed = "0 to p - 1, each at least once"
             raise ScheduleError(wording.wrong_type("the ranks of a placement", sorted(ranks)[:16], allowed))
         if self.num_replicas < 1 or len(self.rank_of_stage) % self.num_replicas:
-            raise ScheduleError(
-                wording.not_divisible(
-                    "the number of stages",
-                    len(self.rank_of_stage),
-                    self.num_replicas,
-                    "the number of replicas",
-                )
-            )
+            terms = "the number of replicas"
+            key = "the number of stages"
+            raise ScheduleError(wording.not_divisible(key, len(self.rank_of_stage), self.num_replicas, terms))
 
     @property
     def num_ranks(self) -> int:

@@ -288,14 +288,8 @@ def _shares(times: StageTimes, num_splits: int) -> Array:
     if times.split_shares is None:
         return np.full(num_splits, 1.0 / num_splits)
     if len(times.split_shares) != num_splits:
-        raise ScheduleError(
-            wrong_count(
-                "split_shares",
-                len(times.split_shares),
-                "the schedule",
-                f"{counted(num_splits, 'part')}, one per sequence piece",
-            )
-        )
+        allowed = f"{counted(num_splits, 'part')}, one per sequence piece"
+        raise ScheduleError(wrong_count("split_shares", len(times.split_shares), "the schedule", allowed))
     return np.array(times.split_shares)
 
 

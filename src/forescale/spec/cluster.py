@@ -218,11 +218,8 @@ class Cluster(SpecStruct, frozen=True, kw_only=True):
             ).at(f"cluster {self.name}")
 
         if any(tier.wide_area for tier in (*self.tiers[:-1], *(self.tiers if len(sizes) == 1 else ()))):
-            raise wording.wrong_type(
-                "a wide-area tier",
-                "an inner tier",
-                "the outermost tier, around those of a site's own network",
-            ).at(f"cluster {self.name}")
+            allowed = "the outermost tier, around those of a site's own network"
+            raise wording.wrong_type("a wide-area tier", "an inner tier", allowed).at(f"cluster {self.name}")
         if any(tier.sites and not tier.wide_area for tier in self.tiers):
             raise wording.required_with("wide_area = true", "sites of a tier").at(f"cluster {self.name}")
         self._check_nodes()

@@ -79,13 +79,8 @@ class MoeFfn(SpecStruct, frozen=True, kw_only=True):
                 "experts_per_token", self.top_k, f"{self.num_experts} or less, the number of experts"
             )
         if self.num_groups and (self.num_experts % self.num_groups or self.top_groups > self.num_groups):
-            raise not_divisible(
-                "num_experts",
-                self.num_experts,
-                self.num_groups,
-                "num_groups",
-                f"a token may use {self.top_groups} of the groups at most",
-            )
+            fix = f"a token may use {self.top_groups} of the groups at most"
+            raise not_divisible("num_experts", self.num_experts, self.num_groups, "num_groups", fix)
 
     @classmethod
     def renewed(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -188,10 +188,8 @@ def _claim(sweep: Sweep, fingerprint: str, folder: Path, *, restart: bool) -> No
         return
     if before.get("fingerprint") == fingerprint:
         return
-    raise file_exists(
-        f"{folder} with points of another sweep than {sweep.where} ({_difference(before, question)})",
-        "take another folder, or discard what is there with --restart",
-    )
+    key = f"{folder} with points of another sweep than {sweep.where} ({_difference(before, question)})"
+    raise file_exists(key, "take another folder, or discard what is there with --restart")
 
 
 def _noted(note: Path, *, restart: bool) -> dict[str, Any] | None:

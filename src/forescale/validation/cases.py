@@ -171,10 +171,9 @@ def _check_ids(table: Table) -> None:
             raise ReaderError(table.path, wording.incomplete("id", f"line {row.line}"))
         if row.id in seen:
             value = f"line {seen[row.id]}"
-            raise ReaderError(
-                table.path,
-                wording.given_twice(f"the id {row.id!r}", value, f"line {row.line}", "give each row its own"),
-            )
+            fix = "give each row its own"
+            other = f"line {row.line}"
+            raise ReaderError(table.path, wording.given_twice(f"the id {row.id!r}", value, other, fix))
         seen[row.id] = row.line
 
 

@@ -288,13 +288,8 @@ def _repeats(settings: Settings, pp: int, num_layers: int) -> int:
         else piped // (pp * size)
     )
     if piped != pp * repeats * size:
-        settings.refuse_key(
-            not_divisible,
-            "pipeline_parallel_layers",
-            piped,
-            pp * size,
-            f"{pp} stages x num_pipeline_repeats x num_layers_per_pipeline_stage {size}",
-        )
+        terms = f"{pp} stages x num_pipeline_repeats x num_layers_per_pipeline_stage {size}"
+        settings.refuse_key(not_divisible, "pipeline_parallel_layers", piped, pp * size, terms)
     if piped != num_layers:
         settings.note(
             f"not expressed: only {piped} of {num_layers} layers are in MaxText's pipeline; all are projected in it"
@@ -323,13 +318,8 @@ def sequences(settings: Settings, num_devices: int) -> int:
     number = settings.number("per_device_batch_size") or 0.0
     whole = int(num_devices * number)
     if whole < 1:
-        settings.refuse(
-            out_of_range(
-                f"{settings.spell('per_device_batch_size')} of {counted(num_devices, 'device')}",
-                number,
-                f"{1 / num_devices:g} or more, which makes one sequence",
-            )
-        )
+        key = f"{settings.spell('per_device_batch_size')} of {counted(num_devices, 'device')}"
+        settings.refuse(out_of_range(key, number, f"{1 / num_devices:g} or more, which makes one sequence"))
     if whole != num_devices * number:
         settings.note(
             f"per_device_batch_size {number:g} x {num_devices} devices is cut to {counted(whole, 'sequence')}"
@@ -344,15 +334,9 @@ def _micro_batch(settings: Settings, mesh: Mesh, pp: int) -> int:
     whole = sequences(settings, mesh.num_devices)
     if whole % (ranks * passes):
         least = ranks * passes / mesh.num_devices
-        settings.refuse(
-            not_divisible(
-                f"the sequences of {settings.spell('per_device_batch_size')},",
-                whole,
-                ranks * passes,
-                f"{counted(ranks, 'data-parallel rank')} x {counted(passes, 'micro-batch')}",
-                f"{least:g} is the least",
-            )
-        )
+        terms = f"{counted(ranks, 'data-parallel rank')} x {counted(passes, 'micro-batch')}"
+        key = f"the sequences of {settings.spell('per_device_batch_size')},"
+        settings.refuse(not_divisible(key, whole, ranks * passes, terms, f"{least:g} is the least"))
     return whole // (ranks * passes)
 
 

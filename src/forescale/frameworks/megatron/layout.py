@@ -145,11 +145,8 @@ def _routing(settings: Settings) -> Routing:
     padded = settings.flag("moe_pad_expert_input_to_capacity")
     if factor is None or factor <= 0:
         if padded:
-            settings.refuse_key(
-                required_with,
-                "moe_expert_capacity_factor",
-                settings.spell("moe_pad_expert_input_to_capacity"),
-            )
+            key = "moe_expert_capacity_factor"
+            settings.refuse_key(required_with, key, settings.spell("moe_pad_expert_input_to_capacity"))
         return Routing(balance=balance)
     return Routing(capacity_factor=factor, pad_to_capacity=padded, balance=balance)
 
@@ -206,15 +203,8 @@ def _data_parallel(settings: Settings, num_devices: int | None, inner: int, pp: 
     least = lcm(inner, expert) * pp
     for degrees, size in (("tp x cp", inner * pp), ("ep x etp", expert * pp)):
         if num_devices % size:
-            settings.refuse(
-                not_divisible(
-                    "the number of devices",
-                    num_devices,
-                    size,
-                    f"{degrees} x pp",
-                    f"give --devices {-(-num_devices // least) * least}, or other degrees",
-                )
-            )
+            fix = f"give --devices {-(-num_devices // least) * least}, or other degrees"
+            settings.refuse(not_divisible("the number of devices", num_devices, size, f"{degrees} x pp", fix))
     return num_devices // (inner * pp)
 
 

@@ -112,11 +112,8 @@ def refuse_inexpressible(settings: Settings) -> None:
 def _refuse_unsupported(settings: Settings) -> None:
     refuse_inexpressible(settings)
     if (provider := settings.get("model_provider")) not in PROVIDERS:
-        settings.refuse_key(
-            wording.not_expressed,
-            "model_provider",
-            f"{provider}, which takes its model from Python next to the script,",
-        )
+        value = f"{provider}, which takes its model from Python next to the script,"
+        settings.refuse_key(wording.not_expressed, "model_provider", value)
     if not describes_model(settings):
         raise MissingError.of(settings.where, [MODEL])
     encoder, decoder = settings.count("encoder_num_layers"), settings.count("decoder_num_layers")

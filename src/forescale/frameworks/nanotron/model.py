@@ -175,13 +175,8 @@ def _head_dim(settings: Settings, heads: int, usual: int) -> int:
     """Return the hidden size divided over the heads: nanotron has no head_dim."""
     hidden = settings.size(f"{CONFIG}hidden_size", usual)
     if hidden % heads:
-        settings.refuse_key(
-            not_divisible,
-            f"{CONFIG}hidden_size",
-            hidden,
-            heads,
-            settings.spell(f"{CONFIG}num_attention_heads"),
-        )
+        key = f"{CONFIG}hidden_size"
+        settings.refuse_key(not_divisible, key, hidden, heads, settings.spell(f"{CONFIG}num_attention_heads"))
     return hidden // heads
 
 

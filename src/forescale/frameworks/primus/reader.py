@@ -283,8 +283,8 @@ def _preset(name: str, folder: str, path: Path, options: Options) -> dict[str, A
     kind, _, backend = folder.partition("/")
     if backend == MEGATRON and (base := _base_presets()[kind].get(file.stem)) is not None:
         return dict(base)
-    place = f"preset {name!r} next to it or in a primus/configs/{folder} above it"
-    raise ReaderError(path, wording.not_found(place, "give its folder with --primus-presets-dir FOLDER"))
+    preset = f"preset {name!r} next to it or in a primus/configs/{folder} above it"
+    raise ReaderError(path, wording.not_found(preset, "give its folder with --primus-presets-dir FOLDER"))
 
 
 @cache

@@ -310,13 +310,8 @@ def _batch(settings: Settings, dp: int, pp: int) -> tuple[int, int]:
         settings.refuse(wording.not_divisible(name, local, piece, "the micro-batch"))
     batch = _step(settings, "training.global_batch_size", 1) or local * dp
     if batch % (local * dp):
-        settings.refuse_key(
-            wording.not_divisible,
-            "training.global_batch_size",
-            batch,
-            local * dp,
-            f"{local} x {counted(dp, 'data-parallel rank')}",
-        )
+        terms = f"{local} x {counted(dp, 'data-parallel rank')}"
+        settings.refuse_key(wording.not_divisible, "training.global_batch_size", batch, local * dp, terms)
     _flushes(settings, batch // (local * dp), pp)
     return piece if pp > 1 else local, batch
 

@@ -83,10 +83,8 @@ def shape_of(model: Model, *, seq_len: int | None = None) -> Shape:
         and attention.head_dim * attention.num_heads == model.hidden_size
     )
     if not (known and isinstance(attention, FullAttention) and isinstance(ffn, DenseFfn)):
-        raise unsupported_by(
-            "preset subramanian2024",
-            "this model (only equal layers of multi-head attention and an ungated feed-forward)",
-        ).at(f"model {model.name}")
+        value = "this model (only equal layers of multi-head attention and an ungated feed-forward)"
+        raise unsupported_by("preset subramanian2024", value).at(f"model {model.name}")
     return Shape(
         seq_len=length,
         hidden_size=model.hidden_size,

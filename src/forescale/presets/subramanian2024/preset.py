@@ -486,10 +486,8 @@ class Found(Struct, frozen=True, kw_only=True):
         """
         model, cluster, workload = question.model, question.cluster, question.workload
         if preset.tensor_parallel is None:
-            raise missing(
-                "--tensor-parallel",
-                f"--preset {preset.name} searches one strategy at a time: give 1d, 2d or summa",
-            )
+            fix = f"--preset {preset.name} searches one strategy at a time: give 1d, 2d or summa"
+            raise missing("--tensor-parallel", fix)
         analysis = Analysis(
             shape=shape_of(model, seq_len=workload.seq_len),
             machine=machine_of(cluster),
