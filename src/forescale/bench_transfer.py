@@ -223,9 +223,8 @@ def bench_memory(bench: Bench, costs: Costs) -> BenchMemory:
     stages = bench.question.layout.pp
     for rank in bench.ranks:
         if rank.stage >= stages:
-            raise out_of_range(
-                f"the stage of rank {rank.rank}", rank.stage, f"from 0 to {stages - 1} (pp {stages})"
-            ).at(bench.source)
+            allowed = f"from 0 to {stages - 1} (pp {stages})"
+            raise out_of_range(f"the stage of rank {rank.rank}", rank.stage, allowed).at(bench.source)
     measured = max(bench.ranks, key=lambda rank: rank.peak_reserved_bytes)
     bare = _priced(bench.question, replace(costs, anchor=None))
     corrections = _corrections(bench, prepare(bare))

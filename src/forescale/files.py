@@ -151,9 +151,8 @@ def parse_json(text: str, where: object, *, infinite: bool = False) -> Any:  # n
     except ReaderError:
         raise
     except ValueError as error:  # more digits than Python reads
-        raise ReaderError(
-            where, wording.too_large("a number", "thousands of digits", f"{len(str(INTEGER)) - 1}")
-        ) from error
+        allowed = f"{len(str(INTEGER)) - 1}"
+        raise ReaderError(where, wording.too_large("a number", "thousands of digits", allowed)) from error
     check_plain(content, where, infinite=infinite)
     return content
 
@@ -203,9 +202,8 @@ def _check_item(value: object, where: object, key: str, *, infinite: bool) -> No
     if isinstance(value, float) and not (infinite or math.isfinite(value)):
         raise ReaderError(where, wording.wrong_type(f"{shown(key)}", value, "a number"))
     if isinstance(value, int) and not -INTEGER < value < INTEGER:
-        raise ReaderError(
-            where, wording.too_large(key, f"the value {shown(value)}", f"{len(str(INTEGER)) - 1} digits")
-        )
+        allowed = f"{len(str(INTEGER)) - 1} digits"
+        raise ReaderError(where, wording.too_large(key, f"the value {shown(value)}", allowed))
 
 
 def _plainly(text: str) -> str:
@@ -288,9 +286,8 @@ class Table(Struct, frozen=True, kw_only=True):
         if missing:
             close = nearest(missing[0], self.columns)
             lacks = f"it lacks the column {', '.join(missing)}{_separated(self.columns)}"
-            raise ReaderError(
-                self.path, wording.wrong_format(f"a {what}", lacks, wording.did_you_mean(close))
-            )
+            allowed = f"a {what}"
+            raise ReaderError(self.path, wording.wrong_format(allowed, lacks, wording.did_you_mean(close)))
 
     def know(self, columns: tuple[str, ...]) -> None:
         """Refuse a table with columns besides the known ones."""
@@ -298,9 +295,8 @@ class Table(Struct, frozen=True, kw_only=True):
             if name not in columns:
                 close = nearest(name, columns)
                 hint = f"; did you mean {' or '.join(close)}?" if close else ""
-                raise ReaderError(
-                    self.path, wording.unknown_key(name, "the table", columns, hint.removeprefix("; "))
-                )
+                fix = hint.removeprefix("; ")
+                raise ReaderError(self.path, wording.unknown_key(name, "the table", columns, fix))
 
 
 def read_table(path: str | Path) -> Table:

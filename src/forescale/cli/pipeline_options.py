@@ -228,9 +228,8 @@ class PassOptions(Group, frozen=True, kw_only=True):
             If there are more actions than a picture shows.
         """
         if (count := schedule.num_actions) > MOST_DRAWN:
-            raise ScheduleError(
-                wording.too_large(schedule.name, f"{count:,} actions", f"{MOST_DRAWN:,} for a picture")
-            )
+            allowed = f"{MOST_DRAWN:,} for a picture"
+            raise ScheduleError(wording.too_large(schedule.name, f"{count:,} actions", allowed))
         return simulate(schedule, **self._setting(schedule))
 
     def makespans(self, schedule: Schedule) -> Array | None:
@@ -309,9 +308,8 @@ class StageOptions(Group, frozen=True, kw_only=True):
     ) -> Problem:
         """Return the optimiser's question."""
         if passes.comm_mode != "overlapped":
-            raise ScheduleError(
-                wording.not_one_of("--comm-mode", passes.comm_mode, "one that only delays messages")
-            )
+            allowed = "one that only delays messages"
+            raise ScheduleError(wording.not_one_of("--comm-mode", passes.comm_mode, allowed))
         passes.refuse(SHAPED, "the optimiser orders passes itself")
         passes.refuse(SIMULATED, "the optimiser takes messages that only delay, as --comm says")
         passes.refuse(SPREAD, ONE_SPREADS)
@@ -350,9 +348,8 @@ def _numbers(text: str | None, count: int, default: float) -> Array:
     except ValueError:
         values = []
     if len(values) != count:
-        raise ScheduleError(
-            wrong_type("the times of stages", text, f"{counted(count, 'number')} separated by commas")
-        )
+        allowed = f"{counted(count, 'number')} separated by commas"
+        raise ScheduleError(wrong_type("the times of stages", text, allowed))
     return np.array(values)
 
 
@@ -549,9 +546,8 @@ def schedule_of(
         raise wording.given_twice(["--schedule"], fix=f"leave out {names[0]} or {names[1]}")
     if file is not None:
         if pp is not None or microbatches is not None:
-            raise wording.no_effect(
-                ["--schedule", "--pp", "--microbatches"], f"{file} gives schedule and shape"
-            )
+            reason = f"{file} gives schedule and shape"
+            raise wording.no_effect(["--schedule", "--pp", "--microbatches"], reason)
         passes.refuse_shape(f"{file} says which schedule and shape")
         result, with_messages = read_schedule(file, name)
         return with_messages or result

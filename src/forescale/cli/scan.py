@@ -146,9 +146,8 @@ def needing_most(error: MissingError, scan: ScanOptions) -> SpecError:
 
 def _refuse_combinations(scan: ScanOptions) -> None:
     if scan.max_host_memory is not None and (scan.pareto or scan.of_run):
-        raise wording.no_effect(
-            ["--max-host-memory"], "it applies to rankings, targets, --device-counts and --batches"
-        )
+        reason = "it applies to rankings, targets, --device-counts and --batches"
+        raise wording.no_effect(["--max-host-memory"], reason)
     if scan.of_run and (scan.pareto or scan.has_target or scan.batches is not None):
         key = ["--deadline", "--budget", "--pareto", "--batches"]
         raise wording.conflicts(key, reason="targets of ideal time as well", fix="ask one at a time")
@@ -158,9 +157,8 @@ def _refuse_combinations(scan: ScanOptions) -> None:
         key = ["--batches", "--pareto", "--device-counts"]
         raise wording.conflicts(key, reason="targets as well", fix="ask one at a time")
     if scan.price_per_device_hour is not None and scan.pareto:
-        raise wording.required_with(
-            "a ranking, a target, --device-counts or --batches", "--price-per-device-hour"
-        )
+        other = "--price-per-device-hour"
+        raise wording.required_with("a ranking, a target, --device-counts or --batches", other)
 
 
 def front(question: Question, scan: ScanOptions) -> ParetoResult:

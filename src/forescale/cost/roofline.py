@@ -359,9 +359,8 @@ def entry_of(table: Mapping[str, T], dtype: str, section: str, calibration: str)
     """Return the entry of `dtype`."""
     dtype = LIKE.get(dtype, dtype)
     if dtype not in table:
-        raise incomplete(
-            f"entry {section}.{dtype}", f"calibration {calibration}", f"it has {', '.join(table)}"
-        )
+        fix = f"it has {', '.join(table)}"
+        raise incomplete(f"entry {section}.{dtype}", f"calibration {calibration}", fix)
     return table[dtype]
 
 

@@ -59,9 +59,8 @@ def place(export: Export, path: Path, *, force: bool = False) -> None:
     framework = export.question.framework
     if len(export.texts) > 1 and path.suffix and not is_folder(path):
         files = f"{len(export.texts)} files are written: {', '.join(export.texts)}"
-        raise wrong_format("a folder", files, f"give a folder's name, such as {path.with_suffix('')}").at(
-            path
-        )
+        allowed = "a folder"
+        raise wrong_format(allowed, files, f"give a folder's name, such as {path.with_suffix('')}").at(path)
     if len(export.texts) == 1 and (framework is None or not _is_folder(path, framework)):
         write_text(path, export.texts[export.main])
         return

@@ -126,9 +126,8 @@ def _check_version(schema: object, path: Path) -> None:
 def _check(trace: Trace, path: Path) -> None:
     """Raise unless names, numbers and extents of a trace are consistent and bounded."""
     if not 0 < len(trace.layers) <= MOST_LAYERS:
-        raise ReaderError(
-            path, out_of_range("the number of layers", len(trace.layers), f"1 to {MOST_LAYERS:,}")
-        )
+        allowed = f"1 to {MOST_LAYERS:,}"
+        raise ReaderError(path, out_of_range("the number of layers", len(trace.layers), allowed))
     for name, ranks in (("tp", trace.tp), ("ep", trace.ep)):
         if not 0 < ranks <= MOST_LAYERS:
             raise ReaderError(path, out_of_range(name, ranks, f"1 to {MOST_LAYERS:,}"))

@@ -530,9 +530,8 @@ def _check_sections(values: Mapping[str, Any], where: str) -> None:
         if key not in SECTIONS:
             raise UnknownKeyError(key, where, SECTIONS, home_of(key, KINDS))
     if "phase" in values:
-        raise wording.no_effect(
-            "[[phase]]", "it is of a whole run, which `forescale run` projects", "leave it out here"
-        ).at(where)
+        reason = "it is of a whole run, which `forescale run` projects"
+        raise wording.no_effect("[[phase]]", reason, "leave it out here").at(where)
     if missing := [key for key in ("model", "cluster", "workload") if key not in values]:
         raise wording.missing(missing).at(where)
     for key in _TABLES:

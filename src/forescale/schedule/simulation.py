@@ -408,9 +408,8 @@ def simulate(
         If the schedule cannot run.
     """
     if (count := schedule.num_actions) > MOST_IN_FULL:
-        raise ScheduleError(too_large("it", f"{count:,} actions", f"{MOST_IN_FULL:,} to time one by one")).at(
-            schedule.name
-        )
+        allowed = f"{MOST_IN_FULL:,} to time one by one"
+        raise ScheduleError(too_large("it", f"{count:,} actions", allowed)).at(schedule.name)
     compiled = compile_schedule(schedule, comm=comm, sends=sends)
     laid = compiled.durations(from_share(vpp=schedule.placement.vpp) if times is None else times, links)
     state = compiled.run(laid, release=releases(compiled, step))

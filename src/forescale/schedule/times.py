@@ -173,9 +173,8 @@ def _column(value: Numeric, count: int, name: str, per: str) -> Array:
     if array.ndim == 0:
         return np.full((count, 1), float(array))
     if array.shape[0] != count:
-        raise ScheduleError(
-            wrong_count(name, array.shape[0], counted(count, per), f"one value, or one per {per}")
-        )
+        other = counted(count, per)
+        raise ScheduleError(wrong_count(name, array.shape[0], other, f"one value, or one per {per}"))
     return array if array.ndim == 2 else array[:, None]
 
 

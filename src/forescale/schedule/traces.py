@@ -250,9 +250,8 @@ class _Reader:
     def _rows(self, record: Any, path: Path, iteration: int) -> list[_Row]:  # noqa: ANN401  (JSON)
         where = f"iteration {iteration}"
         if not isinstance(record, dict) or type(record.get("total")) not in (int, float):
-            raise ReaderError(
-                path, wording.wrong_type(where, ..., "an object with the total time in milliseconds")
-            )
+            allowed = "an object with the total time in milliseconds"
+            raise ReaderError(path, wording.wrong_type(where, ..., allowed))
         rows: list[_Row] = []
         for name, kinds in SERIES.items():
             columns = {part: record.get(f"{name}_{part}", []) for part in ("start", "end", *_PARTS)}

@@ -209,9 +209,8 @@ class Trainable(SpecStruct, frozen=True, kw_only=True):
             if value:
                 raise required_with("lora_rank", " and ".join(value)).at("trainable")
         elif self.frozen:
-            raise no_effect("frozen", "with lora_rank all parts are frozen but those of whole").at(
-                "trainable"
-            )
+            reason = "with lora_rank all parts are frozen but those of whole"
+            raise no_effect("frozen", reason).at("trainable")
         twice = [
             f"{fused} and {part}"
             for fused, parts in FUSED.items()
@@ -219,9 +218,8 @@ class Trainable(SpecStruct, frozen=True, kw_only=True):
             if {fused, part} <= set(self.lora_targets)
         ]
         if twice:
-            raise given_twice(str(twice[0]), fix="the names mean the same product: give one of them").at(
-                "trainable: lora_targets"
-            )
+            fix = "the names mean the same product: give one of them"
+            raise given_twice(str(twice[0]), fix=fix).at("trainable: lora_targets")
 
     @property
     def is_all(self) -> bool:

@@ -102,9 +102,8 @@ def _connected(address: str, jobs: int | None) -> Any:  # noqa: ANN401 (a module
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, num_cpus=local)
     except (ConnectionError, ValueError, RuntimeError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise not_found(
-            f"Ray cluster at {address!r} ({first})", "start one with: ray start --head"
-        ) from error
+        fix = "start one with: ray start --head"
+        raise not_found(f"Ray cluster at {address!r} ({first})", fix) from error
     return ray
 
 

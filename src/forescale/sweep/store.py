@@ -60,9 +60,8 @@ def alone(folder: Path | None) -> Iterator[None]:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise cannot_write(
-                    folder, "another process works in it", "wait for it, or give another folder"
-                ) from error
+                fix = "wait for it, or give another folder"
+                raise cannot_write(folder, "another process works in it", fix) from error
         yield
     finally:
         os.close(descriptor)
@@ -204,17 +203,15 @@ def _noted(note: Path, *, restart: bool) -> dict[str, Any] | None:
         strange = next((name for name in OWN if (note.parent / name).exists()), None)
         if strange is None:
             return None
-        raise wrong_format("of a sweep", f"{DEFINITION} is not there", "take another folder").at(
-            note.parent / strange
-        )
+        fix = "take another folder"
+        raise wrong_format("of a sweep", f"{DEFINITION} is not there", fix).at(note.parent / strange)
     try:
         result = json.loads(note.read_text(encoding="utf-8"))
     except ValueError as error:
         if restart:
             return {}
-        raise corrupted(
-            note, str(error), "take another folder, or discard what is there with --restart"
-        ) from error
+        fix = "take another folder, or discard what is there with --restart"
+        raise corrupted(note, str(error), fix) from error
     if isinstance(result, dict) and result.get("schema") == SCHEMA:
         return result
     raise wrong_format("of a sweep", f"its schema is not {SCHEMA}", "take another folder").at(note)

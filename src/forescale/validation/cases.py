@@ -151,9 +151,8 @@ def plan_keys(table: Table) -> dict[str, str]:
             fix = wording.did_you_mean(nearest(column, known))
             raise ReaderError(table.path, wording.unknown_key(column, "the table", known, fix))
         if key in keys.values():
-            raise ReaderError(
-                table.path, wording.given_twice(f"the column {key}", column, _column_of(keys, key))
-            )
+            other = _column_of(keys, key)
+            raise ReaderError(table.path, wording.given_twice(f"the column {key}", column, other))
         keys[column] = key
     return keys
 

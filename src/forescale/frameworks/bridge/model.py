@@ -48,9 +48,8 @@ def named_model(container_settings: ContainerSettings, settings: Settings) -> Mo
     try:
         model = container_settings.hooks.model(part.args)
     except ForescaleError as error:
-        raise ReaderError(
-            part.place, wording.unknown_name("model", name, (), f"{error}", "set its sizes in cfg.model")
-        ) from error
+        fix = "set its sizes in cfg.model"
+        raise ReaderError(part.place, wording.unknown_name("model", name, (), f"{error}", fix)) from error
     if model is None:
         return None
     refuse_inexpressible(settings)
@@ -77,9 +76,8 @@ def _check_base(container_settings: ContainerSettings, settings: Settings) -> No
 def _check_kind(part: Call) -> None:
     """Refuse classes of models that are no language models, or have a tower that their fields do not describe."""
     if part.kinds and not set(part.kinds) & TEXT:
-        raise ReaderError(
-            part.place, wording.not_expressed("a model", part.name, f"{' and '.join(sorted(TEXT))} are")
-        )
+        fix = f"{' and '.join(sorted(TEXT))} are"
+        raise ReaderError(part.place, wording.not_expressed("a model", part.name, fix))
     seen = next((name for name in (*part.fields, *part.defaults) if name.startswith(TOWERS)), None)
     if part.name != BUILT and part.kinds and seen is not None:
         violation = (

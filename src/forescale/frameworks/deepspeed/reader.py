@@ -205,9 +205,8 @@ def _experts(config: Settings) -> int:
         return 1
     etp = config.size(f"{EXPERTS}.expert_tensor_parallel_size", 1)
     if etp > 1:
-        config.refuse(
-            wording.out_of_range(f"{EXPERTS}.expert_tensor_parallel_size", etp, "1, as DeepSpeed asks")
-        )
+        allowed = "1, as DeepSpeed asks"
+        config.refuse(wording.out_of_range(f"{EXPERTS}.expert_tensor_parallel_size", etp, allowed))
     return config.size(f"{EXPERTS}.autoep_size", 1)
 
 

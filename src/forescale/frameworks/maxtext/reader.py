@@ -162,9 +162,8 @@ def _based_on(
     if named is None:
         return {}, {}
     if not isinstance(named, str):
-        raise ReaderError(
-            path, wording.wrong_type("its base_config", named, f"the name of a file, such as {BASE}")
-        )
+        allowed = f"the name of a file, such as {BASE}"
+        raise ReaderError(path, wording.wrong_type("its base_config", named, allowed))
     places = (path.parent, *options.folders, *path.absolute().parents)
     result = next((place / named for place in places if is_file(place / named)), None)
     if result is None and Path(named).name == BASE:

@@ -485,9 +485,8 @@ def hybrid_segments(settings: Settings) -> tuple[str, ...]:
         what = f"the letter {unknown[0]!r}" if unknown else "an empty stage"
         settings.refuse_key(wording.not_expressed, key, f"({what})", "M, *, - and E, cut by |, are")
     if settings.count("num_experts", 0) > 1 and "E" not in str(settings.get(key)):
-        settings.refuse(
-            wording.required_with(f"a layer E in {settings.spell(key)}", settings.spell("num_experts"))
-        )
+        other = settings.spell("num_experts")
+        settings.refuse(wording.required_with(f"a layer E in {settings.spell(key)}", other))
     stated = settings.count("num_layers")
     result = sum(map(len, segments))
     if stated not in (None, result):

@@ -46,9 +46,8 @@ def read_split(settings: Settings, *, num_layers: int, pp: int) -> Split:
     split = _split(settings, num_layers, pp)
     if stated and stated != split.vpp:
         key = settings.spell("virtual_pipeline_model_parallel_size")
-        settings.refuse(
-            wording.differs(key, stated, "the number of virtual stages from the rest of the file", split.vpp)
-        )
+        other = "the number of virtual stages from the rest of the file"
+        settings.refuse(wording.differs(key, stated, other, split.vpp))
     group = settings.count(GROUP)
     return replace(split, group=None if split.vpp == 1 or group == pp else group)
 
@@ -63,9 +62,8 @@ def _split(settings: Settings, num_layers: int, pp: int) -> Split:
     layers = _manual(settings, listed, num_layers, pp) if listed else _stages(settings, num_layers, pp)
     vpp = _virtual(settings, num_layers, pp)
     if vpp > 1 and pp == 1:
-        settings.refuse(
-            wording.required_with("a pipeline of 2 ranks or more, got 1", f"{vpp} virtual stages")
-        )
+        other = f"{vpp} virtual stages"
+        settings.refuse(wording.required_with("a pipeline of 2 ranks or more, got 1", other))
     short = next((count for count in layers if count < vpp), None) if len(layers) == pp else None
     if short is not None and not _accounted(settings):
         settings.refuse(f"a rank of {counted(short, 'layer')} cannot have {counted(vpp, 'virtual stage')}")

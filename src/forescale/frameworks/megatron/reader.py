@@ -384,9 +384,8 @@ def _table(text: str, path: Path, repeated: list[str]) -> tuple[dict[str, Any], 
     if isinstance(loaded, dict) and DASHED in loaded:
         inside = _dashed(loaded, repeated)
     if not isinstance(inside, dict) or not all(str(key).startswith("--") for key in inside):
-        raise ReaderError(
-            path, wording.wrong_format(f"a table of flags (--num-layers: 12), alone or under {ARGUMENTS}")
-        )
+        allowed = f"a table of flags (--num-layers: 12), alone or under {ARGUMENTS}"
+        raise ReaderError(path, wording.wrong_format(allowed))
     for key in map(str, case):
         if key.startswith("--"):
             raise ReaderError(path, f"{key} stands beside {ARGUMENTS}; flags stand under it")

@@ -114,9 +114,8 @@ def _settings(
         line = dict(where_of).get(f"model.{near[0]}")
         raise UnknownKeyError(near[0], f"{path}, line {line}" if line else str(path), ["model_config"])
     if not isinstance(config, dict):
-        raise ReaderError(
-            path, wording.wrong_type("model.model_config", ..., "a table that describes the model")
-        )
+        allowed = "a table that describes the model"
+        raise ReaderError(path, wording.wrong_type("model.model_config", ..., allowed))
     family, table = family_of(config), known_keys()
     earlier = table["earlier"]["keys"]
     known = {*table["keys"], *earlier, *(f"{CONFIG}{key}" for key in table["models"][family])}

@@ -405,9 +405,8 @@ def _read_offload(settings: Settings, algorithm: str, schedule: str) -> None:
     if not settings.flag("offload"):
         return
     if schedule not in V_SCHEDULES.values():
-        settings.refuse(
-            wording.required_with("zbv-formatted, v-half and v-min", settings.spell("offload"), algorithm)
-        )
+        other = settings.spell("offload")
+        settings.refuse(wording.required_with("zbv-formatted, v-half and v-min", other, algorithm))
     turbo = settings.flag("enable_primus_turbo") and settings.flag("use_turbo_attention")
     if turbo and any("attn" in name for name in settings.words("offload_ops")):
         settings.set("fine_grained_activation_offloading", value=True)

@@ -444,9 +444,8 @@ def _graphs(settings: Settings, pp: int, *, python: bool) -> Any:  # noqa: ANN40
     if not python or settings.flag("training.disable_cuda_graphs"):
         return "none"
     if pp > 1:
-        settings.refuse(
-            wording.conflicts(["CUDA graphs", "a pipeline"], fix="set training.disable_cuda_graphs")
-        )
+        fix = "set training.disable_cuda_graphs"
+        settings.refuse(wording.conflicts(["CUDA graphs", "a pipeline"], fix=fix))
     return "full"
 
 

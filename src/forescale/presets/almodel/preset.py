@@ -393,9 +393,8 @@ def refuse(layout: Layout, preset: str) -> None:
     if layout.dp_shard % layout.ep:
         raise not_a_factor("ep", layout.ep, layout.dp_shard, "dp_shard (FSDP × EP)").at(f"preset {preset}")
     if layout.dp_shard > layout.ep and layout.zero != 3:
-        raise not_one_of(
-            f"zero of preset {preset}", layout.zero, (3,), "it shards weights, gradients and optimizer alike"
-        )
+        fix = "it shards weights, gradients and optimizer alike"
+        raise not_one_of(f"zero of preset {preset}", layout.zero, (3,), fix)
 
 
 def evaluate(

@@ -164,9 +164,8 @@ def _refuse(model: Model, layout: Layout) -> None:
     unknown += ["tp without sp"] if layout.tp > 1 and not layout.sp else []
     unknown += ["pp that does not divide the layers"] if model.num_layers % layout.pp else []
     if unknown:
-        raise unsupported_by(
-            "preset subramanian2024", ", ".join(unknown), "it has tp with sp, cp, pp, dp and zero 1"
-        )
+        fix = "it has tp with sp, cp, pp, dp and zero 1"
+        raise unsupported_by("preset subramanian2024", ", ".join(unknown), fix)
 
 
 def _columns(cluster: Cluster, layout: Layout, workload: Workload) -> Columns:
