@@ -270,10 +270,8 @@ def _host(schedule: Schedule, times: StageTimes, links: LinkTimes) -> Array | No
     if not (np.any(times.host) or np.any(links.host)):
         return None
     stages = schedule.num_stages
-    column, posted = (
-        _column(times.host, stages, "host", "stage"),
-        _column(links.host, stages - 1, "host", "boundary"),
-    )
+    column = _column(times.host, stages, "host", "stage")
+    posted = _column(links.host, stages - 1, "host", "boundary")
     home = np.array(schedule.placement.rank_of_stage).reshape(-1, stages)
     crossed = np.zeros((len(home), stages + 1, posted.shape[1]))
     crossed[:, 1:-1] = (home[:, 1:] != home[:, :-1])[..., None] * posted

@@ -158,11 +158,9 @@ def _tiled(vision: Vision, outer: Keys, usual: Sequence[tuple[int, int]]) -> Vis
 def glm4v(keys: Keys, outer: Keys, text: Model) -> Vision:
     """GLM-4.1V to 4.6V: RMS norms, learned positions stretched to any size, patches merged before a gated end."""
     del outer
-    patch, image, inner = (
-        _side(keys, "patch_size", 14),
-        _side(keys, "image_size", 336),
-        keys.size("out_hidden_size", default=4096),
-    )
+    patch = _side(keys, "patch_size", 14)
+    image = _side(keys, "image_size", 336)
+    inner = keys.size("out_hidden_size", default=4096)
     if inner != text.hidden_size:
         keys.refuse(differs("out_hidden_size", inner, "hidden_size of the text", text.hidden_size))
     tower = encoder(

@@ -271,10 +271,8 @@ def _repeats(settings: Settings, pp: int, num_layers: int) -> int:
     """Return the chunks of each stage, which hold as many layers each; of DeepSeek's only those with experts do."""
     if pp == 1:
         return 1
-    size, num_pipeline_repeats = (
-        settings.size("num_layers_per_pipeline_stage"),
-        settings.get("num_pipeline_repeats"),
-    )
+    size = settings.size("num_layers_per_pipeline_stage")
+    num_pipeline_repeats = settings.get("num_pipeline_repeats")
     pipeline_parallel_layers = settings.get("pipeline_parallel_layers")
     dense = settings.count("first_num_dense_layers", 0) if settings.get("decoder_block") == "deepseek" else 0
     piped = (

@@ -154,10 +154,8 @@ def _routing(settings: Settings) -> Routing:
 def _offload(settings: Settings) -> Offload:
     """Return what goes to the host: first layers' activations, a fraction of the optimizer."""
     layers = settings.count("cpu_offloading_num_layers", 0)
-    share, copies = (
-        settings.number("optimizer_offload_fraction"),
-        settings.flag("overlap_cpu_optimizer_d2h_h2d"),
-    )
+    share = settings.number("optimizer_offload_fraction")
+    copies = settings.flag("overlap_cpu_optimizer_d2h_h2d")
     offloads = settings.flag("optimizer_cpu_offload")
     modules, module_share = _offload_modules(settings)
     if modules and layers:

@@ -185,10 +185,8 @@ def _sparse(settings: Settings, latent: Attention, num_layers: int) -> Sequence[
         interleaved_rotary=settings.flag("dsa_indexer_rope_interleaved"),
     )
     shared = replace(latent, top_k=settings.size("dsa_indexer_topk"))
-    every, first = (
-        settings.size("dsa_indexer_topk_freq", 1),
-        settings.count("dsa_indexer_skip_topk_offset", 0),
-    )
+    every = settings.size("dsa_indexer_topk_freq", 1)
+    first = settings.count("dsa_indexer_skip_topk_offset", 0)
     picking = replace(shared, indexer=indexer)
     return [picking if picks else shared for picks in picking_layers(num_layers, every=every, first=first)]
 

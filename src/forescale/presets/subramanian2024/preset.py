@@ -276,10 +276,8 @@ def _seconds(analysis: Analysis, layout: Columns) -> dict[str, Numeric]:
     passes = named(floats(layout["num_microbatches"]) * analysis.layers(layout), "layers × micro-batches")
     split = Split(**{name: floats(layout[name]) for name in LAYER_KEY})
     for operation in analysis.layer(split):
-        name, time = (
-            operation.name,
-            price_layer((operation,), split, machine=analysis.machine, quirks=analysis.quirks),
-        )
+        name = operation.name
+        time = price_layer((operation,), split, machine=analysis.machine, quirks=analysis.quirks)
         local = "attention" if name in _ATTENTION else "norm" if name in _NORMS else "ffn"
         work = total({"compute": time.compute_s, "memory": time.memory_s}, name=name, unit="s")
         parts.setdefault(local, {})[name] = passes * work
