@@ -309,12 +309,8 @@ def communication_notes(
     """Return what Primus says of communication on this layout, and where that is wrong."""
     notes = []
     if network is not None and layout.dp > 1:
-        notes.append(
-            Note(
-                topic="data_comm",
-                text=_reduction_text(gradient_traffic(model, layout, network, all_reduce)),
-            )
-        )
+        text = _reduction_text(gradient_traffic(model, layout, network, all_reduce))
+        notes.append(Note(topic="data_comm", text=text))
     if model.moe is not None and layout.ep > 1:
         tokens = layout.micro_batch_size * workload.seq_len / layout.tp
         size = float(
