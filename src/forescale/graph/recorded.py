@@ -43,6 +43,7 @@ from forescale.spec.trace import (
     TracedParameter,
 )
 from forescale.spec.workload import Trainable, Workload
+from forescale.struct import attributes
 
 Term: TypeAlias = tuple[Fraction, int, int, tuple[tuple[str, int], ...]]
 """Factor, exponents of micro-batch size and sequence length, and symbols with their exponents."""
@@ -334,14 +335,7 @@ def _recorded_model(model: Model, seq_len: int, attention: str, trainable: Train
         traces = tuple(adapted(trace, trainable.lora_targets, trainable.lora_rank) for trace in traces)
     if not traces:
         return None
-    return traced_model(
-        traces,
-        name=model.name,
-        hidden_size=model.hidden_size,
-        vocab_size=model.vocab_size,
-        source=model.source,
-        config=model.config,
-    )
+    return traced_model(traces, **attributes(model, "name", "hidden_size", "vocab_size", "source", "config"))
 
 
 def _difference(recorded: Mapping[str, Any], flags: Mapping[str, Any], weights: Mapping[str, int]) -> int:

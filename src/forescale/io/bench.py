@@ -57,7 +57,7 @@ from forescale.io.named import build
 from forescale.limits import Amount, Devices, Interval
 from forescale.memory.anchored import LayerMeasurement, RankPeak
 from forescale.positions import says_lines
-from forescale.struct import Struct
+from forescale.struct import Struct, attributes
 from forescale.syntax import parse_mapping
 
 FAMILY = "forescale.bench/"
@@ -478,11 +478,7 @@ class CollectiveTiming(Timed, frozen=True, kw_only=True):
     def measured(self) -> MeasuredCollective:
         """What was timed."""
         return MeasuredCollective(
-            kind=self.kind,
-            num_bytes=self.num_bytes,
-            num_ranks=self.num_ranks,
-            ranks_per_node=self.ranks_per_node,
-            seconds=self.seconds,
+            **attributes(self, "kind", "num_bytes", "num_ranks", "ranks_per_node", "seconds")
         )
 
 

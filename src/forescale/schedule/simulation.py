@@ -217,9 +217,7 @@ class Step(Result, Struct, frozen=True, kw_only=True, eq=False):
         """Return the schedule, its time, idle share and peak."""
         return {
             "schedule": self.schedule,
-            "makespan": self.makespan,
-            "step_time": self.step_time,
-            "bubble_rate_makespan": self.bubble_rate_makespan,
+            **attributes(self, "makespan", "step_time", "bubble_rate_makespan"),
             "peak_activations": float(self.peak_activations.max()),
         }
 

@@ -189,7 +189,7 @@ def _strategy(settings: Settings, options: Options) -> Layout:
         cp_kind=_context(settings, cp, implementation),
         cp_balanced=False,
         pp=pp,
-        schedule=ENGINES[_engine(settings)] if pp > 1 else None,
+        schedule=settings.choice("parallelism.pp_engine", "afab", ENGINES) if pp > 1 else None,
         ep=ep,
         dp_shard=_data_parallel(settings, options, dp, tp * pp * cp),
         zero=_zero(settings),
@@ -218,10 +218,6 @@ MODES: Mapping[str, str] = {
     for name, kind in (("REDUCE_SCATTER", "sp"), ("ALL_REDUCE", "tp"))
     for word in (name, name.lower())
 }
-
-
-def _engine(settings: Settings) -> str:
-    return settings.one_of("parallelism.pp_engine", "afab", ENGINES)
 
 
 def _check_heads(settings: Settings, tp: int) -> None:
