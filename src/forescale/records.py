@@ -223,7 +223,12 @@ class Walk:
         bare, choices = form.bare, form.choices
         if choices and any(type(value) is type(choice) and value == choice for choice in choices):
             return value
-        if choices and self.respells and isinstance(value, str) and (meant := spelling(value, choices, path[-1])):
+        if (
+            choices
+            and self.respells
+            and isinstance(value, str)
+            and (meant := spelling(value, choices, path[-1]))
+        ):
             return meant
         if type(value) in (str, bool) and type(value) in bare:
             return value

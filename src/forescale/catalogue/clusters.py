@@ -6,7 +6,6 @@ derived or estimated rather than published are listed under `estimated` and expl
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -15,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from forescale.errors import MISSPELT, AmbiguousNameError, UnknownNameError, wrong_type
-from forescale.files import CATALOGUE
+from forescale.files import packaged, packaged_names
 from forescale.prepared import prepared
 from forescale.records import record
 from forescale.spec.cluster import Cluster, Device
@@ -47,7 +46,6 @@ LINK_DIMENSIONS: Mapping[str, str] = MappingProxyType(
 """The same of a tier's parameters."""
 
 _REMARKS = frozenset({"date", "estimated", "paper"})
-_ALIASES = "cluster_aliases.json"
 _COMPANIES = ("nvidia", "amd", "intel", "google", "gcp", "aws", "azure")
 _MAKERS = frozenset({*_COMPANIES, "standard", "geforce", "tesla", "instinct", "dgx", "hgx"})
 """Words before a product's name that do not tell products apart."""
@@ -183,7 +181,7 @@ def meaning_of(name: str) -> str:
 @cache
 def short_names() -> Mapping[str, str]:
     """Return the full name of a cluster by each of its aliases, types of instances included."""
-    aliases = {alias: name for name, several in _data(_ALIASES).items() for alias in several}
+    aliases = {alias: name for name, several in packaged("cluster_aliases").items() for alias in several}
     return MappingProxyType(
         {**aliases, **{kind: name for kind, (name, _) in _instances().items() if kind != name}}
     )
@@ -192,7 +190,7 @@ def short_names() -> Mapping[str, str]:
 @cache
 def _instances() -> Mapping[str, tuple[str, int]]:
     """Return the cluster that a type of instance is a node of, and the devices of one, by its name."""
-    kinds = _data("instances.json")["devices"].items()
+    kinds = packaged("instances")["devices"].items()
     return {kind: (name, count) for name, several in kinds for kind, count in several.items()}
 
 
@@ -283,7 +281,7 @@ def hardware_device(hardware: str) -> str:
 
 def hardware_cluster(hardware: str) -> str:
     """Return the catalogue cluster that a published run's `hardware` column means."""
-    aliases = _data("hardware_aliases.json")
+    aliases = packaged("hardware_aliases")
     if hardware in aliases:
         return str(aliases[hardware])
     if hardware in _entries("clusters"):
@@ -310,13 +308,6 @@ def _plain(entry: Mapping[str, Any], dimensions: Mapping[str, str]) -> dict[str,
 @cache
 def _entries(folder: str) -> Mapping[str, Mapping[str, Any]]:
     values: dict[str, Mapping[str, Any]] = {}
-    for path in sorted((CATALOGUE / folder).iterdir(), key=lambda item: item.name):
-        if path.name.endswith(".json"):
-            values.update(json.loads(path.read_text(encoding="utf-8")))
+    for name in packaged_names(folder):
+        values.update(packaged(f"{folder}/{name}"))
     return MappingProxyType(values)
-
-
-@cache
-def _data(name: str) -> Mapping[str, Any]:
-    text = (CATALOGUE / name).read_text(encoding="utf-8")
-    return MappingProxyType(json.loads(text))

@@ -58,9 +58,8 @@ def answered(question: Question) -> Projection:
 def refuse_presets(question: Question, command: str) -> None:
     """Raise unless the question is asked of our own engine: what the command does, no published analysis defines."""
     if question.preset != "default":
-        raise wording.unsupported_by(
-            command, f"preset {question.preset}", "it works under the preset default only"
-        )
+        fix = "it works under the preset default only"
+        raise wording.unsupported_by(command, f"preset {question.preset}", fix)
 
 
 def limited(question: Question, max_memory: str | None) -> Question:

@@ -10,7 +10,7 @@ from forescale.cli.console import say, show
 from forescale.cli.declare import Bounded, argument, option
 from forescale.cli.formats import Answer
 from forescale.cli.output import OutputOptions
-from forescale.errors import extra_missing, wrong_type
+from forescale.errors import needing, wrong_type
 from forescale.limits import COUNT, Interval
 from forescale.report.document import View, line, table
 from forescale.struct import attributes
@@ -99,10 +99,8 @@ def _listed(text: str) -> list[str]:
 
 def tracer() -> Any:  # noqa: ANN401  (a function that needs torch)
     """Return what traces, which needs torch."""
-    try:
+    with needing("trace", "forescale trace"):
         from forescale.trace import trace_source
-    except ImportError as error:
-        raise extra_missing("forescale trace", str(error.name), "trace") from error
     return trace_source
 
 

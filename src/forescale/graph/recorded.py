@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 
 from msgspec.structs import replace
 
-from forescale.errors import SpecError, extra_missing
+from forescale.errors import SpecError, needing
 from forescale.graph.counts import count_parameters
 from forescale.graph.dealing import with_dealt_experts
 from forescale.graph.dimensions import KEYS, Config, dimensions_of, flags_of, layer_labels
@@ -43,6 +43,7 @@ from forescale.spec.trace import (
     TracedParameter,
 )
 from forescale.spec.workload import Trainable, Workload
+from forescale.struct import attributes
 
 Term: TypeAlias = tuple[Fraction, int, int, tuple[tuple[str, int], ...]]
 """Factor, exponents of micro-batch size and sequence length, and symbols with their exponents."""
@@ -305,11 +306,8 @@ def traced_config(config: Config, **options: Any) -> Model:  # noqa: ANN401
     ForescaleError
         If the type cannot be traced; the message names module and line.
     """
-    try:
+    with needing("trace", f"the code of model_type {config['model_type']!r}"):
         tracer = import_module("forescale.trace")
-    except ImportError as error:
-        kind = f"model_type {config['model_type']!r}"
-        raise extra_missing(kind, f"{error.name} to run its code", "trace") from error
     return with_dealt_experts(tracer.trace_config(config, **options))
 
 
@@ -337,14 +335,7 @@ def _recorded_model(model: Model, seq_len: int, attention: str, trainable: Train
         traces = tuple(adapted(trace, trainable.lora_targets, trainable.lora_rank) for trace in traces)
     if not traces:
         return None
-    return traced_model(
-        traces,
-        name=model.name,
-        hidden_size=model.hidden_size,
-        vocab_size=model.vocab_size,
-        source=model.source,
-        config=model.config,
-    )
+    return traced_model(traces, **attributes(model, "name", "hidden_size", "vocab_size", "source", "config"))
 
 
 def _difference(recorded: Mapping[str, Any], flags: Mapping[str, Any], weights: Mapping[str, int]) -> int:

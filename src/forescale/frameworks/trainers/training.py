@@ -280,7 +280,7 @@ def _data_parallel(
     )
     _check_ranks(settings, ep, replicas, dp if options.num_devices else None)
     if dp % replicas:
-        settings.refuse(wording.not_a_factor(settings.spell("dp_replicate_size"), replicas, dp))
+        settings.refuse_key(wording.not_a_factor, "dp_replicate_size", replicas, dp)
     layout = Layout(
         tp=tp,
         sp=False,
