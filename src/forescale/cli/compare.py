@@ -43,6 +43,7 @@ from forescale.errors import (
 )
 from forescale.files import is_file, is_folder
 from forescale.io.document import is_written, numbered, read_layout
+from forescale.io.machine import OF_DEVICE
 from forescale.io.recipes import other_frameworks, set_up_alike
 from forescale.limits import DEVICES, JOBS, Interval, whole_of, within
 from forescale.positions import COMMAND_LINE
@@ -58,8 +59,6 @@ if TYPE_CHECKING:
 
 Variant: TypeAlias = tuple[tuple[str, str], ...]
 """Names of options, or keys of `--set`, with their values."""
-OF_DEVICE = ("hbm_bytes", "hbm_bandwidth", "power_w")
-"""Figures of a device that are varied by their names alone."""
 COSTS = "forescale.cli.options:CostOptions"
 """Group of the options of the section `[cost]` of a plan."""
 KINDS = (
