@@ -50,6 +50,8 @@ _MATTERS = re.compile(
     r"|hidden|layers|_dim$|heads|experts|zero|compile|optimizer$|dualpipe|fsdp|swap|window|virtual|qlora"
 )
 """Words in the names of keys that may change memory or time."""
+_RECOMPUTES = re.compile(r"(?:activation|gradient)s?_?checkpoint|recompute")
+"""Names of keys that matter where they are off as well: a trainer may recompute by default."""
 _OFF: Final[tuple[object, ...]] = (None, False, "", "none", "None", "null", "no", "off", 0, [], {})
 
 
@@ -408,4 +410,5 @@ def _row(table: Mapping[str, Any], key: str) -> Any:  # noqa: ANN401  (JSON)
 
 
 def _may_matter(key: str, value: object) -> bool:
-    return value not in _OFF and _MATTERS.search(key.rpartition(".")[2].lower()) is not None
+    name = key.rpartition(".")[2].lower()
+    return (value not in _OFF and _MATTERS.search(name) is not None) or _RECOMPUTES.search(name) is not None

@@ -35,7 +35,7 @@ def loops(commands: Sequence[Sequence[str]], folder: Path) -> list[tuple[str, in
         ("trainer", at + 1, list(words))
         for words in commands
         for name, at in programs_of(words)
-        if is_loop(neighbour_of(folder, name))
+        if is_loop(found_by_end(folder, name))
     ]
 
 
@@ -96,7 +96,7 @@ def own_program(words: Sequence[str], at: int) -> str:
 
 def program_file(path: Path, program: str) -> Path | None:
     """Return the file of a program that a script starts, or else that of its name next to the script."""
-    if not program.endswith(".py"):
+    if not program.endswith((".py", ".ipynb")):
         return None
     return found_by_end(path.parent, program) or neighbour_of(path.parent, Path(program).name)
 

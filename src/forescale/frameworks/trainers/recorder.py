@@ -9,15 +9,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from forescale.frameworks.python.module import World, source_of
+from forescale.frameworks.python.calls import Caller
+from forescale.frameworks.python.module import Class, World, source_of
 from forescale.frameworks.python.run import Frame
-from forescale.frameworks.python.values import MISSING, Accepted, Call, Opaque, Stopped
+from forescale.frameworks.python.values import MISSING, Accepted, Call, Opaque, Stopped, Table
 from forescale.frameworks.reading import Options, packaged
 from forescale.frameworks.trainers.arguments import Arguments, table_of
 from forescale.frameworks.trainers.calls import DECIDES, FACTS, makes, names_of
 from forescale.frameworks.trainers.census import LIBRARIES, doubtful, unfollowed, unknown
 from forescale.frameworks.trainers.census import shown as shown_sites
 from forescale.frameworks.trainers.configured import configured, instantiated, variable
+from forescale.frameworks.trainers.lengths import follow_data
 
 TOLD: Final = re.compile(
     r"(?i)model|quant|bits?\b|4bit|8bit|batch|accum|len|lora|dtype|precision|fp16|bf16|checkpointing|optim|stage|shard|fsdp|deepspeed|zero"
@@ -72,6 +74,10 @@ class Recorder:
         """Places that decide a fact and are not followed."""
         self.doubted: list[str] = []
         """Places that do so under a condition that is not known."""
+        self.tables: list[Table] = []
+        """Configurations that the program loads."""
+        self.blocks: list[int] = []
+        """Tokens of the blocks that functions cut texts into."""
         self.words = words
         self.ranks = ranks
         self.arguments = Arguments(given or {}, packaged("deepspeed", "trainer")["keys"], words)
@@ -80,6 +86,8 @@ class Recorder:
         """Keep a call, not known under a condition that is not; return the arguments that it makes, or its answer."""
         call.known = self.world is None or self.world.doubt is None
         self.calls.append(call)
+        if self.world is not None:
+            self.blocks += follow_data(call, self.world)
         before = len(self.arguments.made)
         made = self.arguments.answer(call, owner, self.world)
         made = self._configured(call, owner) if made is MISSING else made
@@ -100,7 +108,7 @@ class Recorder:
             ]
         table = next(iter(call.args), None) if INSTANTIATES.fullmatch(call.name) else None
         if isinstance(table, dict):
-            made = instantiated({**table, **call.fields}, call, self.calls)
+            made = instantiated({**table, **call.fields}, call, self.calls, self._built)
         self.calls += self.arguments.made[before:]
         return made if made is not MISSING else self.answers.get(call.name.rpartition(".")[2], MISSING)
 
@@ -112,10 +120,25 @@ class Recorder:
             table = table_of(words.get("node"), self.world)
             self.stored[f"{group}/{name}" if group else name] = table if isinstance(table, dict) else {}
         made = configured(call, owner, self.arguments.given, self.stored)
+        if isinstance(made, Table) and made not in self.tables:
+            self.tables.append(made)
         program = self.world.argv[0] if self.world is not None and self.world.argv else ""
         if call.name == "hydra.main" and made is not MISSING and call.place.startswith(f"{program}, "):
             self.arguments.given = {}
         return made
+
+    def _built(self, made: Call) -> Call | None:
+        """Return an object of a class of the program's own that hydra makes, whose lines are followed."""
+        world = self.world
+        main = next((item for item in world.modules.values() if item.is_main), None) if world else None
+        module, _, name = made.name.rpartition(".")
+        kind = main.bring(module, name, 0, name) if main is not None and module else None
+        if world is None or main is None or not isinstance(kind, Class):
+            return None
+        node = ast.copy_location(ast.Call(ast.Name(name, ast.Load()), [], []), kind.node)
+        caller = Caller(world.frame(main, {}, {}), node)
+        caller.words, caller.place = made.fields, made.place
+        return caller.build(kind)
 
     def _variable(self, call: Call) -> Any:  # noqa: ANN401
         """Return a variable of the environment, or its default."""

@@ -29,6 +29,7 @@ from forescale.frameworks.trainers.calls import (
     LOADED,
     MAKES,
     is_of,
+    loaded_from,
     makes,
     model_name,
     names_of,
@@ -45,6 +46,7 @@ from forescale.frameworks.trainers.facts import (
     of_one_process,
     without_facts,
 )
+from forescale.frameworks.trainers.lengths import tokenized
 from forescale.frameworks.trainers.loop import STEPS_BACK, adds_up
 from forescale.frameworks.trainers.program import (
     ADAPTERS,
@@ -61,7 +63,7 @@ from forescale.frameworks.trainers.readers import LaunchReader, read_mapping
 from forescale.frameworks.trainers.record import is_idle, record_of
 from forescale.frameworks.trainers.recorder import Recorder, follow_script
 from forescale.frameworks.trainers.release import lay_release, lay_unsloth_defaults
-from forescale.frameworks.trainers.run import MICRO, STEPS, Start, neighbour_of
+from forescale.frameworks.trainers.run import MICRO, STEPS, Start, found_by_end
 
 OPEN: Final = {MICRO: MICRO_BATCH, STEPS: BATCH}
 """Facts by the arguments that decide them, where only running the script shows their values."""
@@ -177,7 +179,7 @@ class ScriptLaunchReader(LaunchReader):
 
 def _named(path: Path, name: str) -> Path | None:
     """Return a program by the name that a script has for it, or, in a folder that is not known, next to the script."""
-    return neighbour_of(path.parent, name) or (
+    return found_by_end(path.parent, name) or (
         next(filter(is_file, [path.parent / Path(name).name]), None) if name.startswith("$") else None
     )
 
@@ -211,6 +213,8 @@ def read_script(
     if dealt == ALONE and start.words and not start.kinds:
         devices = None  # one process, which sees all of them
     older = lay_release(content, unread, recorder.calls, has_bf16=options.has_bf16)
+    if not any(target_of(key) == "max_length" for key in (*content, *unread)):
+        content |= tokenized(recorder.calls, recorder.blocks)
     devices, program = devices or _devices(content), path.name
     if content.pop("unsloth", False):
         program = ""
@@ -324,6 +328,7 @@ def _content(calls: list[Call], given: Mapping[str, Any]) -> tuple[dict[str, Any
                 **dict(zip(row.get("args", ()), call.args, strict=False)),
                 **_fields_of(call, given),
             }.items():
+                value = loaded_from(value)
                 key = row["keys"].get(name, name if "*" in row["keys"] else None)
                 made = isinstance(value, Call) and (value.known or key == "model_name_or_path")
                 if key is None or made or value is None or (name == "is_trainable" and value is False):
