@@ -49,9 +49,16 @@ def model_name(call: Call) -> str:
 
 
 def loaded_from(value: object) -> Any:  # noqa: ANN401
-    """Return the model whose configuration a call loads, of such a call; any other value as it is."""
+    """Return the model whose configuration a call loads, of such a call, or what is known of a table; others as they are."""
+    if isinstance(value, dict):
+        return {key: loaded_from(item) for key, item in value.items() if _is_known(item)}
     is_loaded = isinstance(value, Call) and CONFIGURES.fullmatch(str(value.name).partition("(")[0])
     return (model_name(value) or value) if is_loaded else value  # type: ignore[arg-type]
+
+
+def _is_known(value: object) -> bool:
+    """Whether a value is known, or is one of torch's."""
+    return value.text.startswith("torch.") if isinstance(value, Opaque) else not isinstance(value, Call)
 
 
 def of_trained(calls: list[Call]) -> tuple[list[Call], list[str]]:

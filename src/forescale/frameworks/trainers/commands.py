@@ -59,6 +59,8 @@ def arguments_of(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     name = ""
     for word in filter(lambda word: word != "--", words):
         flag, equals, value = word.lstrip("+").partition("=")
+        if flag == "--multirun":
+            continue  # a switch of hydra's, whose words follow
         if flag.startswith("--"):
             name = flag[2:].replace("-", "_")
             values[name] = plain(value) if equals else True

@@ -18,7 +18,7 @@ from forescale.frameworks.python.values import MISSING, Call, Opaque, Stopped
 
 MAPS: Final = re.compile(r".*\.(?:map|with_transform|set_transform)")
 """Methods of data that are given a function."""
-TAKES: Final = re.compile(r"(?:\w+\.)*(?:\w*DataLoader|\w*Trainer|fit)")
+TAKES: Final = re.compile(r"(?:\w+\.)*(?:\w*DataLoader|\w*Trainer)|.*\.fit")
 """Calls that are given a data set, or an object that makes one."""
 MAKES: Final = ("__getitem__", "prepare_data", "setup", "train_dataloader")
 """Methods of these that a trainer calls."""

@@ -42,8 +42,8 @@ def followed(
     with suppress(ReaderError):
         if file is not None and follow_script(file, recorder, Options()):
             loops = is_loop(file)
-            tables = table_constants(recorder.tables, is_alone=not start.kinds) if loops else {}
-            program = replace(program, constants={**tables, **program.constants})
+            settings = table_constants(recorder.settings, is_alone=not start.kinds) if loops else {}
+            program = replace(program, constants={**program.constants, **settings})
             return _with_calls(program, recorder, given, loops=loops)
     return program
 
@@ -98,6 +98,8 @@ def _sets(call: Call, row: Mapping[str, Any]) -> dict[str, Any]:
         value = fields.get(name)
         if isinstance(value, Opaque) and value.text.startswith("torch."):
             value = value.text
+        if key == MICRO and isinstance(value, tuple | list) and len(value) == 1:
+            value = value[0]
         if isinstance(value, Opaque | Call):
             result.pop(key, None)
         elif value not in (None, False):

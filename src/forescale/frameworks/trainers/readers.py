@@ -39,7 +39,7 @@ from forescale.frameworks.trainers.devices import (
     started_devices,
     variables_of,
 )
-from forescale.frameworks.trainers.facts import of_one_process, without_facts
+from forescale.frameworks.trainers.facts import CONFIGURATION, of_one_process, without_facts
 from forescale.frameworks.trainers.megatron import flags_of, read_megatron
 from forescale.frameworks.trainers.outline import followed, left_open, warnings_of
 from forescale.frameworks.trainers.performance import long_options, read_performance
@@ -317,7 +317,8 @@ class LaunchReader(Signed):
         content = {**added, **values}
         launched = start.launch is not None or options.launch is not None
         facts = lay_sharding(program, content, options.over, own, launched=launched)
-        given = {**values, **({"fsdp": content["fsdp"]} if facts and "fsdp" in content else {})}
+        laid = {"fsdp": content["fsdp"]} if facts and "fsdp" in content else {}
+        given = {**values, **laid}
         parsed = None
         for arguments in ([] if start.own is None else [start.own]) + [given] * bool(own):
             read = self.programmed(file, arguments, options, start)
@@ -329,7 +330,9 @@ class LaunchReader(Signed):
             program = followed(program, file if own else None, given, start, options.num_devices)
             added |= program.content(values, record_of(form))
             taken = program.taken(values, record_of(form))
-            content = {**added, **{name: value for name, value in content.items() if name not in taken}}
+            content = {**added, **laid, **{k: value for k, value in values.items() if k not in taken}}
+            if "deepspeed" in program.calls:
+                facts = [fact for fact in facts if fact.what != CONFIGURATION.what]
             parsed = _outlined(content, added, form, path, options, start, program)
             facts = [*facts, *left_open(parsed, program, content, own, () if facts else start.kinds)]
         if (

@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from forescale.frameworks.python.calls import Caller
-from forescale.frameworks.python.module import Class, World, source_of
+from forescale.frameworks.python.module import Class, World, parsed, source_of
 from forescale.frameworks.python.run import Frame
 from forescale.frameworks.python.values import MISSING, Accepted, Call, Opaque, Stopped, Table
 from forescale.frameworks.reading import Options, packaged
+from forescale.frameworks.trainers.accelerated import plain
 from forescale.frameworks.trainers.arguments import Arguments, table_of
 from forescale.frameworks.trainers.calls import DECIDES, FACTS, makes, names_of
 from forescale.frameworks.trainers.census import LIBRARIES, doubtful, unfollowed, unknown
 from forescale.frameworks.trainers.census import shown as shown_sites
-from forescale.frameworks.trainers.configured import configured, instantiated, variable
+from forescale.frameworks.trainers.configured import configured, folder_of, instantiated, variable
 from forescale.frameworks.trainers.lengths import follow_data
+from forescale.frameworks.trainers.run import neighbour_of
 
 TOLD: Final = re.compile(
     r"(?i)model|quant|bits?\b|4bit|8bit|batch|accum|len|lora|dtype|precision|fp16|bf16|checkpointing|optim|stage|shard|fsdp|deepspeed|zero"
@@ -88,6 +90,8 @@ class Recorder:
         self.calls.append(call)
         if self.world is not None:
             self.blocks += follow_data(call, self.world)
+            if call.name == "exec":
+                self._execute(call, self.world)
         before = len(self.arguments.made)
         made = self.arguments.answer(call, owner, self.world)
         made = self._configured(call, owner) if made is MISSING else made
@@ -140,6 +144,26 @@ class Recorder:
         caller.words, caller.place = made.fields, made.place
         return caller.build(kind)
 
+    def _execute(self, call: Call, world: World) -> None:
+        """Follow the lines of a file that the program executes; one that sets names by words of the command does so."""
+        opened = next(iter(call.args), None)
+        name = opened.args[0] if isinstance(opened, Call) and opened.name == "open" else None
+        file = neighbour_of(folder_of(call), name) if isinstance(name, str) else None
+        main = next((item for item in world.modules.values() if item.is_main), None)
+        if file is None or main is None:
+            return
+        frame, tree = Frame(main, main.names), parsed(file)
+        if not {"sys.argv", "globals()"} <= {source_of(node) for node in ast.walk(tree)}:
+            frame.body(tree.body)
+            return
+        for word in (world.argv or [])[1:]:
+            key, equals, value = word.removeprefix("--").partition("=")
+            if equals:
+                main.names[key] = plain(value)
+                self.arguments.laid.add(key)
+            elif (inner := neighbour_of(folder_of(call), word)) is not None and inner.suffix == ".py":
+                frame.body(parsed(inner).body)
+
     def _variable(self, call: Call) -> Any:  # noqa: ANN401
         """Return a variable of the environment, or its default."""
         value = variable(call, self.variables, self.ranks)
@@ -147,6 +171,12 @@ class Recorder:
         if isinstance(name, str) and name not in self.variables and TOLD.search(name):
             self.unset[name] = None
         return value
+
+    @property
+    def settings(self) -> list[Mapping[str, Any]]:
+        """The names of the program at its end, and the configurations that it loads."""
+        modules = self.world.modules.values() if self.world is not None else ()
+        return [*self.tables, *(module.names for module in modules if module.is_main)]
 
     def warnings(self, *, must_train: bool = True) -> list[str]:
         """Return the warnings of variables that are not set, and of places that were not followed for certain."""
