@@ -49,6 +49,13 @@ class Rows(Dataset):
 rows = Rows(448)
 """
 BLOCKS = "rows = TextDataset(tokenizer=tokenizer, file_path='a.txt', block_size=160)\n"
+SLICED = """
+def encode(row):
+    MAX_LENGTH = 736
+    ids = tokenizer(row["text"])["input_ids"]
+    return {"input_ids": ids[:MAX_LENGTH]}
+rows = rows.map(encode)
+"""
 TWO = """
 def one(batch):
     return tokenizer(batch["a"], max_length=64)
@@ -68,6 +75,7 @@ rows = rows.map(one).map(two)
         (GROUPED, 1280),
         (ITEMS, 448),
         (BLOCKS, 160),
+        (SLICED, 736),
         (TWO, None),
     ],
 )

@@ -3,6 +3,7 @@
 import pytest
 
 from forescale.catalogue.models import load_model
+from forescale.errors import ReaderError
 from forescale.frameworks.readers import read_file
 from forescale.frameworks.reading import Options
 
@@ -135,3 +136,63 @@ def test_a_table_of_deepspeed_counts_where_a_program_hands_it_over(read):
     assert (parsed.num_devices, parsed.layout_fields["zero"]) == (4, 2)
     assert parsed.layout_fields["micro_batch_size"] == 4
     assert parsed.missing == ()
+
+
+def test_a_loop_that_loads_no_weights_keeps_them_in_fp32(read):
+    text = f"""{EXECUTES}
+if init == "gpt2":
+    model = GPT.from_pretrained(init)
+""".replace("import torch\n", 'import torch\ninit = "scratch"\n')
+    files = {"train.py": text.replace("(len(data)", "(0, len(data)"), "configurator.py": CONFIGURATOR}
+    parsed = read({"run.sh": "torchrun --nproc_per_node=8 train.py\n", **files})
+    types = parsed.workload_fields["precision"]
+    assert (types["compute"], types["parameters"]) == ("bf16", "fp32")
+    assert parsed.layout_fields["micro_batch_size"] == 12
+
+
+def test_options_of_openrlhf_count_for_programs_that_have_them(read):
+    text = """read -r -d '' training_commands <<EOF
+own.cli.train_sft --max_len 2048 --train_batch_size 64 --micro_train_batch_size 4 \\
+ --pretrain Qwen/Qwen2.5-7B --zero_stage 2 --bf16 --gradient_checkpointing
+EOF
+torchrun --nproc_per_node 4 -m ${training_commands}
+"""
+    parsed = read({"run.sh": text})
+    assert (parsed.num_devices, parsed.layout_fields["zero"]) == (4, 2)
+    assert parsed.layout_fields["micro_batch_size"] == 4
+    assert parsed.workload_fields["global_batch_size"] == 64
+    assert parsed.workload_fields["seq_len"] == 2048
+
+
+DEALT = """from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-7B", device_map="auto", torch_dtype="float16")
+args = TrainingArguments("out", per_device_train_batch_size=2)
+Trainer(model=model, args=args).train()
+"""
+
+
+@pytest.mark.parametrize(("gpus", "devices"), [(1, 1), (4, None)])
+def test_one_device_of_slurm_is_the_one_that_layers_are_dealt_to(read, gpus, devices):
+    job = f"#!/bin/bash\n#SBATCH --gres=gpu:{gpus}\ncd /home/me/own/src\npython tune.py\n"
+    parsed = read({"scripts/run.sh": job, "src/tune.py": DEALT})
+    assert parsed.num_devices == devices
+    types = parsed.workload_fields["precision"]
+    assert (types["parameters"], types["moments"]) == ("fp16", "fp16")
+
+
+def test_weights_in_fp16_do_not_train_with_scaled_gradients(read):
+    parsed = read({"train.py": DEALT.replace("batch_size=2", "batch_size=2, fp16=True")})
+    assert parsed.workload_fields["precision"]["parameters"] == "fp32"
+    assert any(text.startswith("dtype") for text in parsed.warnings)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("run.sh", "torchrun train.py --model_name_or_path m --do_train false --do_predict true\n"),
+        ("chat.yaml", "model_name_or_path: m\nadapter_name_or_path: a\ntemplate: qwen\nfinetuning_type: lora\n"),
+    ],
+)
+def test_what_trains_nothing_is_refused(read, name, text):
+    with pytest.raises(ReaderError):
+        read({name: text}, devices=1)

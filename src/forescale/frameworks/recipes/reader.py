@@ -50,6 +50,8 @@ _MATTERS = re.compile(
     r"|hidden|layers|_dim$|heads|experts|zero|compile|optimizer$|dualpipe|fsdp|swap|window|virtual|qlora"
 )
 """Words in the names of keys that may change memory or time."""
+_ADAPTS = re.compile(r"(?:^|[._])q?lora\.|[._]quant(?:ization)?\.")
+"""Tables of keys that make adapters, or weights of few bits."""
 _RECOMPUTES = re.compile(r"(?:activation|gradient)s?_?checkpoint|recompute")
 """Names of keys that matter where they are off as well: a trainer may recompute by default."""
 _OFF: Final[tuple[object, ...]] = (None, False, "", "none", "None", "null", "no", "off", 0, [], {})
@@ -330,7 +332,9 @@ def _translated(table: Mapping[str, Any], values: Mapping[str, Any]) -> _Transla
     for what, keys in (("memory", matters["memory"]), ("step time", matters["time"])):
         if keys:
             result.warnings.append(f"not modelled, may change {what}: {'; '.join(keys)}")
-    if matter := [key for key in unknown if _may_matter(key, values[key])]:
+    if {"adapter_rank", "lora_rank"}.isdisjoint(result.values):
+        unknown += [key for key in result.ignored if _ADAPTS.search(key) and values[key] not in _OFF]
+    if matter := [key for key in unknown if _may_matter(key, values[key]) or _ADAPTS.search(key)]:
         result.warnings.append(f"not known, may change memory or step time: {', '.join(matter)}")
     result.unknown = tuple(unknown)
     return result

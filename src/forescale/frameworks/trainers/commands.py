@@ -12,7 +12,7 @@ from forescale.files import read_text
 from forescale.frameworks.shell import is_unset
 from forescale.frameworks.trainers.accelerated import plain
 from forescale.frameworks.trainers.program import is_loop, modules_of
-from forescale.frameworks.trainers.run import found_by_end, neighbour_of
+from forescale.frameworks.trainers.run import found_by_end, in_source, neighbour_of
 
 PLACED: Final = re.compile(r"""\badd_argument\(\s*["'][A-Za-z]""")
 """An argument of argparse that is given by its place."""
@@ -100,7 +100,8 @@ def program_file(path: Path, program: str) -> Path | None:
     """Return the file of a program that a script starts, or else that of its name next to the script."""
     if not program.endswith((".py", ".ipynb")):
         return None
-    return found_by_end(path.parent, program) or neighbour_of(path.parent, Path(program).name)
+    found = found_by_end(path.parent, program) or neighbour_of(path.parent, Path(program).name)
+    return found or in_source(path.parent, program)
 
 
 def own_arguments(

@@ -28,12 +28,17 @@ TOKENIZES: Final = re.compile(
 """Calls of a tokeniser."""
 LENGTH: Final = re.compile(r"max_(?:seq_?)?len(?:gth)?|model_max_length|block_size|context_len(?:gth)?|seq_?len(?:gth)?")
 """Names of the tokens of a sequence."""
-BLOCKS: Final = ("block_size", "context_length", "chunk_size", "chunk_length")
+BLOCKS: Final = re.compile(r"(?i)block_size|context_length|chunk_(?:size|length)")
 """Names of the tokens of a block that a function cuts texts into."""
+CUTS: Final = re.compile(r"(?i)(?:self\.)?(?:max_(?:seq_|sequence_)?len(?:gth)?|cutoff_len(?:gth)?)")
+"""Names of the tokens that a function cuts off at itself."""
 
 
-def follow_data(call: Call, world: World) -> Iterator[int]:
-    """Follow the functions that a call maps data by, or the items of the data sets that it takes; yield block sizes."""
+def follow_data(call: Call, world: World) -> Iterator[tuple[str, int]]:
+    """Follow the functions that a call maps data by, or the items of the data sets that it takes.
+
+    Yields the lengths that these name, each with the argument that it is.
+    """
     values = (*call.args, *call.fields.values())
     if MAPS.fullmatch(call.name):
         functions = [value for value in values if isinstance(value, Function)]
@@ -51,23 +56,29 @@ def follow_data(call: Call, world: World) -> Iterator[int]:
         args = [*function.args, Opaque("an example", caller.place)]
         with suppress(Stopped):
             caller.run(function, args, {**function.words, **words})
-        yield from _blocks(function, world, {**function.words, **words})
+        yield from _named(function, world, {**function.words, **words})
 
 
-def _blocks(function: Function, world: World, words: Mapping[str, Any]) -> Iterator[int]:
-    """Yield the sizes of blocks that a function names."""
+def _named(function: Function, world: World, words: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """Yield the sizes of blocks, and the lengths of slices, that a function names."""
     inner = world.frame(function.module, {}, {**function.scope, **words})
-    names = {node.id for node in ast.walk(function.node) if isinstance(node, ast.Name)}
-    for name in names.intersection(BLOCKS):
-        value = inner.value(ast.copy_location(ast.Name(name, ast.Load()), function.node))
-        if type(value) is int and value > 0:
-            yield value
+    ends = [part.upper for part in ast.walk(function.node) if isinstance(part, ast.Slice)]
+    sliced = {node.id for node in ends if isinstance(node, ast.Name)}
+    for line in ast.walk(function.node):
+        if isinstance(line, ast.Assign) and isinstance(line.value, ast.Constant):
+            inner.scope |= {at.id: line.value.value for at in line.targets if isinstance(at, ast.Name)}
+    for node in (node for node in ast.walk(function.node) if isinstance(node, ast.Name)):
+        kind = "block_size" if BLOCKS.fullmatch(node.id) else "max_length" if node.id in sliced else ""
+        value = inner.value(ast.copy_location(ast.Name(node.id, ast.Load()), node)) if kind else 0
+        if type(value) is int and value > 0 and (kind == "block_size" or CUTS.fullmatch(node.id)):
+            yield kind, value
 
 
-def tokenized(calls: Sequence[Call], blocks: Sequence[int]) -> dict[str, int]:
+def tokenized(calls: Sequence[Call], named: Sequence[tuple[str, int]]) -> dict[str, int]:
     """Return the length that a program tokenises its data to, as the argument that it is; nothing of several."""
     cuts = [call.fields.get("max_length", MISSING) for call in calls if TOKENIZES.fullmatch(call.name)]
-    for name, found in (("block_size", blocks), ("max_length", [cut for cut in cuts if type(cut) is int])):
-        if found:
-            return {name: found[0]} if len(set(found)) == 1 else {}
+    pairs = [*named, *(("max_length", cut) for cut in cuts if type(cut) is int)]
+    for name in ("block_size", "max_length"):
+        if found := {value for key, value in pairs if key == name}:
+            return {name: found.pop()} if len(found) == 1 else {}
     return {}

@@ -229,6 +229,9 @@ class LlamaFactoryReader(TrainerReader):
             raise ReaderError(
                 path, wording.wrong_format("a configuration that trains", f"it has {idle}, and no do_train")
             )
+        if not content.keys() & {"stage", "do_train", "dataset"}:
+            text = "it has no stage, no do_train and no dataset"
+            raise ReaderError(path, wording.wrong_format("a configuration that trains", text))
         return super().read(path, options)
 
     takes_last: ClassVar[bool] = False
@@ -306,6 +309,8 @@ class LaunchReader(Signed):
         """Return what the arguments of a program say: a person's own is followed, or else looked through."""
         form = "llamafactory" if form == "trainer" and values.keys() >= {"stage", "finetuning_type"} else form
         own = Path(start.program).name if form == "trainer" else ""
+        if str(values.get("do_train", "")).lower() == "false":
+            raise ReaderError(path, wording.wrong_format("a command that trains", "it has do_train false"))
         _refuse_megatron(path, own, values)
         if "dpo" not in f"{path.name}{start.program}".lower():
             _refuse_sampling(path, own, values)

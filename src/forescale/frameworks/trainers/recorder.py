@@ -78,8 +78,8 @@ class Recorder:
         """Places that do so under a condition that is not known."""
         self.tables: list[Table] = []
         """Configurations that the program loads."""
-        self.blocks: list[int] = []
-        """Tokens of the blocks that functions cut texts into."""
+        self.lengths: list[tuple[str, int]] = []
+        """Tokens that functions cut texts into or off at, each with the argument that it is."""
         self.words = words
         self.ranks = ranks
         self.arguments = Arguments(given or {}, packaged("deepspeed", "trainer")["keys"], words)
@@ -89,7 +89,7 @@ class Recorder:
         call.known = self.world is None or self.world.doubt is None
         self.calls.append(call)
         if self.world is not None:
-            self.blocks += follow_data(call, self.world)
+            self.lengths += follow_data(call, self.world)
             if call.name == "exec":
                 self._execute(call, self.world)
         before = len(self.arguments.made)

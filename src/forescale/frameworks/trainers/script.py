@@ -63,7 +63,7 @@ from forescale.frameworks.trainers.readers import LaunchReader, read_mapping
 from forescale.frameworks.trainers.record import is_idle, record_of
 from forescale.frameworks.trainers.recorder import Recorder, follow_script
 from forescale.frameworks.trainers.release import lay_release, lay_unsloth_defaults
-from forescale.frameworks.trainers.run import MICRO, STEPS, Start, found_by_end
+from forescale.frameworks.trainers.run import MICRO, STEPS, Start, found_by_end, in_source
 
 OPEN: Final = {MICRO: MICRO_BATCH, STEPS: BATCH}
 """Facts by the arguments that decide them, where only running the script shows their values."""
@@ -179,7 +179,7 @@ class ScriptLaunchReader(LaunchReader):
 
 def _named(path: Path, name: str) -> Path | None:
     """Return a program by the name that a script has for it, or, in a folder that is not known, next to the script."""
-    return found_by_end(path.parent, name) or (
+    return (found_by_end(path.parent, name) or in_source(path.parent, name)) or (
         next(filter(is_file, [path.parent / Path(name).name]), None) if name.startswith("$") else None
     )
 
@@ -210,11 +210,11 @@ def read_script(
         raise ReaderError(path, wording.wrong_format("a script that trains", "it makes no TrainingArguments"))
     content, unread = _settings(path, recorder, options)
     dealt = _lay_prepared(content)
-    if dealt == ALONE and start.words and not start.kinds:
+    if dealt == ALONE and not start.kinds and devices is not None and devices.count > 1:
         devices = None  # one process, which sees all of them
     older = lay_release(content, unread, recorder.calls, has_bf16=options.has_bf16)
     if not any(target_of(key) == "max_length" for key in (*content, *unread)):
-        content |= tokenized(recorder.calls, recorder.blocks)
+        content |= tokenized(recorder.calls, recorder.lengths)
     devices, program = devices or _devices(content), path.name
     if content.pop("unsloth", False):
         program = ""
