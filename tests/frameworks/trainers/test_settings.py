@@ -190,7 +190,10 @@ def test_weights_in_fp16_do_not_train_with_scaled_gradients(read):
     ("name", "text"),
     [
         ("run.sh", "torchrun train.py --model_name_or_path m --do_train false --do_predict true\n"),
-        ("chat.yaml", "model_name_or_path: m\nadapter_name_or_path: a\ntemplate: qwen\nfinetuning_type: lora\n"),
+        (
+            "chat.yaml",
+            "model_name_or_path: m\nadapter_name_or_path: a\ntemplate: qwen\nfinetuning_type: lora\n",
+        ),
     ],
 )
 def test_what_trains_nothing_is_refused(read, name, text):

@@ -49,7 +49,7 @@ def model_name(call: Call) -> str:
 
 
 def loaded_from(value: object) -> Any:  # noqa: ANN401
-    """Return the model whose configuration a call loads, of such a call, or what is known of a table; others as they are."""
+    """Return the model whose configuration a call loads, or what is known of a table; other values as they are."""
     if isinstance(value, dict):
         return {key: loaded_from(item) for key, item in value.items() if _is_known(item)}
     is_loaded = isinstance(value, Call) and CONFIGURES.fullmatch(str(value.name).partition("(")[0])

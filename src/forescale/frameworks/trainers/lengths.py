@@ -26,7 +26,9 @@ TOKENIZES: Final = re.compile(
     r"(?i)(?:\w+\.)*(?:\w*tokenizer|tok|\w*processor)(?:\.(?:encode|encode_plus|batch_encode_plus|__call__))?"
 )
 """Calls of a tokeniser."""
-LENGTH: Final = re.compile(r"max_(?:seq_?)?len(?:gth)?|model_max_length|block_size|context_len(?:gth)?|seq_?len(?:gth)?")
+LENGTH: Final = re.compile(
+    r"max_(?:seq_?)?len(?:gth)?|model_max_length|block_size|context_len(?:gth)?|seq_?len(?:gth)?"
+)
 """Names of the tokens of a sequence."""
 BLOCKS: Final = re.compile(r"(?i)block_size|context_length|chunk_(?:size|length)")
 """Names of the tokens of a block that a function cuts texts into."""

@@ -210,14 +210,11 @@ def read_script(
         raise ReaderError(path, wording.wrong_format("a script that trains", "it makes no TrainingArguments"))
     content, unread = _settings(path, recorder, options)
     dealt = _lay_prepared(content)
-    if dealt == ALONE and not start.kinds and devices is not None and devices.count > 1:
-        devices = None  # one process, which sees all of them
+    devices = None if dealt == ALONE and not start.kinds and devices and devices.count > 1 else devices
     older = lay_release(content, unread, recorder.calls, has_bf16=options.has_bf16)
-    if not any(target_of(key) == "max_length" for key in (*content, *unread)):
+    if "max_length" not in map(target_of, (*content, *unread)):
         content |= tokenized(recorder.calls, recorder.lengths)
-    devices, program = devices or _devices(content), path.name
-    if content.pop("unsloth", False):
-        program = ""
+    devices, program = devices or _devices(content), "" if content.pop("unsloth", False) else path.name
     if not program and devices is None and options.num_devices is None:
         devices = Devices(1, ("unsloth, which trains on one device",))
     content |= _distributed(content, unread)
@@ -324,11 +321,11 @@ def _content(calls: list[Call], given: Mapping[str, Any]) -> tuple[dict[str, Any
                 unread.setdefault(call.name, "made, and taken by nothing that is read")
             sets = row.get("sets", {})
             content |= {key: value for key, value in sets.items() if not call.open or key not in ADAPTERS}
-            for name, value in {
+            for name, item in {
                 **dict(zip(row.get("args", ()), call.args, strict=False)),
                 **_fields_of(call, given),
             }.items():
-                value = loaded_from(value)
+                value = loaded_from(item)
                 key = row["keys"].get(name, name if "*" in row["keys"] else None)
                 made = isinstance(value, Call) and (value.known or key == "model_name_or_path")
                 if key is None or made or value is None or (name == "is_trainable" and value is False):

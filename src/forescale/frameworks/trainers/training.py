@@ -23,7 +23,7 @@ from forescale.frameworks.trainers.facts import (
     decided_by,
     without_facts,
 )
-from forescale.frameworks.trainers.precision import compute_of, frozen_type
+from forescale.frameworks.trainers.precision import UNSCALED, compute_of, frozen_type
 from forescale.frameworks.trainers.run import (
     MICRO,
     STEPS,
@@ -564,10 +564,7 @@ def _types(run: Training, adapters: bool, is_sharded: bool) -> dict[str, str]:
         return types if is_half else {**types, "frozen": "fp32"}
     scales = compute == "fp16" and (settings.flag("fp16") or run.form != "trainer")
     if scales and settings.flag("fp16") and named == "float16":
-        settings.warnings.append(
-            f"{settings.spell('dtype')}: {whole} with {settings.spell('fp16')}: PyTorch does not unscale gradients in "
-            "fp16, so such a run stops; weights in fp32 are projected (--param-dtype)"
-        )
+        settings.warnings.append(UNSCALED.format(settings.spell("dtype"), settings.spell("fp16")))
     storage = ("fp16" if compute == "fp16" else "bf16") if is_half and not scales else "fp32"
     return {**types, **dict.fromkeys(("parameters", "gradients", "moments"), storage), "master": "none"}
 
