@@ -199,3 +199,11 @@ def test_weights_in_fp16_do_not_train_with_scaled_gradients(read):
 def test_what_trains_nothing_is_refused(read, name, text):
     with pytest.raises(ReaderError):
         read({name: text}, devices=1)
+
+
+def test_tables_of_a_program_are_no_texts_of_a_trainer(read):
+    text = "model_name_or_path: Qwen/Qwen2.5-7B\noptim: {lr: 1.0e-5}\nper_device_train_batch_size: 3\nbf16: true\n"
+    parsed = read({"run.sh": "torchrun --nproc_per_node 2 mine.py --config own.yaml\n", "own.yaml": text})
+    assert parsed.layout_fields["micro_batch_size"] == 3
+    assert parsed.workload_fields["optimizer"] == "adamw"
+    assert "optim" in parsed.unknown
