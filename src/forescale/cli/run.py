@@ -114,9 +114,8 @@ def run_command(
     result = project_days(phases, days, operations, rates, seed=seed)
     last = phases[-1].projection
     if days is not None:  # whose tokens follow from the days
-        question, last = (
-            replace(item, workload=replace(item.workload, tokens=None)) for item in (question, last)
-        )
+        work = replace(last.workload, tokens=None)
+        question, last = replace(question, workload=work), replace(last, workload=work)
     changes = changes_of(question, last) if question.strategy is not None else ()
     show(answer_of(result, lambda result: extended(run_view(result), changes)), output)
 

@@ -156,7 +156,7 @@ SCRIPT: Final = Signature(
     name="launch",
     all=(
         rf"{_COMMAND}\b(?:torchrun|deepspeed|accelerate|srun|mpirun|mpiexec|jsrun|python3?|bash|sbatch|\S+\.py[ \t])",
-        rf"{_COMMAND}(?:\.(?:py|sh|slurm|sbatch)\b| -m \w)",
+        rf"{_COMMAND}(?:\.(?:py|sh|slurm|sbatch)\b| (?:-m|--module) [\w$\\])",
     ),
 )
 """A script that launches something, where neither its own text nor that of a script which it starts says what."""
