@@ -42,7 +42,14 @@ from forescale.spec.trace import (
     TracedOperator,
     TracedParameter,
 )
-from forescale.spec.workload import Trainable, Workload
+from forescale.spec.workload import (
+    QUANTISED_BYTES,
+    STORAGE_BYTES,
+    Precision,
+    Trainable,
+    Workload,
+    frozen_storage,
+)
 
 Term: TypeAlias = tuple[Fraction, int, int, tuple[tuple[str, int], ...]]
 """Factor, exponents of micro-batch size and sequence length, and symbols with their exponents."""
@@ -267,30 +274,40 @@ def recorded_model(model: Model, *, seq_len: int, attention: str, workload: Work
         return _recorded_model(model, seq_len, attention, workload.trainable)
     if not config or not model.traces:
         return None
-    autocast = workload.precision.parameters == "fp32"
-    return _traced_again(model, seq_len, attention, autocast, workload.trainable)
+    autocast = frozen_storage(workload.precision) == "fp32"
+    model = _traced_again(model, seq_len, attention, autocast, not workload.trainable.is_all)
+    return model if workload.trainable.is_all else with_adapters(model, workload.trainable, workload.precision)
 
 
 @lru_cache(maxsize=64)
-def _traced_again(
-    model: Model, seq_len: int, attention: str, autocast: bool, trainable: Trainable
-) -> Model | None:
-    if trainable.is_all and any(
+def _traced_again(model: Model, seq_len: int, attention: str, autocast: bool, frozen: bool) -> Model:
+    """Return a model with a trace for a workload: one of its own, or one that is made now."""
+    if any(
         trace.is_valid(seq_len)
         and bool(trace.autocast) == autocast
         and attention in ("sdpa", trace.attention)
+        and trace.has_frozen == frozen
         for trace in model.traces
     ):
         return model
-    adapters = None if trainable.is_all else (trainable.lora_rank, trainable.lora_targets)
     return traced_config(
         json.loads(model.config),
         name=model.name,
         seq_len=seq_len,
         precision="autocast" if autocast else "bf16",
         attention=None if attention == "sdpa" else attention,
-        adapters=adapters,
+        frozen=frozen,
     )
+
+
+@lru_cache(maxsize=64)
+def with_adapters(model: Model, trainable: Trainable, precision: Precision) -> Model:
+    """Return a model whose frozen traces have adapters, which autocast multiplies in the type of activations."""
+    autocast = STORAGE_BYTES[precision.activations] < STORAGE_BYTES[precision.parameters] or (
+        precision.frozen in QUANTISED_BYTES
+    )
+    traces = (trace for trace in model.traces if trace.has_frozen)
+    return replace(model, traces=tuple(adapted(trace, trainable, autocast=autocast) for trace in traces))
 
 
 def traced_config(config: Config, **options: Any) -> Model:  # noqa: ANN401
@@ -327,14 +344,14 @@ def traceable_types() -> str:
 @lru_cache(maxsize=64)
 def _recorded_model(model: Model, seq_len: int, attention: str, trainable: Trainable) -> Model | None:
     config, adapters = json.loads(model.config), not trainable.is_all
+    total = count_parameters(replace(model, num_mtp_layers=0, vision=None)).total
     try:
         traces = recorded_traces(config, seq_len=seq_len, attention=attention, frozen=adapters)
+        traces = tuple(trace for trace in traces if abs(trace.num_parameters - total) <= TOLERANCE * total)
+        if adapters:
+            traces = tuple(adapted(trace, trainable, autocast=False) for trace in traces)
     except SpecError:
         return None
-    total = count_parameters(replace(model, num_mtp_layers=0, vision=None)).total
-    traces = tuple(trace for trace in traces if abs(trace.num_parameters - total) <= TOLERANCE * total)
-    if adapters:
-        traces = tuple(adapted(trace, trainable.lora_targets, trainable.lora_rank) for trace in traces)
     if not traces:
         return None
     return traced_model(
