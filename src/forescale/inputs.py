@@ -43,7 +43,7 @@ from forescale.spec.groups import group_of
 from forescale.spec.layout import Layout, settled
 from forescale.spec.model import Model
 from forescale.spec.traced_constraints import SPLITS, has_only_adapters, splits_blocks
-from forescale.spec.workload import STORAGE_BYTES, Workload
+from forescale.spec.workload import STORAGE_BYTES, Workload, frozen_storage
 from forescale.struct import Struct
 from forescale.time.blocks import BlockCosts, PricedModel, price_model
 from forescale.time.data_parallel import DataTraffic, data_traffic, free_traffic
@@ -247,7 +247,9 @@ def _check_trained(question: Question) -> None:
     traces = question.model.traces
     if question.workload.trainable.is_all or all(trace.has_frozen for trace in traces):
         return
-    fix = "give adapters of linear layers alone, 16-bit products, no activations on the host, and no documents"
+    fix = (
+        "give adapters of linear layers alone, 16-bit products, no activations on the host, and no documents"
+    )
     model = f"{question.model.name} (a model of recorded operators)"
     raise unsupported_by(model, "these adapters, or parts that are not trained", fix)
 
@@ -288,18 +290,17 @@ def _is_wrapped(model: Model) -> bool:
 def _is_plain(workload: Workload, *, traced: bool) -> bool:
     """Return whether a workload has whole sequences in bf16, and trains all weights or adapters alone.
 
-    Models that were `traced`, and have no other description, train adapters in fp16 and beside quantised weights, too.
+    Models that were `traced`, and have no other description, train adapters in fp16, too.
     """
     precision, trainable = workload.precision, workload.trainable
     if workload.document_len is not None or not (trainable.is_all or has_only_adapters(trainable)):
         return False
-    if traced and not trainable.is_all:
-        return precision.compute == precision.activations in ("bf16", "fp16")
+    types = ("bf16", "fp16") if traced and not trainable.is_all else ("bf16",)
     return (
-        precision.compute == precision.activations == "bf16"
-        and precision.parameters in ("bf16", "fp32")
-        and precision.frozen in (None, precision.parameters)
-        and not trainable.lora_dropout
+        precision.compute in types
+        and precision.activations == precision.compute
+        and precision.parameters in (precision.compute, "fp32")
+        and frozen_storage(precision) in (precision.compute, "fp32")
     )
 
 

@@ -65,9 +65,14 @@ def adapted(trace: Trace, trainable: Trainable, *, autocast: bool) -> Trace:
         known = {path.rpartition(".")[2] for block in trace.blocks.values() for path in linear_layers(block)}
         raise not_one_of("lora_targets", ",".join(trainable.lora_targets), sorted(known))
     maker = _Adapters(trace, trainable, autocast=autocast)
+    return replace(trace, blocks={name: maker.block(trace.blocks[name], places[name]) for name in places})
+
+
+def with_frozen(trace: Trace) -> Trace:
+    """Return a trace that trains no parameter."""
     return replace(
         trace,
-        blocks={name: maker.block(trace.blocks[name], places[name]) for name in places},
+        blocks={name: _frozen(block) for name, block in trace.blocks.items()},
         embedding=_frozen(trace.embedding),
         head=_frozen(trace.head),
     )
@@ -92,9 +97,7 @@ def _places(block: TracedBlock, targets: Sequence[str]) -> dict[str, tuple[int, 
     for target in targets:
         for names in NAMES.get(target, (re.escape(target),)):
             fitting = {
-                path: shape
-                for path, shape in layers.items()
-                if re.fullmatch(rf"(?:.*\.)?(?:{names})", path)
+                path: shape for path, shape in layers.items() if re.fullmatch(rf"(?:.*\.)?(?:{names})", path)
             }
             result |= fitting
             if fitting:
@@ -119,7 +122,7 @@ class _Adapters:
             self._beside(operator, *places[operator.module]) if operator.module in places else operator
             for operator in block.operators
         )
-        parameters = [*_frozen(block).parameters]
+        parameters = [*block.parameters]
         for path, (outputs, inputs) in places.items():
             parameters += [
                 TracedParameter(name=f"{path}.lora_A.weight", shape=(self.rank, inputs)),

@@ -31,7 +31,7 @@ from forescale.graph.parallel import (
     plan_of,
     split_extent,
 )
-from forescale.graph.peft import adapted
+from forescale.graph.peft import adapted, with_frozen
 from forescale.spec.model import Layer, Model
 from forescale.spec.trace import (
     BASIS,
@@ -172,7 +172,8 @@ def recorded_traces(
         variants = [item for item in record["variants"] if _key(item) == key]
         if variants:
             variant = _Variant(record, variants, flags, dimensions)
-            traces.append(variant.trace(labels, precision, attention))
+            trace = variant.trace(labels, precision, attention)
+            traces.append(with_frozen(trace) if frozen else trace)
     return tuple(traces)
 
 
@@ -269,14 +270,16 @@ def recorded_model(model: Model, *, seq_len: int, attention: str, workload: Work
     None also if the recording does not have the parameters of the model: its layers are not those of the configuration.
     A model that was traced from its configuration is traced again where its trace is not for this workload.
     """
-    config = json.loads(model.config) if model.config else {}
+    config, frozen = json.loads(model.config) if model.config else {}, not workload.trainable.is_all
+    recorded: Model | None = None
     if config.get("model_type") in recorded_types():
-        return _recorded_model(model, seq_len, attention, workload.trainable)
-    if not config or not model.traces:
-        return None
-    autocast = frozen_storage(workload.precision) == "fp32"
-    model = _traced_again(model, seq_len, attention, autocast, not workload.trainable.is_all)
-    return model if workload.trainable.is_all else with_adapters(model, workload.trainable, workload.precision)
+        recorded = _recorded_model(model, seq_len, attention, frozen)
+    elif config and model.traces:
+        autocast = frozen_storage(workload.precision) == "fp32"
+        recorded = _traced_again(model, seq_len, attention, autocast, frozen)
+    if recorded is None or not frozen:
+        return recorded
+    return with_adapters(recorded, workload.trainable, workload.precision)
 
 
 @lru_cache(maxsize=64)
@@ -342,16 +345,14 @@ def traceable_types() -> str:
 
 
 @lru_cache(maxsize=64)
-def _recorded_model(model: Model, seq_len: int, attention: str, trainable: Trainable) -> Model | None:
-    config, adapters = json.loads(model.config), not trainable.is_all
-    total = count_parameters(replace(model, num_mtp_layers=0, vision=None)).total
+def _recorded_model(model: Model, seq_len: int, attention: str, frozen: bool) -> Model | None:
+    config = json.loads(model.config)
     try:
-        traces = recorded_traces(config, seq_len=seq_len, attention=attention, frozen=adapters)
-        traces = tuple(trace for trace in traces if abs(trace.num_parameters - total) <= TOLERANCE * total)
-        if adapters:
-            traces = tuple(adapted(trace, trainable, autocast=False) for trace in traces)
+        traces = recorded_traces(config, seq_len=seq_len, attention=attention, frozen=frozen)
     except SpecError:
         return None
+    total = count_parameters(replace(model, num_mtp_layers=0, vision=None)).total
+    traces = tuple(trace for trace in traces if abs(trace.num_parameters - total) <= TOLERANCE * total)
     if not traces:
         return None
     return traced_model(

@@ -350,15 +350,13 @@ def _parameters(
     return tuple(parameters)
 
 
-def _parameter(
-    traced: TracedParameter, sharding: ShardingRules, part: Part | None
-) -> Iterator[Parameter]:
+def _parameter(traced: TracedParameter, sharding: ShardingRules, part: Part | None) -> Iterator[Parameter]:
     """Yield a parameter; that of experts twice, as tensor parallelism splits it and as expert parallelism does.
 
     One of them has no elements on a device. Linear layers and experts can be quantised, as they multiply by matrices.
     """
     degrees, elements = sharding.degrees, float(traced.elements)
-    multiplies = traced.split == "experts" or (traced.name.endswith(".weight") and len(traced.shape) == 2)
+    multiplies = len(traced.shape) == (2 if traced.name.endswith(".weight") else 3)
     narrow = quantised_bytes(sharding.precision, part) is not None
     parameter = Parameter(
         name=traced.name,

@@ -92,9 +92,10 @@ def trace_source(
 ) -> Model:
     """Return the model that a text names, traced in some precisions; see `source_of`.
 
-    If `frozen`, no parameter is trained, as below adapters (`forescale.graph.recorded.with_adapters`). `tp_plan` are the styles of linear layers
-    by pattern, for traces that tensor parallelism can split; those of the model's class if it is empty. `kernels` are
-    those of the libraries that transformers uses if they are installed, or what it runs without them (torch).
+    If `frozen`, no parameter is trained, as below adapters (`forescale.graph.recorded.with_adapters`). `tp_plan` are
+    the styles of linear layers by pattern, for traces that tensor parallelism can split; those of the model's class if
+    it is empty. `kernels` are those of the libraries that transformers uses if they are installed, or what it runs
+    without them (torch).
     """
     if kernels not in KERNELS:
         raise not_one_of("kernels", kernels, KERNELS)
