@@ -367,6 +367,16 @@ class Model(SpecStruct, frozen=True, kw_only=True, dict=True):
         return tuple(dict.fromkeys(layer.attention for layer in self.layer_kinds if layer.attention))
 
     @cached_property
+    def has_recurrent(self) -> bool:
+        """Whether any layer has a recurrent state, which it reads its input for by `in_proj`."""
+        recorded = (
+            item.name for trace in self.traces for block in trace.blocks.values() for item in block.parameters
+        )
+        return any(attention.recurrent for attention in self.attentions) or any(
+            name.endswith(".in_proj.weight") for name in recorded
+        )
+
+    @cached_property
     def has_latent(self) -> bool:
         """Whether any layer has latent attention."""
         return any(attention.latent for attention in self.attentions)

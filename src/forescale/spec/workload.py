@@ -170,11 +170,16 @@ def narrow_bytes(precision: Precision) -> float:
     return 1.0 + (4.0 / 128.0 if precision.recipe == "blockwise" else 0.0)
 
 
+def frozen_storage(precision: Precision) -> str:
+    """Return the type of a weight that is frozen and not quantised."""
+    if precision.frozen is None:
+        return precision.parameters
+    return precision.activations if precision.frozen in QUANTISED_BYTES else precision.frozen
+
+
 def frozen_bytes(precision: Precision) -> float:
     """Return the bytes of an element of a weight that is frozen and not quantised."""
-    if precision.frozen is None:
-        return STORAGE_BYTES[precision.parameters]
-    return STORAGE_BYTES[precision.activations if precision.frozen in QUANTISED_BYTES else precision.frozen]
+    return STORAGE_BYTES[frozen_storage(precision)]
 
 
 class Trainable(SpecStruct, frozen=True, kw_only=True):

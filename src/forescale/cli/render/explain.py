@@ -155,7 +155,8 @@ Place: TypeAlias = tuple[int, ...]
 
 def _followed(node: TermNode, depth: int) -> frozenset[Place]:
     """Return the places below `depth` whose inputs are shown too: the main terms, as far as lines are left."""
-    left, followed, waiting = MOST_LINES - _count(node, depth), set(), [((), node, 1.0)]
+    left, followed = MOST_LINES - _count(node, depth), set[Place]()
+    waiting: list[tuple[Place, TermNode, float]] = [((), node, 1.0)]
     while waiting:
         place, part, weight = waiting.pop(0)
         shown, rest = _shown(part)
