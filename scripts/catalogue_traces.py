@@ -1,7 +1,7 @@
 """Trace the catalogue models that layers do not describe (needs the extra `trace`).
 
 Usage: python scripts/catalogue_traces.py [NAME ...]; without names, all models whose file has `trace`: true, or the
-sequence length to trace. Writes catalogue/traces/NAME.json.xz.
+sequence length to trace. Writes catalogue/traces/NAME.json.xz: the model with all weights trained, and with none.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import warnings
 from pathlib import Path
 
 warnings.filterwarnings("ignore")
+
+from msgspec.structs import replace  # noqa: E402
 
 from forescale.frameworks.traces import document_of  # noqa: E402
 from forescale.trace import trace_source  # noqa: E402
@@ -35,10 +37,14 @@ def main() -> None:
             config.write_text(json.dumps(record["huggingface"]))
             try:
                 length = 4096 if record["trace"] is True else record["trace"]
-                model = trace_source(str(config), seq_len=length, precisions=PRECISIONS)
+                model, frozen = (
+                    trace_source(str(config), seq_len=length, precisions=PRECISIONS, frozen=frozen)
+                    for frozen in (False, True)
+                )
             except Exception as error:
                 print(name, "failed:", type(error).__name__, str(error)[:300], flush=True)
                 continue
+        model = replace(model, traces=(*model.traces, *frozen.traces))
         text = json.dumps(document_of(model), separators=(",", ":"))
         file = CATALOGUE / "traces" / f"{name}.json.xz"
         file.write_bytes(lzma.compress(text.encode(), preset=9))

@@ -6,7 +6,15 @@ import pytest
 from tests.errors import raises
 
 from forescale.errors import SpecError
-from forescale.units import counted, format_bytes, format_count, format_seconds, length_of, parse
+from forescale.units import (
+    counted,
+    format_bytes,
+    format_count,
+    format_seconds,
+    in_thousands,
+    length_of,
+    parse,
+)
 
 
 @pytest.mark.parametrize(
@@ -155,3 +163,10 @@ def test_lengths_of_sequences_count_in_1024():
     names = ("8192", "8_192", "128k", "4K", "1M")
     assert [length_of(text) for text in names] == [8192, 8192, 131072, 4096, 2**20]
     assert [length_of(text) for text in ("", "k", "8x", "1.5k", "-8", "٨k", "9" * 9999)] == [None] * 7
+
+
+def test_devices_and_batches_may_be_in_thousands_of_1024():
+    assert in_thousands("--devices", "16k") == in_thousands("--vary devices", "16K") == 16384
+    assert in_thousands("--global-batch-size", "2k") == 2048
+    assert in_thousands("--tp", "2k") is None
+    assert in_thousands("--devices", "16") is None

@@ -22,7 +22,7 @@ from forescale.diagnose import Diagnosis, measured_of, with_settings
 from forescale.diagnose import diagnose as diagnosed
 from forescale.diagnose.watch import Watcher
 from forescale.effort import Effort
-from forescale.errors import extra_missing, not_one_of, wrong_type
+from forescale.errors import needing, not_one_of, wrong_type
 from forescale.explain import explain as explained
 from forescale.export import Export, is_writable, refusal_of
 from forescale.export import export as exported
@@ -135,10 +135,8 @@ def trace(
         return traced_module(
             model, inputs, seq_len=seq_len, autocast=autocast, loss=loss, tp_plan=tp_plan, name=name
         )
-    try:
+    with needing("trace", "fs.trace"):
         from forescale.trace import trace_source
-    except ImportError as error:
-        raise extra_missing("fs.trace", str(error.name), "trace") from error
     result = trace_source(
         str(model), seq_len=seq_len, precisions=(precision,), attention=attention, tp_plan=tp_plan
     )

@@ -223,9 +223,8 @@ def bench_memory(bench: Bench, costs: Costs) -> BenchMemory:
     stages = bench.question.layout.pp
     for rank in bench.ranks:
         if rank.stage >= stages:
-            raise out_of_range(
-                f"the stage of rank {rank.rank}", rank.stage, f"from 0 to {stages - 1} (pp {stages})"
-            ).at(bench.source)
+            allowed = f"from 0 to {stages - 1} (pp {stages})"
+            raise out_of_range(f"the stage of rank {rank.rank}", rank.stage, allowed).at(bench.source)
     measured = max(bench.ranks, key=lambda rank: rank.peak_reserved_bytes)
     bare = _priced(bench.question, replace(costs, anchor=None))
     corrections = _corrections(bench, prepare(bare))
@@ -350,12 +349,10 @@ def _of_passes(block: BlockSeconds, passes: tuple[Pass, ...]) -> float:
 
 def _refuse(bench: Bench, key: Key, seconds: float) -> None:
     name, passes = key
-    raise implausible(
-        f"{' and '.join(passes)} of {name}",
-        format_seconds(seconds),
-        "the time of their messages alone by the models",
-        "measure the collectives of the same run too",
-    ).at(bench.source)
+    allowed = "the time of their messages alone by the models"
+    fix = "measure the collectives of the same run too"
+    value = format_seconds(seconds)
+    raise implausible(f"{' and '.join(passes)} of {name}", value, allowed, fix).at(bench.source)
 
 
 def _named(kind: str, names: Sequence[str], bench: Bench) -> str:

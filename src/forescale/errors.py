@@ -14,13 +14,14 @@ ForescaleError
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from forescale.synonyms import EXAMPLES, meant
 from forescale.violation import ForescaleError, Location, SpecError
 from forescale.wording import *  # noqa: F403  (all codes)
-from forescale.wording import ambiguous, did_you_mean, listed, unknown_key, unknown_name
+from forescale.wording import ambiguous, did_you_mean, extra_missing, listed, unknown_key, unknown_name
 
 __all__ = ("ForescaleError", "Location", "SpecError")
 SHORTEST_PART = 4
@@ -141,11 +142,25 @@ class ReaderError(ForescaleError):
         self.args = (f"{path}: {violation}",)
 
 
+@contextmanager
+def needing(
+    extra: str, user: str, package: str = "", fix: str = "", *, only: Collection[str] = ()
+) -> Iterator[None]:
+    """Name the extra to install where a package that `user` imports is missing; of `only` some packages, if given."""
+    try:
+        yield
+    except ImportError as error:
+        if only and error.name not in only:
+            raise
+        raise extra_missing(user, package or str(error.name), extra, fix) from error
+
+
 class InfeasibleError(ForescaleError):
     """No layout satisfies the constraints.
 
     `rows` holds (constraint, number of layouts it refused); `remedies` (what to change, to what, what then);
-    `smallest` the question of the layout with the smallest peak where layouts are legal and none fits.
+    `smallest` the question of the layout with the smallest peak where layouts are legal and none fits, and
+    `smallest_bytes` that peak [byte].
     """
 
     def __init__(
@@ -158,6 +173,7 @@ class InfeasibleError(ForescaleError):
         self.code = self.code or "no_layout"
         self.rows, self.remedies = tuple(rows), tuple(remedies)
         self.smallest: object = None
+        self.smallest_bytes = 0.0
 
 
 class PhysicsError(ForescaleError):

@@ -22,7 +22,8 @@ from forescale.errors import ForescaleError, Location, ReaderError, SpecError, n
 from forescale.limits import TINY
 from forescale.struct import Struct
 
-CATALOGUE = Path(__file__).with_name("catalogue")
+PACKAGE = Path(__file__).parent
+CATALOGUE = PACKAGE / "catalogue"
 """Folder of the data files."""
 TEXT_BYTES = 64 * 2**20
 """Largest file that is read."""
@@ -150,9 +151,8 @@ def parse_json(text: str, where: object, *, infinite: bool = False) -> Any:  # n
     except ReaderError:
         raise
     except ValueError as error:  # more digits than Python reads
-        raise ReaderError(
-            where, wording.too_large("a number", "thousands of digits", f"{len(str(INTEGER)) - 1}")
-        ) from error
+        allowed = f"{len(str(INTEGER)) - 1}"
+        raise ReaderError(where, wording.too_large("a number", "thousands of digits", allowed)) from error
     check_plain(content, where, infinite=infinite)
     return content
 
@@ -202,9 +202,8 @@ def _check_item(value: object, where: object, key: str, *, infinite: bool) -> No
     if isinstance(value, float) and not (infinite or math.isfinite(value)):
         raise ReaderError(where, wording.wrong_type(f"{shown(key)}", value, "a number"))
     if isinstance(value, int) and not -INTEGER < value < INTEGER:
-        raise ReaderError(
-            where, wording.too_large(key, f"the value {shown(value)}", f"{len(str(INTEGER)) - 1} digits")
-        )
+        allowed = f"{len(str(INTEGER)) - 1} digits"
+        raise ReaderError(where, wording.too_large(key, f"the value {shown(value)}", allowed))
 
 
 def _plainly(text: str) -> str:
@@ -287,9 +286,8 @@ class Table(Struct, frozen=True, kw_only=True):
         if missing:
             close = nearest(missing[0], self.columns)
             lacks = f"it lacks the column {', '.join(missing)}{_separated(self.columns)}"
-            raise ReaderError(
-                self.path, wording.wrong_format(f"a {what}", lacks, wording.did_you_mean(close))
-            )
+            allowed = f"a {what}"
+            raise ReaderError(self.path, wording.wrong_format(allowed, lacks, wording.did_you_mean(close)))
 
     def know(self, columns: tuple[str, ...]) -> None:
         """Refuse a table with columns besides the known ones."""
@@ -297,9 +295,8 @@ class Table(Struct, frozen=True, kw_only=True):
             if name not in columns:
                 close = nearest(name, columns)
                 hint = f"; did you mean {' or '.join(close)}?" if close else ""
-                raise ReaderError(
-                    self.path, wording.unknown_key(name, "the table", columns, hint.removeprefix("; "))
-                )
+                fix = hint.removeprefix("; ")
+                raise ReaderError(self.path, wording.unknown_key(name, "the table", columns, fix))
 
 
 def read_table(path: str | Path) -> Table:
@@ -340,9 +337,14 @@ def _separated(columns: tuple[str, ...]) -> str:
 
 
 @cache
+def shipped(path: str) -> Any:  # noqa: ANN401  (JSON)
+    """Return one JSON document of the package, such as `sweep/columns`; whoever reads it leaves it as it is."""
+    return json.loads((PACKAGE / f"{path}.json").read_text("utf-8"))
+
+
 def packaged(name: str) -> Any:  # noqa: ANN401  (JSON)
     """Return one JSON document of the catalogue, such as `calibrations/memory/overhead`."""
-    return json.loads((CATALOGUE / f"{name}.json").read_text("utf-8"))
+    return shipped(f"catalogue/{name}")
 
 
 def packaged_names(folder: str) -> tuple[str, ...]:

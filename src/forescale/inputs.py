@@ -42,8 +42,8 @@ from forescale.spec.dispatchers import DISPATCHERS
 from forescale.spec.groups import group_of
 from forescale.spec.layout import Layout, settled
 from forescale.spec.model import Model
-from forescale.spec.traced_constraints import SPLITS, has_plain_adapters, splits_blocks
-from forescale.spec.workload import STORAGE_BYTES, Trainable, Workload
+from forescale.spec.traced_constraints import SPLITS, has_only_adapters, splits_blocks
+from forescale.spec.workload import STORAGE_BYTES, Workload, frozen_storage
 from forescale.struct import Struct
 from forescale.time.blocks import BlockCosts, PricedModel, price_model
 from forescale.time.data_parallel import DataTraffic, data_traffic, free_traffic
@@ -244,10 +244,14 @@ def recorded_blocks(question: Question, layout: Layout) -> Question:
 
 def _check_trained(question: Question) -> None:
     """Refuse a part of a traced model to be trained where its operators are those of training all of it."""
-    if question.model.traces and not question.workload.trainable.is_all:
-        fix = "give frozen weights in bf16 (--frozen-dtype), fused attention, and nothing on the host"
-        model = f"{question.model.name} (a model of recorded operators)"
-        raise unsupported_by(model, "these adapters, or parts that are not trained", fix)
+    traces = question.model.traces
+    if question.workload.trainable.is_all or all(trace.has_frozen for trace in traces):
+        return
+    fix = (
+        "give adapters of linear layers alone, 16-bit products, no activations on the host, and no documents"
+    )
+    model = f"{question.model.name} (a model of recorded operators)"
+    raise unsupported_by(model, "these adapters, or parts that are not trained", fix)
 
 
 def _recorded_blocks(question: Question, layout: Layout) -> Question:
@@ -259,9 +263,9 @@ def _recorded_blocks(question: Question, layout: Layout) -> Question:
         and kernels.cross_entropy == "eager"
         and not kernels.fused
     )
-    if not (is_eager or model.traces) or question.costs.anchor is not None or not _is_plain(workload):
+    if not (is_eager or model.traces) or question.costs.anchor is not None:
         return question
-    if any(trace.has_frozen for trace in model.traces):
+    if not _is_plain(workload, traced=bool(model.traces)) or _is_wrapped(model):
         return question
     from forescale.graph.compiled import compiled_model
     from forescale.graph.dealing import deals_experts, with_whole_experts
@@ -273,23 +277,30 @@ def _recorded_blocks(question: Question, layout: Layout) -> Question:
         return question
     if is_eager and not deals_experts(recorded):
         recorded = with_whole_experts(recorded)
-    types = replace(workload.precision, frozen=None)
     if kernels.compile != "none" or usual_software(question.cluster.device) == "xla":
         recorded = compiled_model(recorded)  # XLA fuses as Inductor does
-    return replace(
-        question, model=recorded, workload=replace(workload, trainable=Trainable(), precision=types)
-    )
+    return replace(question, model=recorded)
 
 
-def _is_plain(workload: Workload) -> bool:
-    """Return whether a workload has whole sequences in bf16, and trains all weights or plain adapters."""
+def _is_wrapped(model: Model) -> bool:
+    """Return whether a model was traced as a module that freezes some of its parameters, or has adapters already."""
+    return bool(model.traces) and all(trace.has_frozen for trace in model.traces)
+
+
+def _is_plain(workload: Workload, *, traced: bool) -> bool:
+    """Return whether a workload has whole sequences in bf16, and trains all weights or adapters alone.
+
+    Models that were `traced`, and have no other description, train adapters in fp16, too.
+    """
     precision, trainable = workload.precision, workload.trainable
+    if workload.document_len is not None or not (trainable.is_all or has_only_adapters(trainable)):
+        return False
+    types = ("bf16", "fp16") if traced and not trainable.is_all else ("bf16",)
     return (
-        (trainable.is_all or has_plain_adapters(trainable))
-        and precision.compute == precision.activations == "bf16"
-        and precision.parameters in ("bf16", "fp32")
-        and precision.frozen in (None, precision.parameters)
-        and workload.document_len is None
+        precision.compute in types
+        and precision.activations == precision.compute
+        and precision.parameters in (precision.compute, "fp32")
+        and frozen_storage(precision) in (precision.compute, "fp32")
     )
 
 
@@ -387,14 +398,20 @@ class Unpriced(Struct, frozen=True, kw_only=True):
             pipeline=self.pipeline.take(rows),
         )
 
-    def under(self, setting: EvalContext, costs: BlockCosts) -> Inputs:
-        """Return what layouts are evaluated from, given what their blocks cost."""
-        return Inputs(
+    def resident(self, setting: EvalContext, blocks: PerBlock[RecomputeSplit[BlockBytes]]) -> MemoryInputs:
+        """Return the memory side of what layouts are evaluated from, given the bytes of their blocks."""
+        return MemoryInputs(
             **_fields(self.sharded),
             states=self.states,
             outside=self.outside,
-            blocks=_corrected(setting, costs.bytes),
+            blocks=_corrected(setting, blocks),
             in_flight=self.pipeline.in_flight,
+        )
+
+    def under(self, setting: EvalContext, costs: BlockCosts) -> Inputs:
+        """Return what layouts are evaluated from, given what their blocks cost."""
+        return Inputs(
+            **_fields(self.resident(setting, costs.bytes)),
             seconds=costs.seconds,
             traffic=self.traffic,
             pricing=self.pricing,

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from forescale import wording
 from forescale.arrays import is_numpy
 from forescale.cost.select import Costs
-from forescale.errors import UnknownKeyError, extra_missing, given_twice, wrong_type
+from forescale.errors import UnknownKeyError, given_twice, needing, wrong_type
 from forescale.graph.traced import traced_precision
 from forescale.io.measurements import CostSection
 from forescale.io.named import is_uncounted
@@ -172,10 +172,8 @@ def model_object(model: object, keywords: Keywords) -> object:
 
 def traced_module(model: Any, *values: Any, **options: Any) -> Model:  # noqa: ANN401 (as `trace` takes them)
     """Return a traced module; what traces is loaded first."""
-    try:
+    with needing("trace", "fs.trace"):
         from forescale.trace import trace
-    except ImportError as error:
-        raise extra_missing("fs.trace", str(error.name), "trace") from error
     return trace(model, *values, **options)
 
 

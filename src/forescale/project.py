@@ -105,9 +105,8 @@ def estimate(question: Question) -> Estimate:
 
 def _check_preset(question: Question) -> None:
     if question.preset != "default":
-        raise no_effect(
-            "the preset", f"project is our own engine; presets.project_as answers as {question.preset}"
-        )
+        reason = f"project is our own engine; presets.project_as answers as {question.preset}"
+        raise no_effect("the preset", reason)
 
 
 def _interval_over_sites(question: Question, one: Interval) -> Interval:

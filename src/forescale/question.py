@@ -172,10 +172,8 @@ class Question(ReprMixin, Struct, frozen=True, kw_only=True, eq=False):
             If the question leaves it to a search.
         """
         if self.strategy is None:
-            raise missing(
-                "a layout",
-                f"the question of {self.model.name} on {self.cluster.name} has none: give one, or search",
-            )
+            fix = f"the question of {self.model.name} on {self.cluster.name} has none: give one, or search"
+            raise missing("a layout", fix)
         return self.strategy
 
     @property
@@ -250,11 +248,8 @@ class Question(ReprMixin, Struct, frozen=True, kw_only=True, eq=False):
     def check_together(self, answer: str) -> None:
         """Raise SpecError where sites train by themselves: `answer` does not know of them."""
         if self.workload.outer is not None:
-            raise unsupported_by(
-                answer,
-                "devices that do not take every step together",
-                "leave workload.outer out, or ask of one site",
-            )
+            fix = "leave workload.outer out, or ask of one site"
+            raise unsupported_by(answer, "devices that do not take every step together", fix)
 
     def over_sites(self, one: Question) -> Question:
         """Return what `one` asks of a site of this question asked of all of them."""

@@ -32,9 +32,8 @@ def load_mapping(path: Path, *, hint: str = "") -> dict[str, Any]:
     parse = _PARSERS.get(path.suffix.lower())
     if parse is None:
         if is_folder(path):
-            raise ReaderError(
-                path, wording.wrong_format("a file", "it is a folder", f"give one of {', '.join(_PARSERS)}")
-            )
+            fix = f"give one of {', '.join(_PARSERS)}"
+            raise ReaderError(path, wording.wrong_format("a file", "it is a folder", fix))
         raise ReaderError(path, wording.wrong_suffix("the file", path.suffix, _PARSERS))
     return parse_mapping(read_text(path, hint=hint), path, parse)
 
@@ -71,9 +70,8 @@ def parse_toml(text: str, where: object) -> object:
     except RecursionError as error:
         raise ReaderError(where, wording.too_deep(DEPTH)) from error
     except ValueError as error:  # more digits than Python reads
-        raise ReaderError(
-            where, wording.too_large("a number", "thousands of digits", f"{len(str(2**63))}")
-        ) from error
+        allowed = f"{len(str(2**63))}"
+        raise ReaderError(where, wording.too_large("a number", "thousands of digits", allowed)) from error
     check_plain(content, where)
     return content
 

@@ -92,6 +92,17 @@ def length_of(text: str) -> int | None:
     )
 
 
+THOUSANDS = ("--devices", "--nodes", "--global-batch-size", "--batch-size")
+"""Options whose whole numbers may be written in thousands of 1,024: what is a power of two as a rule."""
+
+
+def in_thousands(flag: str, text: str) -> int | None:
+    """Return the number that a text such as 16k is to an option; None where it is none, or the option takes none."""
+    named = f"--{flag.rsplit(maxsplit=1)[-1].lstrip('-').replace('_', '-')}" if flag else ""
+    written = named in THOUSANDS and text.strip()[-1:] in ("k", "K")
+    return length_of(text) if written else None
+
+
 def counted(count: float, noun: str) -> str:
     """Return "1 layer", "2 layers", "3 searches"."""
     ending = "" if count == 1 else "es" if noun.endswith(("s", "ch")) else "s"

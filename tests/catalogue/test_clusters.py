@@ -10,14 +10,17 @@ from forescale.catalogue.clusters import (
     OWN_DEVICE,
     cluster_names,
     cluster_record,
+    counted_cluster,
     device_names,
     device_record,
     hardware_cluster,
     hardware_device,
+    instance_of,
     is_cluster_name,
     load_cluster,
     load_device,
     meaning_of,
+    refuse_parts,
     resolve_cluster_name,
     short_names,
 )
@@ -282,3 +285,31 @@ def test_a_name_with_a_number_of_devices_is_answered_with_both_apart(name, full)
         resolve_cluster_name(name)
     assert full in caught.value.fix
     assert "--devices" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("name", "cluster", "devices"),
+    [
+        ("p5.48xlarge", "aws-p5", 8),
+        ("g6e.12xlarge", "l40s-pcie", 4),
+        ("Standard_ND96isr_H100_v5", "h100-sxm", 8),
+        ("BM.GPU.MI300X.8", "mi300x", 8),
+        ("DGX B200", "b200", 8),
+        ("HGX-H100", "h100-sxm", 8),
+    ],
+)
+def test_types_of_instances_have_their_devices(name, cluster, devices):
+    assert instance_of(name) == (cluster, devices)
+    assert counted_cluster(name) == (cluster, str(devices))
+    assert resolve_cluster_name(name) == cluster
+
+
+@pytest.mark.parametrize("name", ["h100", "dgx-spark", "dgx-gb200", "p5"])
+def test_other_names_are_of_no_instance(name):
+    assert instance_of(name) is None
+
+
+def test_a_part_of_a_node_is_no_node():
+    refuse_parts("g5.48xlarge", 2)
+    with raises(SpecError, "wrong_type --nodes | 2"):
+        refuse_parts("g5.12xlarge", 2)

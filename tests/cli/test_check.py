@@ -287,3 +287,29 @@ def test_the_fewest_devices_are_those_of_the_best_layout(forescale):
     assert said["next"]["value"] == 2
     searched = forescale("search", *question[:3], "--devices", "2", "--global-batch-size", "64")
     assert searched.code == 2
+
+
+def test_a_sequence_shorter_than_asked_is_found_where_none_fits_as_asked(forescale):
+    question = ("qwen2.5-14b", "--cluster", "rtx-4080", "--devices", "1", "--global-batch-size", "16")
+    _, said = document(
+        forescale,
+        *question,
+        "--seq-len",
+        "4k",
+        "--lora-rank",
+        "16",
+        "--frozen-dtype",
+        "nf4",
+        "--solve",
+        "seq_len",
+    )
+    assert 0 < said["value"] < 4096
+
+
+@pytest.mark.usefixtures("usual_frameworks")
+def test_a_framework_that_nobody_named_forbids_no_devices(forescale):
+    question = ("qwen2.5-14b", "--cluster", "l40s", "--seq-len", "4k", "--global-batch-size", "32")
+    _, said = document(forescale, *question, "--solve", "devices")
+    assert said["value"] == 8
+    _, named = document(forescale, *question, "--framework", "transformers", "--solve", "devices")
+    assert named["value"] == 16  # its trainer splits no matrices

@@ -486,3 +486,30 @@ def test_rows_of_memory_have_one_framework(forescale):
     )
     rows = json.loads(forescale("memory", "compare", *question, "--across", "zero", "--json").out)["rows"]
     assert len({row["activations_bytes"] for row in rows}) == 1
+
+
+def test_degrees_that_do_not_fit_alone_are_compared_in_their_fastest_layouts(forescale):
+    question = ("mixtral-8x7b", "--cluster", "h100", "--devices", "16", "--seq-len", "2048")
+    flags = (*question, "--global-batch-size", "16", "--framework", "none")
+    body = json.loads(forescale("compare", *flags, "--vary", "ep=2,4", "--json").out)
+    for row, ep in zip(body["machines"], (2, 4), strict=True):
+        best = json.loads(forescale("search", *flags, "--fix", f"ep={ep}", "--safe", "--json").out)["best"][0]
+        assert row["projection"]["strategy"] == best["strategy"]
+        assert row["projection"]["strategy"]["ep"] == ep
+
+
+def test_sizes_of_a_cluster_are_compared_under_one_recompute(forescale):
+    question = ("llama-3.1-405b", "--cluster", "h100", "--seq-len", "8192", "--global-batch-size", "2k")
+    flags = (*question, "--framework", "megatron-bridge", "--tp", "8", "--pp", "16")
+    alone = {
+        count: json.loads(forescale("project", *flags, "--devices", count, "--json").out)["strategy"][
+            "recompute"
+        ]
+        for count in ("8192", "16384")
+    }
+    assert alone["8192"] != alone["16384"]  # the more devices, the fewer states
+    body = json.loads(forescale("compare", *flags, "--devices", "8k,16k", "--json").out)
+    assert [row["devices"] for row in body["machines"]] == [8192, 16384]
+    assert {str(row["projection"]["strategy"]["recompute"]) for row in body["machines"]} == {
+        str(alone["8192"])
+    }

@@ -20,7 +20,7 @@ from forescale.project import project
 from forescale.question import Question
 from forescale.schedule.legality import LEGALITY
 from forescale.search import search
-from forescale.search.evaluate import score_layouts
+from forescale.search.evaluate import score_layouts, score_pairs
 from forescale.search.relax import _smallest
 from forescale.search.tree import enumerate_layouts
 from forescale.spec import Layout, Recompute, Share, Tier
@@ -251,6 +251,17 @@ def test_where_nothing_fits_the_smallest_of_all_is_named(name):
     assert smallest[0] == least
     assert _smallest(tight, tight.memory_limit) is None
     assert search(replace(question, max_memory=least), top=1).best[0].memory.peak_bytes == least
+
+
+@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.parametrize("safe", [False, True])
+def test_memory_alone_is_what_a_whole_evaluation_has(name, safe):
+    question = replace(question_in(name), safe=safe)
+    layouts = enumerate_layouts(question.model, question.cluster, question.workload, question.space)
+    pairs = np.nonzero(layouts.legal)
+    alone, whole = (score_pairs(question, layouts, *pairs, timed=timed) for timed in (False, True))
+    assert (alone.peak == whole.peak).all()
+    assert not alone.step_time.any()
 
 
 def test_no_layout_of_experts_alone_is_by_summa():

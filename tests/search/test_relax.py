@@ -10,6 +10,7 @@ from tests.small import cluster, dense, moe, workload
 
 from forescale import ask_search
 from forescale.catalogue.frameworks import load_framework
+from forescale.errors import InfeasibleError
 from forescale.graph.counts import count_parameters
 from forescale.question import Question, question_of
 from forescale.search import remedies, search
@@ -154,6 +155,18 @@ def test_where_nothing_fits_the_remedies_do():
     for entry in more:
         count = int(entry.change.split()[0].replace(",", ""))
         assert search(dense(), small.sized(count), workload(), space=FEW, top=1).best
+
+
+def test_remedies_of_what_a_search_knows_are_the_same():
+    small = cluster(8, hbm_gb=1.5)
+    with pytest.raises(InfeasibleError) as error:
+        search(dense(), small, workload(), space=FEW)
+    smallest = error.value.smallest
+    assert isinstance(smallest, Question)
+    known = (error.value.smallest_bytes, smallest.layout)
+    assert remedies(dense(), small, workload(), space=FEW, known=known) == remedies(
+        dense(), small, workload(), space=FEW
+    )
 
 
 @pytest.mark.parametrize("model", [dense(), moe()], ids=["dense", "moe"])

@@ -11,6 +11,8 @@ from forescale.cli.app import run
 from forescale.errors import ForescaleError, ReaderError
 from forescale.frameworks.huggingface import load_huggingface
 from forescale.graph.peft import AROUND
+from forescale.graph.recorded import with_adapters
+from forescale.spec.workload import Precision, Trainable
 from forescale.trace import trace_source
 
 transformers = pytest.importorskip("transformers")
@@ -119,7 +121,8 @@ def test_what_runs_without_these_libraries_is_traced_where_asked(falcon_mamba):
 
 
 def test_adapters_take_the_host_as_long_as_those_of_a_recording(smollm3):
-    model = trace_source(str(smollm3), seq_len=64, precisions=("bf16",), adapters=(4, ["q_proj"]))
+    frozen = trace_source(str(smollm3), seq_len=64, precisions=("bf16",), frozen=True)
+    model = with_adapters(frozen, Trainable(lora_rank=4, lora_targets=("q_proj",)), Precision())
     block = next(iter(model.traces[0].blocks.values()))
     (layer,) = (item for item in block.operators if item.module == "self_attn.q_proj")
     assert sum(kernel.count for kernel in layer.forward if kernel.kind == "host") == AROUND.count

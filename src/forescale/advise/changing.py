@@ -378,10 +378,8 @@ def _on_more(question: Question, again: Callable[[Question], Fit]) -> Fit | None
     """
     layout, times = question.strategy, 2
     assert layout is not None
-    data, supported = (
-        "dp_replicate" if layout.dp_shard == 1 < layout.dp_replicate else "dp_shard",
-        not question.violation(layout),
-    )
+    data = "dp_replicate" if layout.dp_shard == 1 < layout.dp_replicate else "dp_shard"
+    supported = not question.violation(layout)
     while times <= MOST_TIMES:
         fitting = list[Fit]()
         for name in (data, "pp", "tp"):
@@ -439,10 +437,8 @@ def _with_adapters(question: Question, again: Callable[[Question], Fit]) -> Fit 
 
 def _with_narrow_states(question: Question, again: Callable[[Question], Fit]) -> Fit | None:
     """Return what makes a question fit with moments of 8 bits; None where nothing does, or the framework lacks them."""
-    limits, types = (
-        None if question.framework is None else question.framework.limits,
-        question.workload.precision,
-    )
+    limits = None if question.framework is None else question.framework.limits
+    types = question.workload.precision
     kinds = NARROW_MOMENTS if limits is None else limits.reliefs.get("moments", ())
     if types.moments in kinds or question.workload.optimizer != "adamw":
         return None

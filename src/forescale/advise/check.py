@@ -178,6 +178,7 @@ def check(
     subject: str = "",
     strict: bool = False,
     refusal: Callable[[Question], str] = lambda _: "",
+    named: bool = True,
 ) -> Check:
     """Return whether a question with a layout passes.
 
@@ -195,6 +196,8 @@ def check(
         Whether a warning fails: the upper end of the 80 % interval passes a limit.
     refusal
         Returns why the configuration of the question's framework cannot state this layout; empty if it can.
+    named
+        Whether somebody named that framework: one that is only assumed forbids nothing.
 
     Raises
     ------
@@ -203,7 +206,7 @@ def check(
     """
     subject = subject or question.model.name
     try:
-        named = FRAMEWORK not in question.assumed  # what nobody named forbids nothing
+        named = named and FRAMEWORK not in question.assumed
         if named and (violation := question.violation(question.strategy)):
             raise illegal_layout(["layout"], [violation])
         if named and (violation := refusal(question)):
@@ -396,7 +399,8 @@ def longest(
 ) -> Solved:
     """Return the longest sequence that passes with the layout of least memory, for a question without a layout.
 
-    The layout of least memory is that of twice the length that the first one reaches, if there is one.
+    The layout of least memory is that of twice the length that the first one reaches, if there is one; the first one
+    is that of the length asked for, which need not fit.
 
     Parameters
     ----------
@@ -405,7 +409,13 @@ def longest(
     checked
         Returns the check of a question.
     """
-    result = _longest(least(question), checked)
+    try:
+        start = least(question)
+    except InfeasibleError as error:
+        if not isinstance(error.smallest, Question):
+            raise
+        start = error.smallest
+    result = _longest(start, checked)
     work = replace(question.workload, seq_len=2 * result.value)
     try:
         other = _longest(least(replace(question, workload=work)), checked)

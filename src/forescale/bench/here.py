@@ -53,12 +53,8 @@ class Here(Struct, frozen=True, kw_only=True):
         except UnknownNameError:
             mine = self.name
         if device.name not in (mine, self.name):
-            raise other_run(
-                "a benchmark of this machine",
-                self.name,
-                device.name,
-                f"measure there, or ask about a cluster of {mine}",
-            )
+            key = "a benchmark of this machine"
+            raise other_run(key, self.name, device.name, f"measure there, or ask about a cluster of {mine}")
 
 
 def find_here() -> Here:

@@ -135,11 +135,9 @@ def measure(
     check_states(cut.question)
     layout = cut.question.layout
     if layout.zero >= 2 and layout.dp * layout.cp > 1:
-        raise unsupported_by(
-            "timing of a block by itself",
-            f"zero {layout.zero} over {layout.dp * layout.cp} ranks",
-            "ask with --zero 1, or run the layout whole with --check",
-        )
+        fix = "ask with --zero 1, or run the layout whole with --check"
+        key = "timing of a block by itself"
+        raise unsupported_by(key, f"zero {layout.zero} over {layout.dp * layout.cp} ranks", fix)
     before = state_of(here)
     effort = Effort(seconds=seconds, repeats=repeats, code=code)
     rows, ended = _spooled(partial(_run, question, cut, copies, here, devices, effort), effort, tell)

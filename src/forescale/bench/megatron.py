@@ -113,11 +113,8 @@ def _imported() -> Any:  # noqa: ANN401 (a module)
             from megatron.core import parallel_state
             from megatron.core.models import gpt  # noqa: F401
     except ImportError as error:
-        raise required_with(
-            f"release 0.19 and what it imports ({error})",
-            "blocks of Megatron-Core",
-            fix="pip install megatron-core triton",
-        ) from error
+        key = f"release 0.19 and what it imports ({error})"
+        raise required_with(key, "blocks of Megatron-Core", fix="pip install megatron-core triton") from error
     return parallel_state
 
 

@@ -75,12 +75,8 @@ def reduce(question: Question, devices: int, *, held: bool = True) -> Reduced:
 def _fitting(layout: Layout, devices: int) -> Layout:
     """Return the layout on at most `devices`, with as few replicas as its experts are spread over."""
     if layout.cp > devices:
-        raise not_enough_devices(
-            f"cp {layout.cp}",
-            layout.cp,
-            devices,
-            "measure on more, or ask with a lower cp: a bench never cuts it",
-        )
+        fix = "measure on more, or ask with a lower cp: a bench never cuts it"
+        raise not_enough_devices(f"cp {layout.cp}", layout.cp, devices, fix)
     for etp in divisors(layout.etp)[::-1]:
         for tp in divisors(layout.tp)[::-1]:
             for ep in divisors(layout.ep)[::-1]:
@@ -154,9 +150,6 @@ def _given_up(question: Question, cut: Question) -> tuple[GivenUp, ...]:
 def _check_memory(cut: Question) -> None:
     memory = project(cut).memory
     if memory.peak_bytes > cut.memory_limit:
-        raise out_of_memory(
-            f"the cut of {cut.model.name}",
-            f"{memory.peak_bytes / GIB:.1f} GiB on each of {counted(cut.cluster.num_devices, 'device')}",
-            f"{cut.memory_limit / GIB:.1f} GiB",
-            "measure on more devices, or ask with a smaller micro-batch or more recompute",
-        )
+        value = f"{memory.peak_bytes / GIB:.1f} GiB on each of {counted(cut.cluster.num_devices, 'device')}"
+        fix = "measure on more devices, or ask with a smaller micro-batch or more recompute"
+        raise out_of_memory(f"the cut of {cut.model.name}", value, f"{cut.memory_limit / GIB:.1f} GiB", fix)

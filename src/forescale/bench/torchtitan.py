@@ -64,11 +64,8 @@ def _imported() -> tuple[Any, Any]:
     try:
         from torchtitan.models import common, llama3
     except ImportError as error:
-        raise required_with(
-            f"release 0.3 and what it imports ({error})",
-            "blocks of torchtitan",
-            fix="pip install torchtitan triton",
-        ) from error
+        key = f"release 0.3 and what it imports ({error})"
+        raise required_with(key, "blocks of torchtitan", fix="pip install torchtitan triton") from error
     return llama3, common
 
 

@@ -55,11 +55,8 @@ def track_memory(question: Question, *, devices: int | None = None, code: str = 
     """
     layout = question.layout
     if layout.cp > 1:
-        raise unsupported_by(
-            "PyTorch's fake tensor",
-            f"attention of a split sequence (cp {layout.cp})",
-            "measure it, or ask with --cp 1",
-        )
+        fix = "measure it, or ask with --cp 1"
+        raise unsupported_by("PyTorch's fake tensor", f"attention of a split sequence (cp {layout.cp})", fix)
     cut = reduce(question, devices or layout.tp, held=False)
     cut = replace(cut, question=as_run(cut.question))
     adapter_of(cut.question).check(cut.question)

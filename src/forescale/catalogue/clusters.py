@@ -6,7 +6,6 @@ derived or estimated rather than published are listed under `estimated` and expl
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -14,8 +13,8 @@ from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from forescale.errors import MISSPELT, AmbiguousNameError, UnknownNameError
-from forescale.files import CATALOGUE
+from forescale.errors import MISSPELT, AmbiguousNameError, UnknownNameError, wrong_type
+from forescale.files import packaged, packaged_names
 from forescale.prepared import prepared
 from forescale.records import record
 from forescale.spec.cluster import Cluster, Device
@@ -47,12 +46,13 @@ LINK_DIMENSIONS: Mapping[str, str] = MappingProxyType(
 """The same of a tier's parameters."""
 
 _REMARKS = frozenset({"date", "estimated", "paper"})
-_ALIASES = "cluster_aliases.json"
 _COMPANIES = ("nvidia", "amd", "intel", "google", "gcp", "aws", "azure")
 _MAKERS = frozenset({*_COMPANIES, "standard", "geforce", "tesla", "instinct", "dgx", "hgx"})
 """Words before a product's name that do not tell products apart."""
 _BOARD = re.compile(r"(?:[rg]tx-?)?\d{4}(?:-?(?:ti|super|d))*")
 """Numbers of boards that people own."""
+DGX = 8
+"""Devices of a node called DGX or HGX; others of these names are a desk's one or a rack."""
 OWN_DEVICE = "give a file of the device (its matrix_flops, hbm_bytes and hbm_bandwidth)"
 """What to give where the catalogue does not have a device."""
 _COUNTED = re.compile(
@@ -180,8 +180,29 @@ def meaning_of(name: str) -> str:
 
 @cache
 def short_names() -> Mapping[str, str]:
-    """Return the full name of a cluster by each of its aliases."""
-    return MappingProxyType({alias: name for name, aliases in _data(_ALIASES).items() for alias in aliases})
+    """Return the full name of a cluster by each of its aliases, types of instances included."""
+    aliases = {alias: name for name, several in packaged("cluster_aliases").items() for alias in several}
+    return MappingProxyType(
+        {**aliases, **{kind: name for kind, (name, _) in _instances().items() if kind != name}}
+    )
+
+
+@cache
+def _instances() -> Mapping[str, tuple[str, int]]:
+    """Return the cluster that a type of instance is a node of, and the devices of one, by its name."""
+    kinds = packaged("instances")["devices"].items()
+    return {kind: (name, count) for name, several in kinds for kind, count in several.items()}
+
+
+def instance_of(name: str) -> tuple[str, int] | None:
+    """Return the cluster and the devices of a type of instance, or of a node such as DGX H100; None of others."""
+    if (known := _instances().get(_plain_name(name))) is not None:
+        return known
+    if not re.match(r"(nvidia[-_ ])?[dh]gx[-_ ]", name.strip(), re.IGNORECASE) or not is_cluster_name(name):
+        return None
+    full = resolve_cluster_name(name)
+    size = _of_one(full).devices_per_node
+    return (full, size) if size == DGX else None
 
 
 def _plain_name(name: str) -> str:
@@ -199,15 +220,25 @@ def _abbreviates(short: str, name: str) -> bool:
 
 
 def counted_cluster(name: str) -> tuple[str, str] | None:
-    """Return the cluster, and the number of devices, that a name such as 8xH100 means; None if it is none.
+    """Return the cluster, and the number of devices, that a name such as 8xH100 or p5.48xlarge means; None if none.
 
     The number is empty where the name may end in something else, such as bytes.
     """
+    if (instance := instance_of(name)) is not None:
+        return instance[0], str(instance[1])
     counted = _COUNTED.fullmatch(name.strip())
     stem = "" if counted is None else counted["name"] or counted["stem"]
     if counted is None or not is_cluster_name(stem):
         return None
     return resolve_cluster_name(stem), counted["before"] or counted["after"] or ""
+
+
+def refuse_parts(name: str, nodes: int) -> None:
+    """Refuse a number of nodes of a type of instance that has a part of a node of its cluster."""
+    cluster, size = instance_of(name) or ("", 0)
+    if cluster and size != (node := _of_one(cluster).devices_per_node):
+        fix = f"{name} has {size}: write --devices {nodes * size}"
+        raise wrong_type("--nodes", f"{nodes}", f"of whole nodes, {node} devices each", fix)
 
 
 def _refuse_count(name: str) -> None:
@@ -250,7 +281,7 @@ def hardware_device(hardware: str) -> str:
 
 def hardware_cluster(hardware: str) -> str:
     """Return the catalogue cluster that a published run's `hardware` column means."""
-    aliases = _data("hardware_aliases.json")
+    aliases = packaged("hardware_aliases")
     if hardware in aliases:
         return str(aliases[hardware])
     if hardware in _entries("clusters"):
@@ -277,13 +308,6 @@ def _plain(entry: Mapping[str, Any], dimensions: Mapping[str, str]) -> dict[str,
 @cache
 def _entries(folder: str) -> Mapping[str, Mapping[str, Any]]:
     values: dict[str, Mapping[str, Any]] = {}
-    for path in sorted((CATALOGUE / folder).iterdir(), key=lambda item: item.name):
-        if path.name.endswith(".json"):
-            values.update(json.loads(path.read_text(encoding="utf-8")))
+    for name in packaged_names(folder):
+        values.update(packaged(f"{folder}/{name}"))
     return MappingProxyType(values)
-
-
-@cache
-def _data(name: str) -> Mapping[str, Any]:
-    text = (CATALOGUE / name).read_text(encoding="utf-8")
-    return MappingProxyType(json.loads(text))

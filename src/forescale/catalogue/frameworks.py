@@ -7,7 +7,6 @@ the options that the framework supports, are of the file, and may be another's b
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from forescale.errors import UnknownKeyError, UnknownNameError, wrong_type
-from forescale.files import CATALOGUE
+from forescale.files import packaged, packaged_names
 from forescale.records import record
 from forescale.spec.cluster import Device
 from forescale.spec.framework import RULES, Framework
@@ -111,9 +110,7 @@ def _parts(release: str) -> tuple[int, ...]:
 @cache
 def _recipes(name: str) -> tuple[Recipe, ...]:
     """Return the performance recipes of a data file in `recipes/`."""
-    text = (CATALOGUE / "recipes" / f"{name}.json").read_text(encoding="utf-8")
-    entries = json.loads(text)["recipes"]
-    return tuple(Recipe(**entry) for entry in entries)
+    return tuple(Recipe(**entry) for entry in packaged(f"recipes/{name}")["recipes"])
 
 
 def first_releases(name: str, layout: Layout) -> dict[str, str]:
@@ -145,19 +142,13 @@ def default_stack(device: Device, facts: Mapping[str, object]) -> Framework | No
 
     `facts` are what rows of the table may require: `devices`, `zero` and `moe`.
     """
-    for row in _stacks():
+    for row in packaged("default_stacks")["stacks"]:
         known = row["vendor"] == device.vendor and device.architecture in row.get(
             "architectures", (device.architecture,)
         )
         if known and all(row[name] == value for name, value in facts.items() if name in row):
             return load_framework(row["framework"])
     return None
-
-
-@cache
-def _stacks() -> tuple[Mapping[str, Any], ...]:
-    text = (CATALOGUE / "default_stacks.json").read_text(encoding="utf-8")
-    return tuple(json.loads(text)["stacks"])
 
 
 def resolve_framework_name(name: str) -> str:
@@ -245,10 +236,4 @@ def _recompute(word: str, framework: Framework) -> Recompute:
 
 @cache
 def _files() -> Mapping[str, Any]:
-    folder = CATALOGUE / "frameworks"
-    paths = sorted(
-        (path for path in folder.iterdir() if path.name.endswith(".json")), key=lambda path: path.name
-    )
-    return MappingProxyType(
-        {path.name.removesuffix(".json"): json.loads(path.read_text(encoding="utf-8")) for path in paths}
-    )
+    return MappingProxyType({name: packaged(f"frameworks/{name}") for name in packaged_names("frameworks")})

@@ -20,13 +20,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from forescale.errors import UnknownNameError, required_with
-from forescale.files import CATALOGUE
+from forescale.files import CATALOGUE, packaged, packaged_names
 from forescale.patterns import pattern
 from forescale.prepared import prepared
 from forescale.records import record as checked
 from forescale.spec.model import Model
 
-_ALIASES = "model_aliases.json"
 HUB = "https://huggingface.co"
 _ADDRESS = pattern(
     r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/(?:api/)?(?:models/)?"
@@ -60,8 +59,7 @@ _NO_MODELS = frozenset({"datasets", "spaces", "docs", "blog", "papers", "collect
 @cache
 def model_names() -> tuple[str, ...]:
     """Return the names of all catalogue models, sorted."""
-    entries = (entry.name for entry in _folder().iterdir())
-    return tuple(sorted(name.removesuffix(".json") for name in entries if name.endswith(".json")))
+    return tuple(sorted(packaged_names("models")))
 
 
 def load_model(name: str) -> Model:
@@ -171,12 +169,12 @@ def vocabulary_of(tokenizer: str) -> int | None:
 def _load(name: str) -> Model:
     from forescale.frameworks.huggingface import read_huggingface
 
-    record, where = _record(name), f"catalogue model {name}"
+    record, where = packaged(f"models/{name}"), f"catalogue model {name}"
     if record.get("trace"):
         from forescale.frameworks.traces import model_of_document
         from forescale.graph.dealing import with_dealt_experts
 
-        file = _folder("traces") / f"{name}.json.xz"
+        file = CATALOGUE / "traces" / f"{name}.json.xz"
         traced = model_of_document(json.loads(lzma.decompress(file.read_bytes())), Path(file.name))
         model = with_dealt_experts(traced)
         return replace(model, name=name, source=record["source"], config=json.dumps(record["huggingface"]))
@@ -200,21 +198,7 @@ def _native(record: Mapping[str, Any], name: str, where: str) -> Model:
     return replace(model, layers=tuple(kinds[layer] for layer in model.layers))
 
 
-def _record(name: str) -> dict[str, Any]:
-    record: dict[str, Any] = json.loads(_file(name).read_text(encoding="utf-8"))
-    return record
-
-
 @cache
 def _aliases() -> Mapping[str, str]:
-    text = CATALOGUE.joinpath(_ALIASES).read_text(encoding="utf-8")
-    listed: dict[str, list[str]] = json.loads(text)
+    listed = packaged("model_aliases")
     return MappingProxyType({alias: name for name, aliases in listed.items() for alias in aliases})
-
-
-def _folder(name: str = "models") -> Path:
-    return CATALOGUE.joinpath(name)
-
-
-def _file(name: str) -> Path:
-    return _folder().joinpath(f"{name}.json")

@@ -38,10 +38,8 @@ LORA_RANK = "--lora-rank"
 """Of adapters."""
 FAILURES, RATE = "--failures", "a rate, failures of a node and day, or a name, not a time between failures"
 """Of devices and nodes."""
-MEASURED, DIAGNOSE = (
-    "--measured",
-    "project takes a folder of what stages took; forescale diagnose takes figures and logs",
-)
+MEASURED = "--measured"
+DIAGNOSE = "project takes a folder of what stages took; forescale diagnose takes figures and logs"
 """What is said of figures where a folder is taken."""
 COMPARE = "forescale compare takes several"
 """What is said of several values of an option that takes one."""

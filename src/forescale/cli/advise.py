@@ -142,13 +142,11 @@ def _write_patched(request: Asked, result: Fit, remedies: Remedies, change: Chan
         raise required_with("--patch and --output FILE", "--patch" if change.patch else "--output")
     file = file_of(request)
     if file is None or not remedies:
-        raise no_effect(
-            "--patch", "its keys are not known for this file", "give a file of a Hugging Face trainer"
-        )
+        reason = "its keys are not known for this file"
+        raise no_effect("--patch", reason, "give a file of a Hugging Face trainer")
     if change.output_file.exists():
-        raise not_one_of(
-            "--output", str(change.output_file), "a file that does not exist: nothing is changed in place"
-        )
+        allowed = "a file that does not exist: nothing is changed in place"
+        raise not_one_of("--output", str(change.output_file), allowed)
     if not result.fixes:
         raise no_effect("--patch", "no change that was tried helps")
     first, keys = result.fixes[0], dict[str, Any]()

@@ -19,7 +19,7 @@ from forescale.cli.formats import Answer
 from forescale.cli.inputs import read_question, refuse_presets
 from forescale.cli.options import LaidOut, given
 from forescale.cli.output import OutputOptions
-from forescale.errors import ForescaleError, conflicts, extra_missing, no_effect
+from forescale.errors import ForescaleError, conflicts, needing, no_effect
 from forescale.limits import DEVICES, TIME
 from forescale.struct import asdict
 
@@ -264,8 +264,6 @@ def run_bench(
 
 
 def _measuring_part() -> ModuleType:
-    try:
+    with needing("bench", "bench", "torch and transformers"):
         from forescale.bench import measure
-    except ModuleNotFoundError as error:
-        raise extra_missing("bench", "torch and transformers", "bench") from error
     return measure

@@ -130,13 +130,8 @@ def _device(name: str | None, cluster: Cluster | None) -> Device:
     if cluster is not None and name in (None, cluster.device.name):
         return cluster.device
     if cluster is not None:
-        raise differs(
-            "--device",
-            name,
-            f"the device of {cluster.name}",
-            cluster.device.name,
-            "leave one of them out",
-        )
+        fix = "leave one of them out"
+        raise differs("--device", name, f"the device of {cluster.name}", cluster.device.name, fix)
     return load_device(name or "")
 
 

@@ -148,16 +148,16 @@ def _question(
     return limited(question, limit.max_memory)
 
 
-def _best(question: Question, *, objective: Objective) -> Question:
+def _best(question: Question, *, objective: Objective, framework: str | None) -> Question:
     """Return a question without a layout with the fastest one that fits, or the one of least memory.
 
-    Of the fastest, one that fits with margin, if there is one.
+    Of the fastest, one that fits with margin, if there is one; only such as a named framework can run.
     """
     from forescale.cli.space import SpaceOptions, spaced
     from forescale.errors import InfeasibleError
     from forescale.search.rank import search
 
-    space = replace(spaced(question, SpaceOptions(), sized=True), objective=objective)
+    space = replace(spaced(question, SpaceOptions(limits=framework), sized=True), objective=objective)
     result = search(space, top=1, gains=False)
     if result.best[0].memory.verdict != "FITS" and objective == "step_time":
         with suppress(InfeasibleError):
@@ -165,7 +165,9 @@ def _best(question: Question, *, objective: Objective) -> Question:
     return question.with_layout(result.best[0].strategy)
 
 
-def _gate(question: Question, limit: LimitOptions, subject: str, *, strict: bool) -> Check:
+def _gate(
+    question: Question, limit: LimitOptions, subject: str, *, strict: bool, named: bool = True
+) -> Check:
     limits = Limits(
         max_step_time_s=positive("--max-step-time", limit.max_step_time, _seconds),
         min_mfu=None if limit.min_mfu is None else _share("--min-mfu", limit.min_mfu),
@@ -173,7 +175,7 @@ def _gate(question: Question, limit: LimitOptions, subject: str, *, strict: bool
         deadline_days=positive("--deadline", limit.deadline, days_of),
         price_per_device_hour=_price(question, limit),
     )
-    return check(question, limits, answered, subject=subject, strict=strict, refusal=_refusal)
+    return check(question, limits, answered, subject=subject, strict=strict, refusal=_refusal, named=named)
 
 
 def _price(question: Question, limit: LimitOptions) -> float | None:
@@ -207,11 +209,16 @@ def _solved(
     gate = partial(_gate, limit=limit, subject=name, strict=request.plan.strict)
     if question.strategy is not None:
         return solve_replayed(question, limit.solve, gate), question
-    fastest = partial(_best, objective="step_time")
+    from forescale.catalogue.frameworks import NONE
+
+    framework = None if request.plan.framework == NONE else request.plan.framework
+    fastest = partial(_best, objective="step_time", framework=framework)
+    gate = partial(gate, named=framework is not None)
     if limit.solve == "devices":
         return fewest(question, fastest, gate, least=_least_devices(question, limit)), question
     if limit.solve == "seq_len":
-        return longest(question, partial(_best, objective="peak_memory"), gate), question
+        smallest = partial(_best, objective="peak_memory", framework=framework)
+        return longest(question, smallest, gate), question
     return solve(fastest(question), limit.solve, gate), question
 
 

@@ -43,12 +43,14 @@ from forescale.errors import (
 )
 from forescale.files import is_file, is_folder
 from forescale.io.document import is_written, numbered, read_layout
-from forescale.io.recipes import other_frameworks
+from forescale.io.machine import OF_DEVICE
+from forescale.io.recipes import other_frameworks, set_up_alike
 from forescale.limits import DEVICES, JOBS, Interval, whole_of, within
 from forescale.positions import COMMAND_LINE
-from forescale.question import Question
+from forescale.question import Note, Question
 from forescale.search.machines import Machine
 from forescale.synonyms import device_field, with_value
+from forescale.units import in_thousands
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,8 +59,6 @@ if TYPE_CHECKING:
 
 Variant: TypeAlias = tuple[tuple[str, str], ...]
 """Names of options, or keys of `--set`, with their values."""
-OF_DEVICE = ("hbm_bytes", "hbm_bandwidth", "power_w")
-"""Figures of a device that are varied by their names alone."""
 COSTS = "forescale.cli.options:CostOptions"
 """Group of the options of the section `[cost]` of a plan."""
 KINDS = (
@@ -297,14 +297,15 @@ def _machines(cluster: SeveralClusters) -> list[ClusterOptions]:
 
 def _counted(name: str) -> tuple[str, str]:
     """Return a cluster and the number of its devices, empty where the name has none."""
-    from forescale.catalogue.clusters import counted_cluster, is_cluster_name
+    from forescale.catalogue.clusters import counted_cluster, instance_of, is_cluster_name
 
-    return (name, "") if is_cluster_name(name) else counted_cluster(name) or (name, "")
+    is_plain = is_cluster_name(name) and instance_of(name) is None
+    return (name, "") if is_plain else counted_cluster(name) or (name, "")
 
 
 def whole_in(text: str, allowed: Interval, flag: str) -> int:
     """Return a whole number of a list on the command line."""
-    if (number := whole_of(text)) is None:
+    if (number := in_thousands(flag, text) or whole_of(text)) is None:
         raise wrong_type(flag, text, "whole numbers, such as 64,128")
     return int(within(number, allowed, flag))
 
@@ -340,12 +341,48 @@ def _questions(asked: Sequence[tuple[Variant, OnMachines]], cost: CostOptions) -
             questions.append(Machine(cluster=name, devices=devices, problem=problem))
     for at, label in other_frameworks(questions).items():
         questions[at] = _on_machine(asked[at][1], cost, label)
+    (_, first), *others = asked
+    if all(one.layout == first.layout and one.plan == first.plan for _, one in others):
+        for at, question in set_up_alike(questions).items():
+            questions[at] = question
+    questions = _searched_to_fit(asked, questions, cost)
     pairs = zip(asked, questions, strict=True)
     names = {one.cluster.cluster: item.cluster.name for (_, one), item in pairs if isinstance(item, Question)}
     return [
         replace(item, cluster=names.get(item.cluster, item.cluster)) if isinstance(item, Machine) else item
         for item in questions
     ]
+
+
+def _searched_to_fit(
+    asked: Sequence[tuple[Variant, OnMachines]], questions: list[Question | Machine], cost: CostOptions
+) -> list[Question | Machine]:
+    """Return the questions; of values of degrees alone with none of which the model fits, those of the best layouts."""
+    held = table()["held_by_fix"]
+    names = [[name.replace("-", "_") for name, _ in variant] for variant, _ in asked]
+    alone = all(
+        several
+        and {*several} <= {*held}
+        and {*given(one.layout)} == {f"--{name.replace('_', '-')}" for name in several}
+        for several, (_, one) in zip(names, asked, strict=True)
+    )
+    if not alone or any(isinstance(item, Machine) or _fits(item) for item in questions):
+        return questions
+    text = "the model fits with none of these values alone: each row is the fastest layout that has them"
+    note = Note(topic="layout", text=text)
+    result: list[Question | Machine] = []
+    for several, (variant, one) in zip(names, asked, strict=True):
+        fix = [f"{name}={value}" for name, (_, value) in zip(several, variant, strict=True)]
+        options = {name: getattr(one, name) for name in Asked.__struct_fields__}
+        question = read_question(Asked(**{**options, "cost": cost, "layout": None}))
+        question = asked_space(question, SpaceOptions(fix=fix), sized=True, sets=one.plan.sets)
+        result.append(replace(question, notes=(note, *question.notes)))
+    return result
+
+
+def _fits(question: Question) -> bool:
+    """Return whether a question is answered by a layout that fits, or leaves its layout to a search."""
+    return question.strategy is None or answered(question).memory.verdict != "OOM"
 
 
 def _projection(text: str, cost: CostOptions) -> Projection | dict[str, Any]:

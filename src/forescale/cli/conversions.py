@@ -15,6 +15,7 @@ from forescale.synonyms import (
     is_hybrid,
     is_per_device,
     meant,
+    with_value,
 )
 
 SAMPLES = frozenset(
@@ -176,6 +177,9 @@ def in_context(
     if dimension is not None and "--fix" in options and value.isdecimal():
         powers = (2**place for place in range(int(value).bit_length()))
         return ("--fix", f"{dimension}={','.join(map(str, powers))}")
+    if value[:1] == "-" and len(several := (with_value(name) or "").split()) > 2:
+        pairs = zip(several[::2], several[1::2], strict=True)
+        return tuple(word for pair in pairs if pair[0] in {*options} - values.keys() for word in pair)
     words = tuple((around_value(name, value) or "").split())
     return words if words and {word for word in words if word[:2] == "--"} <= {*options} else None
 

@@ -81,6 +81,5 @@ def _refuse_log(request: Priced) -> None:
     model = [] if {"--model", "--plan", "--config"} & {*words} else [str(EXAMPLES["model"])]
     asked = (words[0], *model, *words[1:], "--measured", str(request.model))
     example = command_line((*asked, *lacking(asked[:-1], flags_of(words[0]))))
-    raise ReaderError(
-        path, wrong_format(f"a model: it is a log of {log.title}", "", f"for example: {example}")
-    )
+    fix = f"for example: {example}"
+    raise ReaderError(path, wrong_format(f"a model: it is a log of {log.title}", "", fix))

@@ -155,17 +155,17 @@ def _examples() -> list[str]:
     """Return the section of examples, as the help of a command has it."""
     lines = ["Examples (more in forescale COMMAND --help):"]
     for question, command in EXAMPLES:
-        lines += [f"  {question}", *_continued(f"forescale {command}")]
+        lines += [f"  {question}", *continued(f"forescale {command}")]
     return lines
 
 
-def _continued(command: str) -> list[str]:
-    """Return a command in lines of WIDTH columns that a shell reads as one; no option is apart from its value."""
+def continued(command: str, width: int = WIDTH) -> list[str]:
+    """Return a command in lines of some columns that a shell reads as one; no option is apart from its value."""
     lines: list[str] = []
     line = ""
     for part in command.replace(" -", "\0-").split("\0"):
         indent = "      " if lines else "    "
-        if line and len(indent) + len(line) + 1 + len(part) + len(" \\") > WIDTH:
+        if line and len(indent) + len(line) + 1 + len(part) + len(" \\") > width:
             lines.append(f"{indent}{line} \\")
             line = part
         else:

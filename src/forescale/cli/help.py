@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from forescale.cli.declare import Rare
+from forescale.cli.front import continued
 from forescale.cli.misspelt import EVERYTHING, examples_of
 from forescale.errors import no_value, not_one_of, wrong_type
 from forescale.limits import whole_of
@@ -33,10 +34,6 @@ KINDS = {
 """Short words for kinds of values that have no name of their own."""
 _SIZED = re.compile(r"(\d+(?:\.\d+)?) ?([kKmMbB]?) ?(tok(?:ens?)?)?")
 """A number with a unit: digits, thousands, tokens."""
-_WHOLE: dict[str, Any] = {"break_on_hyphens": False, "break_long_words": False}
-"""Options of a wrapped text whose words stay whole."""
-_WITH_VALUE = re.compile(r"(?<= )(--?[\w-]+) (?=[^- ])")
-"""An option of a command line whose value follows."""
 NUMBERS = {int: "a whole number", float: "a number"}
 """Kinds of values that a text may fail to be, in words."""
 
@@ -112,7 +109,7 @@ def _examples(formatter: Any, shown: Sequence[tuple[str, str]]) -> None:  # noqa
         with formatter.section("Examples"):
             for question, command in shown:
                 _paragraph(formatter, question)
-                _paragraph(formatter, f"  forescale {command}", continued=" \\")
+                formatter.write("\n".join(continued(f"forescale {command}", formatter.width)) + "\n")
 
 
 def _refuse_empty(args: list[str]) -> None:
@@ -146,6 +143,10 @@ def _hasten(parameter: Any) -> None:  # noqa: ANN401  (whichever click typer has
     usual = parameter.process_value
 
     def process(ctx: Any, value: Any) -> Any:  # noqa: ANN401
+        if kind is int and isinstance(value, str) and value[-1:] in ("k", "K"):
+            from forescale.units import in_thousands
+
+            value = next(filter(None, (in_thousands(flag, value) for flag in parameter.opts)), value)
         if value is None and not parameter.required:
             plain: Any = () if parameter.multiple or parameter.nargs == -1 else None
         elif (plain := _plain(kind, value)) is None:
@@ -220,16 +221,12 @@ def _short(names: str, text: str) -> tuple[str, str]:
     return f"{flags} WORD", f"{message} One of {listed}.{bracket}{default}"
 
 
-def _paragraph(formatter: Any, text: str, continued: str = "") -> None:  # noqa: ANN401
-    """Write a text in lines, further ones indented; `continued` ends each line but the last, as shells continue one.
-
-    An option stays on the line of its value.
-    """
-    indent = " " * (formatter.current_indent + len(text) - len(text.lstrip()))
-    width = max(20, formatter.width - len(continued))
-    kept = _WITH_VALUE.sub("\\1\0", text.strip())
-    lines = wrap(kept, width, initial_indent=indent, subsequent_indent=f"{indent}  ", **_WHOLE)
-    formatter.write(f"{continued}\n".join(lines).replace("\0", " ") + "\n")
+def _paragraph(formatter: Any, text: str) -> None:  # noqa: ANN401
+    """Write a text in lines, further ones indented."""
+    indent, width = " " * formatter.current_indent, max(20, formatter.width)
+    indents = {"initial_indent": indent, "subsequent_indent": f"{indent}  "}
+    lines = wrap(text, width, **indents, break_on_hyphens=False, break_long_words=False)
+    formatter.write("\n".join(lines) + "\n")
 
 
 def _section(formatter: Any, title: str, rows: Iterable[tuple[str, str]]) -> None:  # noqa: ANN401

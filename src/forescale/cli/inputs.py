@@ -58,9 +58,8 @@ def answered(question: Question) -> Projection:
 def refuse_presets(question: Question, command: str) -> None:
     """Raise unless the question is asked of our own engine: what the command does, no published analysis defines."""
     if question.preset != "default":
-        raise wording.unsupported_by(
-            command, f"preset {question.preset}", "it works under the preset default only"
-        )
+        fix = "it works under the preset default only"
+        raise wording.unsupported_by(command, f"preset {question.preset}", fix)
 
 
 def limited(question: Question, max_memory: str | None) -> Question:
@@ -296,6 +295,10 @@ def _machine(cluster: ClusterOptions) -> dict[str, Any]:
     """Return the number of devices, the sites and the network of the nodes."""
     if cluster.devices is not None and cluster.nodes is not None:
         raise wording.conflicts(["--devices", "--nodes"])
+    if cluster.nodes is not None and cluster.cluster is not None:
+        from forescale.catalogue.clusters import refuse_parts
+
+        refuse_parts(cluster.cluster, cluster.nodes)
     config = cluster.hardware_config
     return {
         "hardware_config": None if config is None else str(place_of(config).absolute()),

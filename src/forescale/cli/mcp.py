@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from forescale.cli.declare import option
-from forescale.errors import ForescaleError, extra_missing, not_found, unknown_name, wrong_type
+from forescale.errors import ForescaleError, needing, not_found, unknown_name, wrong_type
 
 if TYPE_CHECKING:
     from forescale.agents.server import Tool
@@ -48,12 +48,8 @@ def mcp_command(
     root: Path | None = option("Folder whose files may be read; none by default.", "DIR", panel="Server"),
 ) -> None:
     """Serve commands as tools of the Model Context Protocol, on standard input and output; nothing is written."""
-    try:
+    with needing("mcp", "mcp", only=("mcp", "mcp_types", "anyio")):
         from forescale.agents.server import serve
-    except ModuleNotFoundError as error:
-        if error.name not in ("mcp", "mcp_types", "anyio"):
-            raise
-        raise extra_missing("mcp", error.name, "mcp") from error
     from forescale.confinement import confine
 
     if root is not None and not root.is_dir():

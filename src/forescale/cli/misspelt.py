@@ -58,7 +58,8 @@ HUGGING_FACE = (
 """Names that `--framework` has for it and for what trains by it."""
 REMARKS = {
     "--global-batch-size": " (sequences of a step over all devices)",
-    "--lora-rank 16 --frozen-dtype nf4": " (PEFT's preparation for it also recomputes: --recompute full)",
+    "--lora-rank 16 --frozen-dtype nf4 --recompute full": " (PEFT prepares such weights with recompute)",
+    "--lora-rank 16 --frozen-dtype int8 --recompute full": " (PEFT prepares such weights with recompute)",
     "--stragglers": " (spread of the speeds of all devices, not one slow device)",
 }
 """What a note adds to an option that others count differently."""

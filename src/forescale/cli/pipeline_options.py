@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple
 from functools import partial
 from pathlib import Path
@@ -25,7 +24,7 @@ from forescale.cli.progress import interruptible
 from forescale.cli.reproduce import TYPED
 from forescale.errors import (
     ForescaleError,
-    extra_missing,
+    needing,
     not_one_of,
     wrong_suffix,
     wrong_type,
@@ -229,9 +228,8 @@ class PassOptions(Group, frozen=True, kw_only=True):
             If there are more actions than a picture shows.
         """
         if (count := schedule.num_actions) > MOST_DRAWN:
-            raise ScheduleError(
-                wording.too_large(schedule.name, f"{count:,} actions", f"{MOST_DRAWN:,} for a picture")
-            )
+            allowed = f"{MOST_DRAWN:,} for a picture"
+            raise ScheduleError(wording.too_large(schedule.name, f"{count:,} actions", allowed))
         return simulate(schedule, **self._setting(schedule))
 
     def makespans(self, schedule: Schedule) -> Array | None:
@@ -310,9 +308,8 @@ class StageOptions(Group, frozen=True, kw_only=True):
     ) -> Problem:
         """Return the optimiser's question."""
         if passes.comm_mode != "overlapped":
-            raise ScheduleError(
-                wording.not_one_of("--comm-mode", passes.comm_mode, "one that only delays messages")
-            )
+            allowed = "one that only delays messages"
+            raise ScheduleError(wording.not_one_of("--comm-mode", passes.comm_mode, allowed))
         passes.refuse(SHAPED, "the optimiser orders passes itself")
         passes.refuse(SIMULATED, "the optimiser takes messages that only delay, as --comm says")
         passes.refuse(SPREAD, ONE_SPREADS)
@@ -351,9 +348,8 @@ def _numbers(text: str | None, count: int, default: float) -> Array:
     except ValueError:
         values = []
     if len(values) != count:
-        raise ScheduleError(
-            wrong_type("the times of stages", text, f"{counted(count, 'number')} separated by commas")
-        )
+        allowed = f"{counted(count, 'number')} separated by commas"
+        raise ScheduleError(wrong_type("the times of stages", text, allowed))
     return np.array(values)
 
 
@@ -414,15 +410,6 @@ def picture_writable(path: Path | None) -> Path | None:
 NOT_TIMED = "no step was timed"
 
 
-@contextmanager
-def _needing_torch() -> Iterator[None]:
-    """Name the extra to install if torch is missing."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise extra_missing("pipeline run", "torch", "bench") from error
-
-
 def run_command(
     *,
     file: Path | None = argument(FILE),
@@ -453,7 +440,7 @@ def run_command(
     --measured, it says what the schedule gained against that run, and stages of --model sleep take as long as its
     stages. Needs torch (the extra `bench`).
     """
-    with _needing_torch(), interruptible(NOT_TIMED):
+    with needing("bench", "pipeline run", "torch"), interruptible(NOT_TIMED):
         from forescale.runtime.job import Job, run_job
     passes.refuse(("--comm-mode", *SIMULATED, *SPREAD), "messages are sent, not simulated")
     if model == "toy":
@@ -559,9 +546,8 @@ def schedule_of(
         raise wording.given_twice(["--schedule"], fix=f"leave out {names[0]} or {names[1]}")
     if file is not None:
         if pp is not None or microbatches is not None:
-            raise wording.no_effect(
-                ["--schedule", "--pp", "--microbatches"], f"{file} gives schedule and shape"
-            )
+            reason = f"{file} gives schedule and shape"
+            raise wording.no_effect(["--schedule", "--pp", "--microbatches"], reason)
         passes.refuse_shape(f"{file} says which schedule and shape")
         result, with_messages = read_schedule(file, name)
         return with_messages or result

@@ -7,7 +7,7 @@ from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from forescale.search import SearchResult
     from forescale.whole_run import Phase, Prices
 
-S = TypeVar("S", "Question", "Projection")
 _service = partial(option, panel=Rare("Money and dice"))
 SEED = Interval(ge=0, le=2**32 - 1)
 EVERY_STEP = "local_sgd every=1"
@@ -115,14 +114,10 @@ def run_command(
     result = project_days(phases, days, operations, rates, seed=seed)
     last = phases[-1].projection
     if days is not None:  # whose tokens follow from the days
-        question, last = _of_any_length(question), _of_any_length(last)
+        work = replace(last.workload, tokens=None)
+        question, last = replace(question, workload=work), replace(last, workload=work)
     changes = changes_of(question, last) if question.strategy is not None else ()
     show(answer_of(result, lambda result: extended(run_view(result), changes)), output)
-
-
-def _of_any_length(item: S) -> S:
-    """Return a question or a projection without the tokens of the run."""
-    return replace(item, workload=replace(item.workload, tokens=None))
 
 
 def sites_command(

@@ -146,27 +146,19 @@ def needing_most(error: MissingError, scan: ScanOptions) -> SpecError:
 
 def _refuse_combinations(scan: ScanOptions) -> None:
     if scan.max_host_memory is not None and (scan.pareto or scan.of_run):
-        raise wording.no_effect(
-            ["--max-host-memory"], "it applies to rankings, targets, --device-counts and --batches"
-        )
+        reason = "it applies to rankings, targets, --device-counts and --batches"
+        raise wording.no_effect(["--max-host-memory"], reason)
     if scan.of_run and (scan.pareto or scan.has_target or scan.batches is not None):
-        raise wording.conflicts(
-            ["--deadline", "--budget", "--pareto", "--batches"],
-            reason="targets of ideal time as well",
-            fix="ask one at a time",
-        )
+        key = ["--deadline", "--budget", "--pareto", "--batches"]
+        raise wording.conflicts(key, reason="targets of ideal time as well", fix="ask one at a time")
     if scan.pareto and scan.has_target:
         raise wording.conflicts(["--pareto", "a target"], fix="ask one at a time")
     if scan.batches is not None and (scan.pareto or scan.has_target or scan.device_counts is not None):
-        raise wording.conflicts(
-            ["--batches", "--pareto", "--device-counts"],
-            reason="targets as well",
-            fix="ask one at a time",
-        )
+        key = ["--batches", "--pareto", "--device-counts"]
+        raise wording.conflicts(key, reason="targets as well", fix="ask one at a time")
     if scan.price_per_device_hour is not None and scan.pareto:
-        raise wording.required_with(
-            "a ranking, a target, --device-counts or --batches", "--price-per-device-hour"
-        )
+        other = "--price-per-device-hour"
+        raise wording.required_with("a ranking, a target, --device-counts or --batches", other)
 
 
 def front(question: Question, scan: ScanOptions) -> ParetoResult:
@@ -259,11 +251,8 @@ def _counts(option: str, text: str) -> list[int]:
         parts = range(first, last + 1, max(step, 1))[: SCANNED + 1]
     counts = sorted({part for part in parts if part})
     if None in parts or 0 in parts or not 0 < len(counts) <= SCANNED:
-        raise wording.out_of_range(
-            option,
-            text,
-            f"at most {SCANNED} whole numbers of 1 or more, such as 64,128,256 or 256-8192:8",
-        )
+        allowed = f"at most {SCANNED} whole numbers of 1 or more, such as 64,128,256 or 256-8192:8"
+        raise wording.out_of_range(option, text, allowed)
     return [
         within(count, COUNT if option == "--batches" else DEVICES, option, whole=True) for count in counts
     ]

@@ -277,10 +277,13 @@ def _remedied(question: Question) -> Iterator[None]:
         if [name for name, _ in error.rows] != ["memory"]:
             raise
         from forescale.cli.render.words import gib
+        from forescale.question import Question
         from forescale.search import remedies
         from forescale.spec.phrases import degrees
 
-        result = remedies(question)
+        least = error.smallest.strategy if isinstance(error.smallest, Question) else None
+        known = None if least is None else (error.smallest_bytes, least)
+        result = remedies(question, known=known)
         rows = [
             (
                 item.constraint,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forescale.cli.console import say
 from forescale.cli.declare import Bounded, option
-from forescale.errors import extra_missing
+from forescale.errors import needing
 from forescale.limits import PORTS
 
 PANEL = "Server"
@@ -22,16 +22,12 @@ def serve_command(
     ),
 ) -> None:
     """Serve a page: one form, and at once the projection, pictures, best layouts, explanations and launch files."""
-    try:
+    with needing("web", "serve", only=("fastapi", "uvicorn", "jinja2", "starlette")):
         from forescale.web.workers import begin
 
         begin()
         from forescale.web.app import serve
         from forescale.web.guard import allowed_host as checked
-    except ModuleNotFoundError as error:
-        if error.name not in ("fastapi", "uvicorn", "jinja2", "starlette"):
-            raise
-        raise extra_missing("serve", error.name, "web") from error
     allowed = [checked(name) for name in allowed_host or ()]
     if host not in LOCAL:
         say(f"anyone who reaches {host} may ask; nothing asks who they are", error=True)

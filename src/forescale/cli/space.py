@@ -89,10 +89,8 @@ def asked_space(
 def held_by_preset(question: Question, options: SpaceOptions) -> Question:
     """Return the question of a published analysis with the dimensions of its own search that --fix holds."""
     if replace(options, fix=None) != SpaceOptions():
-        raise conflicts(
-            ["--space", "--to", "--allow", f"--preset {question.preset}"],
-            reason="the preset has its own space",
-        )
+        reason = "the preset has its own space"
+        raise conflicts(["--space", "--to", "--allow", f"--preset {question.preset}"], reason=reason)
     options_of_preset = replace(
         question.preset_options, fix=(*question.preset_options.fix, *(options.fix or ()))
     )
@@ -137,9 +135,5 @@ def _refuse_idle_devices(space: Space, names: dict[str, list[str]], num_devices:
         degrees = getattr(space, name)
         if degrees and all(num_devices % degree for degree in degrees):
             values = ",".join(map(str, degrees))
-            raise not_a_factor(
-                f"{'--fix ' if name in names else 'the space has '}{name}",
-                values,
-                num_devices,
-                "the number of devices",
-            )
+            key = f"{'--fix ' if name in names else 'the space has '}{name}"
+            raise not_a_factor(key, values, num_devices, "the number of devices")

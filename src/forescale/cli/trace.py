@@ -10,7 +10,7 @@ from forescale.cli.console import say, show
 from forescale.cli.declare import Bounded, argument, option
 from forescale.cli.formats import Answer
 from forescale.cli.output import OutputOptions
-from forescale.errors import extra_missing, wrong_type
+from forescale.errors import needing, wrong_type
 from forescale.limits import COUNT, Interval
 from forescale.report.document import View, line, table
 from forescale.struct import attributes
@@ -75,6 +75,8 @@ def trace_command(
     memory, search and explain, also where torch is not installed. Needs the extra `trace` (torch and transformers).
     """
     from forescale.frameworks.traces import save_trace
+    from forescale.graph.recorded import with_adapters
+    from forescale.spec.workload import Precision, Trainable
 
     writable(save)
     trace_source = tracer()
@@ -84,11 +86,14 @@ def trace_command(
         precisions=_listed(precision),
         attention=attention,
         kernels=kernels,
-        adapters=None if lora_rank is None else (lora_rank, _listed(lora_targets)),
+        frozen=lora_rank is not None,
         trust_remote_code=trust_remote_code,
         tp_plan=styles_of(tp_plan),
         progress=lambda line: say(line, error=True),
     )
+    if lora_rank is not None:
+        targets: Any = tuple(_listed(lora_targets))
+        model = with_adapters(model, Trainable(lora_rank=lora_rank, lora_targets=targets), Precision())
     save_trace(model, save)
     show(Answer(view=lambda: _view(model, save), document=lambda: _summary(model, save)), printed)
 
@@ -99,10 +104,8 @@ def _listed(text: str) -> list[str]:
 
 def tracer() -> Any:  # noqa: ANN401  (a function that needs torch)
     """Return what traces, which needs torch."""
-    try:
+    with needing("trace", "forescale trace"):
         from forescale.trace import trace_source
-    except ImportError as error:
-        raise extra_missing("forescale trace", str(error.name), "trace") from error
     return trace_source
 
 

@@ -115,6 +115,10 @@ def _read(row: Mapping[str, Any], text: Any, name: str) -> object:  # noqa: ANN4
         value = text if text in kind else spelling(text, kind, (row.get("path") or [""])[-1])
     elif kind == "whole":
         value = whole_of(text)
+        if value is None and name and text:
+            from forescale.units import in_thousands
+
+            value = in_thousands(name, text)
     elif kind == "number":
         percent = text.endswith("%") and row.get("check", {}).get("le") == 1
         number = text.removesuffix("%") if percent else text

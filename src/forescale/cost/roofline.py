@@ -359,9 +359,8 @@ def entry_of(table: Mapping[str, T], dtype: str, section: str, calibration: str)
     """Return the entry of `dtype`."""
     dtype = LIKE.get(dtype, dtype)
     if dtype not in table:
-        raise incomplete(
-            f"entry {section}.{dtype}", f"calibration {calibration}", f"it has {', '.join(table)}"
-        )
+        fix = f"it has {', '.join(table)}"
+        raise incomplete(f"entry {section}.{dtype}", f"calibration {calibration}", fix)
     return table[dtype]
 
 
@@ -382,11 +381,9 @@ def peak_rate(device: Device, dtype: str) -> float:
         fix = f"it has {', '.join(known)}: set the compute precision to one of these"
         raise unsupported_by(f"device {device.name}", f"{dtype}: it has no matrix rate for it", fix)
     if dtype == "mxfp8" and rates.fp4 is None:
-        raise unsupported_by(
-            f"device {device.name}",
-            "mxfp8: block scales need matrix units that also have a 4-bit rate (Blackwell, CDNA 4)",
-            "use fp8 with recipe delayed, current or blockwise",
-        )
+        value = "mxfp8: block scales need matrix units that also have a 4-bit rate (Blackwell, CDNA 4)"
+        key = f"device {device.name}"
+        raise unsupported_by(key, value, "use fp8 with recipe delayed, current or blockwise")
     return rate
 
 

@@ -95,9 +95,8 @@ def measured_of(
         name, equals, text = _by_unit(value).partition("=")
         if equals and not Path(value).exists():
             if name not in FIGURES:
-                raise not_one_of(
-                    "--measured", name, tuple(FIGURES), "or a log, a trace, or a folder of traces"
-                )
+                allowed = tuple(FIGURES)
+                raise not_one_of("--measured", name, allowed, "or a log, a trace, or a folder of traces")
             figures[name] = _figure(name, text)
             continue
         for path in trace_files(Path(value)):

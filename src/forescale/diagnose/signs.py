@@ -238,10 +238,8 @@ def _micro_batches(case: Comparison) -> Iterator[Sign]:
         evidence = f"most operators run {ratio:.2f} × as often, FLOP of products {case.extra_flops:.2f} ×"
         name, seconds = "small_micro_batches", case.work_s(ratio)
         if not smaller:  # waiting between kernels is repeated with them
-            name, seconds = (
-                "more_micro_batches",
-                max(seconds, min(case.longer_s, (ratio - 1.0) * case.step_s)),
-            )
+            name = "more_micro_batches"
+            seconds = max(seconds, min(case.longer_s, (ratio - 1.0) * case.step_s))
         yield _sign(name, seconds, evidence, ratio=ratio)
 
 

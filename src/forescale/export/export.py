@@ -59,9 +59,8 @@ def place(export: Export, path: Path, *, force: bool = False) -> None:
     framework = export.question.framework
     if len(export.texts) > 1 and path.suffix and not is_folder(path):
         files = f"{len(export.texts)} files are written: {', '.join(export.texts)}"
-        raise wrong_format("a folder", files, f"give a folder's name, such as {path.with_suffix('')}").at(
-            path
-        )
+        allowed = "a folder"
+        raise wrong_format(allowed, files, f"give a folder's name, such as {path.with_suffix('')}").at(path)
     if len(export.texts) == 1 and (framework is None or not _is_folder(path, framework)):
         write_text(path, export.texts[export.main])
         return
@@ -298,11 +297,8 @@ def completed(
 def _check(question: Question, framework: Framework, no_vision: str) -> None:
     """Refuse a model without text, a traced model, a tower where there is `no_vision`, and what limits exclude."""
     if not question.model.vocab_size:
-        raise unsupported_by(
-            "export",
-            f"{question.model.name}, which has no vocabulary",
-            "it writes the training of language models",
-        )
+        value = f"{question.model.name}, which has no vocabulary"
+        raise unsupported_by("export", value, "it writes the training of language models")
     if question.model.vision is not None and no_vision:
         fix = "images 0 writes the training of the text alone (--images 0)"
         tower = f"the vision tower of {question.model.name}: {no_vision}"

@@ -11,12 +11,12 @@ import json
 import re
 from collections.abc import Mapping
 from functools import cache, cached_property, lru_cache
-from importlib.resources import files
 from textwrap import dedent
 from typing import ClassVar, Final
 
 import msgspec
 
+from forescale.files import shipped
 from forescale.struct import Struct
 
 _KEY: Final = re.compile(
@@ -130,8 +130,7 @@ def _compiled(marker: str) -> re.Pattern[str]:
 @cache
 def signatures() -> tuple[Signature, ...]:
     """Return the signatures of all formats, in the order in which they are tried."""
-    text = (files("forescale.frameworks") / "signatures.json").read_text(encoding="utf-8")
-    return tuple(msgspec.convert(row, Signature) for row in json.loads(text))
+    return tuple(msgspec.convert(row, Signature) for row in shipped("frameworks/signatures"))
 
 
 @lru_cache(maxsize=8)
@@ -157,7 +156,7 @@ SCRIPT: Final = Signature(
     name="launch",
     all=(
         rf"{_COMMAND}\b(?:torchrun|deepspeed|accelerate|srun|mpirun|mpiexec|jsrun|python3?|bash|sbatch|\S+\.py[ \t])",
-        rf"{_COMMAND}(?:\.(?:py|sh|slurm|sbatch)\b| -m \w)",
+        rf"{_COMMAND}(?:\.(?:py|sh|slurm|sbatch)\b| (?:-m|--module) [\w$\\])",
     ),
 )
 """A script that launches something, where neither its own text nor that of a script which it starts says what."""

@@ -212,9 +212,8 @@ def training_file(folder: Path) -> Path | None:
     ]
     if len(files) > 1:
         named = ", ".join(path.name for path in files)
-        raise ReaderError(
-            folder, wording.choose_one("configurations of training", named, "one of their names")
-        )
+        fix = "one of their names"
+        raise ReaderError(folder, wording.choose_one("configurations of training", named, fix))
     return files[0] if files else None
 
 
@@ -359,9 +358,8 @@ def _refuse_unknown(text: str, where: object) -> NoReturn:
             )
     if (log := format_of(text.splitlines()[:LINES])) is not None:
         fix = f"give the model, and the log with --measured: forescale diagnose MODEL … --measured {where}"
-        raise ReaderError(
-            where, wording.wrong_format(f"a configuration: it is a log of {log.title}", "", fix)
-        )
+        allowed = f"a configuration: it is a log of {log.title}"
+        raise ReaderError(where, wording.wrong_format(allowed, "", fix))
     titles = "; ".join(reader.title for reader in READERS)
     raise ReaderError(where, wording.unknown_format(titles))
 

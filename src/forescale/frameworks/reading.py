@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Protocol
@@ -12,6 +10,7 @@ from typing import Any, Final, Protocol
 from msgspec import field
 
 from forescale.errors import MissingFact, UnknownKeyError
+from forescale.files import shipped
 from forescale.spec import Layout, Model, Workload
 from forescale.spec.framework import Words, merged
 from forescale.struct import Struct, asdict
@@ -101,10 +100,9 @@ class ParsedFile(Struct, frozen=True, kw_only=True):
         return merged(Workload(**sizes), self.workload_fields)  # type: ignore[arg-type]
 
 
-@cache
 def packaged(framework: str, name: str = "keys") -> Any:  # noqa: ANN401  (JSON)
-    """Return the facts that lie in a framework's folder as `name`.json; whoever reads them leaves them as they are."""
-    return json.loads((Path(__file__).parent / framework / f"{name}.json").read_text(encoding="utf-8"))
+    """Return the facts that lie in a framework's folder as `name`.json."""
+    return shipped(f"frameworks/{framework}/{name}")
 
 
 def unknown_of(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Concatenate, Final, NoReturn, ParamSpec, TypeVar, overload
 
 from forescale import wording
 from forescale.errors import ForescaleError, MissingError, ReaderError, UnknownKeyError, UnknownNameError
@@ -19,6 +19,7 @@ from forescale.struct import Struct
 from forescale.units import counted
 
 T = TypeVar("T")
+P = ParamSpec("P")
 LARGE_COUNTS = frozenset(
     ("seq_length", "global_batch_size", "train_samples", "train_iters", "max_position_embeddings")
 )
@@ -84,7 +85,7 @@ class Settings(Getters):
             self._used[key] = None
         value = self._values.get(key)
         if value is MISSING:
-            self.refuse(wording.no_value(self.spell(key)))
+            self.refuse_key(wording.no_value, key)
         if isinstance(value, Unread):
             raise ReaderError(value.where, value.problem)
         return value
@@ -125,7 +126,7 @@ class Settings(Getters):
         """Return a whole number of 1 or more, which is required unless it has a `default`."""
         value = self.count(key, default, least=1) if default is not None else self.count(key, least=1)
         if value is None:
-            self.refuse(wording.missing(self.spell(key), f"give {wording.whole_from(1)}"))
+            self.refuse_key(wording.missing, key, f"give {wording.whole_from(1)}")
         return value
 
     def degree(self, key: str) -> int:
@@ -140,7 +141,7 @@ class Settings(Getters):
         except ValueError:
             number = math.nan
         if number is not None and not abs(number) <= MOST:
-            self.refuse(wording.wrong_type(self.spell(key), value, "a number"))
+            self.refuse_key(wording.wrong_type, key, value, "a number")
         return number
 
     def flag(self, key: str, *, default: bool = False) -> bool:
@@ -159,14 +160,14 @@ class Settings(Getters):
         """Return the value, which must be one of the `known` words; `default` if it is not given."""
         value = self.text(key, default)
         if value not in known:
-            self.refuse(wording.not_one_of(self.spell(key), value, known))
+            self.refuse_key(wording.not_one_of, key, value, known)
         return value
 
     def text(self, key: str, default: str = "") -> str:
         """Return one word or line; `default` if it is not given, empty or switched off."""
         value = self.get(key)
         if isinstance(value, list | tuple | Mapping):
-            self.refuse(wording.wrong_type(self.spell(key), value, "text"))
+            self.refuse_key(wording.wrong_type, key, value, "text")
         return default if value is None or value is False or value == "" else str(value)
 
     def words(self, key: str) -> tuple[str, ...]:
@@ -189,13 +190,11 @@ class Settings(Getters):
             result = self._evaluate(key, str(value))
         if isinstance(result, int):
             if result < 1:
-                self.refuse(wording.out_of_range(self.spell(key), result, "1 or more"))
+                self.refuse_key(wording.out_of_range, key, result, "1 or more")
             return result
         assert isinstance(result, list)
         if len(result) != length:
-            self.refuse(
-                wording.wrong_count(self.spell(key), counted(len(result), "layer"), "the model", length)
-            )
+            self.refuse_key(wording.wrong_count, key, counted(len(result), "layer"), "the model", length)
         return tuple(result)
 
     def _evaluate(self, key: str, text: str) -> int | list[int]:
@@ -204,13 +203,21 @@ class Settings(Getters):
                 raise ValueError(len(text))  # noqa: TRY301
             return _sum_of_lists(ast.parse(text.strip(), mode="eval").body)
         except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-            self.refuse(
-                wording.wrong_type(self.spell(key), text, "a whole number or a list such as ([0]*3+[1]*58)")
-            )
+            self.refuse_key(wording.wrong_type, key, text, "a whole number or a list such as ([0]*3+[1]*58)")
 
     def spell(self, key: str) -> str:
         """Return the key as the configuration writes it, and on which line, for a message."""
         return self._spelling.get(key, key) + self._place(key)
+
+    def refuse_key(
+        self,
+        error: Callable[Concatenate[str, P], ForescaleError],
+        key: str,
+        *facts: P.args,
+        **named: P.kwargs,
+    ) -> NoReturn:
+        """Raise the error that a function of `wording` makes of a key as it is spelled."""
+        self.refuse(error(self.spell(key), *facts, **named))
 
     def _place(self, key: str) -> str:
         line = self._lines.get(key)

@@ -27,6 +27,7 @@ from forescale.frameworks.reading import Options, ParsedFile
 from forescale.graph.recorded import traced_model
 from forescale.spec.model import Model
 from forescale.spec.trace import BASIS, Formula, Trace, TracedBlock, TracedKernel, extents_of
+from forescale.struct import attributes
 
 FAMILY: Final = "forescale.trace/"
 SCHEMA: Final = f"{FAMILY}1"
@@ -53,10 +54,7 @@ def document_of(model: Model) -> dict[str, Any]:
     """Return the `forescale.trace/1` document of a model."""
     content = {
         "schema": SCHEMA,
-        "name": model.name,
-        "hidden_size": model.hidden_size,
-        "vocab_size": model.vocab_size,
-        "source": model.source,
+        **attributes(model, "name", "hidden_size", "vocab_size", "source"),
         "traces": msgspec.to_builtins(list(model.traces)),
     }
     return {**content, CHECKSUM: checksum(content)}
@@ -126,9 +124,8 @@ def _check_version(schema: object, path: Path) -> None:
 def _check(trace: Trace, path: Path) -> None:
     """Raise unless names, numbers and extents of a trace are consistent and bounded."""
     if not 0 < len(trace.layers) <= MOST_LAYERS:
-        raise ReaderError(
-            path, out_of_range("the number of layers", len(trace.layers), f"1 to {MOST_LAYERS:,}")
-        )
+        allowed = f"1 to {MOST_LAYERS:,}"
+        raise ReaderError(path, out_of_range("the number of layers", len(trace.layers), allowed))
     for name, ranks in (("tp", trace.tp), ("ep", trace.ep)):
         if not 0 < ranks <= MOST_LAYERS:
             raise ReaderError(path, out_of_range(name, ranks, f"1 to {MOST_LAYERS:,}"))

@@ -249,12 +249,9 @@ def saving(operations: Operations, parameters: float, precision: Precision, clus
     else:
         result = Saving(size, copied, copied + peers, peers)
     if checkpointing.interval is not None and checkpointing.interval < result.written:
-        raise out_of_range(
-            "the time to write a checkpoint",
-            f"{result.written:.3g} s",
-            f"less than the {checkpointing.interval:.3g} s between two",
-            f"give an interval of {result.written:.3g} s or more, or more storage bandwidth",
-        )
+        fix = f"give an interval of {result.written:.3g} s or more, or more storage bandwidth"
+        allowed = f"less than the {checkpointing.interval:.3g} s between two"
+        raise out_of_range("the time to write a checkpoint", f"{result.written:.3g} s", allowed, fix)
     return result
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from forescale.graph.adapters import adapters, parts_of
-from forescale.graph.operator import NARROWEST_GRADIENT_BYTES, Builder, Names, Work
+from forescale.graph.operator import NARROWEST_GRADIENT_BYTES, Builder, Names, Work, widened
 from forescale.graph.ops import Collective, Elementwise, Gemm, MeshAxis
 from forescale.graph.sharding import Extent, ShardingRules
 from forescale.numeric import Numeric
@@ -306,9 +306,9 @@ def widening(b: Builder, name: str, elements: Numeric, *, kernels: Numeric = 1.0
     stored = b.quantised_bytes
     if stored is None:
         return (), ()
-    moved = elements * (stored + b.sharding.element_bytes)
     wide = b.tensor(f"{name}.wide_weight", elements, differentiable=False)
-    return (Elementwise(bytes_moved=moved, family="cast", kernels=kernels),), (wide,)
+    size = b.sharding.element_bytes
+    return (widened(elements, stored_bytes=stored, wide_bytes=size, kernels=kernels),), (wide,)
 
 
 def passes_of(

@@ -125,10 +125,8 @@ def _routed(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: str
     local, latent = b.sharding.tokens("residual"), float(spec.latent_size)
     whole: Extent = ("hidden", hidden)
     narrow: Extent = ("rank", latent)
-    down, wide = (
-        b.tensor("moe.latent", local * latent),
-        "latent" in b.sharding.precision.high_precision_modules,
-    )
+    down = b.tensor("moe.latent", local * latent)
+    wide = "latent" in b.sharding.precision.high_precision_modules
     with b.widened(wide=wide):
         linear(b, "moe.latent_down", source=source, result=down, rows=local, inputs=whole, outputs=narrow)
         back = b.tensor("moe.latent_result", local * latent, b.sharding.linear_input_bytes)

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from forescale.graph.ops import Primitive
+from forescale.graph.ops import Elementwise, Primitive
 from forescale.graph.sharding import Extent, ShardingRules
 from forescale.numeric import Numeric, summed
 from forescale.spec.layout import Module
-from forescale.spec.workload import QUANTISED_BYTES
+from forescale.spec.workload import QUANTISED_BYTES, Precision
 from forescale.struct import Struct
 
 Part: TypeAlias = Literal["attention", "ffn", "moe", "norm", "embedding", "head", "vision", "optimizer"]
@@ -140,6 +140,18 @@ class Block(Struct, frozen=True, kw_only=True):
     """Whether its operators were recorded: they name no tensor that one hands to the next."""
 
 
+def quantised_bytes(precision: Precision, part: Part | None) -> float | None:
+    """Return the bytes per element of frozen matrices of a part in less than 16 bits; None where they have more."""
+    return None if part in ENDS else QUANTISED_BYTES.get(precision.frozen or "")
+
+
+def widened(
+    elements: Numeric, *, stored_bytes: float, wide_bytes: float, kernels: Numeric = 1.0
+) -> Elementwise:
+    """Return the pass that makes a quantised weight wide, before each product by it."""
+    return Elementwise(bytes_moved=elements * (stored_bytes + wide_bytes), family="cast", kernels=kernels)
+
+
 @dataclass(slots=True)
 class Builder:
     """Collects one block. Mutable only while the block is being written down."""
@@ -203,9 +215,7 @@ class Builder:
     @property
     def quantised_bytes(self) -> float | None:
         """Bytes per element of the current part's matrices where they are frozen in less than 16 bits."""
-        if not self.frozen or self.part in ENDS:
-            return None
-        return QUANTISED_BYTES.get(self.sharding.precision.frozen or "")
+        return quantised_bytes(self.sharding.precision, self.part) if self.frozen else None
 
     def parameter(
         self,

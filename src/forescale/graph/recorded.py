@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 
 from msgspec.structs import replace
 
-from forescale.errors import SpecError, extra_missing
+from forescale.errors import SpecError, needing
 from forescale.graph.counts import count_parameters
 from forescale.graph.dealing import with_dealt_experts
 from forescale.graph.dimensions import KEYS, Config, dimensions_of, flags_of, layer_labels
@@ -31,7 +31,7 @@ from forescale.graph.parallel import (
     plan_of,
     split_extent,
 )
-from forescale.graph.peft import adapted
+from forescale.graph.peft import adapted, with_frozen
 from forescale.spec.model import Layer, Model
 from forescale.spec.trace import (
     BASIS,
@@ -42,7 +42,15 @@ from forescale.spec.trace import (
     TracedOperator,
     TracedParameter,
 )
-from forescale.spec.workload import Trainable, Workload
+from forescale.spec.workload import (
+    QUANTISED_BYTES,
+    STORAGE_BYTES,
+    Precision,
+    Trainable,
+    Workload,
+    frozen_storage,
+)
+from forescale.struct import attributes
 
 Term: TypeAlias = tuple[Fraction, int, int, tuple[tuple[str, int], ...]]
 """Factor, exponents of micro-batch size and sequence length, and symbols with their exponents."""
@@ -165,7 +173,8 @@ def recorded_traces(
         variants = [item for item in record["variants"] if _key(item) == key]
         if variants:
             variant = _Variant(record, variants, flags, dimensions)
-            traces.append(variant.trace(labels, precision, attention))
+            trace = variant.trace(labels, precision, attention)
+            traces.append(with_frozen(trace) if frozen else trace)
     return tuple(traces)
 
 
@@ -262,35 +271,47 @@ def recorded_model(model: Model, *, seq_len: int, attention: str, workload: Work
     None also if the recording does not have the parameters of the model: its layers are not those of the configuration.
     A model that was traced from its configuration is traced again where its trace is not for this workload.
     """
-    config = json.loads(model.config) if model.config else {}
+    config, frozen = json.loads(model.config) if model.config else {}, not workload.trainable.is_all
+    recorded: Model | None = None
     if config.get("model_type") in recorded_types():
-        return _recorded_model(model, seq_len, attention, workload.trainable)
-    if not config or not model.traces:
-        return None
-    autocast = workload.precision.parameters == "fp32"
-    return _traced_again(model, seq_len, attention, autocast, workload.trainable)
+        recorded = _recorded_model(model, seq_len, attention, frozen)
+    elif config and model.traces:
+        autocast = frozen_storage(workload.precision) == "fp32"
+        recorded = _traced_again(model, seq_len, attention, autocast, frozen)
+    if recorded is None or not frozen:
+        return recorded
+    return with_adapters(recorded, workload.trainable, workload.precision)
 
 
 @lru_cache(maxsize=64)
-def _traced_again(
-    model: Model, seq_len: int, attention: str, autocast: bool, trainable: Trainable
-) -> Model | None:
-    if trainable.is_all and any(
+def _traced_again(model: Model, seq_len: int, attention: str, autocast: bool, frozen: bool) -> Model:
+    """Return a model with a trace for a workload: one of its own, or one that is made now."""
+    if any(
         trace.is_valid(seq_len)
         and bool(trace.autocast) == autocast
         and attention in ("sdpa", trace.attention)
+        and trace.has_frozen == frozen
         for trace in model.traces
     ):
         return model
-    adapters = None if trainable.is_all else (trainable.lora_rank, trainable.lora_targets)
     return traced_config(
         json.loads(model.config),
         name=model.name,
         seq_len=seq_len,
         precision="autocast" if autocast else "bf16",
         attention=None if attention == "sdpa" else attention,
-        adapters=adapters,
+        frozen=frozen,
     )
+
+
+@lru_cache(maxsize=64)
+def with_adapters(model: Model, trainable: Trainable, precision: Precision) -> Model:
+    """Return a model whose frozen traces have adapters, which autocast multiplies in the type of activations."""
+    autocast = STORAGE_BYTES[precision.activations] < STORAGE_BYTES[precision.parameters] or (
+        precision.frozen in QUANTISED_BYTES
+    )
+    traces = (trace for trace in model.traces if trace.has_frozen)
+    return replace(model, traces=tuple(adapted(trace, trainable, autocast=autocast) for trace in traces))
 
 
 def traced_config(config: Config, **options: Any) -> Model:  # noqa: ANN401
@@ -305,11 +326,8 @@ def traced_config(config: Config, **options: Any) -> Model:  # noqa: ANN401
     ForescaleError
         If the type cannot be traced; the message names module and line.
     """
-    try:
+    with needing("trace", f"the code of model_type {config['model_type']!r}"):
         tracer = import_module("forescale.trace")
-    except ImportError as error:
-        kind = f"model_type {config['model_type']!r}"
-        raise extra_missing(kind, f"{error.name} to run its code", "trace") from error
     return with_dealt_experts(tracer.trace_config(config, **options))
 
 
@@ -325,26 +343,17 @@ def traceable_types() -> str:
 
 
 @lru_cache(maxsize=64)
-def _recorded_model(model: Model, seq_len: int, attention: str, trainable: Trainable) -> Model | None:
-    config, adapters = json.loads(model.config), not trainable.is_all
+def _recorded_model(model: Model, seq_len: int, attention: str, frozen: bool) -> Model | None:
+    config = json.loads(model.config)
     try:
-        traces = recorded_traces(config, seq_len=seq_len, attention=attention, frozen=adapters)
+        traces = recorded_traces(config, seq_len=seq_len, attention=attention, frozen=frozen)
     except SpecError:
         return None
     total = count_parameters(replace(model, num_mtp_layers=0, vision=None)).total
     traces = tuple(trace for trace in traces if abs(trace.num_parameters - total) <= TOLERANCE * total)
-    if adapters:
-        traces = tuple(adapted(trace, trainable.lora_targets, trainable.lora_rank) for trace in traces)
     if not traces:
         return None
-    return traced_model(
-        traces,
-        name=model.name,
-        hidden_size=model.hidden_size,
-        vocab_size=model.vocab_size,
-        source=model.source,
-        config=model.config,
-    )
+    return traced_model(traces, **attributes(model, "name", "hidden_size", "vocab_size", "source", "config"))
 
 
 def _difference(recorded: Mapping[str, Any], flags: Mapping[str, Any], weights: Mapping[str, int]) -> int:

@@ -299,9 +299,8 @@ def check_layer_ids(model: Model, recompute: Recompute) -> None:
     most = model.num_layers + model.num_mtp_layers
     beyond = [layer for layer in recompute.layer_ids if layer >= most]
     if beyond:
-        raise out_of_range(
-            "recompute.layer_ids", beyond[0], f"from 0 to {most - 1}, the layers of {model.name}"
-        )
+        allowed = f"from 0 to {most - 1}, the layers of {model.name}"
+        raise out_of_range("recompute.layer_ids", beyond[0], allowed)
 
 
 def replayed_mtp(model: Model, recompute: Recompute) -> int:

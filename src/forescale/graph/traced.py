@@ -6,7 +6,7 @@ in forward and in backward.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from msgspec.structs import replace
@@ -14,7 +14,16 @@ from msgspec.structs import replace
 from forescale.errors import differs
 from forescale.graph.attention.core import merging
 from forescale.graph.layer import VOCABULARY_WEIGHT
-from forescale.graph.operator import Block, Operator, Parameter, Part, Tensor, Work
+from forescale.graph.operator import (
+    Block,
+    Operator,
+    Parameter,
+    Part,
+    Tensor,
+    Work,
+    quantised_bytes,
+    widened,
+)
 from forescale.graph.ops import (
     AttentionCore,
     Collective,
@@ -35,7 +44,7 @@ from forescale.spec.trace import (
     TracedOperator,
     TracedParameter,
 )
-from forescale.spec.workload import Precision
+from forescale.spec.workload import Precision, frozen_storage
 
 PARTS: tuple[tuple[Part, tuple[str, ...]], ...] = (
     ("moe", ("expert", "moe", "router")),
@@ -55,10 +64,8 @@ def trace_of(model: Model, precision: Precision) -> Trace:
     SpecError
         If the model was not traced in that precision.
     """
-    requested = (
-        precision.parameters,
-        precision.activations if precision.parameters != precision.activations else "",
-    )
+    parameters = frozen_storage(precision)
+    requested = parameters, precision.activations if parameters != precision.activations else ""
     for kinds in (requested, tuple("bf16" if kind == "fp16" else kind for kind in requested)):
         for trace in model.traces:
             if (trace.parameters, trace.autocast) == kinds:
@@ -127,10 +134,14 @@ def _block(
     vocabulary: TracedParameter | None = None,
 ) -> Block:
     """Return a block; `part` is given for the ends of a model, `vocabulary` is the matrix of the head."""
+    parameters = _parameters(traced, vocabulary, sharding, part)
+    quantised = _quantised_modules(parameters)
     operators = [
-        item for operator in traced.operators for item in _operators(operator, traced, sharding, part)
+        item
+        for operator in traced.operators
+        for item in _operators(operator, traced, sharding, part, quantised.get(operator.module))
     ]
-    tensors = _memory(traced, sharding, trace)
+    tensors = _memory(traced, sharding, trace, quantised)
     if operators:
         operators[0] = replace(
             operators[0],
@@ -145,24 +156,32 @@ def _block(
         name=traced.name,
         operators=tuple(operators),
         tensors={tensor.name: tensor for tensor in tensors},
-        parameters=_parameters(traced, vocabulary, sharding),
+        parameters=parameters,
         input_name="input",
         recorded=True,
     )
 
 
 def _operators(
-    traced: TracedOperator, block: TracedBlock, sharding: ShardingRules, part: Part | None
+    traced: TracedOperator,
+    block: TracedBlock,
+    sharding: ShardingRules,
+    part: Part | None,
+    quantised: Numeric | None,
 ) -> list[Operator]:
-    """Return the operator of a module; what activation checkpointing does not run again is one of its own."""
+    """Return the operator of a module; what activation checkpointing does not run again is one of its own.
+
+    Its `quantised` elements are made wide in either pass.
+    """
+    wide = _widened(sharding, quantised)
     name, part = traced.module or f"{block.name}.forward", part or _part_of(traced.module)
     again = [kernel for kernel in traced.forward if kernel.replayed]
     once = [kernel for kernel in traced.forward if not kernel.replayed]
     operator = Operator(
         name=name,
         part=part,
-        forward=_work(again, sharding),
-        backward_input=_work(traced.backward, sharding),
+        forward=(*wide, *_work(again, sharding)),
+        backward_input=(*(wide if traced.backward else ()), *_work(traced.backward, sharding)),
         backward_weight=_work(traced.weight, sharding),
         overlaps_itself=sharding.context.ring
         and any(kernel.kind.startswith("attention") for kernel in traced.forward),
@@ -175,16 +194,39 @@ def _operators(
     ]
 
 
-def _memory(traced: TracedBlock, sharding: ShardingRules, trace: Trace) -> list[Tensor]:
+def _widened(sharding: ShardingRules, elements: Numeric | None) -> Work:
+    """Return the pass that makes the quantised weights of a module wide; nothing where it has none."""
+    stored = quantised_bytes(sharding.precision, None)
+    if elements is None or stored is None:
+        return ()
+    return (widened(elements, stored_bytes=stored, wide_bytes=sharding.element_bytes),)
+
+
+def _quantised_modules(parameters: Iterable[Parameter]) -> dict[str, Numeric]:
+    """Return the elements on a device of the quantised weights of each module that has some."""
+    result: dict[str, Numeric] = {}
+    for parameter in parameters:
+        if parameter.quantised:
+            module = parameter.name.rpartition(".")[0]
+            result[module] = result.get(module, 0.0) + parameter.local_elements
+    return result
+
+
+def _memory(
+    traced: TracedBlock, sharding: ShardingRules, trace: Trace, quantised: Mapping[str, Numeric]
+) -> list[Tensor]:
     """Return the tensors whose sums are the recorded bytes at the fullest moments of forward and backward.
 
-    All of them exist while the first operator runs.
+    All of them exist while the first operator runs. The wide copy of the largest of `quantised` elements is added.
     """
+    wide: Numeric = 0.0
+    for elements in quantised.values():
+        wide = maximum(wide, elements * sharding.element_bytes)
     width = STREAM_BYTES.get(trace.parameters, 4.0)
     read, written = _at(traced.input_bytes, sharding), _at(traced.output_bytes, sharding)
     saved = maximum(_at(traced.saved_bytes, sharding), 0.0)
-    forward = maximum(_most(traced.forward_bytes, sharding) - saved - written, 0.0)
-    backward = maximum(_most(traced.backward_bytes, sharding) - saved - read, 0.0)
+    forward = maximum(_most(traced.forward_bytes, sharding) - saved - written, 0.0) + wide
+    backward = maximum(_most(traced.backward_bytes, sharding) - saved - read, 0.0) + wide
     sizes = {
         "input": read,
         "saved": saved,
@@ -298,22 +340,24 @@ def _sent(
 
 
 def _parameters(
-    traced: TracedBlock, vocabulary: TracedParameter | None, sharding: ShardingRules
+    traced: TracedBlock, vocabulary: TracedParameter | None, sharding: ShardingRules, part: Part | None
 ) -> tuple[Parameter, ...]:
     others = (parameter for parameter in traced.parameters if parameter is not vocabulary)
-    parameters = [item for parameter in others for item in _parameter(parameter, sharding)]
+    parameters = [item for parameter in others for item in _parameter(parameter, sharding, part)]
     if vocabulary is not None:
-        (matrix,) = _parameter(vocabulary, sharding)
+        (matrix,) = _parameter(vocabulary, sharding, part)
         parameters.append(replace(matrix, name=VOCABULARY_WEIGHT))
     return tuple(parameters)
 
 
-def _parameter(traced: TracedParameter, sharding: ShardingRules) -> Iterator[Parameter]:
+def _parameter(traced: TracedParameter, sharding: ShardingRules, part: Part | None) -> Iterator[Parameter]:
     """Yield a parameter; that of experts twice, as tensor parallelism splits it and as expert parallelism does.
 
-    One of them has no elements on a device.
+    One of them has no elements on a device. Linear layers and experts can be quantised, as they multiply by matrices.
     """
     degrees, elements = sharding.degrees, float(traced.elements)
+    multiplies = len(traced.shape) == (2 if traced.name.endswith(".weight") else 3)
+    narrow = quantised_bytes(sharding.precision, part) is not None
     parameter = Parameter(
         name=traced.name,
         elements=elements,
@@ -321,6 +365,7 @@ def _parameter(traced: TracedParameter, sharding: ShardingRules) -> Iterator[Par
         matrix=len(traced.shape) > 1,
         shape=tuple(map(float, traced.shape)),
         frozen=not traced.trained,
+        quantised=narrow and multiplies and not traced.trained,
     )
     if traced.split != "experts":
         yield parameter

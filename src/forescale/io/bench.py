@@ -57,7 +57,7 @@ from forescale.io.named import build
 from forescale.limits import Amount, Devices, Interval
 from forescale.memory.anchored import LayerMeasurement, RankPeak
 from forescale.positions import says_lines
-from forescale.struct import Struct
+from forescale.struct import Struct, attributes
 from forescale.syntax import parse_mapping
 
 FAMILY = "forescale.bench/"
@@ -281,9 +281,8 @@ def build_bench(document: Mapping[str, Any], *, where: str) -> BenchArtifact:
             raise UnknownKeyError(key, where, keys)
     for key in ("asked", "config"):
         if key in document and not isinstance(document[key], Mapping):
-            raise wording.wrong_type(
-                key, document[key], "a table with model, cluster, devices and workload"
-            ).at(where)
+            allowed = "a table with model, cluster, devices and workload"
+            raise wording.wrong_type(key, document[key], allowed).at(where)
     rows = {key: _rows(document, key, where) for key in ROWS}
     rows["layers"], times = _layers(rows["layers"])
     rows["blocks"] = [*rows["blocks"], *times]
@@ -309,12 +308,10 @@ def _check_schema(value: object, file: Path) -> None:
         newer = (
             "a newer Forescale wrote it" if number.isdecimal() and int(number) > 1 else "nothing reads that"
         )
-        raise ReaderError(
-            file, wording.newer_version("its schema", value, SCHEMA, f"{newer}: update, or measure again")
-        )
-    raise ReaderError(
-        file, wording.wrong_format("a bench artifact", f"its schema is {value!r}, not {SCHEMA}")
-    )
+        fix = f"{newer}: update, or measure again"
+        raise ReaderError(file, wording.newer_version("its schema", value, SCHEMA, fix))
+    allowed = "a bench artifact"
+    raise ReaderError(file, wording.wrong_format(allowed, f"its schema is {value!r}, not {SCHEMA}"))
 
 
 def _check(artifact: BenchArtifact, where: str) -> None:
@@ -324,9 +321,8 @@ def _check(artifact: BenchArtifact, where: str) -> None:
         raise wording.not_measured("it", "a rank, layer, block, step, kernel or collective").at(where)
     needy = [key for key, rows in of_run.items() if rows]
     if artifact.config is None and needy:
-        raise wording.required_with(
-            "config, the run that they were measured in", wording.listed(needy, "and")
-        ).at(where)
+        other = wording.listed(needy, "and")
+        raise wording.required_with("config, the run that they were measured in", other).at(where)
 
 
 def _row(key: str, row: Mapping[str, Any], where: str) -> Any:  # noqa: ANN401 (a row)
@@ -482,11 +478,7 @@ class CollectiveTiming(Timed, frozen=True, kw_only=True):
     def measured(self) -> MeasuredCollective:
         """What was timed."""
         return MeasuredCollective(
-            kind=self.kind,
-            num_bytes=self.num_bytes,
-            num_ranks=self.num_ranks,
-            ranks_per_node=self.ranks_per_node,
-            seconds=self.seconds,
+            **attributes(self, "kind", "num_bytes", "num_ranks", "ranks_per_node", "seconds")
         )
 
 

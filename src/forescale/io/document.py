@@ -181,8 +181,5 @@ def _spelt(layout: Any, path: Path) -> Any:  # noqa: ANN401 (JSON)
         listed = isinstance(stages, list) and all(isinstance(stage, dict) for stage in stages)
         if not stages or not listed or not all("num_layers" in stage for stage in stages):
             allowed = "a list of every pipeline stage with its num_layers"
-            raise ReaderError(
-                path,
-                wording.wrong_type("memory.stages", ..., allowed),
-            )
+            raise ReaderError(path, wording.wrong_type("memory.stages", ..., allowed))
     return layout

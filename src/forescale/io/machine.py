@@ -43,8 +43,8 @@ OPTIONAL: Mapping[str, tuple[float, str]] = MappingProxyType(
 """Fields of a device whose defaults change projections, with the unit that they are stated in."""
 LINKS = ("nvlink", "pcie", "infiniband", "roce", "ethernet")
 """Links of a node and networks that a table in everyday words may give by their bandwidth per device and direction."""
-_OF_DEVICE = ("hbm_bytes", "hbm_bandwidth", "power_w")
-"""Fields of a device that a cluster has no like of."""
+OF_DEVICE = ("hbm_bytes", "hbm_bandwidth", "power_w")
+"""Fields of a device that a cluster has no like of, so that their names alone say what is meant."""
 _RATES = frozenset(("fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8"))
 _FACTOR = re.compile(r"x(\d+(?:\.\d+)?)", re.ASCII)
 _FILES = frozenset({".json", ".toml", ".yaml", ".yml"})
@@ -141,7 +141,7 @@ def in_our_words(values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _with_device(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return changes of a cluster with everyday words for its device, such as memory, in a table of the device."""
-    words = {key for key in values if (device_field(key) or key) in {*_OF_DEVICE, *_RATES}}
+    words = {key for key in values if (device_field(key) or key) in {*OF_DEVICE, *_RATES}}
     changes = {key: values[key] for key in words}
     if not words or isinstance(values.get("device", {}), str):
         return values

@@ -287,9 +287,8 @@ def read_nccl_tests(
     lines = [_PREFIX.sub("", line[:LONGEST]) for line in read_text(path).splitlines()]
     results = list(_results(path, lines))
     if not results:
-        raise ReaderError(
-            path, wording.empty("the log", "a table with size, time, algbw and busbw is expected")
-        )
+        fix = "a table with size, time, algbw and busbw is expected"
+        raise ReaderError(path, wording.empty("the log", fix))
     result = _kind(lines)
     hosts, device = _ranks(lines)
     ranks = _agreed(path, "num_ranks", sum(hosts.values()) or None, num_ranks)
@@ -317,10 +316,7 @@ T = TypeVar("T")
 def _agreed(path: Path, name: str, result: T | None, values: T | None) -> T:
     if result is None and values is None:
         fix = f"keep what the test prints of its ranks, or give --{name.replace('_', '-')}"
-        raise ReaderError(
-            path,
-            wording.incomplete(name, "the log", fix),
-        )
+        raise ReaderError(path, wording.incomplete(name, "the log", fix))
     if result is not None and values is not None and result != values:
         raise ReaderError(path, wording.differs(name, values, "that of the log", result))
     value = values if result is None else result
@@ -396,9 +392,8 @@ def _results(path: Path, lines: list[str]) -> Iterator[tuple[float, float, str]]
             headed, rooted, reduced = True, "root" in parts, "redop" in parts
             continue
         if "(elements)" in parts and "(us)" not in parts:
-            raise ReaderError(
-                path, wording.not_a_quantity("µs", "times", f"line {number}: nccl-tests prints times in (us)")
-            )
+            fix = f"line {number}: nccl-tests prints times in (us)"
+            raise ReaderError(path, wording.not_a_quantity("µs", "times", fix))
         if len(parts) < 3 or None in map(whole_of, parts[:2]) or _NUMBER.match(parts[2]):
             continue
         # size count type [redop [root]] time algbw busbw wrong ...
@@ -407,11 +402,9 @@ def _results(path: Path, lines: list[str]) -> Iterator[tuple[float, float, str]]
         if len(values) >= 4 and all(_NUMBER.match(value) for value in values[:3]):
             size, time_us = float(parts[0]), float(values[0])
             if size and not 0 < time_us < MOST:
-                raise ReaderError(
-                    path, wording.out_of_range(f"line {number}: a message", values[0], "more than 0 µs")
-                )
+                allowed = "more than 0 µs"
+                raise ReaderError(path, wording.out_of_range(f"line {number}: a message", values[0], allowed))
             yield size, time_us, values[3]
         elif headed and _TYPE.match(parts[2]):
-            raise ReaderError(
-                path, wording.incomplete("time", f"line {number}: the row of {parts[0]} bytes", line.strip())
-            )
+            other = f"line {number}: the row of {parts[0]} bytes"
+            raise ReaderError(path, wording.incomplete("time", other, line.strip()))

@@ -320,9 +320,8 @@ def file_of(text: str, folder: Path | None, *, known: bool) -> Path | None:
     if (known and _is_plain_name(text)) or not text.strip() or hub_name(text):
         return None
     if _ADDRESS.match(text):
-        raise wording.not_found(
-            "local file", "Forescale does not use the network: download the file and give its path"
-        ).at(text)
+        fix = "Forescale does not use the network: download the file and give its path"
+        raise wording.not_found("local file", fix).at(text)
     path = (folder or Path()) / place_of(text)
     if "/" in text:
         named = text.count("/") == 1 and Path(text).suffix not in _SUFFIXES and text[0].isalnum()
@@ -376,11 +375,8 @@ def _of_hardware_config(values: Mapping[str, Any], file: Path) -> Cluster:
 
     base = values.get("base", file.stem.lower())
     if not is_cluster_name(base):
-        raise wording.required_with(
-            "its device",
-            "a hardware configuration",
-            fix="add `base: NAME` of a catalogue cluster, or give --cluster NAME --hardware-config FILE",
-        ).at(file)
+        fix = "add `base: NAME` of a catalogue cluster, or give --cluster NAME --hardware-config FILE"
+        raise wording.required_with("its device", "a hardware configuration", fix=fix).at(file)
     config = build_hardware_config(values, where=file.name)
     return config.applied(load_cluster(base, 1))
 
@@ -439,6 +435,5 @@ def _refuse_name_alone(
     """Refuse a table that names an entry of the catalogue as if the name brought its fields."""
     name = values.get("name")
     if name in known and set(required(kind)) - values.keys() - {"num_devices"}:
-        raise wording.incomplete(
-            "fields", "the table", f"name only names it; base = {name!r} copies the fields of the catalogue's"
-        ).at(where)
+        fix = f"name only names it; base = {name!r} copies the fields of the catalogue's"
+        raise wording.incomplete("fields", "the table", fix).at(where)

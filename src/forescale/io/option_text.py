@@ -44,12 +44,7 @@ def _offloaded(names: list[str], where: str) -> list[str]:
         if name not in known:
             close = nearest(name, known)
             hint = f"; did you mean {' or '.join(close)}?" if close else ""
-            raise not_one_of(
-                where,
-                name,
-                f"a number of layers, all, or modules ({', '.join(known)})",
-                hint,
-            )
+            raise not_one_of(where, name, f"a number of layers, all, or modules ({', '.join(known)})", hint)
     return names
 
 

@@ -41,9 +41,8 @@ def uncontradicted(path: Path, values: dict[str, Any]) -> dict[str, Any]:
     top, inner, layout = (values.get(name) for name in ("precision", "workload", "strategy"))
     nested = inner.get("precision") if isinstance(inner, dict) else None
     if isinstance(top, dict) and isinstance(nested, dict) and (twice := sorted(top.keys() & nested.keys())):
-        raise ReaderError(
-            path, given_twice(f"precision.{twice[0]}", fix="give it in precision or in workload.precision")
-        )
+        fix = "give it in precision or in workload.precision"
+        raise ReaderError(path, given_twice(f"precision.{twice[0]}", fix=fix))
     recompute = layout.get("recompute") if isinstance(layout, dict) else None
     for word, kinds in REPLAYS.items():
         if not (isinstance(recompute, dict) and recompute.get(word)):

@@ -398,12 +398,8 @@ def measured_question(bench: BenchArtifact, target: Question, *, where: str, fol
         raise wording.incomplete("run", where, "it has timed kernels only")
     ran = build_question({"strategy": {}, **bench.config}, where=f"{where}, config", folder=folder)
     if _each_layer(ran.model) != _each_layer(target.model):
-        raise wording.other_run(
-            where,
-            ran.model.name,
-            target.model.name,
-            "measure its layers; their number and that of their experts may differ",
-        )
+        fix = "measure its layers; their number and that of their experts may differ"
+        raise wording.other_run(where, ran.model.name, target.model.name, fix)
     for what, measured, question in (
         ("", ran.cluster.device.name, target.cluster.device.name),
         ("compute in ", ran.workload.precision.compute, target.workload.precision.compute),
@@ -443,13 +439,10 @@ def build_layout(values: Mapping[str, Any], num_devices: int, *, where: str, sit
     if num_devices % fixed:
         below, above = num_devices // fixed * fixed, -(-num_devices // fixed) * fixed
         nearest = f"are {below} or {above}" if below else f"is {above}"
-        raise wording.not_divisible(
-            "the number of devices",
-            num_devices,
-            fixed,
-            f"tp {value.tp} × cp {value.cp} × pp {value.pp} × the data-parallel degree",
-            f"the nearest {nearest}",
-        ).at(f"{where}, strategy")
+        terms = f"tp {value.tp} × cp {value.cp} × pp {value.pp} × the data-parallel degree"
+        fix = f"the nearest {nearest}"
+        key = "the number of devices"
+        raise wording.not_divisible(key, num_devices, fixed, terms, fix).at(f"{where}, strategy")
     result: dict[str, Any] = {"dp_replicate": value.dp_replicate * least}
     result[free] = num_devices // fixed * (least if free == "dp_replicate" else 1)
     try:
@@ -537,9 +530,8 @@ def _check_sections(values: Mapping[str, Any], where: str) -> None:
         if key not in SECTIONS:
             raise UnknownKeyError(key, where, SECTIONS, home_of(key, KINDS))
     if "phase" in values:
-        raise wording.no_effect(
-            "[[phase]]", "it is of a whole run, which `forescale run` projects", "leave it out here"
-        ).at(where)
+        reason = "it is of a whole run, which `forescale run` projects"
+        raise wording.no_effect("[[phase]]", reason, "leave it out here").at(where)
     if missing := [key for key in ("model", "cluster", "workload") if key not in values]:
         raise wording.missing(missing).at(where)
     for key in _TABLES:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -201,17 +201,65 @@ def recomputed_to_fit(question: Question) -> Question:
         return question
     if framework is None or not framework.recipes:
         return _with_fitting_recompute(question, framework, layout)
-    cause = "recompute is not given, and the layout does not fit as it is"
     for candidate in (question, _with_compact_states(question)):
         fitting = candidate and _fastest_fitting(candidate, framework, layout)
         if candidate and fitting:
             states = (
                 "" if candidate is question else f"master weights in {candidate.workload.precision.master}, "
             )
-            text = f"{cause}: {states}{recompute(fitting.recompute)} assumed"
+            text = f"{UNFIT}: {states}{recompute(fitting.recompute)} assumed"
             note = Note(topic="framework", text=text)
             return replace(candidate, strategy=fitting, notes=(*question.notes, note))
     return question
+
+
+def set_up_alike(questions: Sequence[object]) -> dict[int, Question]:
+    """Return questions of one layout whose recompute was assumed, those of a kind of device with the same for all.
+
+    Where it was assumed otherwise for some, as fewer devices hold more states, it is the one with which most of them
+    fit, then that of the shortest steps. What is no question is left as it is.
+    """
+    kinds: dict[str, dict[int, Question]] = {}
+    for at, one in enumerate(questions):
+        if isinstance(one, Question) and one.strategy is not None and "recompute" in one.assumed:
+            kinds.setdefault(one.cluster.device.name, {})[at] = one
+    result: dict[int, Question] = {}
+    for several in kinds.values():
+        policies = {*(one.layout.recompute for one in several.values())}
+        if len(policies) > 1:
+            result |= _under_the_same(several, policies)
+    return result
+
+
+def _under_the_same(several: Mapping[int, Question], policies: Iterable[Recompute]) -> dict[int, Question]:
+    """Return questions under the one of several policies that suits them best; as they are where none is legal."""
+    best: tuple[tuple[int, float], dict[int, Question]] | None = None
+    for policy in sorted(policies, key=str):
+        asked = {at: one.with_layout(_replaying(one, one.layout, policy)) for at, one in several.items()}
+        if any(_broken(one, one.layout) for one in asked.values()):
+            continue
+        ready = [(one, prepare(one)) for one in asked.values()]
+        score = (
+            -sum(_fits(one, prepared) for one, prepared in ready),
+            sum(float(_step_time(prepared)) for _, prepared in ready),
+        )
+        if best is None or score < best[0]:
+            note = Note(topic="framework", text=f"{ALL_FIT}: {recompute(policy) or 'none'} assumed for all")
+            best = score, {at: replace(one, notes=(*_unassumed(one), note)) for at, one in asked.items()}
+    return {**several} if best is None else best[1]
+
+
+ALL_FIT = "recompute is not given, and not every layout fits as it is"
+"""Why one is assumed for all."""
+
+
+def _unassumed(question: Question) -> tuple[Note, ...]:
+    """Return the notes of a question but for the one on its own recompute."""
+    return tuple(note for note in question.notes if not note.text.startswith(UNFIT))
+
+
+UNFIT = "recompute is not given, and the layout does not fit as it is"
+"""Why one is assumed for a layout."""
 
 
 def _with_fitting_recompute(question: Question, framework: Framework | None, layout: Layout) -> Question:

@@ -72,10 +72,8 @@ class ScheduleTable(Struct, frozen=True, kw_only=True):
         known = {item.label: item for item in self.schedules}
         for label in labels:
             if label not in known:
-                raise ReaderError(
-                    path,
-                    wording.unknown_name("schedule", label, tuple(known), f"it lists {', '.join(known)}"),
-                )
+                hint = f"it lists {', '.join(known)}"
+                raise ReaderError(path, wording.unknown_name("schedule", label, tuple(known), hint))
         return tuple(known[label] for label in labels) if labels else self.schedules
 
 
@@ -190,9 +188,8 @@ def _schedule(path: Path, where: str, entry: Mapping[object, object]) -> str:
     memory_config = entry.get("memory_config")
     if memory_config is not None:
         if not isinstance(memory_config, str) or memory_config not in GREEDY:
-            raise ReaderError(
-                path, wording.not_one_of(f"{where}.memory_config", memory_config, ("half", "min"))
-            )
+            allowed = ("half", "min")
+            raise ReaderError(path, wording.not_one_of(f"{where}.memory_config", memory_config, allowed))
         return GREEDY[memory_config]
     try:
         return family(named).name

@@ -91,9 +91,8 @@ def _with_length(
         If the global batch size is missing: nothing is assumed of it.
     """
     if workload.get("global_batch_size") is None:
-        raise missing("global_batch_size", "give the sequences of one optimizer step, such as 64").at(
-            f"{where}, workload"
-        )
+        fix = "give the sequences of one optimizer step, such as 64"
+        raise missing("global_batch_size", fix).at(f"{where}, workload")
     if workload.get("seq_len") is not None:
         return dict(workload), ()
     length = min(model.max_seq_len or USUAL_LENGTH, USUAL_LENGTH)
@@ -154,18 +153,16 @@ def sized_cluster(
         devices = sites * fewest_devices(layout)
         origin = _degrees_text(layout, sites)
     if (devices is None) == (nodes is None):
-        raise exactly_one(
-            ["devices", "nodes"], devices is not None, "enter the number of devices, or of nodes"
-        ).at(where)
+        fix = "enter the number of devices, or of nodes"
+        raise exactly_one(["devices", "nodes"], devices is not None, fix).at(where)
     count = devices if devices is not None else (nodes or 0) * cluster.devices_per_node
     if nodes is not None:
         origin = f"{counted(nodes, 'node')} × {counted(cluster.devices_per_node, 'device')} per node of {cluster.name}"
     elif values.get("devices") is None and not origin and not isinstance(value, Cluster):
         origin = "num_devices of the cluster"
     if isinstance(value, Mapping) and value.get("num_devices", count) != count:
-        raise conflicts(["cluster.num_devices", f"{count} devices"], fix="leave cluster.num_devices out").at(
-            where
-        )
+        fix = "leave cluster.num_devices out"
+        raise conflicts(["cluster.num_devices", f"{count} devices"], fix=fix).at(where)
     sized = cluster.sized(count) if link is None else cluster.over_sites(link, count)
     return sized, ((size_note(count, origin),) if origin else ())
 

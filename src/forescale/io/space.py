@@ -112,13 +112,8 @@ def _space_of(
     if "for" in document:
         local = load_framework(str(document["for"]))
         if framework not in (None, local):
-            raise differs(
-                "the framework of the space",
-                local.name,
-                "the requested one",
-                framework.name,
-                "give one of them",
-            )
+            fix = "give one of them"
+            raise differs("the framework of the space", local.name, "the requested one", framework.name, fix)
         framework = local
     space = base if framework is None else searched(framework, base, limited=True)
     if "overlap" in document:
@@ -266,10 +261,7 @@ def _share(part: str, text: str, where: str) -> Share:
     for item in part.split(","):
         axis, _, count = (word.strip() for word in item.partition("="))
         if axis not in AXES or axis in ranks or not whole_of(count):
-            raise not_one_of(
-                where,
-                text,
-                f"ranks of {', '.join(AXES)} inside each tier, such as tp=4,dp=2 or tp=8/pp=4",
-            )
+            allowed = f"ranks of {', '.join(AXES)} inside each tier, such as tp=4,dp=2 or tp=8/pp=4"
+            raise not_one_of(where, text, allowed)
         ranks[axis] = whole_of(count) or 1
     return Share(**ranks)

@@ -51,12 +51,10 @@ class RankPeak(Struct, frozen=True, kw_only=True):
                 f"peak_allocated_bytes {self.peak_allocated_bytes:.0f} or more: an allocator holds what it hands out",
             ).at(f"rank {self.rank}")
         if self.peak_device_bytes is not None and self.peak_device_bytes < self.peak_reserved_bytes:
-            raise out_of_range(
-                "peak_device_bytes",
-                self.peak_device_bytes,
-                f"peak_reserved_bytes {self.peak_reserved_bytes:.0f} or more",
-                "leave it out if it is not known",
-            ).at(f"rank {self.rank}")
+            allowed = f"peak_reserved_bytes {self.peak_reserved_bytes:.0f} or more"
+            fix = "leave it out if it is not known"
+            key = "peak_device_bytes"
+            raise out_of_range(key, self.peak_device_bytes, allowed, fix).at(f"rank {self.rank}")
 
     @property
     def outside_bytes(self) -> float | None:

@@ -169,10 +169,8 @@ def gathered(setting: EvalContext, sharded: Sharded) -> Gathered:
         if setting.choices.kernels.gathers_each_weight
         else _by_block(setting, sharded)
     )
-    whole, reduced = (
-        sharded.sent(setting.workload.precision),
-        STORAGE_BYTES[setting.workload.precision.gradients],
-    )
+    whole = sharded.sent(setting.workload.precision)
+    reduced = STORAGE_BYTES[setting.workload.precision.gradients]
     of_groups = (
         (whole.dense, sharded.trained.dense, state_shards(degrees, setting.choices.tp_kind)),
         (whole.expert, sharded.trained.expert, degrees.expert_shards),

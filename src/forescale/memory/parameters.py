@@ -130,10 +130,8 @@ def holdings(blocks: PerBlock[Block]) -> PerBlock[BlockParameters]:
 
 def _holding(block: Block) -> BlockParameters:
     others = [parameter for parameter in block.parameters if parameter.name != VOCABULARY_WEIGHT]
-    whole, trained = (
-        _of(block.parameters),
-        [parameter for parameter in block.parameters if not parameter.frozen],
-    )
+    whole = _of(block.parameters)
+    trained = [parameter for parameter in block.parameters if not parameter.frozen]
     experts = [parameter for parameter in trained if parameter.group == "expert"]
     quantised = [parameter for parameter in block.parameters if parameter.quantised]
     wide = [parameter for parameter in block.parameters if parameter.frozen and not parameter.quantised]

@@ -420,9 +420,8 @@ def build_timeline(
     ranks.
     """
     if result.strategy.offload.activations:
-        raise unsupported_by(
-            "a memory timeline", "activations on the host", "leave activations out of offload"
-        )
+        fix = "leave activations out of offload"
+        raise unsupported_by("a memory timeline", "activations on the host", fix)
     if split_layout(result.strategy)[1].deferred_head_gradients:
         raise unsupported_by("a memory timeline", "kernels.deferred_head_gradients", "set it to 0")
     simulation = _simulated(result, schedule, loads)

@@ -127,11 +127,8 @@ def project_as(question: Question) -> Projection:
     model, cluster, layout, workload = question.parts
     check(model, cluster, layout, workload)
     if layout.recompute.layer_ids or layout.recompute.unit > 1:
-        raise unsupported_by(
-            f"preset {preset.name}",
-            "other recompute than of all layers or a stage's first",
-            "use recompute.num_layers",
-        )
+        value = "other recompute than of all layers or a stage's first"
+        raise unsupported_by(f"preset {preset.name}", value, "use recompute.num_layers")
     return _with_notes(preset.project(question), question)
 
 
@@ -157,10 +154,8 @@ def scores_of(question: Question) -> PresetScores:
     preset = preset_of(question, "scores")
     _check(question)
     if question.space != Space():
-        raise no_effect(
-            "the search space",
-            f"preset {preset.name} has its own; hold its dimensions with preset_options.fix",
-        )
+        key = "the search space"
+        raise no_effect(key, f"preset {preset.name} has its own; hold its dimensions with preset_options.fix")
     scores = preset.scores(question)
     return replace(scores, project=lambda index: _with_notes(scores.project(index), question))
 

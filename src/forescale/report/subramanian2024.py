@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from functools import cache
-from importlib.resources import files
 from itertools import product
 from statistics import median
 from typing import Any, TypeAlias
@@ -16,6 +13,7 @@ from msgspec.structs import replace
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
 from forescale.errors import InfeasibleError
+from forescale.files import shipped
 from forescale.presets.subramanian2024 import Quirks, Ranked, search_subramanian2024
 from forescale.presets.subramanian2024.machine import machine_of
 from forescale.presets.subramanian2024.preset import SUBRAMANIAN_2024
@@ -71,11 +69,9 @@ class PaperFigure(Result, Struct, frozen=True, kw_only=True):
         }
 
 
-@cache
 def definitions() -> Mapping[str, Row]:
     """Return how each figure and table is computed, by name."""
-    text = files("forescale.report").joinpath("subramanian2024.json").read_text(encoding="utf-8")
-    return json.loads(text)  # type: ignore[no-any-return]
+    return shipped("report/subramanian2024")  # type: ignore[no-any-return]
 
 
 def paper_figure(name: str) -> PaperFigure:

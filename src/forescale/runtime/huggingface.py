@@ -45,10 +45,8 @@ def huggingface_stage(model: Any, stage_layers: Sequence[int], stage: int) -> Hu
     RunError
         If the model is built otherwise, or has another number of layers.
     """
-    body, head = (
-        getattr(model, getattr(model, "base_model_prefix", ""), None),
-        getattr(model, "lm_head", None),
-    )
+    body = getattr(model, getattr(model, "base_model_prefix", ""), None)
+    head = getattr(model, "lm_head", None)
     lacking = [name for name in ("embed_tokens", "layers", "norm") if not hasattr(body, name)]
     if lacking or head is None:
         what = ", ".join(lacking) or "lm_head"

@@ -324,14 +324,8 @@ def stage_times_for(step: MeasuredStep, schedule: Schedule) -> tuple[StageTimes,
         If the schedule has another number of stages.
     """
     if schedule.num_stages != step.schedule.num_stages:
-        raise ScheduleError(
-            wrong_count(
-                schedule.name,
-                counted(schedule.num_stages, "stage"),
-                "the measured step",
-                step.schedule.num_stages,
-            )
-        )
+        value = counted(schedule.num_stages, "stage")
+        raise ScheduleError(wrong_count(schedule.name, value, "the measured step", step.schedule.num_stages))
     times = step.times
     if not np.any(times.weight_grad):
         half = np.asarray(times.input_grad) / 2.0

@@ -40,14 +40,9 @@ class Placement(Struct, frozen=True, kw_only=True):
             allowed = "0 to p - 1, each at least once"
             raise ScheduleError(wording.wrong_type("the ranks of a placement", sorted(ranks)[:16], allowed))
         if self.num_replicas < 1 or len(self.rank_of_stage) % self.num_replicas:
-            raise ScheduleError(
-                wording.not_divisible(
-                    "the number of stages",
-                    len(self.rank_of_stage),
-                    self.num_replicas,
-                    "the number of replicas",
-                )
-            )
+            terms = "the number of replicas"
+            key = "the number of stages"
+            raise ScheduleError(wording.not_divisible(key, len(self.rank_of_stage), self.num_replicas, terms))
 
     @property
     def num_ranks(self) -> int:
@@ -124,9 +119,8 @@ class Schedule(ReprMixin, Struct, frozen=True, kw_only=True):
         if len(self.orders) != self.placement.num_ranks:
             ranks = self.placement.num_ranks
             value = f"actions on {len(self.orders)} ranks"
-            raise ScheduleError(wording.wrong_count("it", value, "its placement", f"{ranks} ranks")).at(
-                self.name
-            )
+            other = "its placement"
+            raise ScheduleError(wording.wrong_count("it", value, other, f"{ranks} ranks")).at(self.name)
 
     @property
     def num_ranks(self) -> int:
@@ -201,9 +195,8 @@ def _placement_of(cells: Sequence[Sequence[Cell]]) -> Placement:
     ranks: dict[int, int] = {}
     for rank, row in enumerate(cells):
         if not row:
-            raise ScheduleError(
-                wording.incomplete("actions", f"rank {rank}", "give each rank, from 0, its row")
-            )
+            other = f"rank {rank}"
+            raise ScheduleError(wording.incomplete("actions", other, "give each rank, from 0, its row"))
         for code in (code for cell in row for code in encode(cell)):
             stage = code >> STAGE_SHIFT & STAGE_BITS
             if ranks.setdefault(stage, rank) != rank:

@@ -100,9 +100,8 @@ def sources(schedule: Schedule, flat: Flat) -> Ints:
         If an id is out of range or the producer of an input is missing.
     """
     if (bad := check_ids(schedule, flat)).size:
-        raise ScheduleError(
-            out_of_range("an action", flat.label(int(bad[0])), "of a stage and micro-batch that exist")
-        ).at(schedule.name)
+        allowed = "of a stage and micro-batch that exist"
+        raise ScheduleError(out_of_range("an action", flat.label(int(bad[0])), allowed)).at(schedule.name)
     forward, gradient, copied = (
         positions(schedule, flat, *kinds) for kinds in ((Kind.F,), BACKWARD, (Kind.OFFLOAD,))
     )

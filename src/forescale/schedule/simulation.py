@@ -217,9 +217,7 @@ class Step(Result, Struct, frozen=True, kw_only=True, eq=False):
         """Return the schedule, its time, idle share and peak."""
         return {
             "schedule": self.schedule,
-            "makespan": self.makespan,
-            "step_time": self.step_time,
-            "bubble_rate_makespan": self.bubble_rate_makespan,
+            **attributes(self, "makespan", "step_time", "bubble_rate_makespan"),
             "peak_activations": float(self.peak_activations.max()),
         }
 
@@ -408,9 +406,8 @@ def simulate(
         If the schedule cannot run.
     """
     if (count := schedule.num_actions) > MOST_IN_FULL:
-        raise ScheduleError(too_large("it", f"{count:,} actions", f"{MOST_IN_FULL:,} to time one by one")).at(
-            schedule.name
-        )
+        allowed = f"{MOST_IN_FULL:,} to time one by one"
+        raise ScheduleError(too_large("it", f"{count:,} actions", allowed)).at(schedule.name)
     compiled = compile_schedule(schedule, comm=comm, sends=sends)
     laid = compiled.durations(from_share(vpp=schedule.placement.vpp) if times is None else times, links)
     state = compiled.run(laid, release=releases(compiled, step))

@@ -173,9 +173,8 @@ def _column(value: Numeric, count: int, name: str, per: str) -> Array:
     if array.ndim == 0:
         return np.full((count, 1), float(array))
     if array.shape[0] != count:
-        raise ScheduleError(
-            wrong_count(name, array.shape[0], counted(count, per), f"one value, or one per {per}")
-        )
+        other = counted(count, per)
+        raise ScheduleError(wrong_count(name, array.shape[0], other, f"one value, or one per {per}"))
     return array if array.ndim == 2 else array[:, None]
 
 
@@ -271,10 +270,8 @@ def _host(schedule: Schedule, times: StageTimes, links: LinkTimes) -> Array | No
     if not (np.any(times.host) or np.any(links.host)):
         return None
     stages = schedule.num_stages
-    column, posted = (
-        _column(times.host, stages, "host", "stage"),
-        _column(links.host, stages - 1, "host", "boundary"),
-    )
+    column = _column(times.host, stages, "host", "stage")
+    posted = _column(links.host, stages - 1, "host", "boundary")
     home = np.array(schedule.placement.rank_of_stage).reshape(-1, stages)
     crossed = np.zeros((len(home), stages + 1, posted.shape[1]))
     crossed[:, 1:-1] = (home[:, 1:] != home[:, :-1])[..., None] * posted
@@ -288,14 +285,8 @@ def _shares(times: StageTimes, num_splits: int) -> Array:
     if times.split_shares is None:
         return np.full(num_splits, 1.0 / num_splits)
     if len(times.split_shares) != num_splits:
-        raise ScheduleError(
-            wrong_count(
-                "split_shares",
-                len(times.split_shares),
-                "the schedule",
-                f"{counted(num_splits, 'part')}, one per sequence piece",
-            )
-        )
+        allowed = f"{counted(num_splits, 'part')}, one per sequence piece"
+        raise ScheduleError(wrong_count("split_shares", len(times.split_shares), "the schedule", allowed))
     return np.array(times.split_shares)
 
 

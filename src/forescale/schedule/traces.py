@@ -144,10 +144,7 @@ def _rank_files(folder: Path) -> list[Path]:
             paths.setdefault(match[1], {})[int(match[2])] = path
     if len(paths) != 1:
         allowed = "a folder of the pp_rank_<rank>.json files of one run"
-        raise ReaderError(
-            folder,
-            wording.wrong_format(allowed, f"it has those of {len(paths)}"),
-        )
+        raise ReaderError(folder, wording.wrong_format(allowed, f"it has those of {len(paths)}"))
     (ranks,) = paths.values()
     if sorted(ranks) != list(range(len(ranks))):
         raise ReaderError(folder, wording.wrong_type("the ranks", sorted(ranks), "0 to n - 1"))
@@ -186,18 +183,13 @@ class _Config(Struct, frozen=True, kw_only=True):
 
         pp = whole(("pp_size",), num_ranks)
         if pp != num_ranks:
-            raise ReaderError(
-                path,
-                wording.differs("pp_size", pp, "the number of rank files", counted(num_ranks, "rank file")),
-            )
+            other = "the number of rank files"
+            raise ReaderError(path, wording.differs("pp_size", pp, other, counted(num_ranks, "rank file")))
         home, placement = values.get("rank_of_stage"), None
         if home is not None:
             if not isinstance(home, list) or not all(type(rank) is int and 0 <= rank < pp for rank in home):
                 allowed = f"a list of a rank from 0 to {pp - 1} for each stage"
-                raise ReaderError(
-                    path,
-                    wording.wrong_type("rank_of_stage", ..., allowed),
-                )
+                raise ReaderError(path, wording.wrong_type("rank_of_stage", ..., allowed))
             try:
                 placement = Placement(rank_of_stage=tuple(home), num_replicas=whole(("num_replicas",), 1))
             except ScheduleError as error:
@@ -241,10 +233,8 @@ class _Reader:
         step = min(steps, key=_out_of_order)
         report = check(step.schedule)
         if not report.valid:
-            raise ReaderError(
-                self.files[0].parent,
-                wording.incomplete(f"whole step of iteration {iteration}", fix=report.violations[0].message),
-            )
+            key = f"whole step of iteration {iteration}"
+            raise ReaderError(self.files[0].parent, wording.incomplete(key, fix=report.violations[0].message))
         memory = [record.get("memory") for record in records]
         known = any(memory) and all(
             type(item) in (int, float) for item in memory
@@ -260,9 +250,8 @@ class _Reader:
     def _rows(self, record: Any, path: Path, iteration: int) -> list[_Row]:  # noqa: ANN401  (JSON)
         where = f"iteration {iteration}"
         if not isinstance(record, dict) or type(record.get("total")) not in (int, float):
-            raise ReaderError(
-                path, wording.wrong_type(where, ..., "an object with the total time in milliseconds")
-            )
+            allowed = "an object with the total time in milliseconds"
+            raise ReaderError(path, wording.wrong_type(where, ..., allowed))
         rows: list[_Row] = []
         for name, kinds in SERIES.items():
             columns = {part: record.get(f"{name}_{part}", []) for part in ("start", "end", *_PARTS)}
@@ -314,10 +303,9 @@ class _Reader:
             stray = next((row for row in local if row.chunk >= len(stages)), None)
             if stray is not None:
                 has = counted(len(stages), "chunk")
-                raise ReaderError(
-                    self.files[rank],
-                    wording.out_of_range("the chunk of a pass", stray.chunk, f"one that the rank has: {has}"),
-                )
+                allowed = f"one that the rank has: {has}"
+                key = "the chunk of a pass"
+                raise ReaderError(self.files[rank], wording.out_of_range(key, stray.chunk, allowed))
             passes = [_pass(row, stages[row.chunk]) for row in _one_after_the_other(local)]
             ranks.append(tuple(passes))
             orders.append(_order(local, stages))

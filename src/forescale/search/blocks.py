@@ -9,8 +9,9 @@ from functools import cached_property
 import numpy as np
 
 from forescale.graph.operator import Block
-from forescale.graph.per_block import PerBlock, build_blocks
+from forescale.graph.per_block import PerBlock, RecomputeSplit, build_blocks
 from forescale.graph.sharding import OF_BLOCKS, Degrees, ShardingRules, StructuralOptions
+from forescale.memory.liveness import BlockBytes
 from forescale.memory.parameters import BlockParameters, holdings
 from forescale.numeric import joined
 from forescale.question import Question
@@ -114,6 +115,13 @@ class PricedOnce:
         """Return what they cost under recompute policies, one after the other."""
         model = self.model(choices)
         return joined([model.under(policy) for policy in policies], len(self))
+
+    def bytes(
+        self, choices: StructuralOptions, policies: Sequence[Recompute]
+    ) -> PerBlock[RecomputeSplit[BlockBytes]]:
+        """Return their bytes alone under recompute policies, one after the other: nothing is priced."""
+        several = [self.kept_bytes.under(self.built, policy, choices) for policy in policies]
+        return joined(several, len(self))
 
 
 class KnownBlocks:

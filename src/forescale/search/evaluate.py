@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -19,7 +19,7 @@ from forescale.inputs import Unpriced, setting_of, unpriced
 from forescale.memory.in_flight import InFlight
 from forescale.memory.inputs import StateBytes
 from forescale.memory.parameters import BlockParameters, Sharded, holdings
-from forescale.memory.peak import highest_peak
+from forescale.memory.peak import Footprint, footprint, highest_peak
 from forescale.memory.states import weights_and_updates
 from forescale.numeric import Array, mapped, taking
 from forescale.question import Question
@@ -43,7 +43,6 @@ from forescale.search.tree import branches_of
 from forescale.spec.layout import Layout, Recompute, TensorKind
 from forescale.spec.model import Model
 from forescale.struct import Struct
-from forescale.time.blocks import BlockCosts
 from forescale.time.data_parallel import DataTraffic, data_traffic
 from forescale.time.pipeline import (
     Pipeline,
@@ -392,6 +391,7 @@ def score_pairs(
     matters: Matters | None = None,
     relaxed: RelaxedPlacement | None = None,
     known: KnownBlocks | None = None,
+    timed: bool = True,
     chunk: int = CHUNK,
 ) -> Scores:
     """Return step time and peak memory of (variant, row) pairs, which are legal.
@@ -410,12 +410,14 @@ def score_pairs(
         placement of their ranks as well, whatever placement the variants have.
     known
         As in `batches`.
+    timed
+        Where not, memory alone is worked out, and every step time is 0.
     """
     scores = Scores(step_time=np.full(len(row), np.inf), peak=np.full(len(row), np.inf))
     bounded = least is not None
     result = batches(question, candidates, variant, row, relaxed=relaxed, bounded=bounded, known=known)
     for batch in result:
-        group = _Group(question, candidates, batch, least)
+        group = _Group(question, candidates, batch, least, timed=timed)
         for start in range(0, len(batch.rows), chunk):
             part = np.arange(start, min(start + chunk, len(batch.rows)))
             evaluation = group.scores(part)
@@ -479,13 +481,20 @@ class _Group:
     """Pairs of one batch, with their tables of distinct blocks and traffic."""
 
     def __init__(
-        self, question: Question, candidates: Candidates, batch: Batch, least: Least | None = None
+        self,
+        question: Question,
+        candidates: Candidates,
+        batch: Batch,
+        least: Least | None = None,
+        *,
+        timed: bool = True,
     ) -> None:
-        self.question, self.batch, self.choices = question, batch, batch.choices
+        self.question, self.batch, self.choices, self.timed = question, batch, batch.choices, timed
         self.setting = setting_of(question, batch.choices)
         self.columns = {name: values[batch.rows] for name, values in candidates.columns.items()}
         self.floor = None if least is None else least(batch)
-        if self.floor is None:
+        self.traffic: DataTraffic | None = None
+        if self.floor is None and timed:
             keys = batch.ranks.keys(question.model)
             columns = {**self.columns, "plan": batch.stages.plan, **keys}
             self.traffic_table = distinct(columns, (*TRAFFIC_KEY, "plan", *keys))
@@ -502,9 +511,9 @@ class _Group:
     def scores(self, part: Rows) -> Scores:
         """Return the scores of some candidates of the group: each kind of policy is evaluated by itself."""
         batch, safe = self.batch, self.question.safe
-        result = Scores(step_time=np.empty(len(part)), peak=np.empty(len(part)))
+        result = Scores(step_time=np.zeros(len(part)), peak=np.empty(len(part)))
         ready = self._unpriced(part)
-        for policies, costs in self._together:
+        for policies in batch.together(self.question.model):
             rows = np.flatnonzero(np.isin(batch.policy[part], policies))
             if len(rows) == 0:
                 continue
@@ -514,22 +523,17 @@ class _Group:
                 batch.blocks
             )
             local = ready if len(rows) == len(part) else ready.take(rows)
-            inputs = local.under(setting, mapped(costs, taking(block)))
-            evaluation = evaluate(setting, inputs)
-            result.step_time[rows] = evaluation.step_time
-            result.peak[rows] = (
-                highest_peak(evaluation, setting.overhead, inputs.stages) if safe else evaluation.peak
-            )
+            together, stages = [batch.policies[policy] for policy in policies], local.sharded.stages
+            used: Footprint
+            if self.timed:
+                costs = batch.blocks.costs(batch.choices, together)
+                used = whole = evaluate(setting, local.under(setting, mapped(costs, taking(block))))
+                result.step_time[rows] = whole.step_time
+            else:
+                kept = mapped(batch.blocks.bytes(batch.choices, together), taking(block))
+                used = footprint(setting, local.resident(setting, kept))
+            result.peak[rows] = highest_peak(used, setting.overhead, stages) if safe else used.peak
         return result
-
-    @cached_property
-    def _together(self) -> list[tuple[list[int], BlockCosts]]:
-        """Policies that are evaluated together, and what the distinct blocks cost under them."""
-        batch = self.batch
-        return [
-            (policies, batch.blocks.costs(batch.choices, [batch.policies[policy] for policy in policies]))
-            for policies in batch.together(self.question.model)
-        ]
 
     def _unpriced(self, part: Rows) -> Unpriced:
         """Return what some candidates of the group are evaluated from, whatever is recomputed."""
@@ -541,4 +545,6 @@ class _Group:
         ready = partial(unpriced, self.setting, sharded, pricing=pricing, pipeline=pipeline)
         if self.floor is not None:
             return ready(least=mapped(self.floor, taking(part)))
+        if self.traffic is None:
+            return ready()
         return ready(traffic=mapped(self.traffic, taking(self.traffic_table.where[part])))

@@ -34,6 +34,8 @@ class Goal(Struct, frozen=True, kw_only=True):
     """Further limits of memory, ascending, under each of which the shortest step is to be known."""
     folds: bool = False
     """Whether the best layout of each shape stands for all of that shape."""
+    timed: bool = True
+    """Whether layouts are timed as they are evaluated; else only those that are the best alike, at the end."""
 
     @property
     def by_time(self) -> bool:
@@ -68,7 +70,7 @@ class Goal(Struct, frozen=True, kw_only=True):
 
 SHAPE = tuple(name for name in DEGREE_NAMES if name not in SHARDING)
 """Degrees that make a layout another one to who reads a ranking: how states are sharded is none of them."""
-SMALLEST = Goal(objective="peak_memory", top=1, memory_limit=np.inf)
+SMALLEST = Goal(objective="peak_memory", top=1, memory_limit=np.inf, timed=False)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -139,6 +141,11 @@ class Incumbent:
             setattr(self, name, np.concatenate([getattr(self, name), state[name]]))
         before = self.columns or {name: column[:0] for name, column in columns.items()}
         self.columns = {name: np.concatenate([before[name], column]) for name, column in columns.items()}
+        self._rank()
+
+    def time(self, step_time: Array) -> None:
+        """Rank the layouts that are kept with their step times, where they were evaluated without."""
+        self.step_time = step_time
         self._rank()
 
     def _rank(self) -> None:

@@ -224,13 +224,14 @@ def cell_bounds(
     matters: Matters = everything,
     known: KnownBlocks | None = None,
     traffic: KnownTraffic | None = None,
+    timed: bool = True,
     at_once: int = AtOnce().shardings,
 ) -> Scores:
     """Return bounds of step time and peak memory of (variant, cell) pairs.
 
     With a relaxed `placement` they hold for all placements of a variant's ranks. Those that `matters` keeps count the
     data-parallel traffic that always shows, with a placement only if `traffic` has what is known of it. `known` are
-    blocks as in `batches`.
+    blocks as in `batches`; where not `timed`, memory alone is bounded.
     """
     selected, where = np.unique(cell, return_inverse=True)
     bounds = score_pairs(
@@ -240,10 +241,11 @@ def cell_bounds(
         where,
         least=LeastStates(question=question, cells=cells, selected=selected, at_once=at_once),
         exposed=None
-        if placement is not None and traffic is None
+        if (placement is not None and traffic is None) or not timed
         else LeastTraffic(question=question, cells=cells, selected=selected, at_once=at_once, known=traffic),
         matters=matters,
         relaxed=None if placement is None else placement.at(selected),
         known=known,
+        timed=timed,
     )
     return Scores(step_time=bounds.step_time * MARGIN, peak=bounds.peak * MARGIN)

@@ -284,17 +284,19 @@ def remedies(
     question: Question | Model,
     cluster: Cluster | None = None,
     workload: Workload | None = None,
+    *,
+    known: tuple[float, Layout] | None = None,
     **parts: Any,  # noqa: ANN401 (fields of a question)
 ) -> tuple[Remedy, ...]:
     """Return changes one of which makes a layout fit, those that do first; it takes a question or parts of one.
 
     More memory, more devices, dimensions that are held, states and activations on the host, shorter sequences: the
     least of each by doubling. A change that does not suffice by itself, but needs less, is listed with what would still
-    be needed.
+    be needed. A search that found nothing knows the peak of the smallest layout, and that layout (`known`).
     """
     question = question_of(question, cluster, workload, **parts)
     limit, result, most = question.memory_limit, [], np.inf
-    if (least := _smallest(question)) is not None:
+    if (least := known or _smallest(question)) is not None:
         peak, layout = least
         most = peak * (1.0 - LEAST_SAVED)
         change = f"{format_bytes(peak - limit)} more per device"

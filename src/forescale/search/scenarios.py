@@ -177,7 +177,7 @@ def nothing_fits(solvers: Sequence[Solver], limit: float, num_legal: int) -> Inf
         f"{format_bytes(least.incumbent.least)}",
         [("memory", num_legal)],
     )
-    error.smallest = least.question.with_layout(layout)
+    error.smallest, error.smallest_bytes = least.question.with_layout(layout), least.incumbent.least
     return error
 
 

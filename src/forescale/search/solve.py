@@ -189,6 +189,8 @@ class Solver:
             progress = self.progress()
             goes_on = watch is None or watch(progress)
             if self.done or self.infeasible or not goes_on:
+                if not self.goal.timed:
+                    self.incumbent.time(self.scored(self.question).step_time)
                 return progress
             self._branch(lists)
             self._evaluate()
@@ -208,12 +210,13 @@ class Solver:
         return self.goal.by_time and incumbent.num_feasible == 0 and incumbent.cutoff == np.inf
 
     def _look_for_any(self, watch: Watch | None) -> None:
-        """Look for the smallest layout: where not even that fits, the search has its answer."""
-        solver = Solver(self.question, self.cells, SMALLEST)
-        solver.run(None if watch is None else lambda _: watch(self.progress()))
-        if solver.done:
+        """Look for the smallest layout, or any that fits: where not even that does, the search has its answer."""
+        solver, limit = Solver(self.question, self.cells, SMALLEST), self.goal.memory_limit
+        solver.run(lambda _: solver.incumbent.least > limit and (watch is None or watch(self.progress())))
+        fits = solver.incumbent.least <= limit
+        if solver.done or fits:
             self.smallest = solver
-            self.infeasible = not self.done and not (solver.incumbent.peak <= self.goal.memory_limit).any()
+            self.infeasible = not (self.done or fits)
 
     def go_on(self, fastest: Array) -> None:
         """Let a search in which nothing fits look for what relaxed limits of memory allow.
@@ -377,6 +380,7 @@ class Solver:
             matters=self.incumbent.keeps,
             known=self._blocks,
             traffic=traffic,
+            timed=self.goal.timed,
             at_once=self._most.shardings,
         )
         bounds = self._scored(lambda part: bounded(variant[part], cell[part]), self.cells.whole.columns, cell)
@@ -482,7 +486,14 @@ class Solver:
         self.counts.prune(np.ones_like(row)[~keeps], ~self.goal.may_fit(states[~keeps]))
         variant, row = variant[keeps], row[keeps]
         scores = self._scored(
-            lambda part: score_pairs(self.question, layouts, variant[part], row[part], known=self._blocks),
+            lambda part: score_pairs(
+                self.question,
+                layouts,
+                variant[part],
+                row[part],
+                known=self._blocks,
+                timed=self.goal.timed,
+            ),
             layouts.columns,
             row,
         )

@@ -91,9 +91,8 @@ class Device(SpecStruct, frozen=True, kw_only=True):
         known = [item for item in (rates.bf16, rates.fp16, rates.tf32, rates.fp8, rates.fp4) if item]
         if not (known or rates.fp32):
             names = ", ".join(rates.__struct_fields__)
-            raise wording.missing("a rate in matrix_flops", f"give at least one of {names}").at(
-                f"device {self.name}"
-            )
+            fix = f"give at least one of {names}"
+            raise wording.missing("a rate in matrix_flops", fix).at(f"device {self.name}")
         if not self.vector_flops:
             force_setattr(self, "vector_flops", rates.fp32 or known[0] * VECTOR_SHARE)
 
@@ -218,11 +217,8 @@ class Cluster(SpecStruct, frozen=True, kw_only=True):
             ).at(f"cluster {self.name}")
 
         if any(tier.wide_area for tier in (*self.tiers[:-1], *(self.tiers if len(sizes) == 1 else ()))):
-            raise wording.wrong_type(
-                "a wide-area tier",
-                "an inner tier",
-                "the outermost tier, around those of a site's own network",
-            ).at(f"cluster {self.name}")
+            allowed = "the outermost tier, around those of a site's own network"
+            raise wording.wrong_type("a wide-area tier", "an inner tier", allowed).at(f"cluster {self.name}")
         if any(tier.sites and not tier.wide_area for tier in self.tiers):
             raise wording.required_with("wide_area = true", "sites of a tier").at(f"cluster {self.name}")
         self._check_nodes()
@@ -343,9 +339,8 @@ def _check_equal(name: str, counts: Iterable[int], sites: int) -> None:
         few = ", ".join(map(str, odd[:NAMED])) + (f" and {len(odd) - NAMED} more" if len(odd) > NAMED else "")
         near = sorted({max(1, odd[0] // sites) * sites, (odd[0] // sites + 1) * sites})
         fix = f"give a multiple of {sites}, such as {' or '.join(map(str, near))}"
-        raise wording.not_divisible("the number of devices", few, sites, "the number of sites", fix).at(
-            f"cluster {name}"
-        )
+        terms = "the number of sites"
+        raise wording.not_divisible("the number of devices", few, sites, terms, fix).at(f"cluster {name}")
 
 
 def _of_size(tiers: tuple[Tier, ...], size: int) -> tuple[Tier, ...]:

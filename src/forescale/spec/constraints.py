@@ -473,7 +473,7 @@ def freezable(model: Model) -> tuple[FrozenPart, ...]:
 def _misplaced_adapters(q: Proposal) -> list[LoraTarget]:
     """Return targets that no layer has; who names all linear layers means those that are there."""
     targets = q.workload.trainable.lora_targets
-    if set(ALL_LINEAR) <= set(targets) or any(attention.recurrent for attention in q.model.attentions):
+    if set(ALL_LINEAR) <= set(targets) or q.model.has_recurrent:
         return []
     return [target for target in targets if target in RECURRENT]
 

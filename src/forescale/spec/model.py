@@ -75,17 +75,11 @@ class MoeFfn(SpecStruct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse more experts per token than there are, and groups that they do not fill."""
         if self.top_k > self.num_experts:
-            raise out_of_range(
-                "experts_per_token", self.top_k, f"{self.num_experts} or less, the number of experts"
-            )
+            allowed = f"{self.num_experts} or less, the number of experts"
+            raise out_of_range("experts_per_token", self.top_k, allowed)
         if self.num_groups and (self.num_experts % self.num_groups or self.top_groups > self.num_groups):
-            raise not_divisible(
-                "num_experts",
-                self.num_experts,
-                self.num_groups,
-                "num_groups",
-                f"a token may use {self.top_groups} of the groups at most",
-            )
+            fix = f"a token may use {self.top_groups} of the groups at most"
+            raise not_divisible("num_experts", self.num_experts, self.num_groups, "num_groups", fix)
 
     @classmethod
     def renewed(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -243,9 +237,8 @@ class Vision(SpecStruct, frozen=True, kw_only=True):
         """Refuse images smaller than one token."""
         side = self.patch_size * self.merge
         if 0 < self.image_size < side:
-            raise out_of_range("image_size", self.image_size, f"at least the {side} pixels of one token").at(
-                "vision"
-            )
+            allowed = f"at least the {side} pixels of one token"
+            raise out_of_range("image_size", self.image_size, allowed).at("vision")
 
     @property
     def width(self) -> int:
@@ -372,6 +365,16 @@ class Model(SpecStruct, frozen=True, kw_only=True, dict=True):
     def attentions(self) -> tuple[Attention, ...]:
         """The distinct attentions of its layers, in order of first appearance."""
         return tuple(dict.fromkeys(layer.attention for layer in self.layer_kinds if layer.attention))
+
+    @cached_property
+    def has_recurrent(self) -> bool:
+        """Whether any layer has a recurrent state, which it reads its input for by `in_proj`."""
+        recorded = (
+            item.name for trace in self.traces for block in trace.blocks.values() for item in block.parameters
+        )
+        return any(attention.recurrent for attention in self.attentions) or any(
+            name.endswith(".in_proj.weight") for name in recorded
+        )
 
     @cached_property
     def has_latent(self) -> bool:

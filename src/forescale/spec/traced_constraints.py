@@ -15,9 +15,13 @@ from forescale.spec.trace import Trace
 from forescale.spec.workload import Trainable
 
 
-def has_plain_adapters(trainable: Trainable) -> bool:
-    """Return whether adapters are all that is trained, without dropout of their own."""
-    plain = Trainable(lora_rank=trainable.lora_rank, lora_targets=trainable.lora_targets)
+def has_only_adapters(trainable: Trainable) -> bool:
+    """Return whether adapters of linear layers are all that is trained."""
+    plain = Trainable(
+        lora_rank=trainable.lora_rank,
+        lora_targets=trainable.lora_targets,
+        lora_dropout=trainable.lora_dropout,
+    )
     return bool(trainable.lora_rank) and trainable == plain
 
 
@@ -100,9 +104,10 @@ TRACED_CONSTRAINTS: tuple[Constraint, ...] = (
     _rule(
         "all weights",
         lambda q: (
-            q.workload.trainable.is_all or (bool(q.model.config) and has_plain_adapters(q.workload.trainable))
+            q.workload.trainable.is_all or (bool(q.model.config) and has_only_adapters(q.workload.trainable))
         ),
-        "it trains what the module trains; leave lora_rank and frozen parts out, and wrap the module before tracing it",
+        "it trains all weights, or, if its configuration is known, adapters of linear layers; leave frozen and whole "
+        "parts and shared adapters of experts out, and give a module of your own its adapters before tracing it",
     ),
     _rule(
         "documents",

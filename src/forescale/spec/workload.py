@@ -130,16 +130,12 @@ class Precision(SpecStruct, frozen=True, kw_only=True):
                 "precision"
             )
         if self.compute == "mxfp8" and self.recipe not in ("none", "mxfp8"):
-            raise conflicts(
-                ["compute type mxfp8", f"recipe {self.recipe}"],
-                fix="leave recipe out, or give compute type fp8",
-            ).at("precision")
+            fix = "leave recipe out, or give compute type fp8"
+            raise conflicts(["compute type mxfp8", f"recipe {self.recipe}"], fix=fix).at("precision")
         if self.is_narrow and self.frozen in QUANTISED_BYTES:
-            raise conflicts(
-                [f"frozen {self.frozen}", f"{self.compute} products"],
-                reason="frozen weights are converted to 16 bits before every product",
-                fix="give compute bf16, or leave frozen out",
-            ).at("precision")
+            reason = "frozen weights are converted to 16 bits before every product"
+            key = [f"frozen {self.frozen}", f"{self.compute} products"]
+            raise conflicts(key, reason=reason, fix="give compute bf16, or leave frozen out").at("precision")
 
     @property
     def num_layers_in_bf16(self) -> int:
@@ -174,11 +170,16 @@ def narrow_bytes(precision: Precision) -> float:
     return 1.0 + (4.0 / 128.0 if precision.recipe == "blockwise" else 0.0)
 
 
+def frozen_storage(precision: Precision) -> str:
+    """Return the type of a weight that is frozen and not quantised."""
+    if precision.frozen is None:
+        return precision.parameters
+    return precision.activations if precision.frozen in QUANTISED_BYTES else precision.frozen
+
+
 def frozen_bytes(precision: Precision) -> float:
     """Return the bytes of an element of a weight that is frozen and not quantised."""
-    if precision.frozen is None:
-        return STORAGE_BYTES[precision.parameters]
-    return STORAGE_BYTES[precision.activations if precision.frozen in QUANTISED_BYTES else precision.frozen]
+    return STORAGE_BYTES[frozen_storage(precision)]
 
 
 class Trainable(SpecStruct, frozen=True, kw_only=True):
@@ -213,9 +214,8 @@ class Trainable(SpecStruct, frozen=True, kw_only=True):
             if value:
                 raise required_with("lora_rank", " and ".join(value)).at("trainable")
         elif self.frozen:
-            raise no_effect("frozen", "with lora_rank all parts are frozen but those of whole").at(
-                "trainable"
-            )
+            reason = "with lora_rank all parts are frozen but those of whole"
+            raise no_effect("frozen", reason).at("trainable")
         twice = [
             f"{fused} and {part}"
             for fused, parts in FUSED.items()
@@ -223,9 +223,8 @@ class Trainable(SpecStruct, frozen=True, kw_only=True):
             if {fused, part} <= set(self.lora_targets)
         ]
         if twice:
-            raise given_twice(str(twice[0]), fix="the names mean the same product: give one of them").at(
-                "trainable: lora_targets"
-            )
+            fix = "the names mean the same product: give one of them"
+            raise given_twice(str(twice[0]), fix=fix).at("trainable: lora_targets")
 
     @property
     def is_all(self) -> bool:
@@ -308,11 +307,8 @@ class Workload(SpecStruct, frozen=True, kw_only=True):
         if self.precision.second_moments is not None and self.optimizer not in TWO_MOMENTS:
             raise no_effect("precision.second_moments", f"{self.optimizer} keeps one moment per parameter")
         if self.precision.frozen is not None and self.trainable.is_all:
-            raise required_with(
-                "frozen weights",
-                f"precision.frozen {self.precision.frozen}",
-                fix="give trainable.frozen or trainable.lora_rank (--freeze, --lora-rank)",
-            )
+            fix = "give trainable.frozen or trainable.lora_rank (--freeze, --lora-rank)"
+            raise required_with("frozen weights", f"precision.frozen {self.precision.frozen}", fix=fix)
 
     @property
     def tokens_per_step(self) -> float:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from importlib import resources
 from typing import Any, Literal, TypeAlias
 
+from forescale.files import shipped
 from forescale.projection.result import TIME_PARTS
 from forescale.struct import Struct
 
@@ -30,8 +29,7 @@ class TableColumn(Struct, frozen=True, kw_only=True):
 
 def _fixed() -> Iterator[TableColumn]:
     """Yield the columns of every table after those of the point itself: `columns.json`, and parts of the step."""
-    content = (resources.files("forescale.sweep") / "columns.json").read_text(encoding="utf-8")
-    for section, rows in json.loads(content).items():
+    for section, rows in shipped("sweep/columns").items():
         yield from (TableColumn(name=name, **row) for name, row in rows.items())
         if section == "projected":
             yield from (TableColumn(name=f"{part}_s") for part in TIME_PARTS)

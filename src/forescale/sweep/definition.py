@@ -321,9 +321,8 @@ def value_of(parameter: SweepParameter, value: object, *, where: str) -> Value:
             raise wording.out_of_range(f"the factor of {parameter.name}", value, "greater than 0").at(where)
         return factor
     if not parameter.takes_values:
-        raise wording.wrong_type(
-            parameter.name, value, "factors such as 'x2'", "one type has a value: flops.bf16"
-        ).at(where)
+        allowed = "factors such as 'x2'"
+        raise wording.wrong_type(parameter.name, value, allowed, "one type has a value: flops.bf16").at(where)
     if parameter.kind == "text":
         return _word(parameter, value, where)
     if isinstance(value, str) and parameter.dimension is not None:
@@ -347,9 +346,8 @@ def axis_of(parameter: SweepParameter, raw: object, *, where: str) -> GridAxis |
     if not values:
         raise wording.empty(parameter.name).at(where)
     if len({isinstance(value, TimesFactor) for value in values}) > 1:
-        raise wording.conflicts([f"values of {parameter.name}", "factors"], fix="give one or the other").at(
-            where
-        )
+        fix = "give one or the other"
+        raise wording.conflicts([f"values of {parameter.name}", "factors"], fix=fix).at(where)
     twice = [value for index, value in enumerate(values) if value in values[:index]]
     if twice:
         raise wording.given_twice(f"{listed[values.index(twice[0])]!r} of {parameter.name}").at(where)
@@ -381,9 +379,8 @@ def _range(parameter: SweepParameter, values: Mapping[str, Any], where: str) -> 
         raise wording.required_with(missing, f"the range of {parameter.name}").at(where)
     low, high = (value_of(parameter, values[key], where=where) for key in ("from", "to"))
     if isinstance(low, TimesFactor) != isinstance(high, TimesFactor):
-        raise wording.conflicts([f"a value of {parameter.name}", "a factor"], fix="give two of one kind").at(
-            where
-        )
+        fix = "give two of one kind"
+        raise wording.conflicts([f"a value of {parameter.name}", "a factor"], fix=fix).at(where)
     return _built(
         parameter, values, _plain_number(low), _plain_number(high), isinstance(low, TimesFactor), where
     )

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
-from forescale.errors import ForescaleError, extra_missing, not_found
+from forescale.errors import ForescaleError, needing, not_found
 from forescale.struct import Struct
 from forescale.sweep.columns import Row
 from forescale.sweep.definition import AskedPoint, Sweep, fingerprint
@@ -95,18 +95,15 @@ def _in_flight(
 
 def _connected(address: str, jobs: int | None) -> Any:  # noqa: ANN401 (a module that is not always there)
     """Return ray, connected to the cluster at `address`; "local" is one of its own, as large as `jobs`."""
-    try:
+    with needing("sweep", "--executor ray", "Ray"):
         import ray
-    except ImportError as error:
-        raise extra_missing("--executor ray", "Ray", "sweep") from error
     try:
         local = jobs if address == "local" else None
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, num_cpus=local)
     except (ConnectionError, ValueError, RuntimeError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise not_found(
-            f"Ray cluster at {address!r} ({first})", "start one with: ray start --head"
-        ) from error
+        fix = "start one with: ray start --head"
+        raise not_found(f"Ray cluster at {address!r} ({first})", fix) from error
     return ray
 
 

@@ -262,9 +262,8 @@ def _set_nodes(draft: Draft, value: Value) -> None:
 
 def _set_scaling(draft: Draft, value: Value) -> None:
     if value not in ("strong", "weak"):
-        raise wording.wrong_type(
-            "scaling", value, "strong (the same batch) or weak (it grows with the devices)"
-        )
+        allowed = "strong (the same batch) or weak (it grows with the devices)"
+        raise wording.wrong_type("scaling", value, allowed)
     draft.scaling = "strong" if value == "strong" else "weak"
 
 
@@ -296,9 +295,8 @@ def _change(paths: Paths, name: str, draft: Draft, value: Value) -> None:
     for path in result:
         have = draft.at(path)
         if not have:
-            raise wording.no_effect(
-                f"{name} = x{value.by:g}", f"{name} is {have if have == 0 else 'not given'}"
-            )
+            reason = f"{name} is {have if have == 0 else 'not given'}"
+            raise wording.no_effect(f"{name} = x{value.by:g}", reason)
         draft.put(path, _whole(value, have, name) if isinstance(have, int) else have * value.by)
 
 

@@ -221,9 +221,8 @@ def _refuse_measurements(source: Source) -> None:
     cost = source.values.get("cost")
     if isinstance(cost, Mapping) and cost.get("measurements"):
         where = source.at("cost", "measurements")
-        raise wording.no_effect(
-            "measurements", "they are of one device, and a sweep changes it", "leave them out of [cost]"
-        ).at(where)
+        reason = "they are of one device, and a sweep changes it"
+        raise wording.no_effect("measurements", reason, "leave them out of [cost]").at(where)
 
 
 def _setting(source: Source, name: str, value: object, path: tuple[str, ...]) -> Assignment:
@@ -285,9 +284,8 @@ def parse_plot(text: str, columns: Collection[str]) -> Plot:
     for part in filter(None, (piece.strip() for piece in rest.split(","))):
         key, equals, value = part.partition("=")
         if not equals or not value.strip():
-            raise wording.wrong_type(
-                "--plot", text, "KIND:KEY=COLUMN,KEY=COLUMN, such as line:x=devices,y=mfu"
-            )
+            allowed = "KIND:KEY=COLUMN,KEY=COLUMN, such as line:x=devices,y=mfu"
+            raise wording.wrong_type("--plot", text, allowed)
         texts[key.strip()] = value.strip()
     return plot_of(texts, columns, where=f"--plot {text}")
 
@@ -450,9 +448,8 @@ class _Reader(Struct, frozen=True, kw_only=True):
                 ranges.append(result)
         sample = self.source.values.get("sample")
         if bool(ranges) != (sample is not None):
-            raise wording.required_with(
-                "[sample] points", "a range without steps, such as { from = 1, to = 2 }"
-            ).at(self.source.where)
+            other = "a range without steps, such as { from = 1, to = 2 }"
+            raise wording.required_with("[sample] points", other).at(self.source.where)
         cases = tuple(self._case(index, tiers) for index in range(len(self.source.values.get("case", []))))
         self._check_names(cases, [*(axis.name for axis in grid), *(item.name for item in ranges)])
         axes = Axes(

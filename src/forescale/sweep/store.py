@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 
 from forescale.atomic_write import replacing, write_text, writing
 from forescale.checksum import CHECKSUM, checksum
-from forescale.errors import ForescaleError, cannot_write, corrupted, extra_missing, file_exists, wrong_format
+from forescale.errors import ForescaleError, cannot_write, corrupted, file_exists, needing, wrong_format
 from forescale.report.document import write_csv, write_parquet
 from forescale.sweep.columns import Row, TableColumn
 from forescale.sweep.definition import Sweep
@@ -60,9 +60,8 @@ def alone(folder: Path | None) -> Iterator[None]:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise cannot_write(
-                    folder, "another process works in it", "wait for it, or give another folder"
-                ) from error
+                fix = "wait for it, or give another folder"
+                raise cannot_write(folder, "another process works in it", fix) from error
         yield
     finally:
         os.close(descriptor)
@@ -144,21 +143,12 @@ def open_store(
     if folder is None:
         return Store(None, columns, kind)
     if kind == "parquet":
-        _need_pyarrow()
+        with needing("sweep", "Parquet files", "pyarrow", "or keep the table as CSV with --format csv"):
+            import pyarrow  # noqa: F401
     made(folder)
     with writing(folder):
         _claim(sweep, fingerprint, folder, restart=restart)
         return Store(folder, columns, kind)
-
-
-def _need_pyarrow() -> None:
-    """Raise unless Parquet files can be written."""
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError as error:
-        raise extra_missing(
-            "Parquet files", "pyarrow", "sweep", "or keep the table as CSV with --format csv"
-        ) from error
 
 
 def _checked(line: str, where: str) -> Row:
@@ -197,10 +187,8 @@ def _claim(sweep: Sweep, fingerprint: str, folder: Path, *, restart: bool) -> No
         return
     if before.get("fingerprint") == fingerprint:
         return
-    raise file_exists(
-        f"{folder} with points of another sweep than {sweep.where} ({_difference(before, question)})",
-        "take another folder, or discard what is there with --restart",
-    )
+    key = f"{folder} with points of another sweep than {sweep.where} ({_difference(before, question)})"
+    raise file_exists(key, "take another folder, or discard what is there with --restart")
 
 
 def _noted(note: Path, *, restart: bool) -> dict[str, Any] | None:
@@ -215,17 +203,15 @@ def _noted(note: Path, *, restart: bool) -> dict[str, Any] | None:
         strange = next((name for name in OWN if (note.parent / name).exists()), None)
         if strange is None:
             return None
-        raise wrong_format("of a sweep", f"{DEFINITION} is not there", "take another folder").at(
-            note.parent / strange
-        )
+        fix = "take another folder"
+        raise wrong_format("of a sweep", f"{DEFINITION} is not there", fix).at(note.parent / strange)
     try:
         result = json.loads(note.read_text(encoding="utf-8"))
     except ValueError as error:
         if restart:
             return {}
-        raise corrupted(
-            note, str(error), "take another folder, or discard what is there with --restart"
-        ) from error
+        fix = "take another folder, or discard what is there with --restart"
+        raise corrupted(note, str(error), fix) from error
     if isinstance(result, dict) and result.get("schema") == SCHEMA:
         return result
     raise wrong_format("of a sweep", f"its schema is not {SCHEMA}", "take another folder").at(note)

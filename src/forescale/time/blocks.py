@@ -7,10 +7,11 @@ prices each distinct combination once and gathers.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
@@ -41,6 +42,8 @@ from forescale.time.price import (
     price_blocks,
 )
 
+T = TypeVar("T")
+C = TypeVar("C")
 NO_OVERLAP = Overlap(tensor=False, expert=False)
 CHECKPOINT: float = packaged("calibrations/time/overlap")["checkpoint"]
 """Time of the host for one checkpoint beside what it launches, over a call."""
@@ -261,9 +264,6 @@ def _titled(seconds: Seconds, title: str) -> Seconds:
     return {part: named(value, f"{title} {part}", unit="s") for part, value in seconds.items()}
 
 
-Cost: TypeAlias = tuple[BlockSeconds, BlockBytes]
-
-
 class BlockCosts(Struct, frozen=True, kw_only=True):
     """Seconds and bytes of every block under one recompute policy."""
 
@@ -301,6 +301,49 @@ class KeptBytes:
             self._bytes[key] = block_bytes(block, kept, offloaded=offloaded, captured=captured, split=split)
         return self._bytes[key]
 
+    def under(
+        self, blocks: PerBlock[Block], recompute: Recompute, choices: StructuralOptions
+    ) -> PerBlock[RecomputeSplit[BlockBytes]]:
+        """Return the bytes of every block of a model under a recompute policy, whatever it takes in time."""
+        split, defers = splits_backward(choices.schedule), choices.deferred_head_gradients > 0
+
+        def bytes_of(block: Block, policy: Recompute, end: bool) -> BlockBytes:
+            return self.bytes(
+                block,
+                policy,
+                offloaded=() if end else choices.offload.modules,
+                captured=choices.graphs == "partial" and not end,
+                split=split or (end and defers),
+            )
+
+        return under_policy(blocks, recompute, bytes_of)
+
+
+def under_policy(
+    blocks: PerBlock[T], recompute: Recompute, cost: Callable[[T, Recompute, bool], C]
+) -> PerBlock[RecomputeSplit[C]]:
+    """Return what `cost` says of every block, a policy and whether the block is an end, which nothing recomputes.
+
+    A vision tower is recomputed where all decoder layers are, and counts as an end.
+    """
+
+    def split(block: T, policy: Recompute, end: bool = False) -> RecomputeSplit[C]:
+        taken = cost(block, policy, end)
+        return RecomputeSplit(
+            replayed=taken, kept=taken if policy.takes_all else cost(block, NO_RECOMPUTE, end)
+        )
+
+    return PerBlock(
+        layers=tuple(split(block, recompute) for block in blocks.layers),
+        embedding=split(blocks.embedding, NO_RECOMPUTE, True),
+        head=split(blocks.head, NO_RECOMPUTE, True),
+        mtp=None if blocks.mtp is None else split(blocks.mtp, recompute),
+        vision=blocks.map_vision(
+            lambda block: split(block, recompute.of_towers, True),
+            lambda block: split(block, NO_RECOMPUTE, True),
+        ),
+    )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PricedModel:
@@ -310,71 +353,39 @@ class PricedModel:
     priced: PerBlock[PricedBlock]
     choices: StructuralOptions
     kept_bytes: KeptBytes = field(default_factory=KeptBytes)
-    _known: dict[tuple[int, Recompute], Cost] = field(default_factory=dict, init=False, repr=False)
+    _known: dict[tuple[int, Recompute], BlockSeconds] = field(default_factory=dict, init=False, repr=False)
     """What several policies share."""
     _costs: dict[Recompute, BlockCosts] = field(default_factory=dict, init=False, repr=False)
 
     def under(self, recompute: Recompute) -> BlockCosts:
-        """Apply a recompute policy to priced blocks; the ends are never recomputed, and nothing of them offloaded.
-
-        A vision tower is recomputed where all decoder layers are, and not offloaded.
-        """
+        """Apply a recompute policy to priced blocks; the ends are never recomputed, and nothing of them offloaded."""
         if recompute not in self._costs:
-            self._costs[recompute] = self._under(recompute)
+            built = self.priced.map(lambda item: item.block)
+            self._costs[recompute] = BlockCosts(
+                seconds=under_policy(self.priced, recompute, self._seconds),
+                bytes=self.kept_bytes.under(built, recompute, self.choices),
+            )
         return self._costs[recompute]
 
-    def _under(self, recompute: Recompute) -> BlockCosts:
-
-        def costs(block: PricedBlock, policy: Recompute, *, end: bool = False) -> RecomputeSplit[Cost]:
-            taken = self._cost(block, policy, end=end)
-            left = taken if policy.takes_all else self._cost(block, NO_RECOMPUTE, end=end)
-            return RecomputeSplit(replayed=taken, kept=left)
-
-        priced = self.priced
-        both: PerBlock[RecomputeSplit[Cost]] = PerBlock(
-            layers=tuple(costs(block, recompute) for block in priced.layers),
-            embedding=costs(priced.embedding, NO_RECOMPUTE, end=True),
-            head=costs(priced.head, NO_RECOMPUTE, end=True),
-            mtp=None if priced.mtp is None else costs(priced.mtp, recompute),
-            vision=priced.map_vision(
-                lambda block: costs(block, recompute.of_towers, end=True),
-                lambda block: costs(block, NO_RECOMPUTE, end=True),
-            ),
-        )
-        return BlockCosts(
-            seconds=both.map(lambda item: item.map(lambda cost: cost[0])),
-            bytes=both.map(lambda item: item.map(lambda cost: cost[1])),
-        )
-
-    def _cost(self, block: PricedBlock, policy: Recompute, *, end: bool) -> Cost:
-        """Return what a block costs under a policy.
+    def _seconds(self, block: PricedBlock, policy: Recompute, end: bool) -> BlockSeconds:
+        """Return what a block takes under a policy.
 
         Of schedules that cut sequences, attention that grows with a token's place is told apart; of those that split
         backward, weight gradients are passes of their own.
         """
         key, choices = (id(block), policy), self.choices
         if key not in self._known:
-            kept = self.kept_bytes.keep(block.block, policy)
-            split, defers = splits_backward(choices.schedule), end and choices.deferred_head_gradients > 0
             seconds = block_seconds(
                 block,
-                kept.replays,
+                self.kept_bytes.keep(block.block, policy).replays,
                 overlap=choices.overlapped,
                 by_place=cuts_sequences(choices.schedule),
-                split=split,
+                split=splits_backward(choices.schedule),
                 halves=choices.kernels.halves_cross,
             )
-            if defers:
+            if end and choices.deferred_head_gradients > 0:
                 seconds = replace(seconds, deferred=deferred_seconds(block, seconds, choices))
-            offloaded, captured = choices.offload.modules, choices.graphs == "partial"
-            fixed = self.kept_bytes.bytes(
-                block.block,
-                policy,
-                offloaded=() if end else offloaded,
-                captured=captured and not end,
-                split=split or defers,
-            )
-            self._known[key] = seconds, fixed
+            self._known[key] = seconds
         return self._known[key]
 
 

@@ -17,7 +17,6 @@ from forescale.graph.parallel import NO_PLAN, Plan, ends_of
 from forescale.graph.recorded import traced_model
 from forescale.spec.model import Model
 from forescale.spec.trace import Trace
-from forescale.trace.adapters import add_adapters
 from forescale.trace.external import libraries_of
 from forescale.trace.inputs import token_arguments
 from forescale.trace.sources import TYPES, Source, source_of, source_of_config
@@ -85,7 +84,7 @@ def trace_source(
     seq_len: int = 4096,
     precisions: Sequence[str] = ("bf16", "autocast"),
     attention: str | None = None,
-    adapters: tuple[int, Sequence[str]] | None = None,
+    frozen: bool = False,
     trust_remote_code: bool = False,
     tp_plan: Mapping[str, str] | None = None,
     kernels: str = "library",
@@ -93,9 +92,10 @@ def trace_source(
 ) -> Model:
     """Return the model that a text names, traced in some precisions; see `source_of`.
 
-    `adapters` are the rank and the targets of LoRA: all else is frozen then. `tp_plan` are the styles of linear layers
-    by pattern, for traces that tensor parallelism can split; those of the model's class if it is empty. `kernels` are
-    those of the libraries that transformers uses if they are installed, or what it runs without them (torch).
+    If `frozen`, no parameter is trained, as below adapters (`forescale.graph.recorded.with_adapters`). `tp_plan` are
+    the styles of linear layers by pattern, for traces that tensor parallelism can split; those of the model's class if
+    it is empty. `kernels` are those of the libraries that transformers uses if they are installed, or what it runs
+    without them (torch).
     """
     if kernels not in KERNELS:
         raise not_one_of("kernels", kernels, KERNELS)
@@ -108,8 +108,8 @@ def trace_source(
         source = source_of(
             text, parameters=parameters, attention=attention, trust_remote_code=trust_remote_code
         )
-        if adapters is not None:
-            add_adapters(source.module, *adapters)
+        if frozen:
+            freeze(source.module)
         message = lambda line, of=precision: progress(f"{of}: {line}")  # noqa: E731
         plan = NO_PLAN if tp_plan is None else Plan(styles=ends_of(tp_plan or source.tp_plan))
         source.external = kernels == "library"
@@ -125,21 +125,30 @@ def trace_config(
     seq_len: int | None = None,
     precision: str = "bf16",
     attention: str | None = None,
-    adapters: tuple[int, Sequence[str]] | None = None,
+    frozen: bool = False,
 ) -> Model:
     """Return the model that the content of a config.json describes, traced at one sequence length in one precision.
 
-    Without `seq_len`, it is traced at 4,096 tokens, or half as many as it has positions.
+    Without `seq_len`, it is traced at 4,096 tokens, or half as many as it has positions. If `frozen`, no parameter is
+    trained.
     """
     source = source_of_config(config, parameters=PARAMETERS[precision], attention=attention)
-    if adapters is not None:
-        add_adapters(source.module, *adapters)
+    if frozen:
+        freeze(source.module)
     source.name, source.thresholds = name, None
     seq_len = seq_len or min(USUAL_LENGTH, source.positions // 2 or USUAL_LENGTH)
     report = partial(_report, str(config["model_type"]))
     trace = _traced(source, seq_len, autocast=precision == "autocast", progress=report, plan=NO_PLAN)
     report("")
     return replace(_model([trace], source), config=json.dumps(dict(config)))
+
+
+def freeze(module: nn.Module) -> None:
+    """Train no parameter of a module; its layers have gradients of their inputs, as above the adapters of others."""
+    module.requires_grad_(requires_grad=False)
+    for child in module.modules():
+        if isinstance(child, nn.Embedding):
+            child.register_forward_hook(lambda _module, _inputs, result: result.requires_grad_())
 
 
 def _report(name: str, text: str) -> None:

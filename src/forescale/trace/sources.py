@@ -24,9 +24,9 @@ from forescale.errors import (
     SpecError,
     UnknownNameError,
     cannot_parse,
-    extra_missing,
     incomplete,
     missing,
+    needing,
     no_effect,
     not_found,
     not_traceable,
@@ -186,12 +186,9 @@ def _thresholds(content: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _transformers() -> ModuleType:
-    try:
-        with deferred_imports():
-            import transformers.masking_utils
-            import transformers.modeling_utils
-    except ImportError as error:
-        raise extra_missing("tracing a Hugging Face model", "transformers", "trace") from error
+    with needing("trace", "tracing a Hugging Face model", "transformers"), deferred_imports():
+        import transformers.masking_utils
+        import transformers.modeling_utils
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     return transformers
 

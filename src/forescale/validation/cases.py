@@ -151,9 +151,8 @@ def plan_keys(table: Table) -> dict[str, str]:
             fix = wording.did_you_mean(nearest(column, known))
             raise ReaderError(table.path, wording.unknown_key(column, "the table", known, fix))
         if key in keys.values():
-            raise ReaderError(
-                table.path, wording.given_twice(f"the column {key}", column, _column_of(keys, key))
-            )
+            other = _column_of(keys, key)
+            raise ReaderError(table.path, wording.given_twice(f"the column {key}", column, other))
         keys[column] = key
     return keys
 
@@ -171,10 +170,9 @@ def _check_ids(table: Table) -> None:
             raise ReaderError(table.path, wording.incomplete("id", f"line {row.line}"))
         if row.id in seen:
             value = f"line {seen[row.id]}"
-            raise ReaderError(
-                table.path,
-                wording.given_twice(f"the id {row.id!r}", value, f"line {row.line}", "give each row its own"),
-            )
+            fix = "give each row its own"
+            other = f"line {row.line}"
+            raise ReaderError(table.path, wording.given_twice(f"the id {row.id!r}", value, other, fix))
         seen[row.id] = row.line
 
 

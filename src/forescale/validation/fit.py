@@ -205,9 +205,8 @@ def calibrate_cluster(
     devices = {run.case.question.cluster.device.name for run in runs}
     if len(devices) != 1:
         result = ", ".join(sorted(devices)) or "none"
-        raise differs(
-            "the device of the runs", result, "a calibration", "of one device", "leave out the others"
-        )
+        allowed = "of one device"
+        raise differs("the device of the runs", result, "a calibration", allowed, "leave out the others")
     device = runs[0].case.question.cluster.device
     known = base.devices.get(device.name) or base.devices.get(device.architecture)
     known = known or base.devices.get("generic", DeviceFactors())

@@ -165,12 +165,9 @@ def _check(timed: Sequence[Timed], cluster: Cluster) -> None:
         raise not_measured("the table", f"collectives of {cluster.name}")
     for file, row in timed:
         if row.ranks_per_node > cluster.devices_per_node:
-            raise differs(
-                f"the ranks per node of {file}",
-                counted(row.ranks_per_node, "rank"),
-                f"a node of {cluster.name}",
-                counted(cluster.devices_per_node, "device"),
-            )
+            allowed = counted(cluster.devices_per_node, "device")
+            key = f"the ranks per node of {file}"
+            raise differs(key, counted(row.ranks_per_node, "rank"), f"a node of {cluster.name}", allowed)
 
 
 def _tier_of(row: MeasuredCollective, cluster: Cluster) -> int:

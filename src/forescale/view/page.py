@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from forescale.atomic_write import replacing, write_text
-from forescale.errors import extra_missing, wrong_suffix
+from forescale.errors import needing, wrong_suffix
 from forescale.escaping import script, xml
 from forescale.view.axes import CONFIG, Spec
 from forescale.view.bars import BarChart
@@ -78,14 +78,10 @@ def rasterised(svg: str) -> bytes:
 
 def _painter(suffix: str) -> tuple[Any, Any]:
     """Return what draws pictures, with its font registered, and the files of the font."""
-    try:
+    with needing("pictures", suffix, fix="or write .html and save the picture from the page"):
         import vl_convert
         from font_source_sans_pro import font_directory, font_files_ttf
         from fontTools import ttLib  # noqa: F401 (what sets the glyphs in)
-    except ModuleNotFoundError as error:
-        raise extra_missing(
-            suffix, str(error.name), "pictures", "or write .html and save the picture from the page"
-        ) from None
     vl_convert.register_font_directory(font_directory)
     return vl_convert, font_files_ttf
 

@@ -402,10 +402,7 @@ def _number(text: str, name: str, *, most: float) -> float:
 
 def _bounded(request: Question) -> Question:
     if request.model.num_layers > MOST_LAYERS:
-        raise wording.too_large(
-            "the model",
-            f"{request.model.num_layers:,} layers",
-            f"{MOST_LAYERS:,} on the page",
-            "the command line has no such limit",
-        ).at(WHERE)
+        value = f"{request.model.num_layers:,} layers"
+        allowed = f"{MOST_LAYERS:,} on the page"
+        raise wording.too_large("the model", value, allowed, "the command line has no such limit").at(WHERE)
     return request

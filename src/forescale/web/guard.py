@@ -108,11 +108,8 @@ def allowed_host(text: str) -> str:
     """
     name, bare = host_name(text), text.strip("[]")
     if not name or "]" in bare or (":" in bare and ":" not in name):  # what follows the name is a port
-        raise wrong_type(
-            "--allowed-host",
-            text,
-            "a host name or an IP address without scheme and port, such as gpu-login.example.org",
-        )
+        allowed = "a host name or an IP address without scheme and port, such as gpu-login.example.org"
+        raise wrong_type("--allowed-host", text, allowed)
     return name
 
 

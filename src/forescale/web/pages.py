@@ -18,6 +18,7 @@ from forescale.advise import fit as fitted
 from forescale.errors import ForescaleError, UnknownNameError, out_of_range
 from forescale.explain import explain as explained
 from forescale.export import export, is_writable
+from forescale.files import shipped
 from forescale.formula import TermNode
 from forescale.frameworks.writers import WRITERS
 from forescale.io.line import project_line
@@ -119,8 +120,7 @@ FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 DEPTH = 4
 """Levels of an explanation that are unfolded."""
 TOP = 10
-_EXAMPLES = json.loads((Path(__file__).parent / "analyses.json").read_text(encoding="utf-8"))
-GALLERY = json.loads((Path(__file__).parent / "gallery.json").read_text(encoding="utf-8"))
+GALLERY = shipped("web/gallery")
 """Published runs: title, step time, source and the address of the question."""
 TRILLION = 1e12
 TABS = (
@@ -131,7 +131,7 @@ TABS = (
 """Panels of details: name and label."""
 ANALYSES = tuple(
     (name, load_preset(name).source, address([*query.items(), ("preset", name)]))
-    for name, query in _EXAMPLES.items()
+    for name, query in shipped("web/analyses").items()
 )
 """Published analyses: name, source, and the address of a question that each answers."""
 TEMPLATES = Environment(

@@ -203,7 +203,6 @@ def model_fields(model: Model) -> dict[str, str]:
         same = False
     text = json.dumps({"name": model.name, **config} if same else asdict(model))
     if len(text) > LONGEST_VALUE:
-        raise too_large(
-            f"the model {model.name}", "a longer address", f"{LONGEST_VALUE:,} characters of a link"
-        )
+        allowed = f"{LONGEST_VALUE:,} characters of a link"
+        raise too_large(f"the model {model.name}", "a longer address", allowed)
     return {"model": OWN, "config": text}

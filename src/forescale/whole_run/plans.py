@@ -216,9 +216,8 @@ def at_equal_budget(questions: Mapping[str, Question], budget: float) -> EqualBu
         price = hourly_price(question.cluster)
         if price is None:
             device = question.cluster.device.name
-            raise missing(
-                f"the price of an hour of {device}", "give price_per_hour of the device in its cluster"
-            ).at(name)
+            fix = "give price_per_hour of the device in its cluster"
+            raise missing(f"the price of an hour of {device}", fix).at(name)
         (_, counts), limits = usual_counts(question.cluster), Limits(budget=budget)
         try:
             plans[name] = plan_run(question, counts, limits, price=price).chosen

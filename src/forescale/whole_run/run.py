@@ -87,13 +87,9 @@ class Ramp(Struct, frozen=True, kw_only=True):
         work = question.workload
         steps, rest = divmod(work.global_batch_size - self.start, self.increment)
         if rest or steps < 1:
-            raise not_divisible(
-                f"global_batch_size {work.global_batch_size} - start {self.start} =",
-                work.global_batch_size - self.start,
-                self.increment,
-                "increment",
-                f"start at {work.global_batch_size - max(1, steps) * self.increment}, for example",
-            )
+            fix = f"start at {work.global_batch_size - max(1, steps) * self.increment}, for example"
+            key = f"global_batch_size {work.global_batch_size} - start {self.start} ="
+            raise not_divisible(key, work.global_batch_size - self.start, self.increment, "increment", fix)
         left = (work.tokens or 0.0) - self.samples * work.seq_len
         if left <= 0.0:
             raise out_of_range(

@@ -31,7 +31,7 @@ def test_arguments_of_older_releases_tell_their_defaults(fields, trainer):
     ("name", "content"),
     [
         ("SFTConfig", {"gradient_checkpointing": False, "fp16": True, "max_length": 512}),
-        ("TrainingArguments", {}),
+        ("TrainingArguments", {"max_length": 512}),
         ("SFTConfig", {"unsloth": True}),
     ],
 )
@@ -48,12 +48,19 @@ def test_what_is_given_or_not_of_trl_stays(name, content):
         ("SFTConfig", "cfg", {}, None),
         ("SFTConfig", "", {"max_length": "is read"}, None),
         ("GRPOConfig", "", {}, None),
+        ("SFTTrainer", "", {}, 1024),
     ],
 )
 def test_trl_cuts_sequences_off_where_it_is_given_no_length(name, unpacked, unread, length):
     content = {"gradient_checkpointing": True, "bf16": True}
     lay_release(content, unread, [Call(name, "", open=unpacked)], has_bf16=True)
     assert content.get("max_length") == length
+
+
+def test_no_length_of_trl_is_no_default():
+    content = {"gradient_checkpointing": True, "bf16": True}
+    assert lay_release(content, {}, calls(max_length=None), has_bf16=True) == []
+    assert "max_length" not in content
 
 
 RECIPE = {"model_name_or_path": "m", "packing": True, "bf16": True, "gradient_checkpointing": True}

@@ -48,9 +48,8 @@ def named_model(container_settings: ContainerSettings, settings: Settings) -> Mo
     try:
         model = container_settings.hooks.model(part.args)
     except ForescaleError as error:
-        raise ReaderError(
-            part.place, wording.unknown_name("model", name, (), f"{error}", "set its sizes in cfg.model")
-        ) from error
+        fix = "set its sizes in cfg.model"
+        raise ReaderError(part.place, wording.unknown_name("model", name, (), f"{error}", fix)) from error
     if model is None:
         return None
     refuse_inexpressible(settings)
@@ -67,26 +66,18 @@ def _check_base(container_settings: ContainerSettings, settings: Settings) -> No
     )
     if part is not None and not known and "(" in part.name:
         name = "the model"
-        raise ReaderError(
-            part.place,
-            wording.needs_running(name, f"what {part.name[:60]} returns", "set its sizes in cfg.model"),
-        )
+        fix = "set its sizes in cfg.model"
+        raise ReaderError(part.place, wording.needs_running(name, f"what {part.name[:60]} returns", fix))
     if not known and missing and not base.known:
-        raise ReaderError(
-            base.place,
-            wording.not_found(
-                f"recipe {missing}, which builds the model,",
-                "name the checkout of Megatron-Bridge with --primus-presets-dir DIR, or set cfg.model",
-            ),
-        )
+        fix = "name the checkout of Megatron-Bridge with --primus-presets-dir DIR, or set cfg.model"
+        raise ReaderError(base.place, wording.not_found(f"recipe {missing}, which builds the model,", fix))
 
 
 def _check_kind(part: Call) -> None:
     """Refuse classes of models that are no language models, or have a tower that their fields do not describe."""
     if part.kinds and not set(part.kinds) & TEXT:
-        raise ReaderError(
-            part.place, wording.not_expressed("a model", part.name, f"{' and '.join(sorted(TEXT))} are")
-        )
+        fix = f"{' and '.join(sorted(TEXT))} are"
+        raise ReaderError(part.place, wording.not_expressed("a model", part.name, fix))
     seen = next((name for name in (*part.fields, *part.defaults) if name.startswith(TOWERS)), None)
     if part.name != BUILT and part.kinds and seen is not None:
         violation = (
@@ -143,10 +134,7 @@ def _changed(container_settings: ContainerSettings, settings: Settings, model: M
     key, (name, now) = next(iter(changed.items()))
     place = part.places.get(name, part.place) if part is not None else settings.where
     fix = "set all sizes in cfg.model, or give a model file of its own"
-    raise ReaderError(
-        f"{place}, model.{name}",
-        wording.conflicts([f"{now!r}", model.name], fix=fix),
-    )
+    raise ReaderError(f"{place}, model.{name}", wording.conflicts([f"{now!r}", model.name], fix=fix))
 
 
 def _turned(model: Model, settings: Settings, keys: Sequence[str]) -> Model:

@@ -187,10 +187,9 @@ def _wanted(module: Module, text: str | None) -> str | None:
         raise UnknownNameError(f"recipe of {module.path}", text, names)
     if text is None and len(names) > 1:
         line = getattr(module.functions.get(names[0]), "lineno", 1)
-        raise ReaderError(
-            f"{module.path}, line {line}",
-            wording.choose_one(f"{len(names)} recipes", ", ".join(names), "--var config=NAME"),
-        )
+        key = f"{len(names)} recipes"
+        fix = "--var config=NAME"
+        raise ReaderError(f"{module.path}, line {line}", wording.choose_one(key, ", ".join(names), fix))
     return text or (names[0] if names else None)
 
 

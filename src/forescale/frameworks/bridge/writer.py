@@ -60,9 +60,8 @@ def _with_tower(question: Question) -> Files:
     name, trainable = packaged("bridge")["towers"].get(question.model.name), question.workload.trainable
     if name is None:
         known = ", ".join(packaged("bridge")["towers"])
-        raise unsupported_by(
-            "megatron-bridge", f"the tower of {question.model.name}", f"it has recipes for {known}"
-        )
+        fix = f"it has recipes for {known}"
+        raise unsupported_by("megatron-bridge", f"the tower of {question.model.name}", fix)
     parts = all_settings(question)
     imported, adapters = peft_lines(trainable)
     named = {key: parts["MODEL"].get(key) for key in SAID_AGAIN}

@@ -179,14 +179,8 @@ def _data_parallel(config: Settings, num_devices: int | None, inner: int) -> int
             config.refuse(wording.not_a_factor("the ranks of a model", message, num_devices))
         dp = num_devices // inner
         if whole and micro and steps and whole != micro * steps * dp:
-            config.refuse(
-                wording.differs(
-                    "train_batch_size",
-                    whole,
-                    f"{micro} x {steps} x {counted(dp, 'data-parallel rank')}",
-                    micro * steps * dp,
-                )
-            )
+            other = f"{micro} x {steps} x {counted(dp, 'data-parallel rank')}"
+            config.refuse(wording.differs("train_batch_size", whole, other, micro * steps * dp))
         return dp
     if whole and micro:
         return max(1, whole // (micro * (steps or 1)))
@@ -211,9 +205,8 @@ def _experts(config: Settings) -> int:
         return 1
     etp = config.size(f"{EXPERTS}.expert_tensor_parallel_size", 1)
     if etp > 1:
-        config.refuse(
-            wording.out_of_range(f"{EXPERTS}.expert_tensor_parallel_size", etp, "1, as DeepSpeed asks")
-        )
+        allowed = "1, as DeepSpeed asks"
+        config.refuse(wording.out_of_range(f"{EXPERTS}.expert_tensor_parallel_size", etp, allowed))
     return config.size(f"{EXPERTS}.autoep_size", 1)
 
 

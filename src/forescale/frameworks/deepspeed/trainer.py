@@ -87,13 +87,8 @@ def _kind(settings: Settings) -> str:
     """Return what distributes the training, as Accelerate's DistributedType has it."""
     kind = settings.text("distributed_type", "NO").upper()
     if kind not in ("NO", "DEEPSPEED", "FSDP", "XLA", "MEGATRON_LM") and not kind.startswith("MULTI_"):
-        settings.refuse(
-            wording.not_one_of(
-                settings.spell("distributed_type"),
-                kind,
-                "NO, MULTI_GPU (or another MULTI_), DEEPSPEED, FSDP, XLA, MEGATRON_LM",
-            )
-        )
+        allowed = "NO, MULTI_GPU (or another MULTI_), DEEPSPEED, FSDP, XLA, MEGATRON_LM"
+        settings.refuse_key(wording.not_one_of, "distributed_type", kind, allowed)
     return kind
 
 
@@ -101,13 +96,8 @@ def _check_kind(settings: Settings) -> None:
     """Refuse Megatron-LM's layouts, which are not read; note tables that count under another kind than the file's."""
     kind = _kind(settings)
     if kind == "MEGATRON_LM":
-        settings.refuse(
-            wording.not_expressed(
-                settings.spell("distributed_type"),
-                "MEGATRON_LM",
-                "give the layout as options (--tp, --pp), or use FSDP, DEEPSPEED or MULTI_GPU",
-            )
-        )
+        fix = "give the layout as options (--tp, --pp), or use FSDP, DEEPSPEED or MULTI_GPU"
+        settings.refuse_key(wording.not_expressed, "distributed_type", "MEGATRON_LM", fix)
     for table, item in KINDS.items():
         value = next((key for key in TABLES[table] if key in settings), None)
         if kind != item and value is not None:
@@ -242,12 +232,8 @@ def _degrees(settings: Settings) -> dict[str, int]:
     names = ("tp", "cp", "sp", "dp_replicate", "dp_shard")
     degree = {name: settings.size(f"{DEGREES}{name}_size", 1) for name in names}
     if degree["cp"] > 1 < degree["sp"]:
-        settings.refuse(
-            wording.conflicts(
-                [f"parallelism_config: cp_size {degree['cp']}", f"sp_size {degree['sp']}"],
-                fix="set one of them to 1",
-            )
-        )
+        key = [f"parallelism_config: cp_size {degree['cp']}", f"sp_size {degree['sp']}"]
+        settings.refuse(wording.conflicts(key, fix="set one of them to 1"))
     if degree["tp"] * degree["cp"] > 1 and degree["dp_replicate"] > 1 == degree["dp_shard"]:
         settings.refuse(
             wording.required_with(
@@ -264,7 +250,7 @@ def _stage(settings: Settings) -> tuple[int, bool]:
         return 0, False
     version = settings.count("fsdp_version", 1, least=1)
     if version > 2:
-        settings.refuse(wording.not_one_of(settings.spell("fsdp_version"), version, ("1", "2")))
+        settings.refuse_key(wording.not_one_of, "fsdp_version", version, ("1", "2"))
     if version == 2:
         return (3, False) if settings.flag("fsdp_reshard_after_forward", default=True) else (2, False)
     numbers = {str(number): kind for number, kind in enumerate(SHARDING.values(), start=1)}

@@ -40,10 +40,8 @@ class DeepSpeedWriter(Writer):
     def write(self, question: Question) -> Files:
         """Return the three files; what their keys have no word for is left out."""
         if question.layout.pp > 1:
-            raise unsupported_by(
-                "deepspeed-zero",
-                "pipeline stages: they need a PipelineModule, which the Trainer does not build",
-            )
+            value = "pipeline stages: they need a PipelineModule, which the Trainer does not build"
+            raise unsupported_by("deepspeed-zero", value)
         layout = question.layout
         if layout.ep > 1 < layout.tp and (layout.offload.optimizer or layout.offload.parameters):
             raise unsupported_by(

@@ -77,9 +77,8 @@ def _load(file: Path, seq_len: int | None) -> ReadModel:
         read_text(file, hint=hint), file, infinite=True
     )  # state space models have time steps up to it
     if not isinstance(config, dict):
-        raise ReaderError(
-            file, wrong_format("the config.json of a Hugging Face model", "it holds no JSON object")
-        )
+        allowed = "the config.json of a Hugging Face model"
+        raise ReaderError(file, wrong_format(allowed, "it holds no JSON object"))
     name = _named_after(file.absolute()) if file.name == CONFIG_FILE else file.stem
     return read_huggingface(config, name=name, where=str(file), seq_len=seq_len)
 
@@ -172,9 +171,8 @@ def _family(keys: Keys, outer: str) -> Callable[[Keys], Model]:
     """Return what reads a language model; `outer` is the type of the whole model."""
     kind = keys.get("model_type")
     if kind is None and isinstance(keys.get("workload"), Mapping):
-        keys.refuse(
-            wrong_format("a model", "it asks a question", "write a plan in TOML or YAML (.toml, .yaml)"),
-        )
+        fix = "write a plan in TOML or YAML (.toml, .yaml)"
+        keys.refuse(wrong_format("a model", "it asks a question", fix))
     if not isinstance(kind, str) or not kind:
         keys.refuse(wrong_format("the config.json of a Hugging Face model", "it has no model_type"))
     if kind not in FAMILIES and kind in recorded_types():

@@ -57,9 +57,8 @@ def _picks(keys: Keys) -> list[bool]:
     if listed is None:
         return list(picking_layers(layers, every=every, first=first))
     if listed[0] != "full":
-        keys.refuse(
-            wrong_type(f"the first entry of {key}", listed[0], "full, as no layer before it picks keys")
-        )
+        allowed = "full, as no layer before it picks keys"
+        keys.refuse(wrong_type(f"the first entry of {key}", listed[0], allowed))
     return [kind == "full" for kind in listed]
 
 

@@ -15,6 +15,9 @@ from forescale.spec.attention import FullAttention
 from forescale.spec.model import DenseFfn, Layer, Model, NormKind, Patches, Tiles, Vision
 
 PART = "vision_config"
+SIZES: Final = (("hidden_size",), ("num_hidden_layers",), HEADS)
+QWEN: Final = (("hidden_size",), ("depth",), ("num_heads",))
+"""Keys of width, depth and heads, and what Qwen and GLM call them."""
 TILES: Final = Interval(gt=0, le=256)
 """Tiles of one image."""
 
@@ -31,10 +34,9 @@ def vision_of(keys: Keys, text: Model) -> Vision | None:
 
 def encoder(
     keys: Keys,
+    usual: tuple[int, int, int],
+    names: Sequence[tuple[str, ...]] = SIZES,
     *,
-    width: int,
-    depth: int,
-    heads: int,
     ffn: DenseFfn,
     patch: int,
     kv_heads: int = 0,
@@ -49,7 +51,11 @@ def encoder(
     qk_norm: Literal["none", "hidden"] = "none",
     **fields: Any,  # noqa: ANN401 (of the model)
 ) -> Model:
-    """Return a vision transformer; `windows` says what patches each layer sees, 0 `kv_heads` are as many as `heads`."""
+    """Return a vision transformer: width, depth and heads are the keys `names`, or as `usual`.
+
+    `windows` says what patches each layer sees; 0 `kv_heads` are as many as heads.
+    """
+    width, depth, heads = (keys.size(*name, default=size) for name, size in zip(names, usual, strict=True))
     if width % heads:
         keys.refuse(not_divisible("hidden_size", width, heads, "num_heads"))
     within(depth, LAYERS, f"{keys.where}: the number of layers")
@@ -80,10 +86,8 @@ def encoder(
     )
 
 
-def clip_or_siglip(
-    keys: Keys, *, width: int = 768, heads: int = 12, patch: int = 16
-) -> tuple[Model, int, int]:
-    """Return CLIP's or SigLIP's transformer, the side of a patch and that of an image; sizes are SigLIP's defaults."""
+def clip_or_siglip(keys: Keys, text: Model, *, width: int = 768, heads: int = 12, patch: int = 16) -> Vision:
+    """Return CLIP's or SigLIP's transformer behind one linear layer; sizes are SigLIP's defaults."""
     clip = keys.get("model_type") == "clip_vision_model"
     patch = keys.size("patch_size", default=32 if clip else patch)
     image = keys.size("image_size", default=224)
@@ -91,9 +95,7 @@ def clip_or_siglip(
         keys.refuse_set("vision_use_head", "a pooling head of a tower")
     tower = encoder(
         keys,
-        width=keys.size("hidden_size", default=width),
-        depth=keys.size("num_hidden_layers", default=12),
-        heads=keys.size(*HEADS, default=heads),
+        (width, 12, heads),
         ffn=DenseFfn(ffn_hidden_size=keys.size("intermediate_size", default=3072), gated=False, bias=True),
         patch=patch,
         patch_bias=not clip,
@@ -101,34 +103,20 @@ def clip_or_siglip(
         learned_positions=(image // patch) ** 2 + clip,
         embedding_norm=clip,
     )
-    return tower, patch, image
+    return Vision(encoder=tower, patch_size=patch, image_size=image, projector=(text.hidden_size,))
 
 
 def gemma3(keys: Keys, outer: Keys, text: Model) -> Vision:
     """Gemma 3: SigLIP, whose patches are averaged to `mm_tokens_per_image`."""
-    tower, patch, image = clip_or_siglip(keys)
-    tokens = outer.size("mm_tokens_per_image", default=256)
-    return Vision(
-        encoder=tower,
-        patch_size=patch,
-        image_size=image,
-        merge=max(image // patch // isqrt(tokens), 1),
-        pools=True,
-        projector=(text.hidden_size,),
-        projector_norm="rms",
-    )
+    tower = clip_or_siglip(keys, text)
+    side, tokens = tower.image_size // tower.patch_size, outer.size("mm_tokens_per_image", default=256)
+    return replace(tower, merge=max(side // isqrt(tokens), 1), pools=True, projector_norm="rms")
 
 
 def llava(keys: Keys, outer: Keys, text: Model) -> Vision:
     """LLaVA 1.5 (CLIP) and Pixtral: two linear layers; a class token does not go to the text."""
-    tower, patch, image = _last_layer(keys, outer)
-    return Vision(
-        encoder=tower,
-        patch_size=patch,
-        image_size=image,
-        projector=(text.hidden_size, text.hidden_size),
-        projector_bias=outer.flag("multimodal_projector_bias", default=True),
-    )
+    bias = outer.flag("multimodal_projector_bias", default=True)
+    return replace(_last_layer(keys, outer, text), projector=(text.hidden_size,) * 2, projector_bias=bias)
 
 
 LLAVA_NEXT: Final = ((336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008))
@@ -170,18 +158,15 @@ def _tiled(vision: Vision, outer: Keys, usual: Sequence[tuple[int, int]]) -> Vis
 def glm4v(keys: Keys, outer: Keys, text: Model) -> Vision:
     """GLM-4.1V to 4.6V: RMS norms, learned positions stretched to any size, patches merged before a gated end."""
     del outer
-    patch, image, inner = (
-        _side(keys, "patch_size", 14),
-        _side(keys, "image_size", 336),
-        keys.size("out_hidden_size", default=4096),
-    )
+    patch = _side(keys, "patch_size", 14)
+    image = _side(keys, "image_size", 336)
+    inner = keys.size("out_hidden_size", default=4096)
     if inner != text.hidden_size:
         keys.refuse(differs("out_hidden_size", inner, "hidden_size of the text", text.hidden_size))
     tower = encoder(
         keys,
-        width=keys.size("hidden_size", default=1536),
-        depth=keys.size("depth", default=24),
-        heads=keys.size("num_heads", default=12),
+        (1536, 24, 12),
+        QWEN,
         ffn=DenseFfn(ffn_hidden_size=inner),
         patch=patch,
         norm="rms",
@@ -206,13 +191,11 @@ def glm4v(keys: Keys, outer: Keys, text: Model) -> Vision:
 
 def mistral3(keys: Keys, outer: Keys, text: Model) -> Vision:
     """Mistral Small 3.1 and later: Pixtral's transformer, whose patches a linear layer merges before two more."""
-    tower, patch, image = _last_layer(keys, outer)
-    return Vision(
-        encoder=tower,
-        patch_size=patch,
-        image_size=image,
+    tower = _last_layer(keys, outer, text)
+    return replace(
+        tower,
         merge=outer.size("spatial_merge_size", default=2),
-        projector=(tower.hidden_size, text.hidden_size, text.hidden_size),
+        projector=(tower.encoder.hidden_size, text.hidden_size, text.hidden_size),
         projector_bias=outer.flag("multimodal_projector_bias", default=False),
         projector_merges=True,
         projector_norm="rms",
@@ -221,21 +204,15 @@ def mistral3(keys: Keys, outer: Keys, text: Model) -> Vision:
 
 def idefics3(keys: Keys, outer: Keys, text: Model) -> Vision:
     """Idefics 3 and SmolVLM: SigLIP, whose patches are shuffled into fewer tokens, and one linear layer."""
-    tower, patch, image = clip_or_siglip(keys, width=1152, heads=16, patch=32)
-    merge = outer.size("scale_factor", default=2)
-    return Vision(
-        encoder=tower, patch_size=patch, image_size=image, merge=merge, projector=(text.hidden_size,)
-    )
+    tower = clip_or_siglip(keys, text, width=1152, heads=16, patch=32)
+    return replace(tower, merge=outer.size("scale_factor", default=2))
 
 
 def paligemma(keys: Keys, outer: Keys, text: Model) -> Vision:
     """PaliGemma: SigLIP and one linear layer."""
     outer.get("projection_dim", "hidden_size")
-    tower, patch, image = clip_or_siglip(keys)
     keys.get("projection_dim", "num_image_tokens", "projector_hidden_act")
-    return Vision(
-        encoder=tower, patch_size=patch, image_size=image, projector=(text.hidden_size,), projector_bias=True
-    )
+    return replace(clip_or_siglip(keys, text), projector_bias=True)
 
 
 def internvl(keys: Keys, outer: Keys, text: Model) -> Vision:
@@ -248,9 +225,7 @@ def internvl(keys: Keys, outer: Keys, text: Model) -> Vision:
     merge = _shuffled(outer, "downsample_ratio")
     tower = encoder(
         keys,
-        width=keys.size("hidden_size", default=1024),
-        depth=keys.size("num_hidden_layers", default=24),
-        heads=keys.size(*HEADS, default=16),
+        (1024, 24, 16),
         ffn=DenseFfn(ffn_hidden_size=keys.size("intermediate_size", default=4096), gated=False, bias=True),
         patch=patch,
         norm="rms" if keys.get("norm_type") == "rms_norm" else "layer",
@@ -309,22 +284,20 @@ def _shuffled(keys: Keys, name: str) -> int:
     return merge
 
 
-def _last_layer(keys: Keys, outer: Keys) -> tuple[Model, int, int]:
+def _last_layer(keys: Keys, outer: Keys, text: Model) -> Vision:
     """Return the transformer of LLaVA's family, the result of one of whose layers is projected."""
     if isinstance(outer.get("vision_feature_layer"), list):
         outer.refuse_set("vision_feature_layer", "several layers of a tower side by side")
     outer.get("vision_feature_select_strategy", "image_seq_length", "projector_hidden_act")
-    return pixtral(keys) if keys.get("model_type") == "pixtral" else clip_or_siglip(keys)
+    return pixtral(keys, text) if keys.get("model_type") == "pixtral" else clip_or_siglip(keys, text)
 
 
-def pixtral(keys: Keys) -> tuple[Model, int, int]:
-    """Return Pixtral's transformer, the side of a patch and that of the largest image."""
+def pixtral(keys: Keys, text: Model) -> Vision:
+    """Return Pixtral's transformer behind one linear layer."""
     patch, image = keys.size("patch_size", default=16), keys.size("image_size", default=1024)
     tower = encoder(
         keys,
-        width=keys.size("hidden_size", default=1024),
-        depth=keys.size("num_hidden_layers", default=24),
-        heads=keys.size(*HEADS, default=16),
+        (1024, 24, 16),
         ffn=DenseFfn(ffn_hidden_size=keys.size("intermediate_size", default=4096)),
         patch=patch,
         norm="rms",
@@ -334,7 +307,7 @@ def pixtral(keys: Keys) -> tuple[Model, int, int]:
         embedding_norm=True,
         final_norm=False,
     )
-    return tower, patch, image
+    return Vision(encoder=tower, patch_size=patch, image_size=image, projector=(text.hidden_size,))
 
 
 def kimi(keys: Keys, outer: Keys, text: Model) -> Vision:
@@ -343,16 +316,12 @@ def kimi(keys: Keys, outer: Keys, text: Model) -> Vision:
     side = keys.size("pos_emb_height", "init_pos_emb_height", default=64)
     positions = side * keys.size("pos_emb_width", "init_pos_emb_width", default=64)
     merge = keys.items("merge_kernel_size", 2) or (2, 2)
-    width, patch = (
-        keys.size("hidden_size", "vt_hidden_size", default=1152),
-        keys.size("patch_size", default=14),
-    )
+    patch = keys.size("patch_size", default=14)
     inner = keys.size("intermediate_size", "vt_intermediate_size", default=4304)
     tower = encoder(
         keys,
-        width=width,
-        depth=keys.size("num_hidden_layers", "vt_num_hidden_layers", default=27),
-        heads=keys.size(*HEADS, "vt_num_attention_heads", default=16),
+        (1152, 27, 16),
+        [(*name, f"vt_{name[0]}") for name in SIZES],
         ffn=DenseFfn(ffn_hidden_size=inner, gated=False, bias=True),
         patch=patch,
         rotary=True,
@@ -365,7 +334,7 @@ def kimi(keys: Keys, outer: Keys, text: Model) -> Vision:
         patch_size=patch,
         image_size=side * patch,
         merge=merge[0],
-        projector=(width * merge[0] ** 2, text.hidden_size),
+        projector=(tower.hidden_size * merge[0] ** 2, text.hidden_size),
         projector_bias=True,
         projector_norm="layer",
     )
@@ -385,9 +354,7 @@ def llama4(keys: Keys, outer: Keys, text: Model) -> Vision:
         keys.refuse(differs("vision_output_dim", output, "projector_output_dim", adapter))
     tower = encoder(
         keys,
-        width=width,
-        depth=keys.size("num_hidden_layers", default=34),
-        heads=keys.size(*HEADS, default=16),
+        (width, 34, 16),
         ffn=DenseFfn(ffn_hidden_size=inner, gated=False, bias=True),
         patch=patch,
         rotary=True,
@@ -411,7 +378,7 @@ def qwen2_vl(keys: Keys, outer: Keys, text: Model) -> Vision:
     del outer
     width = keys.size("embed_dim", default=1280)
     ffn = DenseFfn(ffn_hidden_size=width * keys.size("mlp_ratio", default=4), gated=False, bias=True)
-    return _qwen(keys, text, width=width, ffn=ffn, norm="layer")
+    return _qwen(keys, text, "embed_dim", width, ffn=ffn, norm="layer")
 
 
 def qwen2_5_vl(keys: Keys, outer: Keys, text: Model) -> Vision:
@@ -423,12 +390,11 @@ def qwen2_5_vl(keys: Keys, outer: Keys, text: Model) -> Vision:
     whole = keys.items("fullatt_block_indexes") or (7, 15, 23, 31)
     side = keys.size("window_size", default=112) // keys.size("patch_size", default=14)
     ffn = DenseFfn(ffn_hidden_size=keys.size("intermediate_size", default=3420), bias=True)
-    width = keys.size("hidden_size", default=3584)
 
     def window(layer: int) -> int | None:
         return None if layer in whole else side**2
 
-    return _qwen(keys, text, width=width, ffn=ffn, norm="rms", windows=window, kv_heads=kv_heads)
+    return _qwen(keys, text, "hidden_size", 3584, ffn=ffn, norm="rms", windows=window, kv_heads=kv_heads)
 
 
 def qwen3_vl(keys: Keys, outer: Keys, text: Model) -> Vision:
@@ -440,7 +406,8 @@ def qwen3_vl(keys: Keys, outer: Keys, text: Model) -> Vision:
     return _qwen(
         keys,
         text,
-        width=keys.size("hidden_size", default=1152),
+        "hidden_size",
+        1152,
         ffn=ffn,
         norm="layer",
         patch=16,
@@ -458,8 +425,9 @@ def qwen3_5(keys: Keys, outer: Keys, text: Model) -> Vision:
 def _qwen(
     keys: Keys,
     text: Model,
-    *,
+    name: str,
     width: int,
+    *,
     ffn: DenseFfn,
     norm: NormKind,
     kv_heads: int = 0,
@@ -469,13 +437,12 @@ def _qwen(
     positions: int = 0,
     num_deepstack: int = 0,
 ) -> Vision:
-    """Return a tower of the Qwen family, whose last norm is that of the merger."""
+    """Return a tower of the Qwen family, as wide as the key `name`, or `width`; its last norm is the merger's."""
     patch, merge = keys.size("patch_size", default=patch), keys.size("spatial_merge_size", default=2)
     tower = encoder(
         keys,
-        width=width,
-        depth=keys.size("depth", default=27 if positions else 32),
-        heads=keys.size("num_heads", default=16),
+        (width, 27 if positions else 32, 16),
+        ((name,), *QWEN[1:]),
         kv_heads=kv_heads,
         ffn=ffn,
         patch=patch,
@@ -492,7 +459,7 @@ def _qwen(
         patch_size=patch,
         image_size=isqrt(positions) * patch,
         merge=merge,
-        projector=(width * merge**2, keys.size("out_hidden_size", default=text.hidden_size)),
+        projector=(tower.hidden_size * merge**2, keys.size("out_hidden_size", default=text.hidden_size)),
         projector_bias=True,
         projector_norm=norm,
         num_deepstack=num_deepstack,

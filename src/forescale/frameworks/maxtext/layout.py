@@ -271,10 +271,8 @@ def _repeats(settings: Settings, pp: int, num_layers: int) -> int:
     """Return the chunks of each stage, which hold as many layers each; of DeepSeek's only those with experts do."""
     if pp == 1:
         return 1
-    size, num_pipeline_repeats = (
-        settings.size("num_layers_per_pipeline_stage"),
-        settings.get("num_pipeline_repeats"),
-    )
+    size = settings.size("num_layers_per_pipeline_stage")
+    num_pipeline_repeats = settings.get("num_pipeline_repeats")
     pipeline_parallel_layers = settings.get("pipeline_parallel_layers")
     dense = settings.count("first_num_dense_layers", 0) if settings.get("decoder_block") == "deepseek" else 0
     piped = (
@@ -288,14 +286,8 @@ def _repeats(settings: Settings, pp: int, num_layers: int) -> int:
         else piped // (pp * size)
     )
     if piped != pp * repeats * size:
-        settings.refuse(
-            not_divisible(
-                settings.spell("pipeline_parallel_layers"),
-                piped,
-                pp * size,
-                f"{pp} stages x num_pipeline_repeats x num_layers_per_pipeline_stage {size}",
-            )
-        )
+        terms = f"{pp} stages x num_pipeline_repeats x num_layers_per_pipeline_stage {size}"
+        settings.refuse_key(not_divisible, "pipeline_parallel_layers", piped, pp * size, terms)
     if piped != num_layers:
         settings.note(
             f"not expressed: only {piped} of {num_layers} layers are in MaxText's pipeline; all are projected in it"
@@ -315,9 +307,7 @@ def pipeline_microbatches(settings: Settings, pp: int) -> int:
         else (2 * pp if delays else pp)
     )
     if count % pp:
-        settings.refuse(
-            not_divisible(settings.spell("num_pipeline_microbatches"), count, pp, "the number of stages")
-        )
+        settings.refuse_key(not_divisible, "num_pipeline_microbatches", count, pp, "the number of stages")
     return count
 
 
@@ -326,13 +316,8 @@ def sequences(settings: Settings, num_devices: int) -> int:
     number = settings.number("per_device_batch_size") or 0.0
     whole = int(num_devices * number)
     if whole < 1:
-        settings.refuse(
-            out_of_range(
-                f"{settings.spell('per_device_batch_size')} of {counted(num_devices, 'device')}",
-                number,
-                f"{1 / num_devices:g} or more, which makes one sequence",
-            )
-        )
+        key = f"{settings.spell('per_device_batch_size')} of {counted(num_devices, 'device')}"
+        settings.refuse(out_of_range(key, number, f"{1 / num_devices:g} or more, which makes one sequence"))
     if whole != num_devices * number:
         settings.note(
             f"per_device_batch_size {number:g} x {num_devices} devices is cut to {counted(whole, 'sequence')}"
@@ -347,15 +332,9 @@ def _micro_batch(settings: Settings, mesh: Mesh, pp: int) -> int:
     whole = sequences(settings, mesh.num_devices)
     if whole % (ranks * passes):
         least = ranks * passes / mesh.num_devices
-        settings.refuse(
-            not_divisible(
-                f"the sequences of {settings.spell('per_device_batch_size')},",
-                whole,
-                ranks * passes,
-                f"{counted(ranks, 'data-parallel rank')} x {counted(passes, 'micro-batch')}",
-                f"{least:g} is the least",
-            )
-        )
+        terms = f"{counted(ranks, 'data-parallel rank')} x {counted(passes, 'micro-batch')}"
+        key = f"the sequences of {settings.spell('per_device_batch_size')},"
+        settings.refuse(not_divisible(key, whole, ranks * passes, terms, f"{least:g} is the least"))
     return whole // (ranks * passes)
 
 
@@ -378,7 +357,7 @@ def _recompute(settings: Settings) -> Recompute:
             *OFFLOADED,
             *(name for name in get_args(RematPolicy) if not name.startswith("torch")),
         )
-        settings.refuse(not_one_of(settings.spell("remat_policy"), named, known))
+        settings.refuse_key(not_one_of, "remat_policy", named, known)
     return Recompute(granularity="policy", policy=named)  # type: ignore[arg-type]
 
 
@@ -392,7 +371,7 @@ def _where(settings: Settings, place: str) -> list[KeptName]:
     for key in (*NAMES, *JOINED):
         word = settings.get(key)
         if word not in ("remat", "device", "offload"):
-            settings.refuse(not_one_of(settings.spell(key), word, ("remat", "device", "offload")))
+            settings.refuse_key(not_one_of, key, word, ("remat", "device", "offload"))
         if word == place:
             kept_names += JOINED.get(key) or (NAMES[key],)
     return kept_names
@@ -492,7 +471,7 @@ def _types(settings: Settings) -> dict[str, Any]:
         )
     elif narrow:
         known = ", ".join((*NARROW, *INTEGERS))
-        settings.refuse(wrong_type(settings.spell("quantization"), narrow, f"empty or one of {known}"))
+        settings.refuse_key(wrong_type, "quantization", narrow, f"empty or one of {known}")
     if weights != "fp32":
         values |= {"parameters": weights, "master": "none", "moments": weights}
     first = settings.text("mu_dtype")

@@ -45,7 +45,7 @@ def read_model(settings: Settings, name: str) -> Model:
     if block not in BLOCKS:
         close = nearest(block, BLOCKS)
         hint = f"; did you mean {' or '.join(close)}?" if close else ""
-        settings.refuse(unknown_name(settings.spell("decoder_block"), block, (), hint.removeprefix("; ")))
+        settings.refuse_key(unknown_name, "decoder_block", block, (), hint.removeprefix("; "))
     _, _, _, layer_scale = _scales(settings)
     gemma2 = LOCAL_LAYERS["gemma2"] if block == "gemma2" else 1  # its layers are counted in pairs
     depth = gemma2 * layer_scale * settings.size("base_num_decoder_layers")
@@ -104,7 +104,7 @@ def _scales(settings: Settings) -> tuple[int, int, int, int]:
     scale = settings.size("global_parameter_scale")
     power = round(math.log2(scale))
     if 2**power != scale:
-        settings.refuse(wrong_type(settings.spell("global_parameter_scale"), scale, "a power of two"))
+        settings.refuse_key(wrong_type, "global_parameter_scale", scale, "a power of two")
     whole, rest = divmod(power, 3)
     heads = 2 ** (whole + (rest > 0))
     return 2 ** (whole + (rest > 1)), heads, heads, 2**whole
@@ -249,7 +249,5 @@ def _widths(settings: Settings, key: str) -> int:
 def _gated(settings: Settings) -> bool:
     named = settings.get("mlp_activations")
     if not isinstance(named, list | tuple) or not 1 <= len(named) <= GATED:
-        settings.refuse(
-            wrong_type(settings.spell("mlp_activations"), named, "a list of one or two activations")
-        )
+        settings.refuse_key(wrong_type, "mlp_activations", named, "a list of one or two activations")
     return len(named) == GATED

@@ -162,18 +162,15 @@ def _based_on(
     if named is None:
         return {}, {}
     if not isinstance(named, str):
-        raise ReaderError(
-            path, wording.wrong_type("its base_config", named, f"the name of a file, such as {BASE}")
-        )
+        allowed = f"the name of a file, such as {BASE}"
+        raise ReaderError(path, wording.wrong_type("its base_config", named, allowed))
     places = (path.parent, *options.folders, *path.absolute().parents)
     result = next((place / named for place in places if is_file(place / named)), None)
     if result is None and Path(named).name == BASE:
         return {}, {}
     if result is None:
-        raise ReaderError(
-            path,
-            wording.not_found(f"base_config {named!r}", "put it next to this file or in a folder above it"),
-        )
+        key = f"base_config {named!r}"
+        raise ReaderError(path, wording.not_found(key, "put it next to this file or in a folder above it"))
     if result.absolute() in seen:
         raise ReaderError(path, wording.circular("base_config", named))
     above = parse_mapping(read_text(result), result, parse_yaml)
@@ -216,15 +213,9 @@ def _settings(
         settings.note(note)
     for key, value in keys.items():
         if key in overrides and overrides[key] != value and not settings.flag("override_model_config"):
-            settings.refuse(
-                wording.differs(
-                    settings.spell(key),
-                    overrides[key],
-                    f"that of model_name {name}",
-                    value,
-                    "MaxText takes it with override_model_config=true",
-                )
-            )
+            fix = "MaxText takes it with override_model_config=true"
+            other = f"that of model_name {name}"
+            settings.refuse_key(wording.differs, key, overrides[key], other, value, fix)
         if key in config.values and key not in overrides and config.values[key] != value:
             settings.note(
                 f"{settings.spell(key)} {config.values[key]} is overruled by model_name {name}, as in MaxText: "

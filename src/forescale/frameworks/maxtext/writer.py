@@ -97,9 +97,8 @@ def tower_keys(model: Model, trainable: Trainable) -> dict[str, Any]:
     """
     names = {entry.get("catalogue"): name for name, entry in presets().items() if name.startswith(TOWERS)}
     if model.name not in names:
-        raise unsupported_by(
-            "MaxText", f"the tower of {model.name}", f"it has those of {', '.join(filter(None, names))}"
-        )
+        fix = f"it has those of {', '.join(filter(None, names))}"
+        raise unsupported_by("MaxText", f"the tower of {model.name}", fix)
     frozen = "vision" in trainable.frozen
     return {"model_name": names[model.name], "use_multimodal": True, "freeze_vision_encoder_params": frozen}
 
@@ -311,9 +310,8 @@ def _axes(layout: Layout, cluster: Cluster) -> dict[str, int]:
     else:
         data, fsdp = layout.dp, 1
     if fsdp % layout.ep:
-        raise not_a_factor(
-            "MaxText: ep", layout.ep, fsdp, "the data-parallel ranks that shard states under zero 3"
-        )
+        terms = "the data-parallel ranks that shard states under zero 3"
+        raise not_a_factor("MaxText: ep", layout.ep, fsdp, terms)
     inner = layout.cp_inner or 1
     degrees = {
         "tensor": layout.tp,

@@ -244,9 +244,8 @@ def _idle(run: _Run) -> str | None:
 def _refuse_idle(run: _Run, where: str) -> None:
     """Refuse a script that trains nothing, or that only starts another one that is not there."""
     if what := _idle(run):
-        raise ReaderError(
-            where, wrong_format("a script that trains", f"it starts {run.program}, which {what}")
-        )
+        allowed = "a script that trains"
+        raise ReaderError(where, wrong_format(allowed, f"it starts {run.program}, which {what}"))
     if skips := next((flag for flag, _ in run.pairs if flag in SKIPS), None):
         raise ReaderError(where, wrong_format("a script that trains", f"{skips} leaves training out"))
     if not _known(run) and any(flag == "--config" for flag, _ in run.pairs):

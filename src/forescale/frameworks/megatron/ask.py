@@ -95,8 +95,12 @@ def _open_flags(settings: Settings, deciding: Mapping[str, str], text: str) -> I
             yield from ((name, key) for name in _VARIABLE.findall(written))
             continue
         for name in _ARITHMETIC.findall(written):
-            if not re.search(rf"^\s*(?:export )?{name}=[\"']?\d+[\"']?\s*$", text, re.MULTILINE):
+            if not re.search(_KNOWN.format(name=name), text, re.MULTILINE):
                 yield name, key
+
+
+_KNOWN: Final = r"""^\s*(?:export )?{name}=["']?(?:\d+|\$\{{\w+:-\d+\}})["']?\s*(?:#.*)?$"""
+"""A line of a script that sets a variable to a number, or has one for it by default."""
 
 
 def _is_sum(settings: Settings, key: str) -> bool:

@@ -95,7 +95,7 @@ def _lay_experts(settings: Settings) -> None:
         layers = sum(routed) if isinstance(routed, tuple) else 0
         if len(counts) != layers:
             given, allowed = counted(len(counts), "number"), f"{counted(layers, 'layer')} with experts"
-            settings.refuse(wording.wrong_count(settings.spell("num_experts"), given, "the model", allowed))
+            settings.refuse_key(wording.wrong_count, "num_experts", given, "the model", allowed)
         settings.set("layer_experts", counts)
 
 

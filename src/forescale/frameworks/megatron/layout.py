@@ -145,12 +145,8 @@ def _routing(settings: Settings) -> Routing:
     padded = settings.flag("moe_pad_expert_input_to_capacity")
     if factor is None or factor <= 0:
         if padded:
-            settings.refuse(
-                required_with(
-                    settings.spell("moe_expert_capacity_factor"),
-                    settings.spell("moe_pad_expert_input_to_capacity"),
-                )
-            )
+            key = "moe_expert_capacity_factor"
+            settings.refuse_key(required_with, key, settings.spell("moe_pad_expert_input_to_capacity"))
         return Routing(balance=balance)
     return Routing(capacity_factor=factor, pad_to_capacity=padded, balance=balance)
 
@@ -158,10 +154,8 @@ def _routing(settings: Settings) -> Routing:
 def _offload(settings: Settings) -> Offload:
     """Return what goes to the host: first layers' activations, a fraction of the optimizer."""
     layers = settings.count("cpu_offloading_num_layers", 0)
-    share, copies = (
-        settings.number("optimizer_offload_fraction"),
-        settings.flag("overlap_cpu_optimizer_d2h_h2d"),
-    )
+    share = settings.number("optimizer_offload_fraction")
+    copies = settings.flag("overlap_cpu_optimizer_d2h_h2d")
     offloads = settings.flag("optimizer_cpu_offload")
     modules, module_share = _offload_modules(settings)
     if modules and layers:
@@ -187,7 +181,7 @@ def _offload_modules(settings: Settings) -> tuple[tuple[OffloadName, ...], float
         return (), 1.0
     unknown = [name for name in named if name not in OFFLOADED]
     if unknown:
-        settings.refuse(not_one_of(settings.spell("offload_modules"), unknown[0], OFFLOADED))
+        settings.refuse_key(not_one_of, "offload_modules", unknown[0], OFFLOADED)
     modules = {item for name in named for item in OFFLOADED[name]}
     return tuple(name for name in get_args(OffloadName) if name in modules), 1.0 if share is None else share
 
@@ -207,15 +201,8 @@ def _data_parallel(settings: Settings, num_devices: int | None, inner: int, pp: 
     least = lcm(inner, expert) * pp
     for degrees, size in (("tp x cp", inner * pp), ("ep x etp", expert * pp)):
         if num_devices % size:
-            settings.refuse(
-                not_divisible(
-                    "the number of devices",
-                    num_devices,
-                    size,
-                    f"{degrees} x pp",
-                    f"give --devices {-(-num_devices // least) * least}, or other degrees",
-                )
-            )
+            fix = f"give --devices {-(-num_devices // least) * least}, or other degrees"
+            settings.refuse(not_divisible("the number of devices", num_devices, size, f"{degrees} x pp", fix))
     return num_devices // (inner * pp)
 
 
@@ -269,7 +256,7 @@ def _sharding(settings: Settings, dp: int, pp: int, ep: int) -> tuple[int, int]:
 
 def _replicas(settings: Settings, count: int, dp: int, key: str) -> int:
     if dp % count:
-        settings.refuse(not_a_factor(settings.spell(key), count, dp, "the data parallel degree"))
+        settings.refuse_key(not_a_factor, key, count, dp, "the data parallel degree")
     return count
 
 
@@ -285,9 +272,7 @@ def _check_param_gather(settings: Settings, *, distributed: bool) -> None:
 def check_param_gather(settings: Settings) -> None:
     """Refuse gathers of parameters that overlap where sums of gradients do not, as Megatron-LM's arguments do."""
     if settings.flag("overlap_param_gather") and not settings.flag("overlap_grad_reduce"):
-        settings.refuse(
-            required_with(settings.spell("overlap_grad_reduce"), settings.spell("overlap_param_gather"))
-        )
+        settings.refuse_key(required_with, "overlap_grad_reduce", settings.spell("overlap_param_gather"))
 
 
 def _check_torch_fsdp2(settings: Settings, *, pp: int, ep: int, distributed: bool) -> None:
@@ -307,7 +292,7 @@ def _context_kind(settings: Settings, cp: int) -> ContextKind:
     parts = settings.words("cp_comm_type")
     unknown = [word for word in parts if word not in CP_KINDS]
     if unknown:
-        settings.refuse(not_one_of(settings.spell("cp_comm_type"), unknown[0], CP_KINDS))
+        settings.refuse_key(not_one_of, "cp_comm_type", unknown[0], CP_KINDS)
     kinds = {CP_KINDS[word] for word in parts} or {"ring"}
     if cp > 1 and len(kinds) > 1:
         settings.note("context parallel mixes kinds of exchange; it is taken as a ring")
@@ -353,19 +338,17 @@ def _recompute_of_text(settings: Settings) -> Recompute:
             settings.refuse(required_with("full recompute", settings.spell("recompute_method")))
         return _selective(settings)
     if granularity != "full":
-        settings.refuse(
-            not_one_of(settings.spell("recompute_granularity"), granularity, ("full", "selective"))
-        )
+        settings.refuse_key(not_one_of, "recompute_granularity", granularity, ("full", "selective"))
     listed = settings.words("recompute_layer_ids")
     if listed:
         return _listed(settings, listed)
     if method is None or layers is None:
         missing = "recompute_method" if method is None else "recompute_num_layers"
-        settings.refuse(required_with(settings.spell(missing), "full recompute"))
+        settings.refuse_key(required_with, missing, "full recompute")
     if method == "block":
         return Recompute(granularity="full", num_layers=layers) if layers else Recompute()
     if method != "uniform":
-        settings.refuse(not_one_of(settings.spell("recompute_method"), method, ("uniform", "block")))
+        settings.refuse_key(not_one_of, "recompute_method", method, ("uniform", "block"))
     return Recompute(granularity="full", unit=max(layers, 1))
 
 
@@ -373,7 +356,7 @@ def _listed(settings: Settings, names: tuple[str, ...]) -> Recompute:
     """Return the recompute of layers listed by their numbers (Primus)."""
     wrong = next((word for word in names if whole_of(word) is None), None)
     if wrong is not None:
-        settings.refuse(wrong_type(settings.spell("recompute_layer_ids"), wrong, "numbers of layers"))
+        settings.refuse_key(wrong_type, "recompute_layer_ids", wrong, "numbers of layers")
     return Recompute(granularity="full", layer_ids=tuple(dict.fromkeys(int(word) for word in names)))
 
 
@@ -391,7 +374,7 @@ def _selective(settings: Settings) -> Recompute:
 def _overlap(settings: Settings, *, tp: int, vpp: int) -> Overlap:
     tensor = settings.flag("tp_comm_overlap")
     if tensor and tp > 1 and not settings.flag("sequence_parallel"):
-        settings.refuse(required_with(settings.spell("sequence_parallel"), settings.spell("tp_comm_overlap")))
+        settings.refuse_key(required_with, "sequence_parallel", settings.spell("tp_comm_overlap"))
     return Overlap(
         grad_reduce=settings.flag("overlap_grad_reduce"),
         param_gather=settings.flag("overlap_param_gather"),

@@ -106,18 +106,14 @@ def refuse_inexpressible(settings: Settings) -> None:
     for key, what in packaged("megatron", "words")["unsupported"].items():
         value = settings.get(key)
         if value not in (None, False, "false", 0, "0", [], ""):
-            settings.refuse(wording.not_expressed(settings.spell(key), f"({what})"))
+            settings.refuse_key(wording.not_expressed, key, f"({what})")
 
 
 def _refuse_unsupported(settings: Settings) -> None:
     refuse_inexpressible(settings)
     if (provider := settings.get("model_provider")) not in PROVIDERS:
-        settings.refuse(
-            wording.not_expressed(
-                settings.spell("model_provider"),
-                f"{provider}, which takes its model from Python next to the script,",
-            )
-        )
+        value = f"{provider}, which takes its model from Python next to the script,"
+        settings.refuse_key(wording.not_expressed, "model_provider", value)
     if not describes_model(settings):
         raise MissingError.of(settings.where, [MODEL])
     encoder, decoder = settings.count("encoder_num_layers"), settings.count("decoder_num_layers")
@@ -137,7 +133,7 @@ def _attention_layers(settings: Settings, num_layers: int, hidden: int) -> Seque
     linear = _gated_delta(settings)
     pattern = settings.pattern("linear_attention_freq", num_layers)
     if pattern is None:
-        settings.refuse(wording.required_with(settings.spell("linear_attention_freq"), "a linear attention"))
+        settings.refuse_key(wording.required_with, "linear_attention_freq", "a linear attention")
     if isinstance(pattern, int):
         pattern = tuple(int((at + 1) % pattern != 0) for at in range(num_layers))
     return _turned(settings, [linear if is_linear else full for is_linear in pattern])
@@ -189,10 +185,8 @@ def _sparse(settings: Settings, latent: Attention, num_layers: int) -> Sequence[
         interleaved_rotary=settings.flag("dsa_indexer_rope_interleaved"),
     )
     shared = replace(latent, top_k=settings.size("dsa_indexer_topk"))
-    every, first = (
-        settings.size("dsa_indexer_topk_freq", 1),
-        settings.count("dsa_indexer_skip_topk_offset", 0),
-    )
+    every = settings.size("dsa_indexer_topk_freq", 1)
+    first = settings.count("dsa_indexer_skip_topk_offset", 0)
     picking = replace(shared, indexer=indexer)
     return [picking if picks else shared for picks in picking_layers(num_layers, every=every, first=first)]
 
@@ -219,7 +213,7 @@ def _softmax_attention(settings: Settings, hidden: int) -> Attention:
     groups = settings.count("num_query_groups")
     grouped = settings.flag("group_query_attention")
     if grouped and groups is None:
-        settings.refuse(wording.required_with(settings.spell("num_query_groups"), "grouped query attention"))
+        settings.refuse_key(wording.required_with, "num_query_groups", "grouped query attention")
     bias = settings.flag("add_bias_linear", default=True)
     rotary = _position(settings) == "rotary"
     return FullAttention(
@@ -245,7 +239,7 @@ def _windowed(settings: Settings, full: Attention, num_layers: int) -> Sequence[
     if not sides or not isinstance(full, FullAttention):
         return [full] * num_layers
     if whole_of(sides[0].removeprefix("-")) is None:
-        settings.refuse(wording.wrong_type(settings.spell("window_size"), " ".join(sides), "like 127,0"))
+        settings.refuse_key(wording.wrong_type, "window_size", " ".join(sides), "like 127,0")
     left = int(sides[0])
     if left < 0:
         return [full] * num_layers
@@ -285,9 +279,7 @@ def _routed_ffn(settings: Settings, dense: DenseFfn) -> MoeFfn:
     key, num_experts = "moe_router_topk", settings.size("num_experts")
     top_k = settings.count(key, 2)
     if not 1 <= top_k <= num_experts:
-        settings.refuse(
-            wording.out_of_range(settings.spell(key), top_k, f"1 to {num_experts}, the experts there are")
-        )
+        settings.refuse_key(wording.out_of_range, key, top_k, f"1 to {num_experts}, the experts there are")
     return MoeFfn(
         num_experts=num_experts,
         top_k=top_k,
@@ -489,19 +481,14 @@ def hybrid_segments(settings: Settings) -> tuple[str, ...]:
     unknown = sorted({letter for segment in segments for letter in segment} - set("M*-E"))
     if unknown or not all(segments):
         what = f"the letter {unknown[0]!r}" if unknown else "an empty stage"
-        settings.refuse(
-            wording.not_expressed(settings.spell(key), f"({what})", "M, *, - and E, cut by |, are")
-        )
+        settings.refuse_key(wording.not_expressed, key, f"({what})", "M, *, - and E, cut by |, are")
     if settings.count("num_experts", 0) > 1 and "E" not in str(settings.get(key)):
-        settings.refuse(
-            wording.required_with(f"a layer E in {settings.spell(key)}", settings.spell("num_experts"))
-        )
+        other = settings.spell("num_experts")
+        settings.refuse(wording.required_with(f"a layer E in {settings.spell(key)}", other))
     stated = settings.count("num_layers")
     result = sum(map(len, segments))
     if stated not in (None, result):
-        settings.refuse(
-            wording.differs(settings.spell("num_layers"), stated, "the length of the pattern", result)
-        )
+        settings.refuse_key(wording.differs, "num_layers", stated, "the length of the pattern", result)
     return segments
 
 

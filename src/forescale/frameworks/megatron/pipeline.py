@@ -46,9 +46,8 @@ def read_split(settings: Settings, *, num_layers: int, pp: int) -> Split:
     split = _split(settings, num_layers, pp)
     if stated and stated != split.vpp:
         key = settings.spell("virtual_pipeline_model_parallel_size")
-        settings.refuse(
-            wording.differs(key, stated, "the number of virtual stages from the rest of the file", split.vpp)
-        )
+        other = "the number of virtual stages from the rest of the file"
+        settings.refuse(wording.differs(key, stated, other, split.vpp))
     group = settings.count(GROUP)
     return replace(split, group=None if split.vpp == 1 or group == pp else group)
 
@@ -63,9 +62,8 @@ def _split(settings: Settings, num_layers: int, pp: int) -> Split:
     layers = _manual(settings, listed, num_layers, pp) if listed else _stages(settings, num_layers, pp)
     vpp = _virtual(settings, num_layers, pp)
     if vpp > 1 and pp == 1:
-        settings.refuse(
-            wording.required_with("a pipeline of 2 ranks or more, got 1", f"{vpp} virtual stages")
-        )
+        other = f"{vpp} virtual stages"
+        settings.refuse(wording.required_with("a pipeline of 2 ranks or more, got 1", other))
     short = next((count for count in layers if count < vpp), None) if len(layers) == pp else None
     if short is not None and not _accounted(settings):
         settings.refuse(f"a rank of {counted(short, 'layer')} cannot have {counted(vpp, 'virtual stage')}")
@@ -96,14 +94,8 @@ def _virtual(settings: Settings, num_layers: int, pp: int) -> int:
         return 1
     per_rank = -(-(num_layers + _accounted(settings)) // pp)
     if per_chunk < 1 or per_rank % per_chunk:
-        settings.refuse(
-            wording.not_divisible(
-                "the layers of a rank,",
-                per_rank,
-                per_chunk,
-                settings.spell("num_layers_per_virtual_pipeline_stage"),
-            )
-        )
+        terms = settings.spell("num_layers_per_virtual_pipeline_stage")
+        settings.refuse(wording.not_divisible("the layers of a rank,", per_rank, per_chunk, terms))
     return per_rank // per_chunk
 
 
@@ -128,15 +120,8 @@ def _stages(settings: Settings, num_layers: int, pp: int) -> tuple[int, ...]:
             counted = f" ({num_layers + apart} with embedding and loss counted)" if apart else ""
             fits = [count for count in range(1, num_layers + apart + 1) if (num_layers + apart) % count == 0]
             near = sorted(fits, key=lambda count: abs(count - pp))[:2]
-            settings.refuse(
-                wording.not_divisible(
-                    "num_layers",
-                    num_layers + apart,
-                    pp,
-                    "pp",
-                    f"give --pp {' or '.join(map(str, sorted(near)))}{counted}",
-                )
-            )
+            fix = f"give --pp {' or '.join(map(str, sorted(near)))}{counted}"
+            settings.refuse(wording.not_divisible("num_layers", num_layers + apart, pp, "pp", fix))
         item = (num_layers + apart) // pp
         stages = [item] * pp
         stages[0] -= settings.flag("account_for_embedding_in_pipeline_split")
@@ -160,14 +145,9 @@ def _manual(settings: Settings, listed: tuple[str, ...], num_layers: int, pp: in
     if len(layers) < len(counts):
         settings.refuse(wording.wrong_type(key, " ".join(listed), "a list of whole numbers"))
     if sum(layers) != num_layers or len(layers) % pp:
-        settings.refuse(
-            wording.wrong_count(
-                key,
-                f"{counted(len(layers), 'stage')} of {counted(sum(layers), 'layer')}",
-                "the model",
-                f"{counted(num_layers, 'layer')} on {counted(pp, 'rank')}",
-            )
-        )
+        value = f"{counted(len(layers), 'stage')} of {counted(sum(layers), 'layer')}"
+        allowed = f"{counted(num_layers, 'layer')} on {counted(pp, 'rank')}"
+        settings.refuse(wording.wrong_count(key, value, "the model", allowed))
     return layers
 
 
@@ -201,12 +181,7 @@ def _layout(settings: Settings, num_layers: int, pp: int) -> Split:
         settings.refuse(wording.wrong_type(key, text, "made of E, t, m, L, | and (...)*n"))
     chunks = [chunk.count("t") for chunk in plain.split("|")]
     if sum(chunks) != num_layers or len(chunks) % pp:
-        settings.refuse(
-            wording.wrong_count(
-                f"{key} {shown(text)}",
-                f"{counted(len(chunks), 'stage')} of {counted(sum(chunks), 'layer')}",
-                "the model",
-                f"{counted(num_layers, 'layer')} on {counted(pp, 'rank')}",
-            )
-        )
+        value = f"{counted(len(chunks), 'stage')} of {counted(sum(chunks), 'layer')}"
+        allowed = f"{counted(num_layers, 'layer')} on {counted(pp, 'rank')}"
+        settings.refuse(wording.wrong_count(f"{key} {shown(text)}", value, "the model", allowed))
     return Split(vpp=len(chunks) // pp, stage_layers=tuple(chunks) if len(set(chunks)) > 1 else None)

@@ -324,7 +324,7 @@ def _refuse_incomplete(settings: Settings, options: Options, *, known: bool, bas
     """
     for key, today in GONE.items():
         if settings.get(key) not in (None, False):
-            settings.refuse(wording.removed(settings.spell(key), f"use {settings.spell(today)}"))
+            settings.refuse_key(wording.removed, key, f"use {settings.spell(today)}")
     facts = open_facts(settings, {}, "", DECIDING)
     no_length = "seq_length" not in settings and "decoder_seq_length" not in settings
     if options.layout and (no_length or not (known or based)):
@@ -384,9 +384,8 @@ def _table(text: str, path: Path, repeated: list[str]) -> tuple[dict[str, Any], 
     if isinstance(loaded, dict) and DASHED in loaded:
         inside = _dashed(loaded, repeated)
     if not isinstance(inside, dict) or not all(str(key).startswith("--") for key in inside):
-        raise ReaderError(
-            path, wording.wrong_format(f"a table of flags (--num-layers: 12), alone or under {ARGUMENTS}")
-        )
+        allowed = f"a table of flags (--num-layers: 12), alone or under {ARGUMENTS}"
+        raise ReaderError(path, wording.wrong_format(allowed))
     for key in map(str, case):
         if key.startswith("--"):
             raise ReaderError(path, f"{key} stands beside {ARGUMENTS}; flags stand under it")

@@ -74,7 +74,7 @@ def _yarn(settings: Settings, base: float, keys: Mapping[str, str]) -> Rope:
 def _positive(settings: Settings, key: str, usual: float) -> float:
     value = settings.number(key)
     if value is not None and value <= 0:
-        settings.refuse(out_of_range(settings.spell(key), value, "more than 0"))
+        settings.refuse_key(out_of_range, key, value, "more than 0")
     return usual if value is None else value
 
 

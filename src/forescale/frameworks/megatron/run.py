@@ -226,14 +226,8 @@ def read_workload(settings: Settings, layout: Layout) -> Workload:
         batch = step
         settings.note(f"global_batch_size is not given; Megatron-LM takes one micro-batch per rank, {step}")
     if not batch or batch % step:
-        settings.refuse(
-            not_divisible(
-                settings.spell("global_batch_size"),
-                batch,
-                step,
-                f"micro_batch_size {layout.micro_batch_size} x dp {layout.dp}",
-            )
-        )
+        terms = f"micro_batch_size {layout.micro_batch_size} x dp {layout.dp}"
+        settings.refuse_key(not_divisible, "global_batch_size", batch, step, terms)
     _check_interleaving(settings, layout, batch // step)
     optimizer = settings.text("optimizer", "adam")
     if optimizer not in OPTIMIZER_NAMES:

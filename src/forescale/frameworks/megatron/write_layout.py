@@ -334,10 +334,8 @@ def _laid_last(settings: Settings, over: Settings) -> Settings:
 
 def _gpt_oss(model: Model) -> bool:
     """Whether layers are those of GPT-OSS: of other clamps only that there are any is known."""
-    full, moe = (
-        commonest(of_kind(model, "attention", FullAttention)),
-        commonest(of_kind(model, "ffn", MoeFfn)),
-    )
+    full = commonest(of_kind(model, "attention", FullAttention))
+    moe = commonest(of_kind(model, "ffn", MoeFfn))
     if full is None or moe is None:
         return False
     return full.sinks and moe.limited and moe.bias and moe.gated

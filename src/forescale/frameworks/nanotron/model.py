@@ -57,9 +57,7 @@ def _routing_layers(settings: Settings, depth: int) -> frozenset[int]:
         return frozenset(range(depth))
     wrong = [index for index in (listed if isinstance(listed, list) else [listed]) if type(index) is not int]
     if not isinstance(listed, list) or wrong:
-        settings.refuse(
-            wrong_type(settings.spell(f"{CONFIG}moe_config.layers"), listed, "a list of layers by number")
-        )
+        settings.refuse_key(wrong_type, f"{CONFIG}moe_config.layers", listed, "a list of layers by number")
     return frozenset(listed)
 
 
@@ -177,14 +175,8 @@ def _head_dim(settings: Settings, heads: int, usual: int) -> int:
     """Return the hidden size divided over the heads: nanotron has no head_dim."""
     hidden = settings.size(f"{CONFIG}hidden_size", usual)
     if hidden % heads:
-        settings.refuse(
-            not_divisible(
-                settings.spell(f"{CONFIG}hidden_size"),
-                hidden,
-                heads,
-                settings.spell(f"{CONFIG}num_attention_heads"),
-            )
-        )
+        key = f"{CONFIG}hidden_size"
+        settings.refuse_key(not_divisible, key, hidden, heads, settings.spell(f"{CONFIG}num_attention_heads"))
     return hidden // heads
 
 

@@ -114,9 +114,8 @@ def _settings(
         line = dict(where_of).get(f"model.{near[0]}")
         raise UnknownKeyError(near[0], f"{path}, line {line}" if line else str(path), ["model_config"])
     if not isinstance(config, dict):
-        raise ReaderError(
-            path, wording.wrong_type("model.model_config", ..., "a table that describes the model")
-        )
+        allowed = "a table that describes the model"
+        raise ReaderError(path, wording.wrong_type("model.model_config", ..., allowed))
     family, table = family_of(config), known_keys()
     earlier = table["earlier"]["keys"]
     known = {*table["keys"], *earlier, *(f"{CONFIG}{key}" for key in table["models"][family])}
@@ -190,7 +189,7 @@ def _strategy(settings: Settings, options: Options) -> Layout:
         cp_kind=_context(settings, cp, implementation),
         cp_balanced=False,
         pp=pp,
-        schedule=ENGINES[_engine(settings)] if pp > 1 else None,
+        schedule=settings.choice("parallelism.pp_engine", "afab", ENGINES) if pp > 1 else None,
         ep=ep,
         dp_shard=_data_parallel(settings, options, dp, tp * pp * cp),
         zero=_zero(settings),
@@ -221,17 +220,13 @@ MODES: Mapping[str, str] = {
 }
 
 
-def _engine(settings: Settings) -> str:
-    return settings.one_of("parallelism.pp_engine", "afab", ENGINES)
-
-
 def _check_heads(settings: Settings, tp: int) -> None:
     """Refuse what nanotron refuses: a tensor-parallel rank without a key/value head of its own."""
     for name in ("num_attention_heads", "num_key_value_heads"):
         heads = settings.count(f"{CONFIG}{name}")
         if heads and heads % tp:
             terms = settings.spell("parallelism.tp")
-            settings.refuse(wording.not_divisible(settings.spell(f"{CONFIG}{name}"), heads, tp, terms))
+            settings.refuse_key(wording.not_divisible, f"{CONFIG}{name}", heads, tp, terms)
 
 
 def _data_parallel(settings: Settings, options: Options, dp: int, inner: int) -> int:
@@ -301,7 +296,7 @@ def _check_stages(settings: Settings, length: int) -> None:
     """Note the stages of training whose sequences have another length."""
     stages = settings.get("data_stages")
     if not isinstance(stages or [], list):
-        settings.refuse(wording.wrong_type(settings.spell("data_stages"), stages, "a list of stages"))
+        settings.refuse_key(wording.wrong_type, "data_stages", stages, "a list of stages")
     lengths = [stage.get("sequence_length") for stage in stages or () if isinstance(stage, dict)]  # type: ignore[attr-defined]
     others = sorted({str(other) for other in lengths if other not in (None, length)})
     if others:

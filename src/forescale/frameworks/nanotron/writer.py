@@ -150,9 +150,8 @@ def model_config(model: Model, layout: Layout) -> dict[str, Any]:
         "vocab_size": model.vocab_size,
     }
     if not gated and layout.cp > 1:
-        raise unsupported_by(
-            "nanotron's Starcoder2", f"{model.name} with context parallelism", f"set cp {layout.cp} to 1"
-        )
+        fix = f"set cp {layout.cp} to 1"
+        raise unsupported_by("nanotron's Starcoder2", f"{model.name} with context parallelism", fix)
     if not gated:
         return _starcoder(sizes | {"layer_norm_epsilon": model.norm_eps}, first, dense[0])
     sizes |= {
@@ -178,9 +177,8 @@ def _softmax(model: Model, layer: Layer) -> FullAttention:
         what = "parallel layers" if layer.parallel else "layers of one part"
         if layer.attention is not None and layer.ffn is not None and not layer.parallel:
             what = layer.attention.description
-        raise unsupported_by(
-            "nanotron", f"{model.name} ({what})", "it has Llama, Qwen2 with experts and Starcoder2"
-        )
+        fix = "it has Llama, Qwen2 with experts and Starcoder2"
+        raise unsupported_by("nanotron", f"{model.name} ({what})", fix)
     return layer.attention
 
 

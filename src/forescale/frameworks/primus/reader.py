@@ -28,7 +28,7 @@ from forescale.frameworks.megatron.model import read_model
 from forescale.frameworks.megatron.reader import read_settings
 from forescale.frameworks.primus.stacks import is_stack, stack_words, with_loss
 from forescale.frameworks.reading import Options, ParsedFile, packaged, unknown_of
-from forescale.frameworks.settings import Settings, known_settings
+from forescale.frameworks.settings import Settings, errors_of, known_settings
 from forescale.frameworks.torchtitan.reader import read_sections
 from forescale.limits import DEVICES, within
 from forescale.positions import keys_of_yaml
@@ -67,14 +67,8 @@ def read_bridge(
     settings, unknown = known_settings(values, known, path, lines, strict=options.strict)
     named = settings.get("hf_path")
     if not named or options.model_of is None:
-        raise ReaderError(
-            path,
-            wording.not_expressed(
-                f"a model made by the recipe {settings.get('recipe')} of Megatron-Bridge",
-                "",
-                "name a model of Hugging Face's as hf_path",
-            ),
-        )
+        what = f"a model made by the recipe {settings.get('recipe')} of Megatron-Bridge"
+        settings.refuse(wording.not_expressed(what, "", "name a model of Hugging Face's as hf_path"))
     model = options.model_of(str(named))
     settings.set(settings.choice("precision_config", "bf16_mixed", PRECISIONS), value=True)
     if "use_distributed_optimizer" not in settings:
@@ -109,7 +103,7 @@ def _adapted(parsed_file: ParsedFile, settings: Settings) -> ParsedFile:
     if kind == "none":
         return parsed_file
     if kind != "lora":
-        settings.refuse(wording.not_expressed(settings.spell("peft"), kind, "lora and none are"))
+        settings.refuse_key(wording.not_expressed, "peft", kind, "lora and none are")
     adapters = _lora(settings.count("peft_dim", RANK), tuple(PLACES[name][0] for name in USUAL["LoRA"]))
     used = (*parsed_file.used, "peft")
     return replace(
@@ -168,7 +162,8 @@ class PrimusReader(Signed):
         ]
         known = (*_TOP, *container, *outside)
         unknown_of(content, known, path, dict(keys_of_yaml(read_text(path))), strict=True)
-        module = _module(content["modules"], path)
+        with errors_of(path):
+            module = _module(content["modules"], path)
         if (backend := str(module["framework"])) != MEGATRON:
             merged = _merged(module, path, options) | container_words(content, path)
             return _read_backend(backend, merged, path, options)
@@ -250,24 +245,19 @@ def _read_preset(content: Mapping[str, Any], path: Path, options: Options) -> Pa
 def _module(modules: object, path: Path) -> dict[str, Any]:
     """Return the one module that trains."""
     if not isinstance(modules, dict) or not modules:
-        raise ReaderError(path, wording.wrong_type("modules", ..., "a table of modules, such as pre_trainer"))
+        raise wording.wrong_type("modules", ..., "a table of modules, such as pre_trainer")
     result = [module for module in modules.values() if isinstance(module, dict) and "framework" in module]
     trains = [module for module in result if module["framework"] in BACKENDS]
     if len(trains) != 1:
         frameworks = ", ".join(sorted({str(module["framework"]) for module in result})) or "none"
         requested = ", ".join(BACKENDS)
         value = f"{len(trains)} modules ({frameworks})"
-        raise ReaderError(
-            path,
-            wording.wrong_count("it", value, "Primus", f"one module of {requested}"),
-        )
+        raise wording.wrong_count("it", value, "Primus", f"one module of {requested}")
     for key in trains[0]:
         if key not in _MODULE:
             raise UnknownKeyError(str(key), f"{path}, modules", _MODULE)
     if (trainer := trains[0].get("trainer_class")) is not None:
-        raise ReaderError(
-            path, wording.not_expressed("trainer_class", f"{trainer}, which trains no language model,")
-        )
+        raise wording.not_expressed("trainer_class", f"{trainer}, which trains no language model,")
     return dict(trains[0])
 
 
@@ -293,13 +283,8 @@ def _preset(name: str, folder: str, path: Path, options: Options) -> dict[str, A
     kind, _, backend = folder.partition("/")
     if backend == MEGATRON and (base := _base_presets()[kind].get(file.stem)) is not None:
         return dict(base)
-    raise ReaderError(
-        path,
-        wording.not_found(
-            f"preset {name!r} next to it or in a primus/configs/{folder} above it",
-            "give its folder with --primus-presets-dir FOLDER",
-        ),
-    )
+    preset = f"preset {name!r} next to it or in a primus/configs/{folder} above it"
+    raise ReaderError(path, wording.not_found(preset, "give its folder with --primus-presets-dir FOLDER"))
 
 
 @cache
@@ -348,9 +333,8 @@ def _without_placeholders(value: Any, variables: Mapping[str, str], path: Path) 
         if name in variables:
             return str(variables[name])
         if default is None:
-            raise ReaderError(
-                path, wording.unset_variable("the placeholder", match[0], f"--var {name}=VALUE")
-            )
+            unset = wording.unset_variable("the placeholder", match[0], f"--var {name}=VALUE")
+            raise ReaderError(path, unset)
         return default
 
     replaced = _PLACEHOLDER.sub(found, value)
@@ -421,9 +405,8 @@ def _read_offload(settings: Settings, algorithm: str, schedule: str) -> None:
     if not settings.flag("offload"):
         return
     if schedule not in V_SCHEDULES.values():
-        settings.refuse(
-            wording.required_with("zbv-formatted, v-half and v-min", settings.spell("offload"), algorithm)
-        )
+        other = settings.spell("offload")
+        settings.refuse(wording.required_with("zbv-formatted, v-half and v-min", other, algorithm))
     turbo = settings.flag("enable_primus_turbo") and settings.flag("use_turbo_attention")
     if turbo and any("attn" in name for name in settings.words("offload_ops")):
         settings.set("fine_grained_activation_offloading", value=True)
@@ -443,11 +426,8 @@ def _check_chunks(schedule: str | None, reading: ParsedFile, path: Path) -> None
     fixed_vpp = None if schedule is None else family(schedule).fixed_vpp
     vpp = reading.strategy.vpp if reading.strategy is not None else fixed_vpp
     if fixed_vpp is not None and vpp != fixed_vpp:
-        name = f"the schedule {schedule!r}"
-        raise ReaderError(
-            path,
-            wording.wrong_type(name, vpp, f"{counted(fixed_vpp, 'virtual stage')} per rank"),
-        )
+        allowed = f"{counted(fixed_vpp, 'virtual stage')} per rank"
+        raise ReaderError(path, wording.wrong_type(f"the schedule {schedule!r}", vpp, allowed))
 
 
 V_SCHEDULES: Mapping[str, str] = {"half": "v-half", "min": "v-min", "zb": "zbv"}

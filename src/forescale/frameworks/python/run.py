@@ -463,6 +463,11 @@ class Frame:
         """Return an entry of a list or a table, or a member of a kind that is not read, by its name."""
         owner, key = self.value(node.value), self.part(node.slice)
         if isinstance(owner, Opaque) and isinstance(key, str):
+            if owner.text == "os.environ":
+                asked = Call(f"{owner.text}.get", self.module.place(node), [key], origin=owner.origin)
+                made = self.world.hooks.call(asked, owner)
+                if made not in (MISSING, None):
+                    return made
             return self.attribute(owner, key, node)
         return _entry(owner, key)
 

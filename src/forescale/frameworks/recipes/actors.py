@@ -66,10 +66,8 @@ def verl(settings: Settings, values: Values, path: Path) -> None:  # noqa: ARG00
     if settings.raw("answers") is not None:
         settings.phase = f"{settings.text('estimator')}: {PHASE}"
         answers, prompts = settings.size("answers"), settings.size("prompts")
-        batch, sampled = (
-            settings.size("global_batch_size") * answers,
-            prompts * answers * settings.size("agents", 1),
-        )
+        batch = settings.size("global_batch_size") * answers
+        sampled = prompts * answers * settings.size("agents", 1)
         settings.set("global_batch_size", min(batch, sampled))
         length = settings.size("prompt_len") + settings.size("response_len")
         settings.set("seq_length", length)

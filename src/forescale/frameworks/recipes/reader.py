@@ -50,6 +50,10 @@ _MATTERS = re.compile(
     r"|hidden|layers|_dim$|heads|experts|zero|compile|optimizer$|dualpipe|fsdp|swap|window|virtual|qlora"
 )
 """Words in the names of keys that may change memory or time."""
+_ADAPTS = re.compile(r"(?:^|[._])q?lora\.|[._]quant(?:ization)?\.")
+"""Tables of keys that make adapters, or weights of few bits."""
+_RECOMPUTES = re.compile(r"(?:activation|gradient)s?_?checkpoint|recompute")
+"""Names of keys that matter where they are off as well: a trainer may recompute by default."""
 _OFF: Final[tuple[object, ...]] = (None, False, "", "none", "None", "null", "no", "off", 0, [], {})
 
 
@@ -328,7 +332,9 @@ def _translated(table: Mapping[str, Any], values: Mapping[str, Any]) -> _Transla
     for what, keys in (("memory", matters["memory"]), ("step time", matters["time"])):
         if keys:
             result.warnings.append(f"not modelled, may change {what}: {'; '.join(keys)}")
-    if matter := [key for key in unknown if _may_matter(key, values[key])]:
+    if {"adapter_rank", "lora_rank"}.isdisjoint(result.values):
+        unknown += [key for key in result.ignored if _ADAPTS.search(key) and values[key] not in _OFF]
+    if matter := [key for key in unknown if _may_matter(key, values[key]) or _ADAPTS.search(key)]:
         result.warnings.append(f"not known, may change memory or step time: {', '.join(matter)}")
     result.unknown = tuple(unknown)
     return result
@@ -408,4 +414,5 @@ def _row(table: Mapping[str, Any], key: str) -> Any:  # noqa: ANN401  (JSON)
 
 
 def _may_matter(key: str, value: object) -> bool:
-    return value not in _OFF and _MATTERS.search(key.rpartition(".")[2].lower()) is not None
+    name = key.rpartition(".")[2].lower()
+    return (value not in _OFF and _MATTERS.search(name) is not None) or _RECOMPUTES.search(name) is not None

@@ -222,7 +222,7 @@ def _check_batch(settings: Settings, layout: Layout, batch: int) -> None:
     step = layout.dp * layout.micro_batch_size
     if batch % step:
         terms = f"micro_batch_size {layout.micro_batch_size} x {counted(layout.dp, 'data-parallel rank')}"
-        settings.refuse(wording.not_divisible(settings.spell("global_batch_size"), batch, step, terms))
+        settings.refuse_key(wording.not_divisible, "global_batch_size", batch, step, terms)
 
 
 def _precision(settings: Settings) -> dict[str, str]:

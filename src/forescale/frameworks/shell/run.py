@@ -356,8 +356,11 @@ class _Walk(Expansions):
         if not overrides or parts[0].text in _DECLARES:
             return True
         bodies = ["".join(self.fields(f'"{escaped(token.text)}"')) for token in parts if token.kind == "text"]
-        if overrides[0] == "read" and bodies and "-d" not in overrides:
-            return self._read(overrides, bodies[0])
+        if overrides[0] == "read" and bodies:
+            if "-d" not in overrides:
+                return self._read(overrides, bodies[0])
+            self._set(overrides[-1], [bodies[0].strip()])  # all lines
+            return True
         text = printed(overrides, "".join(bodies) or self.piped, self.text_of)
         if text is None or overrides[0] in self.functions:
             return self._called(overrides, bodies)

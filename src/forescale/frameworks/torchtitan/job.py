@@ -68,10 +68,8 @@ class Torchtitan:
         if not owner.origin:
             return MISSING
         if module.endswith(FILES):
-            file = f"{module.replace('.', '/')}.py"
-            raise ReaderError(
-                call.place, wording.not_found(f"function {call.name} of {file} in a folder above it")
-            )
+            name = f"function {call.name} of {module.replace('.', '/')}.py in a folder above it"
+            raise ReaderError(call.place, wording.not_found(name))
         ours = local == REGISTRY or owner.origin.split(".")[0] == self.package
         return replace(call, name=f"{module}.{local}", known=False) if ours else MISSING
 
@@ -114,17 +112,13 @@ def read_job(path: Path, options: Options) -> Call:
     if not names:
         raise ReaderError(path, wording.incomplete("function that returns a Trainer.Config"))
     if config is None and len(names) > 1:
-        raise ReaderError(
-            path,
-            wording.choose_one(f"{len(names)} job configurations", ", ".join(names), "--var config=NAME"),
-        )
+        several = f"{len(names)} job configurations"
+        raise ReaderError(path, wording.choose_one(several, ", ".join(names), "--var config=NAME"))
     name = config or names[0]
     result = _found(module, ast.parse(f"{name}()", mode="eval").body)
     if result is None or not result.known:
-        raise ReaderError(
-            module.place(module.functions[name]),
-            wording.needs_running("the configuration", f"what {name} returns"),
-        )
+        needed = wording.needs_running("the configuration", f"what {name} returns")
+        raise ReaderError(module.place(module.functions[name]), needed)
     return result
 
 
@@ -136,10 +130,8 @@ def _found(module: Module, node: ast.expr) -> Call | None:
         violation = f"the configuration stops here: {stopped.kind} {stopped.text}".rstrip()
         raise ReaderError(stopped.place, violation) from stopped
     except RecursionError as error:
-        raise ReaderError(
-            module.path,
-            wording.circular("calls", "it calls itself, or nests deeper than a configuration does"),
-        ) from error
+        reason = "it calls itself, or nests deeper than a configuration does"
+        raise ReaderError(module.path, wording.circular("calls", reason)) from error
     return result if isinstance(result, Call) else None
 
 
@@ -150,9 +142,8 @@ def _module(path: Path, folders: Sequence[Path] = ()) -> Module:
         wrong = error.__cause__
         if not isinstance(wrong, SyntaxError):
             raise
-        raise ReaderError(
-            path, wording.cannot_parse("Python", f"{wrong.msg} at line {wrong.lineno}")
-        ) from wrong
+        reason = f"{wrong.msg} at line {wrong.lineno}"
+        raise ReaderError(path, wording.cannot_parse("Python", reason)) from wrong
 
 
 def _is_job(node: ast.FunctionDef) -> bool:

@@ -206,10 +206,8 @@ class _Fields:
         if spec is None:
             return
         if not isinstance(spec, Call) or not spec.name.endswith(f".{REGISTRY}"):
-            raise ReaderError(
-                self.places["model_spec"],
-                wording.wrong_type("model_spec", ..., f"what a {REGISTRY} of torchtitan returns"),
-            )
+            allowed = f"what a {REGISTRY} of torchtitan returns"
+            raise ReaderError(self.places["model_spec"], wording.wrong_type("model_spec", ..., allowed))
         if spec.args:
             spec.fields.setdefault("flavor", spec.args[0])
         self.take("model.name", spec.name.split(".")[-2], spec.place)

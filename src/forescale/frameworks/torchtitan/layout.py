@@ -125,7 +125,7 @@ def _named(settings: Settings, parts: object, num_layers: int) -> tuple[int, ...
     """Return how many layers each list of module names holds."""
     key = "parallelism.module_fqns_per_model_part"
     if not isinstance(parts, list) or not all(isinstance(part, list) for part in parts):
-        settings.refuse(wording.wrong_type(settings.spell(key), parts, "a list of lists of module names"))
+        settings.refuse_key(wording.wrong_type, key, parts, "a list of lists of module names")
     named = [[name for name in part if str(name).startswith("layers.")] for part in parts]
     texts = [f"layers.{number}" for number in range(num_layers)]
     if [name for part in named for name in part] != texts:
@@ -282,13 +282,12 @@ def _data_parallel(
             f"{'a multiple of ' if not shards else ''}{inner * (shard if shards else 1)}"
         )
     if shard * cp * tp % folded:
-        settings.refuse(
-            wording.not_a_factor(
-                settings.spell("parallelism.expert_parallel_degree"),
-                folded,
-                shard * cp * tp,
-                "shards x context x tensor parallel",
-            )
+        settings.refuse_key(
+            wording.not_a_factor,
+            "parallelism.expert_parallel_degree",
+            folded,
+            shard * cp * tp,
+            "shards x context x tensor parallel",
         )
     return replicate, shard
 
@@ -311,14 +310,8 @@ def _batch(settings: Settings, dp: int, pp: int) -> tuple[int, int]:
         settings.refuse(wording.not_divisible(name, local, piece, "the micro-batch"))
     batch = _step(settings, "training.global_batch_size", 1) or local * dp
     if batch % (local * dp):
-        settings.refuse(
-            wording.not_divisible(
-                settings.spell("training.global_batch_size"),
-                batch,
-                local * dp,
-                f"{local} x {counted(dp, 'data-parallel rank')}",
-            )
-        )
+        terms = f"{local} x {counted(dp, 'data-parallel rank')}"
+        settings.refuse_key(wording.not_divisible, "training.global_batch_size", batch, local * dp, terms)
     _flushes(settings, batch // (local * dp), pp)
     return piece if pp > 1 else local, batch
 
@@ -327,20 +320,17 @@ def _batch_of_tokens(settings: Settings, dp: int, pp: int) -> tuple[int, int]:
     seq, key = _seq_len(settings), "training.num_tokens_per_microbatch_per_dp_rank"
     tokens = settings.size(key, 16384)
     if tokens % seq:
-        settings.refuse(
-            wording.not_divisible(settings.spell(key), tokens, seq, "training.max_context_length")
-        )
+        settings.refuse_key(wording.not_divisible, key, tokens, seq, "training.max_context_length")
     pieces = settings.size("parallelism.num_pp_microbatches", 1) if pp > 1 else 1
     item = tokens // seq * pieces * dp
     batch = _step(settings, "training.num_tokens_per_train_step", seq) or item
     if batch % item:
-        settings.refuse(
-            wording.not_divisible(
-                settings.spell("training.num_tokens_per_train_step"),
-                batch * seq,
-                item * seq,
-                f"{tokens} x {pieces} x {counted(dp, 'data-parallel rank')}",
-            )
+        settings.refuse_key(
+            wording.not_divisible,
+            "training.num_tokens_per_train_step",
+            batch * seq,
+            item * seq,
+            f"{tokens} x {pieces} x {counted(dp, 'data-parallel rank')}",
         )
     _flushes(settings, batch // item, pp)
     return tokens // seq, batch
@@ -352,7 +342,7 @@ def _step(settings: Settings, key: str, seq: int) -> int | None:
         return None
     whole = settings.size(key)
     if whole % seq:
-        settings.refuse(wording.not_divisible(settings.spell(key), whole, seq, "training.max_context_length"))
+        settings.refuse_key(wording.not_divisible, key, whole, seq, "training.max_context_length")
     return whole // seq
 
 
@@ -430,7 +420,7 @@ def _compiles(settings: Settings, component: str) -> bool:
     key, parts = "compile.components", (MODEL_COMPONENT, LOSS_COMPONENT)
     value = settings.get(key)
     if isinstance(value, list) and not {str(part) for part in value} <= {*parts}:
-        settings.refuse(wording.not_one_of(settings.spell(key), value, parts))
+        settings.refuse_key(wording.not_one_of, key, value, parts)
     return key not in settings or component in settings.words(key)
 
 
@@ -454,9 +444,8 @@ def _graphs(settings: Settings, pp: int, *, python: bool) -> Any:  # noqa: ANN40
     if not python or settings.flag("training.disable_cuda_graphs"):
         return "none"
     if pp > 1:
-        settings.refuse(
-            wording.conflicts(["CUDA graphs", "a pipeline"], fix="set training.disable_cuda_graphs")
-        )
+        fix = "set training.disable_cuda_graphs"
+        settings.refuse(wording.conflicts(["CUDA graphs", "a pipeline"], fix=fix))
     return "full"
 
 

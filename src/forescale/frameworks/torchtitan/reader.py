@@ -127,7 +127,7 @@ def _model(settings: Settings, options: Options) -> Model:
         raise UnknownNameError(f"model.name in {settings.where}", name, known["flavors"])
     if not isinstance(flavor, str) or not flavor:
         there = ", ".join(known["flavors"][local])
-        settings.refuse(wording.not_one_of(settings.spell("model.flavor"), flavor, there))
+        settings.refuse_key(wording.not_one_of, "model.flavor", flavor, there)
     if flavor not in known["flavors"][local]:
         raise UnknownNameError(f"flavor of {name} in {settings.where}", flavor, known["flavors"][local])
     sees = local in known["images"] or flavor in known["images"]

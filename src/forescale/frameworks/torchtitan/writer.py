@@ -249,10 +249,8 @@ def _built(question: Question, local: Sized | None, converters: list[str]) -> li
     dim, vocab, module = local.config["hidden_size"], local.config["vocab_size"], local.builder.module
     tied = bool(local.config.get("tie_word_embeddings", False))
     starts = f"{module}.{'_EMBEDDING_SKIP_INIT' if tied else '_EMBEDDING_INIT'}"
-    norm, head = (
-        f"RMSNorm.Config(normalized_shape={dim}, param_init={module}._NORM_INIT)",
-        f"_output_linear_init({dim})",
-    )
+    norm = f"RMSNorm.Config(normalized_shape={dim}, param_init={module}._NORM_INIT)"
+    head = f"_output_linear_init({dim})"
     if module == "qwen3":
         norm, head = f"qwen3._qwen3_norm({dim})", "_LINEAR_INIT"
     fields = {

@@ -36,6 +36,8 @@ LOADED: Final = re.compile(
     r".*\.(?:from_pretrained|_?from_config)$"
 )
 """Calls that make a model; adapters are laid on one that another call makes."""
+CONFIGURES: Final = re.compile(r"(?:\w+\.)*\w*Config\.from_pretrained")
+"""Calls that load a model's configuration alone."""
 WRAPPED: Final = 8
 """Calls around a model that are looked through for the one that loads it."""
 
@@ -44,6 +46,19 @@ def model_name(call: Call) -> str:
     """Return the model that a call loads; "" of one that only running shows."""
     values = (*call.args, *map(call.fields.get, NAMES))
     return next((item for item in values if isinstance(item, str)), "")
+
+
+def loaded_from(value: object) -> Any:  # noqa: ANN401
+    """Return the model whose configuration a call loads, or what is known of a table; other values as they are."""
+    if isinstance(value, dict):
+        return {key: loaded_from(item) for key, item in value.items() if _is_known(item)}
+    is_loaded = isinstance(value, Call) and CONFIGURES.fullmatch(str(value.name).partition("(")[0])
+    return (model_name(value) or value) if is_loaded else value  # type: ignore[arg-type]
+
+
+def _is_known(value: object) -> bool:
+    """Whether a value is known, or is one of torch's."""
+    return value.text.startswith("torch.") if isinstance(value, Opaque) else not isinstance(value, Call)
 
 
 def of_trained(calls: list[Call]) -> tuple[list[Call], list[str]]:
@@ -123,4 +138,5 @@ def is_of(call: Call, row: Mapping[str, Any]) -> bool:
 
 def fields_of(call: Call, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a call by name, those by their place included."""
-    return {**dict(zip(row.get("args", ()), call.args, strict=False)), **call.fields}
+    given = {**dict(zip(row.get("args", ()), call.args, strict=False)), **call.fields}
+    return {name: loaded_from(value) for name, value in given.items()}

@@ -12,7 +12,7 @@ from forescale.files import read_text
 from forescale.frameworks.shell import is_unset
 from forescale.frameworks.trainers.accelerated import plain
 from forescale.frameworks.trainers.program import is_loop, modules_of
-from forescale.frameworks.trainers.run import found_by_end, neighbour_of
+from forescale.frameworks.trainers.run import found_by_end, in_source, neighbour_of
 
 PLACED: Final = re.compile(r"""\badd_argument\(\s*["'][A-Za-z]""")
 """An argument of argparse that is given by its place."""
@@ -35,7 +35,7 @@ def loops(commands: Sequence[Sequence[str]], folder: Path) -> list[tuple[str, in
         ("trainer", at + 1, list(words))
         for words in commands
         for name, at in programs_of(words)
-        if is_loop(neighbour_of(folder, name))
+        if is_loop(found_by_end(folder, name))
     ]
 
 
@@ -59,6 +59,8 @@ def arguments_of(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     name = ""
     for word in filter(lambda word: word != "--", words):
         flag, equals, value = word.lstrip("+").partition("=")
+        if flag == "--multirun":
+            continue  # a switch of hydra's, whose words follow
         if flag.startswith("--"):
             name = flag[2:].replace("-", "_")
             values[name] = plain(value) if equals else True
@@ -96,9 +98,10 @@ def own_program(words: Sequence[str], at: int) -> str:
 
 def program_file(path: Path, program: str) -> Path | None:
     """Return the file of a program that a script starts, or else that of its name next to the script."""
-    if not program.endswith(".py"):
+    if not program.endswith((".py", ".ipynb")):
         return None
-    return found_by_end(path.parent, program) or neighbour_of(path.parent, Path(program).name)
+    found = found_by_end(path.parent, program) or neighbour_of(path.parent, Path(program).name)
+    return found or in_source(path.parent, program)
 
 
 def own_arguments(

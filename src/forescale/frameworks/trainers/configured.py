@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,11 +98,14 @@ def loaded(value: object, folder: Path, call: Call) -> Any:  # noqa: ANN401
     return MISSING if content is None else _tabled(content, call)
 
 
-def instantiated(value: object, call: Call, calls: list[Call]) -> Any:  # noqa: ANN401
-    """Return what hydra makes of a table with `_target_`, which `calls` are told; of others the same."""
+def instantiated(value: object, call: Call, calls: list[Call], build: Callable[[Call], Call | None]) -> Any:  # noqa: ANN401
+    """Return what hydra makes of a table with `_target_`, which `calls` are told; of others the same.
+
+    `build` returns an object of a class of the program's own.
+    """
     if not isinstance(value, dict):
         return value
-    inner = {name: instantiated(item, call, calls) for name, item in value.items()}
+    inner = {name: instantiated(item, call, calls, build) for name, item in value.items()}
     target = inner.pop("_target_", None)
     if not isinstance(target, str):
         return inner
@@ -111,7 +114,7 @@ def instantiated(value: object, call: Call, calls: list[Call]) -> Any:  # noqa: 
     }
     made = Call(target, call.place, fields=fields)
     calls.append(made)
-    return made
+    return build(made) or made
 
 
 def variable(call: Call, values: Mapping[str, str], ranks: Mapping[str, str] | None) -> Any:  # noqa: ANN401
@@ -194,7 +197,7 @@ class _Composer:
             for place, path in _options(row, self.given):
                 there = place[1:] if place.startswith("/") else join(*name.split("/")[:-1], place)
                 if (inner := self.composed(there, left - 1)) is None:
-                    return None
+                    continue  # what it sets is not known
                 file = self.root / f"{there.removesuffix('.yaml')}.yaml"
                 header = PACKAGE.search(read_text(file)) if is_file(file) else None
                 result = deep_merge(result, _under(header[1] if header else path, inner))

@@ -65,6 +65,29 @@ def loop_constants(trees: Sequence[ast.Module]) -> dict[str, Any]:
     return {**({} if loads else {"dtype": "float32"}), **values}
 
 
+def table_constants(tables: Sequence[Mapping[str, Any]], *, is_alone: bool) -> dict[str, Any]:
+    """Return what the configurations of a loop set, by keys; entries of one key that differ say nothing.
+
+    An entry `batch_size` is that of a device where one process trains alone, and may be that of all devices else.
+    """
+    names = {**NAMES, **({"batch_size": MICRO} if is_alone else {})}
+    found: dict[str, set[Any]] = {}
+    for name, value in (pair for table in tables for pair in _leaves(table)):
+        key = names.get(name)
+        if key is not None and type(value) is (str if key == "model_name_or_path" else int):
+            found.setdefault(name if key == "max_length" else key, set()).add(value)
+    return {name: values.pop() for name, values in found.items() if len(values) == 1}
+
+
+def _leaves(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the entries of a table, and of the tables in it."""
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value)
+        else:
+            yield str(name), value
+
+
 def _assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
     """Yield each name that a loop sets, and its value, wherever it does."""
     for node in ast.walk(tree):

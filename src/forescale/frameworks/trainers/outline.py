@@ -13,10 +13,11 @@ from msgspec.structs import replace
 from forescale.errors import MissingFact, ReaderError
 from forescale.frameworks.python.values import Call, Opaque
 from forescale.frameworks.reading import Options, ParsedFile
-from forescale.frameworks.trainers.calls import FACTS, SHARDS, TUNES, fields_of, rows_of
+from forescale.frameworks.trainers.calls import FACTS, LOADED, SHARDS, TUNES, fields_of, rows_of
 from forescale.frameworks.trainers.census import place_of
 from forescale.frameworks.trainers.facts import CONFIGURATION, decided_by
-from forescale.frameworks.trainers.loop import SPLITS, adds_up
+from forescale.frameworks.trainers.lengths import LENGTH, tokenized
+from forescale.frameworks.trainers.loop import SPLITS, adds_up, table_constants
 from forescale.frameworks.trainers.program import ADAPTERS, DECIDED, Program, is_loop
 from forescale.frameworks.trainers.record import record_of
 from forescale.frameworks.trainers.recorder import Recorder, follow_script
@@ -40,7 +41,10 @@ def followed(
     recorder = Recorder(given=given, words=start.words, ranks=start.ranks(count))
     with suppress(ReaderError):
         if file is not None and follow_script(file, recorder, Options()):
-            return _with_calls(program, recorder, given, loops=is_loop(file))
+            loops = is_loop(file)
+            settings = table_constants(recorder.settings, is_alone=not start.kinds) if loops else {}
+            program = replace(program, constants={**program.constants, **settings})
+            return _with_calls(program, recorder, given, loops=loops)
     return program
 
 
@@ -62,6 +66,11 @@ def _with_calls(program: Program, recorder: Recorder, given: Mapping[str, Any], 
     if kind and TYPES.isdisjoint((*calls, *given, *dict(program.defaults))):
         calls[kind] = True
     calls.pop("device_map", None)
+    told = {*calls, *given, *dict(program.defaults), *program.constants}
+    if loops and not any(LENGTH.fullmatch(name) for name in told):
+        calls |= tokenized(recorder.calls, recorder.lengths)
+    if loops and not recorder.missed and not any(LOADED.match(call.name) for call in recorder.calls):
+        calls.setdefault("dtype", "float32")
     named = (*doubtful.values(), *["get_peft_model"] * ("use_peft" in doubtful))
     others = [site for site in recorder.doubted if not site.startswith(named)]
     recorder.doubted = []
@@ -91,6 +100,8 @@ def _sets(call: Call, row: Mapping[str, Any]) -> dict[str, Any]:
         value = fields.get(name)
         if isinstance(value, Opaque) and value.text.startswith("torch."):
             value = value.text
+        if key == MICRO and name != "batch_size":  # a shape
+            value = value[0] if isinstance(value, tuple | list) and len(value) == 1 else None
         if isinstance(value, Opaque | Call):
             result.pop(key, None)
         elif value not in (None, False):

@@ -24,6 +24,11 @@ def compute_of(settings: Settings) -> str:
     return settings.text("float32_compute", "tf32") if loaded == "float32" else "tf32"
 
 
+UNSCALED: Final = (
+    "{}: float16 with {}: PyTorch does not unscale gradients in fp16, so such a run stops; weights in fp32 are "
+    "projected (--param-dtype)"
+)
+"""The warning of weights in fp16 that train with scaled gradients."""
 QUANTIZED: Final = re.compile(r"(?i)[-_](?:awq|gptq|bnb)\b(?P<eight>.*?(?:int8|8bit))?")
 """Names of checkpoints whose weights have 4 or 8 bits."""
 

@@ -39,7 +39,7 @@ from forescale.frameworks.trainers.devices import (
     started_devices,
     variables_of,
 )
-from forescale.frameworks.trainers.facts import of_one_process, without_facts
+from forescale.frameworks.trainers.facts import CONFIGURATION, of_one_process, without_facts
 from forescale.frameworks.trainers.megatron import flags_of, read_megatron
 from forescale.frameworks.trainers.outline import followed, left_open, warnings_of
 from forescale.frameworks.trainers.performance import long_options, read_performance
@@ -224,11 +224,11 @@ class LlamaFactoryReader(TrainerReader):
     def read(self, path: Path, options: Options) -> ParsedFile:
         """Return what the file says, if it trains."""
         content = content_of(path)
-        idle = next((key for key in IDLE if content.get(key)), None)
-        if idle is not None and not content.get("do_train"):
-            raise ReaderError(
-                path, wording.wrong_format("a configuration that trains", f"it has {idle}, and no do_train")
-            )
+        idle = next((key for key in IDLE if content.get(key)), "no stage and no dataset")
+        trains = content.keys() & {"stage", "dataset"} and idle not in IDLE
+        if not trains and not content.get("do_train"):
+            text = f"it has {idle}, and no do_train"
+            raise ReaderError(path, wording.wrong_format("a configuration that trains", text))
         return super().read(path, options)
 
     takes_last: ClassVar[bool] = False
@@ -306,7 +306,7 @@ class LaunchReader(Signed):
         """Return what the arguments of a program say: a person's own is followed, or else looked through."""
         form = "llamafactory" if form == "trainer" and values.keys() >= {"stage", "finetuning_type"} else form
         own = Path(start.program).name if form == "trainer" else ""
-        _refuse_megatron(path, own, values)
+        _refuse_other(path, own, values)
         if "dpo" not in f"{path.name}{start.program}".lower():
             _refuse_sampling(path, own, values)
         file = program_file(path, start.program)
@@ -317,7 +317,8 @@ class LaunchReader(Signed):
         content = {**added, **values}
         launched = start.launch is not None or options.launch is not None
         facts = lay_sharding(program, content, options.over, own, launched=launched)
-        given = {**values, **({"fsdp": content["fsdp"]} if facts and "fsdp" in content else {})}
+        laid = {"fsdp": content["fsdp"]} if facts and "fsdp" in content else {}
+        given = {**values, **laid}
         parsed = None
         for arguments in ([] if start.own is None else [start.own]) + [given] * bool(own):
             read = self.programmed(file, arguments, options, start)
@@ -329,16 +330,15 @@ class LaunchReader(Signed):
             program = followed(program, file if own else None, given, start, options.num_devices)
             added |= program.content(values, record_of(form))
             taken = program.taken(values, record_of(form))
-            content = {**added, **{name: value for name, value in content.items() if name not in taken}}
+            content = {**added, **laid, **{k: value for k, value in values.items() if k not in taken}}
+            if "deepspeed" in program.calls:
+                facts = [fact for fact in facts if fact.what != CONFIGURATION.what]
             parsed = _outlined(content, added, form, path, options, start, program)
             facts = [*facts, *left_open(parsed, program, content, own, () if facts else start.kinds)]
-        if (
-            program.freezes
-            and not any("freezes parameters" in text for text in parsed.warnings)
-            and not {"trainable", "lora_rank"} & {*parsed.workload_fields, *options.over}
-        ):
+        if program.freezes and not {"trainable", "lora_rank"} & {*parsed.workload_fields, *options.over}:
             text = f"{own} freezes parameters itself, which are projected as trained (--freeze, --lora-rank)"
-            parsed = replace(parsed, warnings=(*parsed.warnings, text))
+            is_told = any("freezes parameters" in warning for warning in parsed.warnings)
+            parsed = parsed if is_told else replace(parsed, warnings=(*parsed.warnings, text))
         warnings = (*parsed.warnings, *warnings_of(parsed, own, program, values))
         if own and file is None and not EXAMPLES.fullmatch(own) and not _are_told(parsed, options):
             warnings = (*warnings, ABSENT.format(own))
@@ -461,8 +461,10 @@ def _refuse_choices(shell: Script, path: Path, text: str) -> None:
         raise MissingError.of(path, facts) from None
 
 
-def _refuse_megatron(path: Path, own: str, values: Mapping[str, Any]) -> None:
-    """Refuse a program of Megatron-LM whose flags stand in a file of its own."""
+def _refuse_other(path: Path, own: str, values: Mapping[str, Any]) -> None:
+    """Refuse a command that trains nothing, and a program of Megatron-LM whose flags stand in a file of its own."""
+    if str(values.get("do_train", "")).lower() == "false":
+        raise ReaderError(path, wording.wrong_format("a command that trains", "it has do_train false"))
     if MEGATRON.fullmatch(own) and {"num_layers", "hidden_size"} & values.keys():
         fix = "they stand in the file that it names; give them as a table of flags (--num-layers: 12)"
         raise ReaderError(path, wording.wrong_format("a command with Megatron-LM's flags", fix))

@@ -61,6 +61,12 @@ def record_of(name: str) -> Record:
     return Record(**{**content, **lists})
 
 
+TEXTS: Final = frozenset(
+    ("optim", "use_peft", "model_name_or_path", "dtype", "packing", "bf16", "fp16", "stage")
+)
+"""Keys that have no table, as programs of people's own may have by these names."""
+
+
 def classified(
     content: Mapping[str, Any], record: Record, path: Path, lines: Mapping[str, int], *, strict: bool
 ) -> ClassifiedKeys:
@@ -75,6 +81,8 @@ def classified(
     values, spelling, unknown, warnings, ignored = dict(record.defaults), {}, [], [], []
     for name, value in content.items():
         key = record.keys.get(name) or (name if name in base else None)
+        if isinstance(value, Mapping) and key in TEXTS:
+            key = None  # a table of a program's own
         if key == "dtype" and re.match(r"\$[{(]", str(value)):
             warnings.append(f"{name}: {value} is not known; the type of a run that names none is taken")
             continue

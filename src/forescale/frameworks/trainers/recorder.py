@@ -9,15 +9,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from forescale.frameworks.python.module import World, source_of
+from forescale.frameworks.python.calls import Caller
+from forescale.frameworks.python.module import Class, World, parsed, source_of
 from forescale.frameworks.python.run import Frame
-from forescale.frameworks.python.values import MISSING, Accepted, Call, Opaque, Stopped
+from forescale.frameworks.python.values import MISSING, Accepted, Call, Opaque, Stopped, Table
 from forescale.frameworks.reading import Options, packaged
+from forescale.frameworks.trainers.accelerated import plain
 from forescale.frameworks.trainers.arguments import Arguments, table_of
 from forescale.frameworks.trainers.calls import DECIDES, FACTS, makes, names_of
 from forescale.frameworks.trainers.census import LIBRARIES, doubtful, unfollowed, unknown
 from forescale.frameworks.trainers.census import shown as shown_sites
-from forescale.frameworks.trainers.configured import configured, instantiated, variable
+from forescale.frameworks.trainers.configured import configured, folder_of, instantiated, variable
+from forescale.frameworks.trainers.lengths import follow_data
+from forescale.frameworks.trainers.run import neighbour_of
 
 TOLD: Final = re.compile(
     r"(?i)model|quant|bits?\b|4bit|8bit|batch|accum|len|lora|dtype|precision|fp16|bf16|checkpointing|optim|stage|shard|fsdp|deepspeed|zero"
@@ -72,6 +76,10 @@ class Recorder:
         """Places that decide a fact and are not followed."""
         self.doubted: list[str] = []
         """Places that do so under a condition that is not known."""
+        self.tables: list[Table] = []
+        """Configurations that the program loads."""
+        self.lengths: list[tuple[str, int]] = []
+        """Tokens that functions cut texts into or off at, each with the argument that it is."""
         self.words = words
         self.ranks = ranks
         self.arguments = Arguments(given or {}, packaged("deepspeed", "trainer")["keys"], words)
@@ -80,6 +88,10 @@ class Recorder:
         """Keep a call, not known under a condition that is not; return the arguments that it makes, or its answer."""
         call.known = self.world is None or self.world.doubt is None
         self.calls.append(call)
+        if self.world is not None:
+            self.lengths += follow_data(call, self.world)
+            if call.name == "exec":
+                self._execute(call, self.world)
         before = len(self.arguments.made)
         made = self.arguments.answer(call, owner, self.world)
         made = self._configured(call, owner) if made is MISSING else made
@@ -100,7 +112,7 @@ class Recorder:
             ]
         table = next(iter(call.args), None) if INSTANTIATES.fullmatch(call.name) else None
         if isinstance(table, dict):
-            made = instantiated({**table, **call.fields}, call, self.calls)
+            made = instantiated({**table, **call.fields}, call, self.calls, self._built)
         self.calls += self.arguments.made[before:]
         return made if made is not MISSING else self.answers.get(call.name.rpartition(".")[2], MISSING)
 
@@ -112,10 +124,45 @@ class Recorder:
             table = table_of(words.get("node"), self.world)
             self.stored[f"{group}/{name}" if group else name] = table if isinstance(table, dict) else {}
         made = configured(call, owner, self.arguments.given, self.stored)
+        if isinstance(made, Table) and made not in self.tables:
+            self.tables.append(made)
         program = self.world.argv[0] if self.world is not None and self.world.argv else ""
         if call.name == "hydra.main" and made is not MISSING and call.place.startswith(f"{program}, "):
             self.arguments.given = {}
         return made
+
+    def _built(self, made: Call) -> Call | None:
+        """Return an object of a class of the program's own that hydra makes, whose lines are followed."""
+        world = self.world
+        main = next((item for item in world.modules.values() if item.is_main), None) if world else None
+        module, _, name = made.name.rpartition(".")
+        kind = main.bring(module, name, 0, name) if main is not None and module else None
+        if world is None or main is None or not isinstance(kind, Class):
+            return None
+        node = ast.copy_location(ast.Call(ast.Name(name, ast.Load()), [], []), kind.node)
+        caller = Caller(world.frame(main, {}, {}), node)
+        caller.words, caller.place = made.fields, made.place
+        return caller.build(kind)
+
+    def _execute(self, call: Call, world: World) -> None:
+        """Follow the lines of a file that the program executes; one that sets names by words of the command does so."""
+        opened = next(iter(call.args), None)
+        name = opened.args[0] if isinstance(opened, Call) and opened.name == "open" else None
+        file = neighbour_of(folder_of(call), name) if isinstance(name, str) else None
+        main = next((item for item in world.modules.values() if item.is_main), None)
+        if file is None or main is None:
+            return
+        frame, tree = Frame(main, main.names), parsed(file)
+        if not {"sys.argv", "globals()"} <= {source_of(node) for node in ast.walk(tree)}:
+            frame.body(tree.body)
+            return
+        for word in (world.argv or [])[1:]:
+            key, equals, value = word.removeprefix("--").partition("=")
+            if equals:
+                main.names[key] = plain(value)
+                self.arguments.laid.add(key)
+            elif (inner := neighbour_of(folder_of(call), word)) is not None and inner.suffix == ".py":
+                frame.body(parsed(inner).body)
 
     def _variable(self, call: Call) -> Any:  # noqa: ANN401
         """Return a variable of the environment, or its default."""
@@ -124,6 +171,12 @@ class Recorder:
         if isinstance(name, str) and name not in self.variables and TOLD.search(name):
             self.unset[name] = None
         return value
+
+    @property
+    def settings(self) -> list[Mapping[str, Any]]:
+        """The names of the program at its end, and the configurations that it loads."""
+        modules = self.world.modules.values() if self.world is not None else ()
+        return [*self.tables, *(module.names for module in modules if module.is_main)]
 
     def warnings(self, *, must_train: bool = True) -> list[str]:
         """Return the warnings of variables that are not set, and of places that were not followed for certain."""

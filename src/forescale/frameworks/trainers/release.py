@@ -30,6 +30,8 @@ PROMPT: Final = (
     "max_prompt_length is not given: prompts have at most 512 tokens until TRL 0.25, any length since; "
     "512 are projected (--seq-len)"
 )
+SFT: Final = re.compile(r"(?:^|\.)SFTTrainer$")
+"""A trainer that cuts sequences off, of releases too whose configuration is TrainingArguments."""
 LENGTH: Final = 1024
 """Tokens that TRL cuts sequences and pairs off at where nothing is given, in all releases."""
 CUT: Final = f"max_length is not given: TRL cuts sequences off at {LENGTH} tokens (--seq-len)"
@@ -57,7 +59,15 @@ def lay_release(
 ) -> list[str]:
     """Fill in what TRL defaults to in the release that a program is written for; return the warnings of it."""
     made = [call for call in calls if any(TRL.fullmatch(name) for name in names_of(call))]
-    if content.get("unsloth") or not made:
+    lengths = {"max_length", "max_seq_length", "block_size"}
+    if content.get("unsloth"):
+        return []
+    if not made and any(SFT.search(name) for call in calls for name in names_of(call)):
+        if lengths & {*content, *unread}:
+            return []
+        content["max_length"] = LENGTH
+        return [CUT]
+    if not made:
         return []
     older = any(
         OLDER & call.fields.keys()
@@ -66,8 +76,8 @@ def lay_release(
     )
     samples = any(re.search(r"(?:GRPO|RLOO)Config$", name) for call in calls for name in names_of(call))
     warnings = [PROMPT] * (samples and not {"max_prompt_length", "max_length"} & {*content, *unread})
-    lengths = {"max_length", "max_seq_length", "block_size"}
-    if not samples and not lengths & {*content, *unread} and not any(call.open for call in made):
+    whole = any(call.open or None in map(call.fields.get, lengths & call.fields.keys()) for call in made)
+    if not samples and not lengths & {*content, *unread} and not whole:
         content["max_length"] = LENGTH
         warnings.append(CUT)
     if "gradient_checkpointing" not in {*content, *unread}:

@@ -91,6 +91,11 @@ def found_by_end(folder: Path, name: str) -> Path | None:
     return next(filter(None, (neighbour_of(folder, end) for end in ends)), None)
 
 
+def in_source(folder: Path, name: str) -> Path | None:
+    """Return a program by its bare name in the folder `src` of one around a script, which may enter that first."""
+    return neighbour_of(folder, f"src/{name}") if re.fullmatch(r"\w+\.py", name) else None
+
+
 def required(folder: Path, settings: Settings, key: str, name: str) -> Path:
     """Return a file that a key names, which must be there."""
     if (file := found_by_end(folder, name)) is None:

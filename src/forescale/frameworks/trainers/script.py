@@ -29,6 +29,7 @@ from forescale.frameworks.trainers.calls import (
     LOADED,
     MAKES,
     is_of,
+    loaded_from,
     makes,
     model_name,
     names_of,
@@ -45,6 +46,7 @@ from forescale.frameworks.trainers.facts import (
     of_one_process,
     without_facts,
 )
+from forescale.frameworks.trainers.lengths import tokenized
 from forescale.frameworks.trainers.loop import STEPS_BACK, adds_up
 from forescale.frameworks.trainers.program import (
     ADAPTERS,
@@ -61,7 +63,7 @@ from forescale.frameworks.trainers.readers import LaunchReader, read_mapping
 from forescale.frameworks.trainers.record import is_idle, record_of
 from forescale.frameworks.trainers.recorder import Recorder, follow_script
 from forescale.frameworks.trainers.release import lay_release, lay_unsloth_defaults
-from forescale.frameworks.trainers.run import MICRO, STEPS, Start, neighbour_of
+from forescale.frameworks.trainers.run import MICRO, STEPS, Start, found_by_end, in_source
 
 OPEN: Final = {MICRO: MICRO_BATCH, STEPS: BATCH}
 """Facts by the arguments that decide them, where only running the script shows their values."""
@@ -177,7 +179,7 @@ class ScriptLaunchReader(LaunchReader):
 
 def _named(path: Path, name: str) -> Path | None:
     """Return a program by the name that a script has for it, or, in a folder that is not known, next to the script."""
-    return neighbour_of(path.parent, name) or (
+    return (found_by_end(path.parent, name) or in_source(path.parent, name)) or (
         next(filter(is_file, [path.parent / Path(name).name]), None) if name.startswith("$") else None
     )
 
@@ -208,12 +210,11 @@ def read_script(
         raise ReaderError(path, wording.wrong_format("a script that trains", "it makes no TrainingArguments"))
     content, unread = _settings(path, recorder, options)
     dealt = _lay_prepared(content)
-    if dealt == ALONE and start.words and not start.kinds:
-        devices = None  # one process, which sees all of them
+    devices = None if dealt == ALONE and not start.kinds and devices and devices.count > 1 else devices
     older = lay_release(content, unread, recorder.calls, has_bf16=options.has_bf16)
-    devices, program = devices or _devices(content), path.name
-    if content.pop("unsloth", False):
-        program = ""
+    if "max_length" not in map(target_of, (*content, *unread)):
+        content |= tokenized(recorder.calls, recorder.lengths)
+    devices, program = devices or _devices(content), "" if content.pop("unsloth", False) else path.name
     if not program and devices is None and options.num_devices is None:
         devices = Devices(1, ("unsloth, which trains on one device",))
     content |= _distributed(content, unread)
@@ -320,10 +321,11 @@ def _content(calls: list[Call], given: Mapping[str, Any]) -> tuple[dict[str, Any
                 unread.setdefault(call.name, "made, and taken by nothing that is read")
             sets = row.get("sets", {})
             content |= {key: value for key, value in sets.items() if not call.open or key not in ADAPTERS}
-            for name, value in {
+            for name, item in {
                 **dict(zip(row.get("args", ()), call.args, strict=False)),
                 **_fields_of(call, given),
             }.items():
+                value = loaded_from(item)
                 key = row["keys"].get(name, name if "*" in row["keys"] else None)
                 made = isinstance(value, Call) and (value.known or key == "model_name_or_path")
                 if key is None or made or value is None or (name == "is_trainable" and value is False):

@@ -23,7 +23,7 @@ from forescale.frameworks.trainers.facts import (
     decided_by,
     without_facts,
 )
-from forescale.frameworks.trainers.precision import compute_of, frozen_type
+from forescale.frameworks.trainers.precision import UNSCALED, compute_of, frozen_type
 from forescale.frameworks.trainers.run import (
     MICRO,
     STEPS,
@@ -280,7 +280,7 @@ def _data_parallel(
     )
     _check_ranks(settings, ep, replicas, dp if options.num_devices else None)
     if dp % replicas:
-        settings.refuse(wording.not_a_factor(settings.spell("dp_replicate_size"), replicas, dp))
+        settings.refuse_key(wording.not_a_factor, "dp_replicate_size", replicas, dp)
     layout = Layout(
         tp=tp,
         sp=False,
@@ -562,7 +562,10 @@ def _types(run: Training, adapters: bool, is_sharded: bool) -> dict[str, str]:
         ):  # dwarf adapters, which are in fp32
             return {**types, "moments": "bf16", "master": "none"}
         return types if is_half else {**types, "frozen": "fp32"}
-    storage = ("fp16" if compute == "fp16" else "bf16") if is_half and compute != "fp16" else "fp32"
+    scales = compute == "fp16" and (settings.flag("fp16") or run.form != "trainer")
+    if scales and settings.flag("fp16") and named == "float16":
+        settings.warnings.append(UNSCALED.format(settings.spell("dtype"), settings.spell("fp16")))
+    storage = ("fp16" if compute == "fp16" else "bf16") if is_half and not scales else "fp32"
     return {**types, **dict.fromkeys(("parameters", "gradients", "moments"), storage), "master": "none"}
 
 

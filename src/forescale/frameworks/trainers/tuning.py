@@ -79,7 +79,7 @@ def _adapters(run: Training, model: Model | None) -> dict[str, Any]:
         run.warnings.append(f"{settings.spell('use_dora')} {text}")
     run.warnings.extend(_open_of(run, model, named=bool(names)))
     names, last = _present(run, model, names, last)
-    recurrent = model is None or any(attention.recurrent for attention in model.attentions)
+    recurrent = model is None or model.has_recurrent
     last = [end if recurrent or end != "out_proj" else "o_proj" for end in last]
     names = tuple(
         name if recurrent or end != "o_proj" else "o_proj" for name, end in zip(names, last, strict=True)

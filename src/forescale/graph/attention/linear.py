@@ -29,10 +29,8 @@ def linear_attention(b: Builder, model: Model, spec: LinearAttention, *, source:
         widths["decay"] = float(spec.num_heads * spec.num_gates_per_head)
     _projections(b, spec, widths, gathered=gathered, source=source, hidden=h)
     _decay(b, spec, gathered=gathered, source=source, hidden=h, keys=keys)
-    made, gates = (
-        tuple(f"attention.{width}" for width in widths if width != "decay"),
-        float(spec.num_heads * spec.num_gates_per_head),
-    )
+    made = tuple(f"attention.{width}" for width in widths if width != "decay")
+    gates = float(spec.num_heads * spec.num_gates_per_head)
     total = 2.0 * keys + values * (2.0 if spec.output_gate else 1.0) + gates
     parts = recurrent_parts(b, (*made, "attention.decay") if gates else made, ("heads", total))
     tokens = b.sharding.tokens("sequence")

@@ -387,17 +387,14 @@ class Almodel(Preset, frozen=True, kw_only=True):
 def refuse(layout: Layout, preset: str) -> None:
     """Raise if the layout has something that the analysis does not know."""
     if layout.recompute.granularity == "selective":
-        raise unsupported_by(
-            f"preset {preset}",
-            "recompute 'selective': the analysis does not say what it keeps",
-            "use none (save_all), full, or a policy such as save_out_proj",
-        )
+        value = "recompute 'selective': the analysis does not say what it keeps"
+        key = f"preset {preset}"
+        raise unsupported_by(key, value, "use none (save_all), full, or a policy such as save_out_proj")
     if layout.dp_shard % layout.ep:
         raise not_a_factor("ep", layout.ep, layout.dp_shard, "dp_shard (FSDP × EP)").at(f"preset {preset}")
     if layout.dp_shard > layout.ep and layout.zero != 3:
-        raise not_one_of(
-            f"zero of preset {preset}", layout.zero, (3,), "it shards weights, gradients and optimizer alike"
-        )
+        fix = "it shards weights, gradients and optimizer alike"
+        raise not_one_of(f"zero of preset {preset}", layout.zero, (3,), fix)
 
 
 def evaluate(

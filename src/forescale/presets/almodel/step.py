@@ -7,12 +7,10 @@ without a causal discount, what recompute adds, and whole bytes over one rate pe
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
-from importlib import resources
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from msgspec import field
@@ -21,6 +19,7 @@ from msgspec.structs import replace
 from forescale.cost.collectives.algorithms import bus_bytes, passes
 from forescale.cost.roofline import peak_rate
 from forescale.errors import unsupported_by
+from forescale.files import shipped
 from forescale.formula import formula, value_of
 from forescale.graph.counts import BACKWARD_PER_FORWARD, count_parameters, model_flops, primitive_flops
 from forescale.graph.layer import embedding_block, head_block, layer_block
@@ -39,6 +38,7 @@ from forescale.struct import Struct
 from forescale.units import GB, GIB, parse
 
 ANALYSIS = "ALModel parallelism strategy analysis"
+ASSUMPTIONS = "presets/almodel/assumptions"
 
 
 class StudyQuestion(Struct, frozen=True, kw_only=True):
@@ -113,7 +113,7 @@ class Terms(Struct, frozen=True, kw_only=True):
 @cache
 def measured_terms() -> Terms:
     """Return the terms of the detailed configurations and of the ten slowest: the rates of the hardware table."""
-    raw = _assumptions()
+    raw = shipped(ASSUMPTIONS)
     return Terms(
         name="measured",
         rates=_rates(raw["measured"]["bandwidth"] | raw["all_to_all"]["bandwidth"]),
@@ -128,14 +128,9 @@ def measured_terms() -> Terms:
 @cache
 def first_table_terms() -> Terms:
     """Return the terms of the first table: other rates, and 25 % in reserve."""
-    usual, raw = measured_terms(), _assumptions()["first_table"]
+    usual, raw = measured_terms(), shipped(ASSUMPTIONS)["first_table"]
     rates = {**usual.rates, **_rates(raw["bandwidth"])}
     return replace(usual, name="first-table", rates=rates, reserve=raw["reserve"])
-
-
-def _assumptions() -> Any:  # noqa: ANN401
-    path = resources.files("forescale.presets.almodel") / "assumptions.json"
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _rates(table: Mapping[CollectiveKind, Mapping[str, str]]) -> dict[CollectiveKind, dict[int, float]]:

@@ -476,10 +476,8 @@ def _activations(model: Model, layout: Layout, workload: Workload, count: int, p
     """Return bytes of a stage: its layers, for p micro-batches, over the ranks that split the sequence or heads."""
     replayed = replayed_layers(layout, count)
     size = recorded(seq_len=workload.seq_len, hidden_size=model.hidden_size)
-    batch, plain = (
-        recorded(batch=layout.micro_batch_size),
-        layout.flash_attention or drops_scores(layout),
-    )
+    batch = recorded(batch=layout.micro_batch_size)
+    plain = layout.flash_attention or drops_scores(layout)
     more = recorded(
         in_flight=min(layout.pp, microbatches_of(layout, workload)),
         ranks=layout.tp * layout.cp,

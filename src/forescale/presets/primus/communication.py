@@ -7,14 +7,12 @@ cost something.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from functools import cache
-from importlib.resources import files
 from types import MappingProxyType
-from typing import Any
 
+from forescale.files import shipped
 from forescale.formula import formula
 from forescale.numeric import Numeric
 from forescale.presets.primus.components import DOCUMENT
@@ -38,8 +36,7 @@ Algorithm = Callable[[float, int, str, "Network"], float]
 @cache
 def constants() -> Mapping[str, float]:
     """Return the figures that Primus's code assumes of networks, with their source."""
-    text = files("forescale.presets.primus").joinpath("network.json").read_text(encoding="utf-8")
-    record: dict[str, Any] = json.loads(text)
+    record = shipped("presets/primus/network")
     return MappingProxyType({key: value for key, value in record.items() if isinstance(value, float)})
 
 
@@ -312,12 +309,8 @@ def communication_notes(
     """Return what Primus says of communication on this layout, and where that is wrong."""
     notes = []
     if network is not None and layout.dp > 1:
-        notes.append(
-            Note(
-                topic="data_comm",
-                text=_reduction_text(gradient_traffic(model, layout, network, all_reduce)),
-            )
-        )
+        text = _reduction_text(gradient_traffic(model, layout, network, all_reduce))
+        notes.append(Note(topic="data_comm", text=text))
     if model.moe is not None and layout.ep > 1:
         tokens = layout.micro_batch_size * workload.seq_len / layout.tp
         size = float(

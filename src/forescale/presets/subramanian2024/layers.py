@@ -70,9 +70,8 @@ def shape_of(model: Model, *, seq_len: int | None = None) -> Shape:
     """
     length = seq_len or model.max_seq_len
     if not length:
-        raise missing("the sequence length of the model", "preset subramanian2024 takes it from there").at(
-            f"model {model.name}"
-        )
+        fix = "preset subramanian2024 takes it from there"
+        raise missing("the sequence length of the model", fix).at(f"model {model.name}")
     attention, ffn = model.layers[0].attention, model.layers[0].ffn
     known = (
         len(model.layer_kinds) == 1
@@ -83,10 +82,8 @@ def shape_of(model: Model, *, seq_len: int | None = None) -> Shape:
         and attention.head_dim * attention.num_heads == model.hidden_size
     )
     if not (known and isinstance(attention, FullAttention) and isinstance(ffn, DenseFfn)):
-        raise unsupported_by(
-            "preset subramanian2024",
-            "this model (only equal layers of multi-head attention and an ungated feed-forward)",
-        ).at(f"model {model.name}")
+        value = "this model (only equal layers of multi-head attention and an ungated feed-forward)"
+        raise unsupported_by("preset subramanian2024", value).at(f"model {model.name}")
     return Shape(
         seq_len=length,
         hidden_size=model.hidden_size,

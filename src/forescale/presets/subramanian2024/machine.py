@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from functools import cache
-from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, TypeAlias, get_args
 
@@ -13,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forescale.errors import UnknownKeyError, no_effect, not_one_of, required_with
+from forescale.files import shipped
 from forescale.formula import formula
 from forescale.graph.ops import CollectiveKind
 from forescale.numeric import Numeric, divisors, indicator
@@ -162,11 +160,9 @@ def machine_of(cluster: Cluster) -> Machine:
     )
 
 
-@cache
 def assumptions() -> Mapping[str, Any]:
     """Return what the paper assumed of efficiencies and limits, with source and residual."""
-    text = files(__package__).joinpath("assumptions.json").read_text(encoding="utf-8")
-    return MappingProxyType(json.loads(text))
+    return shipped("presets/subramanian2024/assumptions")  # type: ignore[no-any-return]
 
 
 Integers: TypeAlias = NDArray[np.int64]

@@ -164,9 +164,8 @@ def _refuse(model: Model, layout: Layout) -> None:
     unknown += ["tp without sp"] if layout.tp > 1 and not layout.sp else []
     unknown += ["pp that does not divide the layers"] if model.num_layers % layout.pp else []
     if unknown:
-        raise unsupported_by(
-            "preset subramanian2024", ", ".join(unknown), "it has tp with sp, cp, pp, dp and zero 1"
-        )
+        fix = "it has tp with sp, cp, pp, dp and zero 1"
+        raise unsupported_by("preset subramanian2024", ", ".join(unknown), fix)
 
 
 def _columns(cluster: Cluster, layout: Layout, workload: Workload) -> Columns:
@@ -277,10 +276,8 @@ def _seconds(analysis: Analysis, layout: Columns) -> dict[str, Numeric]:
     passes = named(floats(layout["num_microbatches"]) * analysis.layers(layout), "layers × micro-batches")
     split = Split(**{name: floats(layout[name]) for name in LAYER_KEY})
     for operation in analysis.layer(split):
-        name, time = (
-            operation.name,
-            price_layer((operation,), split, machine=analysis.machine, quirks=analysis.quirks),
-        )
+        name = operation.name
+        time = price_layer((operation,), split, machine=analysis.machine, quirks=analysis.quirks)
         local = "attention" if name in _ATTENTION else "norm" if name in _NORMS else "ffn"
         work = total({"compute": time.compute_s, "memory": time.memory_s}, name=name, unit="s")
         parts.setdefault(local, {})[name] = passes * work
@@ -486,10 +483,8 @@ class Found(Struct, frozen=True, kw_only=True):
         """
         model, cluster, workload = question.model, question.cluster, question.workload
         if preset.tensor_parallel is None:
-            raise missing(
-                "--tensor-parallel",
-                f"--preset {preset.name} searches one strategy at a time: give 1d, 2d or summa",
-            )
+            fix = f"--preset {preset.name} searches one strategy at a time: give 1d, 2d or summa"
+            raise missing("--tensor-parallel", fix)
         analysis = Analysis(
             shape=shape_of(model, seq_len=workload.seq_len),
             machine=machine_of(cluster),

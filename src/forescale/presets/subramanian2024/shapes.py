@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
-from functools import cache
-from importlib.resources import files
 from math import prod
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
+from forescale.files import shipped
 from forescale.formula import number_of
 from forescale.presets.preset import ShapedOperation, ShapedTensor
 from forescale.presets.subramanian2024.layers import Layer, Operation, Shape, Split, Work
@@ -76,9 +74,6 @@ def _size(dim: str, sizes: Mapping[str, int]) -> int:
     return sizes[whole] // prod(sizes[part] for part in parts)
 
 
-@cache
 def _table() -> dict[str, dict[str, str]]:
     """Return tensors and dimensions by kind of tensor parallelism and operation."""
-    text = files(__package__).joinpath("shapes.json").read_text(encoding="utf-8")
-    table: dict[str, Any] = json.loads(text)
-    return table
+    return shipped("presets/subramanian2024/shapes")  # type: ignore[no-any-return]

@@ -58,9 +58,8 @@ def build_schedule(name: str, request: Request, *, vpp: int | None = None) -> Sc
     result = family(name)
     if vpp is None:
         if result.fixed_vpp is None:
-            raise ScheduleError(
-                missing("vpp", f"{result.name} runs with any vpp from {result.vpp[0]}, for example --vpp 2")
-            )
+            fix = f"{result.name} runs with any vpp from {result.vpp[0]}, for example --vpp 2"
+            raise ScheduleError(missing("vpp", fix))
         vpp = result.fixed_vpp
     return result.build(replace(request, vpp=vpp))
 

@@ -84,13 +84,8 @@ def partition_layers(
     """
     count = len(layers)
     if count < num_stages * min_layers:
-        raise ScheduleError(
-            out_of_range(
-                "the number of layers",
-                count,
-                f"enough for {num_stages} stages with {min_layers} or more each",
-            )
-        )
+        allowed = f"enough for {num_stages} stages with {min_layers} or more each"
+        raise ScheduleError(out_of_range("the number of layers", count, allowed))
     cost = {item: _costs(layers, item, memory_limit) for item in set(in_flight)}
     best = np.full((num_stages + 1, count + 1, 2), np.inf)
     best[0, 0] = 0.0
