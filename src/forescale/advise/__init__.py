@@ -3,7 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from forescale.advise.check import Check, Checks, Finding, Limits, Solved, check, solve
+from forescale.advise.check import Check, Checks, Finding, Limits, check
+from forescale.advise.solve import Solved, solve
 
 if TYPE_CHECKING:
     from forescale.advise.advice import Advice, Fact, Step, Trial

@@ -10,19 +10,8 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
-from forescale.advise.check import (
-    Check,
-    Checks,
-    Limits,
-    Solved,
-    check,
-    fewest,
-    longest,
-    on_more,
-    refused,
-    solve,
-    solve_replayed,
-)
+from forescale.advise.check import Check, Checks, Limits, check, on_more, refused
+from forescale.advise.solve import Solved, fewest, longest, solve, solve_replayed
 from forescale.cli.codes import FAILED, ILLEGAL, USAGE_ERROR, Exit
 from forescale.cli.console import say, show
 from forescale.cli.declare import Bounded, Group, Rare, argument, option

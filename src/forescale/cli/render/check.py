@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from forescale.advise.check import Check, Checks, Finding, Solved
+from forescale.advise.check import Check, Checks, Finding
+from forescale.advise.solve import Solved
 from forescale.cli.render import words
 from forescale.cli.render.words import VERDICT_STYLE
 from forescale.escaping import xml
