@@ -140,7 +140,7 @@ NONE = "none"
 def default_stack(device: Device, facts: Mapping[str, object]) -> Framework | None:
     """Return the framework that trains where a question names none; None for devices that the table lacks.
 
-    `facts` are what rows of the table may require: `devices`, `zero` and `moe`.
+    `facts` are what rows of the table may require: `devices`, `zero`, `moe` and `offload`.
     """
     for row in packaged("default_stacks")["stacks"]:
         known = row["vendor"] == device.vendor and device.architecture in row.get(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ from forescale.records import kept_by_value
 from forescale.schedule.legality import LEGALITY
 from forescale.spec import Cluster, Layout, Model
 from forescale.spec.framework import Framework, merged, recipes_of_kind, replayed, searched
-from forescale.spec.layout import Recompute
+from forescale.spec.layout import Offload, Recompute
 from forescale.spec.phrases import recompute
 from forescale.spec.proposal import Constraint, Proposal, violated
 from forescale.spec.recipes import active_width, graphs_of, kind_of, settings_of
@@ -66,14 +67,20 @@ def framework_of(
     if isinstance(usual, str):
         return load_framework(usual), False
     facts = {"devices": devices_told(values, folder), "zero": base.get("zero"), "moe": model.is_moe}
-    return default_stack(cluster.device, facts), False
+    return default_stack(cluster.device, facts | {"offload": bool(_on_host(base))}), False
+
+
+def _on_host(layout: Mapping[str, Any]) -> float:
+    """Return the share of the optimizer's states on the host that a layout's fields give."""
+    offload = layout.get("offload") or {}
+    return float(offload.optimizer if isinstance(offload, Offload) else offload.get("optimizer") or 0.0)
 
 
 def other_frameworks(questions: Sequence[object]) -> dict[int, str]:
     """Return which questions have another framework than the first with most devices of their kind, and its name.
 
-    The usual framework goes by the number of devices and by how states are sharded; rows of a comparison are to differ
-    by what is compared alone. What is no question is left as it is.
+    The usual framework goes by the number of devices and by how states are held; rows of a comparison are to differ by
+    what is compared alone. States on the host go before a number of devices. What is no question is left as it is.
     """
     kinds: dict[str, list[tuple[int, Question]]] = {}
     for at, one in enumerate(questions):
@@ -81,14 +88,22 @@ def other_frameworks(questions: Sequence[object]) -> dict[int, str]:
             kinds.setdefault(one.cluster.device.name, []).append((at, one))
     result: dict[int, str] = {}
     for several in kinds.values():
-        label = max((one for _, one in several), key=lambda one: one.cluster.num_devices).framework.label  # type: ignore[union-attr]
+        most = max((one for _, one in several), key=_claim)
+        label = most.framework.label  # type: ignore[union-attr]
         result |= {at: label for at, one in several if one.framework and one.framework.label != label}
     return result
 
 
+def _claim(question: Question) -> tuple[bool, int]:
+    """Return whether states are on the host, and on how many devices a question is: what the framework goes by."""
+    layout = question.strategy
+    return layout is not None and layout.offload.optimizer > 0.0, question.cluster.num_devices
+
+
 def is_usual(question: Question, zero: object) -> bool:
     """Return whether a question whose sharding stage is given as `zero` has the usual framework of its devices."""
-    facts = {"devices": question.cluster.num_devices, "zero": zero, "moe": question.model.is_moe}
+    on_host, devices = _claim(question)
+    facts = {"devices": devices, "zero": zero, "moe": question.model.is_moe, "offload": on_host}
     return default_stack(question.cluster.device, facts) == question.framework
 
 
@@ -317,8 +332,20 @@ def _fastest_fitting(
         space = replayed(framework, searched(framework, space, limited=framework.limits is not None), model)
     several = (layout, *(_replaying(question, layout, policy) for policy in space.recompute or ()))
     legal = [item for item in several if not _broken(question, item)]
-    times = _times_of_fitting(question, legal)
+    counted = [item for item in legal if item.recompute.num_layers]
+    of_all = [item for item in legal if item not in counted]
+    times = _times_of_fitting(question, [*of_all, *_with_fewest_layers(question, counted)])
     return min(times, key=times.__getitem__, default=None)
+
+
+def _with_fewest_layers(question: Question, layouts: Sequence[Layout]) -> list[Layout]:
+    """Return the layout that replays the fewest layers of those that fit; none where none fits.
+
+    The more layers are replayed, the less is kept, and the longer a step takes.
+    """
+    ascending = sorted(layouts, key=lambda one: one.recompute.num_layers or 0)
+    first = bisect_left(ascending, True, key=lambda one: _fits(question, prepare(question.with_layout(one))))
+    return ascending[first : first + 1]
 
 
 def _times_of_fitting(question: Question, layouts: Sequence[Layout]) -> dict[Layout, Any]:
