@@ -11,7 +11,7 @@ from tests.small import dense
 
 from forescale.advise import fit
 from forescale.advise.changes import changed, changes
-from forescale.advise.changing import _pairs, _ranked, _tried
+from forescale.advise.changing import EVERYONES, _pairs, _ranked, _tried
 from forescale.catalogue.frameworks import load_framework
 from forescale.export import is_writable
 from forescale.face import ask
@@ -183,6 +183,10 @@ def test_after_the_first_singles_come_before_pairs_and_what_runs_out_of_memory_l
     assert peaks == sorted(peaks)
     assert len({tuple(change.kind for change in fix.changes) for fix in result.fixes}) == len(result.fixes)
     fitting = [fix for fix in result.fixes[1:] if fix.verdict == "FITS" and len(fix.changes) == 1]
+    kinds = [kind for fix in fitting for kind in fix.kinds]
+    lead = [kind for kind in EVERYONES if kind in kinds]  # which every trainer has
+    assert kinds[: len(lead)] == lead
+    fitting = fitting[len(lead) :]
     lost = [item.lost_s_per_gib for item in fitting if item.lost_s > 0.0]
     assert lost == sorted(lost)
 

@@ -564,18 +564,22 @@ def _fix(question: Question, now: Projection, tried: _Tried) -> Fix:
 
 
 def _ranked(fixes: Sequence[Fix]) -> list[Fix]:
-    """Return the fewest changes that fit with margin and lose least, then a micro-batch that does, then by `_price`.
-
-    Every trainer has a smaller micro-batch, and it leaves the sequences of a step as they are.
-    """
+    """Return the fewest changes that fit with margin and lose least, then `EVERYONES` that do, then by `_price`."""
     ordered = sorted(fixes, key=_price)
     sure = [item for item in ordered if item.verdict == "FITS"]
     if not sure:
         return ordered
     first = min(sure, key=lambda item: (len(item.changes), item.projection.step_time_s))
     rest = [item for item in ordered if item is not first]
-    lead = [item for item in rest if item.verdict == "FITS" and item.kinds == ("micro_batch_size",)]
+    several = [
+        [item for item in rest if item.verdict == "FITS" and item.kinds == (kind,)] for kind in EVERYONES
+    ]
+    lead = [item for items in several for item in items[:1]]
     return [first, *lead, *(item for item in rest if item not in lead)]
+
+
+EVERYONES = ("micro_batch_size", "recompute")
+"""Changes that every trainer has, and that leave the sequences of a step as they are."""
 
 
 def _price(fix: Fix) -> tuple[bool, int, int, float]:

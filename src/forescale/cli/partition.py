@@ -93,7 +93,8 @@ def _view(partitioned: Partitioned, taken: Array | None) -> View:
 
 
 def _step(one: Projection) -> str:
-    return f"{one.step_time_s:.4g} s a step, peak {one.memory.peak_bytes / GIB:.4g} GiB"
+    memory = one.memory
+    return f"{one.step_time_s:.4g} s a step, peak {memory.peak_bytes / GIB:.4g} GiB, {memory.verdict}"
 
 
 def _options(layout: Layout) -> str:

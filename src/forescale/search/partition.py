@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from forescale.errors import wrong_count
 from forescale.formula import number_of
+from forescale.graph.recompute import NO_RECOMPUTE
 from forescale.graph.stages import virtual_stages
 from forescale.inputs import Prepared, prepare
 from forescale.memory.inputs import EvalContext
@@ -59,7 +60,7 @@ def partition_stages(question: Question, measured: Array | None = None) -> Parti
     Parameters
     ----------
     question
-        Of one layout.
+        Of one layout. Recompute that is assumed, or of some layers alone, is chosen anew.
     measured
         Seconds of a micro-batch on every virtual stage of the layout, as measured; (num_stages,). Every layer then
         counts as much as its stage took, in the proportions of the projection, and the slowest stage decides.
@@ -71,6 +72,8 @@ def partition_stages(question: Question, measured: Array | None = None) -> Parti
     ScheduleError
         If there are fewer layers than stages, or no cut fits the memory.
     """
+    if "recompute" in question.assumed or not question.layout.recompute.takes_all:
+        question = question.with_layout(replace(question.layout, recompute=NO_RECOMPUTE))
     prepared = prepare(question)
     even, inputs, layout = project(question), prepared.inputs, question.layout
     ranks, in_flight = _in_flight(prepared)
