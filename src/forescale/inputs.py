@@ -260,7 +260,7 @@ def _recorded_blocks(question: Question, layout: Layout) -> Question:
     is_eager = (
         framework is not None
         and framework.model_code == RECORDED
-        and kernels.cross_entropy == "eager"
+        and kernels.cross_entropy in ("eager", "fused_linear")
         and not kernels.fused
     )
     if not (is_eager or model.traces) or question.costs.anchor is not None:

@@ -80,6 +80,8 @@ def build_blocks(model: Model, sharding: ShardingRules) -> PerBlock[Block]:
         from forescale.graph.traced import traced_blocks
 
         layers, embedding, head = traced_blocks(model, sharding)
+        if sharding.choices.kernels.cross_entropy == "fused_linear" and model.vocab_size:
+            head = head_block(model, sharding)  # no recording has that kernel
         return PerBlock(layers=layers, embedding=embedding, head=head, mtp=None)
     built = {kind: layer_block(model, kind, sharding) for kind in model.layer_kinds}
     head = head_block(model, sharding)

@@ -353,7 +353,10 @@ def _recorded_model(model: Model, seq_len: int, attention: str, frozen: bool) ->
     traces = tuple(trace for trace in traces if abs(trace.num_parameters - total) <= TOLERANCE * total)
     if not traces:
         return None
-    return traced_model(traces, **attributes(model, "name", "hidden_size", "vocab_size", "source", "config"))
+    described = traced_model(
+        traces, **attributes(model, "name", "hidden_size", "vocab_size", "source", "config")
+    )
+    return replace(described, **attributes(model, "norm", "final_norm", "head_bias"))
 
 
 def _difference(recorded: Mapping[str, Any], flags: Mapping[str, Any], weights: Mapping[str, int]) -> int:
