@@ -20,6 +20,8 @@ GRANULE = 128
 """Tokens that a solved sequence length is a multiple of, besides what tensor and context parallelism divide."""
 MOST_TIMES = 16
 """Multiples of the devices that the peak rate requires up to which devices are tried."""
+RANKS = 64
+"""Ranks that share a sequence at most where numbers of devices are chosen by the batch."""
 MORE_LAYOUTS = "another layout may pass: forescale search --device-counts 64,128,256 finds the best of each"
 """What to ask where no number of devices passes."""
 MOST_TOKENS, THREE_DIGITS = 10**18, 1000
@@ -191,8 +193,11 @@ def _fewer(
     """Return the fewest devices that pass, of whole nodes between a number that fails and one that passes."""
     from forescale.search.scan import with_between
 
-    ends = () if failed is None else (failed[0], passed[0])
-    for count in with_between(ends, node=question.cluster.devices_per_node)[1:-1]:
+    ends, node = () if failed is None else (failed[0], passed[0]), question.cluster.devices_per_node
+    among = with_between(ends, node=node)[1:-1]
+    for count in sorted(
+        {*among, *_dividing(question.workload.global_batch_size, *ends, node=node)} if ends else among
+    ):
         try:
             tried = answer(replace(question, cluster=question.cluster.sized(count)))
         except (
@@ -206,6 +211,11 @@ def _fewer(
         failed = count, tried
     value, beyond = failed or (None, None)
     return Solved(quantity="devices", value=passed[0], check=passed[1], next_value=value, next_check=beyond)
+
+
+def _dividing(batch: int, low: int, high: int, *, node: int) -> list[int]:
+    """Return numbers of whole nodes between two that a batch divides into equal parts, with some ranks for each."""
+    return [count for count in range((low // node + 1) * node, high, node) if (batch * RANKS) % count == 0]
 
 
 def _too_few(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from msgspec.structs import replace
 
 from forescale.atomic_write import write_text
-from forescale.cli.console import show
+from forescale.cli.console import say, show
 from forescale.cli.declare import Bounded, Group, option
 from forescale.cli.formats import answer_of
 from forescale.cli.inputs import limited, read_question, refuse_presets
@@ -23,7 +23,7 @@ from forescale.limits import SHOWN
 
 if TYPE_CHECKING:
     from forescale.advise.changes import Change
-    from forescale.advise.changing import Fit
+    from forescale.advise.changing import Fit, Fix
     from forescale.question import Question
 
 Remedies: TypeAlias = Mapping[str, Mapping[str, Any]]
@@ -91,7 +91,7 @@ def fit_command(
     else:
         result = fit(question, keep=keep, pairs=change.pairs, accepts=is_writable)
     if change.patch or change.output_file is not None:
-        _write_patched(request, result, remedies, change)
+        say(_write_patched(request, result, remedies, change), error=not output.is_text)
     show(answer_of(result, partial(fit_view, most=change.top), question=question), output)
 
 
@@ -134,9 +134,10 @@ def _text_of(change: Change, *, remedies: Remedies, question: Question) -> str |
     return None if keys is None else text_of(keys)
 
 
-def _write_patched(request: Asked, result: Fit, remedies: Remedies, change: ChangeOptions) -> None:
-    """Write a copy of the file with the first changes made."""
-    from forescale.frameworks.trainers.patch import edits, patched
+def _write_patched(request: Asked, result: Fit, remedies: Remedies, change: ChangeOptions) -> str:
+    """Write a copy of the file with the first changes made that it has keys for; return what was written."""
+    from forescale.cli.render.words import gib
+    from forescale.frameworks.trainers.patch import patched, text_of
 
     if change.output_file is None or not change.patch:
         raise required_with("--patch and --output FILE", "--patch" if change.patch else "--output")
@@ -149,10 +150,22 @@ def _write_patched(request: Asked, result: Fit, remedies: Remedies, change: Chan
         raise not_one_of("--output", str(change.output_file), allowed)
     if not result.fixes:
         raise no_effect("--patch", "no change that was tried helps")
-    first, keys = result.fixes[0], dict[str, Any]()
-    for item in first.changes:
-        keys |= edits(item, remedies, first.projection.strategy, result.question.workload) or {}
+    first, keys = _in_file(result, remedies)
     text = read_text(file)
     if (copy := patched(text, file.suffix, keys)) == text:
         raise no_effect("--patch", "the file does not hold the keys", "give the file that its command names")
     write_text(change.output_file, copy.replace("\n", "\r\n") if b"\r\n" in read_bytes(file) else copy)
+    size = gib(first.projection.memory.peak_bytes)
+    return f"wrote {change.output_file} with {text_of(keys)}: {first.verdict}, {size} GiB"
+
+
+def _in_file(result: Fit, remedies: Remedies) -> tuple[Fix, dict[str, Any]]:
+    """Return the first of the changes that fit, or else of all, for each of which a file has keys, and these keys."""
+    from forescale.frameworks.trainers.patch import edits
+
+    for one in sorted(result.fixes, key=lambda fix: fix.verdict == "OOM"):
+        layout, work = one.projection.strategy, result.question.workload
+        several = [edits(item, remedies, layout, work) for item in one.changes]
+        if None not in several:
+            return one, {key: value for keys in several for key, value in (keys or {}).items()}
+    raise no_effect("--patch", "the file has keys for none of the changes", "make one by hand")

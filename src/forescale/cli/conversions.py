@@ -49,6 +49,7 @@ LINKS = frozenset(
     ("bandwidth", "link", "link_bandwidth", "wan", "wan_bandwidth", "site_bandwidth", "interconnect")
 )
 NETWORK = "network"
+_BANDWIDTH = re.compile(r"[._-](bandwidth|bw)$")
 TIERS = frozenset(("nvlink", "pcie", "infiniband", "roce", "ethernet"))
 PER_NODE = frozenset(
     ("nproc_per_node", "gpus_per_node", "num_gpus_per_node", "ntasks_per_node", "devices_per_node")
@@ -84,10 +85,13 @@ def _plain(name: str) -> str:
     return name.strip("-").replace("-", "_").lower()
 
 
-def counted_devices(values: Mapping[str, str]) -> tuple[str, tuple[str, ...]] | None:
+def counted_devices(
+    values: Mapping[str, str], *, of_file: bool = False
+) -> tuple[str, tuple[str, ...]] | None:
     """Return the option whose value counts the devices of a cluster, such as 8xh100, and ours for it.
 
-    None where no value does, or another option counts them. `values` are those of all options of a command line.
+    None where no value does, or another option counts them. `values` are those of all options of a command line; a type
+    of node counts none next to a file of a run (`of_file`), which says how many there are.
     """
     roles = {name: meant(name, ("cluster", "devices", "nodes")) for name in values}
     named = {
@@ -96,9 +100,11 @@ def counted_devices(values: Mapping[str, str]) -> tuple[str, tuple[str, ...]] | 
     others = {name for name, role in roles.items() if role in ("devices", "nodes")} - named
     if len(named) != 1 or others:
         return None
-    from forescale.catalogue.clusters import counted_cluster
+    from forescale.catalogue.clusters import counted_cluster, instance_of
 
     [name] = named
+    if of_file and instance_of(values[name]) is not None:
+        return None
     cluster, count = counted_cluster(values[name]) or ("", "")
     return (name, ("--cluster", cluster, "--devices", count)) if count else None
 
@@ -258,7 +264,8 @@ def names_link(name: str, text: str) -> bool:
 
 
 def is_network(name: str) -> bool:
-    """Return whether others call the network of a cluster, or a link of it, so."""
+    """Return whether others call the network of a cluster, or a link of it, so; with or without its bandwidth."""
+    name = _BANDWIDTH.sub("", name)
     return converted(name) == converted(NETWORK) or device_field(name) in TIERS
 
 

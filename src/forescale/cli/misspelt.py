@@ -235,7 +235,7 @@ def _corrected(path: str, words: Sequence[str]) -> Correction:
             example[-1] += f"={value}"
     open_names |= _without_replicas(unknown, values, example)
     example += batch_per_device(values, lacking(example, flags), read)
-    replacing = _converted(path, values, open_names)
+    replacing = _converted(path, values, open_names, of_file=_has_file(words))
     for name, (said, is_same) in replacing.items():
         open_names.discard(name)
         if not open_names:
@@ -276,8 +276,16 @@ def _without_replicas(names: Collection[str], values: Mapping[str, str], words: 
     return set() if is_given else {name for name in names if is_hybrid(name) or is_hybrid(values[name])}
 
 
+def _has_file(words: Sequence[str]) -> bool:
+    """Return whether words of a command name a file of a run, which may say what they leave open."""
+    given = {word.partition("=")[0] for word in words}
+    return bool(given & {"--plan", "--config", "--preset"}) or any(
+        "." in Path(word).name and Path(word).exists() for word in words
+    )
+
+
 def _converted(
-    path: str, values: Mapping[str, str], names: Collection[str]
+    path: str, values: Mapping[str, str], names: Collection[str], *, of_file: bool
 ) -> dict[str, tuple[tuple[str, ...], bool]]:
     """Return our options for those of other units, and whether they say exactly the same."""
     from forescale.cli.conversions import (
@@ -297,7 +305,8 @@ def _converted(
     if "--tokens" in options and (counted := trained_tokens(known)) and counted[0] & {*names}:
         is_whole = len(counted[1]) == len(("--tokens", "1"))
         result |= dict.fromkeys(sorted(counted[0] & {*names}), (counted[1], is_whole))
-    if {"--cluster", "--devices"} <= {*options} and (written := counted_devices(values)) is not None:
+    written = counted_devices(values, of_file=of_file) if {"--cluster", "--devices"} <= {*options} else None
+    if written is not None:
         result[written[0]] = (written[1], True)
     for name in names:
         if path == "sites" and (link := wide_area_link(name, values[name])) is not None:
@@ -324,10 +333,12 @@ def _converted(
 def lacking(words: Sequence[str], flags: Mapping[str, int]) -> list[str]:
     """Return what a question of a model by name needs and words do not give: no file says it."""
     given = {word.partition("=")[0] for word in words}
-    from_file = given & {"--plan", "--config", "--preset"} or any(
-        "." in Path(word).name and Path(word).exists() for word in words[1:]
-    )
-    if from_file or "--" in words or "--global-batch-size" in given or "--global-batch-size" not in flags:
+    if (
+        _has_file(words[1:])
+        or "--" in words
+        or "--global-batch-size" in given
+        or "--global-batch-size" not in flags
+    ):
         return []
     counted = given & {"--devices", "--nodes"} or "--devices" not in flags
     lacking = [*([] if counted else ["devices"]), "global_batch_size"]

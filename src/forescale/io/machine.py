@@ -16,7 +16,7 @@ from forescale.catalogue.clusters import (
     resolve_cluster_name,
     resolve_device_name,
 )
-from forescale.errors import SpecError, UnknownKeyError, missing, not_a_factor, wrong_type
+from forescale.errors import SpecError, UnknownKeyError, missing, not_a_factor, unknown_key, wrong_type
 from forescale.files import place_of
 from forescale.spec.cluster import HOST_BANDWIDTH, Cluster
 from forescale.struct import Struct
@@ -141,6 +141,9 @@ def in_our_words(values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _with_device(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return changes of a cluster with everyday words for its device, such as memory, in a table of the device."""
+    if "bandwidth" in values and not any(device_field(key) == "hbm_bytes" for key in values):
+        fix = "write network.bandwidth, or device.hbm_bandwidth for that of the memory"
+        raise unknown_key("bandwidth", "a cluster", (), fix)
     words = {key for key in values if (device_field(key) or key) in {*OF_DEVICE, *_RATES}}
     changes = {key: values[key] for key in words}
     if not words or isinstance(values.get("device", {}), str):
