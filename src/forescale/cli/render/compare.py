@@ -12,7 +12,7 @@ from forescale.report.document import Beside, Cell, Content, TextLine, View, lin
 from forescale.search.compare import Change, Comparison, Difference
 from forescale.search.machines import Machine, Machines
 from forescale.spec.phrases import layout
-from forescale.units import GIB, format_count, format_seconds
+from forescale.units import GIB, format_seconds
 
 SIDES = ("A", "B", "B − A")
 STATES = frozenset(
@@ -114,8 +114,7 @@ def machines_view(result: Machines) -> View:
     contents: list[Content] = [table(*_columns(result), rows=_machines(result))]
     best = result.fastest
     if best is not None:
-        per_day = "" if best.projection is None else format_count(best.projection.tokens_per_day)
-        rate = f"{best.tokens_per_s:,.0f} tokens/s, {per_day} tokens/day"
+        rate = "" if best.projection is None else words.rate(best.projection)
         contents.append(line(("fastest", "bold"), f": {_place(best)}, {rate}{_lead_over(result)}"))
     priced = {item.cost_per_million_tokens: item for item in result.fitting if item.cost_per_million_tokens}
     if priced:

@@ -62,6 +62,13 @@ def search_view(result: SearchResult, *, again: str = "") -> View:
             *([] if result.margin is None else [line(result.margin)]),
             *([line(folded, style="dim")] if any(result.variants) else []),
             *([line(f"#1: {words.calendar(first)}")] if words.ends(first) else []),
+            line(
+                "; ".join(
+                    f"{_called(row)}: {words.rate(row.found)}"
+                    for row in rows
+                    if row in sure or row.place == 1
+                )
+            ),
             line(result.claim, style="yellow" if result.gap > 0.0 else "bold"),
             *([line(f"held fixed: {held}")] if held else []),
             *_needed(result),
@@ -71,6 +78,11 @@ def search_view(result: SearchResult, *, again: str = "") -> View:
         ),
         notes=first.notes,
     )
+
+
+def _called(row: RankedRow) -> str:
+    """Return what lines below a ranking call one of its rows."""
+    return SURE if row.place == SURE else f"#{row.place}"
 
 
 def _needed(result: SearchResult) -> list[TextLine]:

@@ -10,7 +10,7 @@ from forescale.report.document import TextLine, line
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.workload import Precision, Trainable, Workload
-from forescale.units import GIB, format_bytes, format_number
+from forescale.units import GIB, format_bytes, format_count, format_number
 
 VERDICT_STYLE = {"FITS": "bold green", "AT RISK": "bold yellow", "OOM": "bold red"}
 
@@ -37,6 +37,12 @@ HOURS = 24.0
 """Of a day."""
 RISKY = f"! {result.AT_RISK}"
 """What the mark next to memory means."""
+
+
+def rate(one: Projection) -> str:
+    """Return the tokens of all devices in a second and a day of steps."""
+    per_second = one.tokens_per_s_per_device * one.cluster.num_devices
+    return f"{per_second:,.0f} tokens/s, {format_count(one.tokens_per_day)} tokens/day"
 
 
 def calendar(one: Projection) -> str:
