@@ -28,6 +28,8 @@ SCREEN_LINES, MOST_LINES = 22, 30
 """Lines of a tree that is equally deep everywhere, and with what its largest terms are made of."""
 MAIN = 0.5
 """Share of its sum from which on a term is followed down."""
+LARGEST = 0.2
+"""The same of the largest input of a term."""
 SMALL = 0.005
 """Summands below this share of a sum of many are shown together."""
 MANY, LONG = 8, 40
@@ -166,9 +168,11 @@ def _followed(node: TermNode, depth: int) -> frozenset[Place]:
                 continue
             left -= more
             followed.add(place)
+        parts = [_part(item, part) for _, item in shown]
         for number, (_, item) in enumerate(shown):
-            share = weight * _part(item, part)
-            if share >= MAIN or len(place) + 1 < depth:
+            share = weight * parts[number]
+            least = LARGEST if parts[number] == max(parts) else MAIN
+            if share >= least or len(place) + 1 < depth:
                 waiting.append(((*place, number), item, share))
     return frozenset(followed)
 
