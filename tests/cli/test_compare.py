@@ -513,3 +513,16 @@ def test_sizes_of_a_cluster_are_compared_under_one_recompute(forescale):
     assert {str(row["projection"]["strategy"]["recompute"]) for row in body["machines"]} == {
         str(alone["8192"])
     }
+
+
+@pytest.mark.parametrize("name", ["network.bandwidth", "network_bandwidth", "infiniband.bandwidth"])
+def test_the_bandwidth_of_a_network_is_its_rate(name):
+    words = "compare llama-3.1-8b --cluster h100 --devices 16 --global-batch-size 64 --zero 3 --vary"
+    read, _ = translated([*words.split(), f"{name}=200Gb/s,400Gb/s"])
+    assert read[-1] == "cluster.tiers.infiniband.bandwidth=25GB/s,50GB/s"
+
+
+def test_a_bandwidth_that_may_be_of_memory_is_refused(forescale):
+    question = ("llama-3.1-8b", "--cluster", "h100", "--devices", "16", "--global-batch-size", "64")
+    ran = forescale("project", *question, "--set", "cluster.bandwidth=50GB/s")
+    assert (ran.code, ran.error.code, ran.error.key) == (2, "unknown_key", "bandwidth")

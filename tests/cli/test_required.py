@@ -85,6 +85,7 @@ def test_fit_writes_a_copy_in_the_words_of_the_file(forescale, tmp_path):
     options = ("--cluster", "h100-sxm", "--devices", 1)
     ran = forescale("fit", file, *options, "--no-pairs", "--patch", "--output", copy, "--json")
     assert ran.code == 0, ran.err
+    assert f"wrote {copy}" in ran.err
     fixes = json.loads(ran.out)["fixes"]
     assert fixes
     assert all(fix["change"].startswith("set `") for fix in fixes)
@@ -135,9 +136,6 @@ def test_names_that_do_not_exist_come_before_what_lacks(forescale):
 def test_numbers_and_words_of_other_tools_are_answered_with_what_to_write(forescale):
     options = ("memory", "gpt2", "--cluster", "h100", "--devices", "1,024", "--global-batch-size", "1,024")
     assert forescale(*options, "--optimizer", "adamw_torch").code == 0
-    for flag, value, part in (
-        ("--devices", "1k", "1024"),
-        ("--global-batch-size", "4M tokens", "sequences"),
-        ("--optimizer", "adamw_bnb_8bit", "--moment-dtype fp8"),
-    ):
-        assert part in forescale(*options, flag, value).error.fix
+    for flag, value in (("--devices", "1k"), ("--global-batch-size", "2k"), ("--optimizer", "adamw_bnb_8bit")):
+        assert forescale(*options, flag, value).code == 0
+    assert "sequences" in forescale(*options, "--global-batch-size", "4M tokens").error.fix

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from forescale.catalogue.frameworks import load_framework
 from forescale.catalogue.models import load_model
@@ -144,3 +145,33 @@ def test_states_are_shared_as_the_framework_does_where_nothing_else_is_said(fram
         "workload": {"seq_len": 8192, "global_batch_size": 64},
     }
     assert build_question(values, where="test").strategy.zero == zero
+
+
+def test_the_fewest_layers_that_let_a_layout_fit_are_replayed():
+    question = asked(micro_batch_size=2, zero=1)
+    replayed = question.layout.recompute
+    assert replayed.num_layers
+    fewer = replace(question.layout, recompute=replace(replayed, num_layers=replayed.num_layers - 1))
+    assert project(question).memory.verdict != "OOM"
+    assert project(question.with_layout(fewer)).memory.peak_bytes > question.memory_limit
+
+
+@pytest.mark.usefixtures("usual_frameworks")
+@pytest.mark.parametrize(
+    ("strategy", "name"),
+    [
+        ({"zero": 3}, "torchtitan"),
+        ({"zero": 3, "offload": {"optimizer": 1.0}}, "deepspeed-zero"),
+        ({"zero": 2, "offload": {"optimizer": 0.5}}, "deepspeed-zero"),
+        ({"zero": 1, "offload": {"optimizer": 1.0}}, "megatron-bridge"),
+    ],
+)
+def test_states_of_zero_on_the_host_are_deepspeeds(strategy, name):
+    values = {
+        "model": "llama-3.1-8b",
+        "cluster": "a100-sxm-80gb",
+        "devices": 8,
+        "strategy": strategy,
+        "workload": {"seq_len": 4096, "global_batch_size": 32},
+    }
+    assert build_question(values, where="test", default_framework=True).framework.name == name

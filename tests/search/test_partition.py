@@ -58,3 +58,13 @@ def test_virtual_stages_of_a_named_schedule():
 def test_what_fits_nowhere_is_refused():
     with raises(ScheduleError, "out_of_memory any partition of 16 layers over 4 stages"):
         partition_stages(asked(dense(14), cluster(4, hbm_gb=2.2), Layout(pp=4), WORK))
+
+
+def test_recompute_of_some_layers_is_chosen_anew():
+    tight = cluster(4, hbm_gb=3.4)
+    some = Layout(pp=4, recompute=Recompute(granularity="full", num_layers=2))
+    result = partition_stages(asked(dense(14), tight, some, WORK))
+    plain = partition_stages(asked(dense(14), tight, Layout(pp=4), WORK))
+    assert result.strategy == plain.strategy
+    assert any(result.partition.recomputed)
+    assert result.projection.memory.peak_bytes <= 3.4e9
