@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forescale.cli.corrected import corrected
+from forescale.cli.corrected import COUNT, corrected
 from forescale.errors import (
     SpecError,
     UnknownNameError,
@@ -99,3 +99,9 @@ def test_what_is_missing_is_added(forescale) -> None:  # type: ignore[no-untyped
     assert refused.error.nearest == (448,) or refused.error.causes[0].nearest == (448,)
     assert refused.err.strip().endswith("--image-size 448")
     assert forescale(*words, "--image-size", "448").code == 0
+
+
+def test_devices_that_degrees_do_not_divide_are_fewer_in_the_command():
+    error = SpecError(not_divisible(COUNT, 16384, 96, "tp 8 × pp 12"))
+    words = ["run", "m", "--devices", "16384", "--tp", "8", "--pp", "12"]
+    assert corrected(error, words) == "For example: forescale run m --devices 16320 --tp 8 --pp 12"

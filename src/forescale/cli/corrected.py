@@ -15,7 +15,9 @@ from forescale.synonyms import EXAMPLES, spelling
 
 LONGEST = 400
 """Characters of a command that an error shows."""
-GLOBAL_BATCH, SEQ_LEN = "--global-batch-size", "--seq-len"
+GLOBAL_BATCH, SEQ_LEN, DEVICES = "--global-batch-size", "--seq-len", "--devices"
+COUNT = "the number of devices"
+"""What an error calls the devices that degrees have to divide."""
 _TOKENS = pattern(r"(\d+(?:\.\d+)?) ?[Mm]")
 """A batch in millions of tokens."""
 PICTURE = ".svg"
@@ -43,7 +45,8 @@ def _with_nearest(error: ForescaleError, typed: Sequence[str]) -> list[str] | No
     if like[:1] == ".":  # the suffix of a file
         path = next((word for word in typed if word.endswith(value) and PurePath(word).suffix), None)
         return None if path is None else _replaced(typed, path, str(PurePath(path).with_suffix(like)))
-    return _replaced(typed, value, like, f"--{error.key.replace('_', '-')}" if value.isdecimal() else "")
+    flag = DEVICES if error.key == COUNT else f"--{error.key.replace('_', '-')}"
+    return _replaced(typed, value, like, flag if value.isdecimal() else "")
 
 
 def _sequences(error: ForescaleError, typed: Sequence[str]) -> str | None:
@@ -69,6 +72,8 @@ def _nearest(error: ForescaleError) -> str | None:
     if error.nearest:
         return str(error.nearest[0])
     allowed = error.allowed
+    if error.key == COUNT and isinstance(allowed, int) and isinstance(error.value, int):
+        return str(max(allowed, error.value // allowed * allowed))
     if isinstance(allowed, str) or not isinstance(allowed, Collection):
         return None
     if error.code == "wrong_suffix":
