@@ -59,7 +59,7 @@ def test_exact_names_of_other_libraries_are_read_with_a_warning() -> None:
     assert result == fs.project("llama-3.1-8b", "h100-sxm", devices=8, global_batch_size=64)
     known = ("cluster", "lora_rank", "frozen_dtype", "zero", "recompute")
     for keyword, written in (
-        ("qlora", {"lora_rank": 16, "frozen_dtype": "nf4"}),
+        ("qlora", {"lora_rank": 16, "frozen_dtype": "nf4", "recompute": "full"}),
         ("fsdp", {"zero": 3}),
         ("gradient_checkpointing", {"recompute": "full"}),
     ):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Mapping
 from functools import cache
-from importlib.resources import files
 from types import MappingProxyType
 
 EXAMPLES: Mapping[str, str | int] = MappingProxyType(
@@ -357,8 +355,10 @@ def spelling(text: str, known: Collection[object], field: str = "") -> str | Non
 @cache
 def _optimizers() -> Mapping[str, tuple[str, str | None]]:
     """Return the optimizer and the type of its moments by the names of transformers, bitsandbytes and torchao."""
-    table = files("forescale").joinpath("frameworks/trainers/optimizers.json").read_text(encoding="utf-8")
-    return {_letters(name): (kind, moments) for name, (kind, moments) in json.loads(table)["names"].items()}
+    from forescale.files import shipped
+
+    table = shipped("frameworks/trainers/optimizers")
+    return {_letters(name): (kind, moments) for name, (kind, moments) in table["names"].items()}
 
 
 def optimizer_called(name: str) -> tuple[str, str] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -343,6 +342,8 @@ def _with_fewest_layers(question: Question, layouts: Sequence[Layout]) -> list[L
 
     The more layers are replayed, the less is kept, and the longer a step takes.
     """
+    from bisect import bisect_left
+
     ascending = sorted(layouts, key=lambda one: one.recompute.num_layers or 0)
     first = bisect_left(ascending, True, key=lambda one: _fits(question, prepare(question.with_layout(one))))
     return ascending[first : first + 1]
