@@ -15,7 +15,7 @@ from forescale.advise.check import verdict_within
 from forescale.advise.decide import LEAST_GAIN
 from forescale.arrays import np
 from forescale.errors import ForescaleError, SpecError, UnknownNameError
-from forescale.inputs import recorded_question, with_high_precision_layers
+from forescale.inputs import RECORDED, recorded_question, with_high_precision_layers
 from forescale.project import project
 from forescale.projection.result import Projection, Verdict
 from forescale.question import Question
@@ -360,11 +360,13 @@ def _proposed(
     verdict = verdict_within(now, question.memory_limit)
     faster = _faster(question, now, tried) if verdict == "FITS" else _smaller(question, now, tried)
     fixes = [_fix(question, now, item) for item in faster]
+    code = None if question.framework is None else question.framework.model_code
+    everyones = EVERYONES if code == RECORDED else EVERYONES[:1]
     return Fit(
         question=question,
         now=now,
         verdict=verdict,
-        fixes=tuple(fixes if verdict == "FITS" else _ranked(fixes)),
+        fixes=tuple(fixes if verdict == "FITS" else _ranked(fixes, everyones)),
         num_tried=len(tried),
         shorter=None if verdict == "FITS" else _shorter(question),
     )
@@ -563,8 +565,8 @@ def _fix(question: Question, now: Projection, tried: _Tried) -> Fix:
     )
 
 
-def _ranked(fixes: Sequence[Fix]) -> list[Fix]:
-    """Return the fewest changes that fit with margin and lose least, then `EVERYONES` that do, then by `_price`."""
+def _ranked(fixes: Sequence[Fix], everyones: Sequence[str] = ("micro_batch_size",)) -> list[Fix]:
+    """Return the fewest changes that fit with margin and lose least, then `everyones` that do, then by `_price`."""
     ordered = sorted(fixes, key=_price)
     sure = [item for item in ordered if item.verdict == "FITS"]
     if not sure:
@@ -572,14 +574,15 @@ def _ranked(fixes: Sequence[Fix]) -> list[Fix]:
     first = min(sure, key=lambda item: (len(item.changes), item.projection.step_time_s))
     rest = [item for item in ordered if item is not first]
     several = [
-        [item for item in rest if item.verdict == "FITS" and item.kinds == (kind,)] for kind in EVERYONES
+        [item for item in rest if item.verdict == "FITS" and item.kinds == (kind,)] for kind in everyones
     ]
     lead = [item for items in several for item in items[:1]]
     return [first, *lead, *(item for item in rest if item not in lead)]
 
 
 EVERYONES = ("micro_batch_size", "recompute")
-"""Changes that every trainer has, and that leave the sequences of a step as they are."""
+"""Changes that every trainer of transformers has, and that leave the sequences of a step as they are; others have the
+first, and more ways to split a model."""
 
 
 def _price(fix: Fix) -> tuple[bool, int, int, float]:
