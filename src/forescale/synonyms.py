@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Mapping
 from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 
 EXAMPLES: Mapping[str, str | int] = MappingProxyType(
@@ -355,10 +357,9 @@ def spelling(text: str, known: Collection[object], field: str = "") -> str | Non
 @cache
 def _optimizers() -> Mapping[str, tuple[str, str | None]]:
     """Return the optimizer and the type of its moments by the names of transformers, bitsandbytes and torchao."""
-    from forescale.files import shipped
-
-    table = shipped("frameworks/trainers/optimizers")
-    return {_letters(name): (kind, moments) for name, (kind, moments) in table["names"].items()}
+    table = Path(__file__).with_name("frameworks") / "trainers/optimizers.json"
+    names = json.loads(table.read_text("utf-8"))["names"]
+    return {_letters(name): (kind, moments) for name, (kind, moments) in names.items()}
 
 
 def optimizer_called(name: str) -> tuple[str, str] | None:
