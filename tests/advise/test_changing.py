@@ -11,7 +11,7 @@ from tests.small import dense
 
 from forescale.advise import fit
 from forescale.advise.changes import changed, changes
-from forescale.advise.changing import EVERYONES, _pairs, _ranked, _tried
+from forescale.advise.changing import IN_EVERY_TRAINER, _pairs, _ranked, _tried
 from forescale.catalogue.frameworks import load_framework
 from forescale.export import is_writable
 from forescale.face import ask
@@ -184,7 +184,7 @@ def test_after_the_first_singles_come_before_pairs_and_what_runs_out_of_memory_l
     assert len({tuple(change.kind for change in fix.changes) for fix in result.fixes}) == len(result.fixes)
     fitting = [fix for fix in result.fixes[1:] if fix.verdict == "FITS" and len(fix.changes) == 1]
     kinds = [kind for fix in fitting for kind in fix.kinds]
-    lead = [kind for kind in EVERYONES[:1] if kind in kinds]  # which every trainer has
+    lead = [kind for kind in IN_EVERY_TRAINER[:1] if kind in kinds]  # which every trainer has
     assert kinds[: len(lead)] == lead
     fitting = fitting[len(lead) :]
     lost = [item.lost_s_per_gib for item in fitting if item.lost_s > 0.0]
@@ -412,7 +412,7 @@ def test_trainers_whose_configurations_are_not_written_take_tensor_parallelism(f
 
 def test_recompute_is_behind_a_smaller_micro_batch_where_every_trainer_has_it():
     result = fit(LARGE["dense"])
-    ours, theirs = _ranked(result.fixes), _ranked(result.fixes, EVERYONES)
+    ours, theirs = _ranked(result.fixes), _ranked(result.fixes, IN_EVERY_TRAINER)
     assert {id(fix) for fix in ours} == {id(fix) for fix in theirs}
     places = [[fix.kinds for fix in ranked if fix.verdict == "FITS"] for ranked in (ours, theirs)]
     assert all(("recompute",) in kinds for kinds in places)

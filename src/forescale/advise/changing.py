@@ -361,12 +361,12 @@ def _proposed(
     faster = _faster(question, now, tried) if verdict == "FITS" else _smaller(question, now, tried)
     fixes = [_fix(question, now, item) for item in faster]
     code = None if question.framework is None else question.framework.model_code
-    everyones = EVERYONES if code == RECORDED else EVERYONES[:1]
+    common = IN_EVERY_TRAINER if code == RECORDED else IN_EVERY_TRAINER[:1]
     return Fit(
         question=question,
         now=now,
         verdict=verdict,
-        fixes=tuple(fixes if verdict == "FITS" else _ranked(fixes, everyones)),
+        fixes=tuple(fixes if verdict == "FITS" else _ranked(fixes, common)),
         num_tried=len(tried),
         shorter=None if verdict == "FITS" else _shorter(question),
     )
@@ -565,22 +565,20 @@ def _fix(question: Question, now: Projection, tried: _Tried) -> Fix:
     )
 
 
-def _ranked(fixes: Sequence[Fix], everyones: Sequence[str] = ("micro_batch_size",)) -> list[Fix]:
-    """Return the fewest changes that fit with margin and lose least, then `everyones` that do, then by `_price`."""
+def _ranked(fixes: Sequence[Fix], common: Sequence[str] = ("micro_batch_size",)) -> list[Fix]:
+    """Return the fewest changes that fit with margin and lose least, then `common` kinds that do, then by `_price`."""
     ordered = sorted(fixes, key=_price)
     sure = [item for item in ordered if item.verdict == "FITS"]
     if not sure:
         return ordered
     first = min(sure, key=lambda item: (len(item.changes), item.projection.step_time_s))
     rest = [item for item in ordered if item is not first]
-    several = [
-        [item for item in rest if item.verdict == "FITS" and item.kinds == (kind,)] for kind in everyones
-    ]
+    several = [[item for item in rest if item.verdict == "FITS" and item.kinds == (kind,)] for kind in common]
     lead = [item for items in several for item in items[:1]]
     return [first, *lead, *(item for item in rest if item not in lead)]
 
 
-EVERYONES = ("micro_batch_size", "recompute")
+IN_EVERY_TRAINER = ("micro_batch_size", "recompute")
 """Changes that every trainer of transformers has, and that leave the sequences of a step as they are; others have the
 first, and more ways to split a model."""
 

@@ -137,7 +137,8 @@ def resolve_cluster_name(name: str) -> str:
         _refuse_count(name)
         papers = [entry for entry in entries if entry not in real]
         boards = [item for item in real if item.startswith("rtx-")] if _BOARD.fullmatch(plain) else []
-        known = boards or [*real, *get_close_matches(plain, papers, 3, MISSPELT)]
+        like = get_close_matches(plain, [*papers, *_instances()], 3, MISSPELT)
+        known = boards or [*real, *like]
         raise UnknownNameError("cluster", name, known, OWN_DEVICE)
     return candidates[0]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from forescale.catalogue.frameworks import load_framework
 from forescale.frameworks.writers import writer_of
-from forescale.frameworks.writing import PLACEHOLDER, Files
+from forescale.frameworks.writing import PLACEHOLDER, Files, nodes_of
 from forescale.io.line import project_line
 from forescale.projection.result import MemorySummary, Projection
 from forescale.question import Question
@@ -68,14 +68,13 @@ def headed(
 
 def slurm_script(files: Files, question: Question) -> str:
     """Return a script for sbatch that starts the launch line once on every node."""
-    cluster = question.cluster
-    item = min(cluster.devices_per_node, cluster.num_devices)
+    nodes, per_node = nodes_of(question.cluster)
     lines = [
         "#!/usr/bin/env bash",
         f"#SBATCH --job-name={shlex.quote(question.model.name)}",
-        f"#SBATCH --nodes={-(-cluster.num_devices // item)}",
+        f"#SBATCH --nodes={nodes}",
         "#SBATCH --ntasks-per-node=1",
-        f"#SBATCH --gpus-per-node={item}",
+        f"#SBATCH --gpus-per-node={per_node}",
         "#SBATCH --exclusive",
         f"#SBATCH --time=24:00:00  # {PLACEHOLDER}: your limit, and --account and --partition if your site wants them",
         "set -euo pipefail",

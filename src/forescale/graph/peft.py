@@ -106,7 +106,7 @@ def _places(block: TracedBlock, targets: Sequence[str]) -> dict[str, tuple[int, 
 
 
 class _Adapters:
-    """Adapters of one rank beside frozen layers of a trace."""
+    """Adapters of one rank at frozen layers of a trace."""
 
     def __init__(self, trace: Trace, trainable: Trainable, *, autocast: bool) -> None:
         self.rank, self.dropout = trainable.lora_rank, trainable.lora_dropout
@@ -119,7 +119,7 @@ class _Adapters:
     def block(self, block: TracedBlock, places: Mapping[str, tuple[int, ...]]) -> TracedBlock:
         """Return a block with adapters at some of its linear layers."""
         operators = tuple(
-            self._beside(operator, *places[operator.module]) if operator.module in places else operator
+            self._with_adapter(operator, *places[operator.module]) if operator.module in places else operator
             for operator in block.operators
         )
         parameters = [*block.parameters]
@@ -141,7 +141,7 @@ class _Adapters:
             backward_bytes=tuple(total([item, saved]) for item in block.backward_bytes),
         )
 
-    def _beside(self, operator: TracedOperator, outputs: int, inputs: int) -> TracedOperator:
+    def _with_adapter(self, operator: TracedOperator, outputs: int, inputs: int) -> TracedOperator:
         """Return the operator of a linear layer with its adapter."""
         size, base = self.size, self.base
         tokens, low, wide, narrow = _tokens(1), _number(self.rank), _number(outputs), _number(inputs)

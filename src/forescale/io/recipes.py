@@ -87,13 +87,13 @@ def other_frameworks(questions: Sequence[object]) -> dict[int, str]:
             kinds.setdefault(one.cluster.device.name, []).append((at, one))
     result: dict[int, str] = {}
     for several in kinds.values():
-        most = max((one for _, one in several), key=_claim)
+        most = max((one for _, one in several), key=_states_and_devices)
         label = most.framework.label  # type: ignore[union-attr]
         result |= {at: label for at, one in several if one.framework and one.framework.label != label}
     return result
 
 
-def _claim(question: Question) -> tuple[bool, int]:
+def _states_and_devices(question: Question) -> tuple[bool, int]:
     """Return whether states are on the host, and on how many devices a question is: what the framework goes by."""
     layout = question.strategy
     return layout is not None and layout.offload.optimizer > 0.0, question.cluster.num_devices
@@ -101,7 +101,7 @@ def _claim(question: Question) -> tuple[bool, int]:
 
 def is_usual(question: Question, zero: object) -> bool:
     """Return whether a question whose sharding stage is given as `zero` has the usual framework of its devices."""
-    on_host, devices = _claim(question)
+    on_host, devices = _states_and_devices(question)
     facts = {"devices": devices, "zero": zero, "moe": question.model.is_moe, "offload": on_host}
     return default_stack(question.cluster.device, facts) == question.framework
 
@@ -258,12 +258,14 @@ def _under_the_same(several: Mapping[int, Question], policies: Iterable[Recomput
             sum(float(_step_time(prepared)) for _, prepared in ready),
         )
         if best is None or score < best[0]:
-            note = Note(topic="framework", text=f"{ALL_FIT}: {recompute(policy) or 'none'} assumed for all")
+            note = Note(
+                topic="framework", text=f"{SOME_UNFIT}: {recompute(policy) or 'none'} assumed for all"
+            )
             best = score, {at: replace(one, notes=(*_unassumed(one), note)) for at, one in asked.items()}
     return {**several} if best is None else best[1]
 
 
-ALL_FIT = "recompute is not given, and not every layout fits as it is"
+SOME_UNFIT = "recompute is not given, and not every layout fits as it is"
 """Why one is assumed for all."""
 
 

@@ -297,7 +297,7 @@ function select(name) {
     tab.setAttribute("aria-selected", String(is)); tab.tabIndex = is ? 0 : -1;
     if (panel) panel.hidden = !is;
   }
-  const answer = { cost: "run", explain: "terms" }[name];  // what is asked for when its tab is opened
+  const answer = { cost: "run", explain: "terms" }[name];  // fetched when the tab is opened
   if (answer && by(answer)) htmx.trigger(by(answer), "opened");
   if (name === "compare") compared();
   const panel = by(`panel-${name}`);
@@ -459,7 +459,7 @@ document.addEventListener("DOMContentLoaded", () => {
     requestAnimationFrame(() => setTimeout(draw, 0, event.target.id === "answer" ? by("details") : event.target));  // numbers are seen first
     if (event.target.id === "answer") {
       select(selected()); remember(); comparable(); pictures();
-      if (selected() !== "compare") by("compared").removeAttribute("aria-busy");  // it is asked for when it is opened
+      if (selected() !== "compare") by("compared").removeAttribute("aria-busy");  // fetched when the tab is opened
       said("answer"); rank();
       if (matchMedia("(max-width: 50rem)").matches && asks(event)) by("answer").scrollIntoView();
     }
