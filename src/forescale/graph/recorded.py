@@ -326,7 +326,7 @@ def traced_config(config: Config, **options: Any) -> Model:  # noqa: ANN401
     ForescaleError
         If the type cannot be traced; the message names module and line.
     """
-    with needing("trace", f"the code of model_type {config['model_type']!r}"):
+    with needing("trace", f"model_type {config['model_type']!r}"):
         tracer = import_module("forescale.trace")
     return with_dealt_experts(tracer.trace_config(config, **options))
 
