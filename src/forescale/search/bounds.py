@@ -245,7 +245,9 @@ class WorkBounds:
         As `launch_gap` has it: each pass takes its work, or its launches where they take longer.
         """
         busy, launches = work[:, 0], work[:, 1]
-        both: Array = busy + launches if self.whole.base.kernels.blocking_launches else np.maximum(busy, launches)
+        both: Array = (
+            busy + launches if self.whole.base.kernels.blocking_launches else np.maximum(busy, launches)
+        )
         return both
 
     def of_model(self, blocks: PerBlock[Array]) -> Array:
