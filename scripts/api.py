@@ -38,7 +38,7 @@ INTRODUCTION = """# Python
 `import forescale as fs` loads nothing until a name is used. Every function takes a `Question`, or what makes one: names
 of the catalogue, files, specifications, keywords. A model can also be a dictionary, a configuration of transformers or a
 `torch.nn.Module`. Every keyword is a named, typed parameter, which `help()`, completion and type checkers show; `ask` lists the
-keywords that all functions of a question have (`**keywords` below). Every result has a headline, which `print` shows, a table and
+keywords that all functions of a question have (`**keywords` below). Every result has a headline, which `print` shows with its parts, a table and
 a picture in a notebook, `plot()` with `save(file)`, `to_frame()` (pandas or polars) and `to_dict()`, the document that the command
 prints with `--json` ([json.md](json.md)), without its `question` (`fs.write_question` writes that). Errors are subclasses of
 `ForescaleError` with the fields `code`, `key`, `value`, `allowed`, `fix` and `location`. Importing a package such as

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import forescale
-from forescale.cli.formats.text import NOTES, notes, to_text
-from forescale.question import RANKS, TOPICS, Note, by_rank
+from forescale.cli.formats.text import notes, to_text
+from forescale.question import FOREMOST, RANKS, TOPICS, Note, by_rank
 from forescale.report.document import View
 
 SOURCE = Path(forescale.__file__).parent
@@ -43,7 +43,7 @@ def test_a_note_of_each_rank_is_before_all_of_lower_ones(rank):
 def test_the_terminal_shows_two_and_counts_the_rest():
     several = [Note(topic=topics[0], text=f"text {rank}") for rank, topics in enumerate(TOPICS)]
     shown = [note.text for note in notes(several, verbose=False)]
-    assert NOTES == 2
+    assert FOREMOST == 2
     assert [text[-1] for text in shown[:2]] == ["1", "2"]
     assert "2 more notes" in shown[2]
     assert [note.text[-1] for note in notes(several, verbose=True)] == ["1", "2", "3", "4"]
@@ -70,10 +70,10 @@ def test_json_has_the_notes_that_the_terminal_leaves_out(forescale_command):
     question = (*question, "--global-batch-size", 8, *IDLE)
     documents = json.loads(forescale_command(*question, "--json"))["notes"]
     short, whole = forescale_command(*question), forescale_command(*question, "--verbose")
-    assert len(documents) > NOTES
+    assert len(documents) > FOREMOST
     assert whole.count("note (") == len(documents)
-    assert short.count("note (") == NOTES
-    assert f"{len(documents) - NOTES} more note" in short
+    assert short.count("note (") == FOREMOST
+    assert f"{len(documents) - FOREMOST} more note" in short
     assert "note (sequence)" in short
 
 

@@ -10,6 +10,7 @@ import vl_convert
 from tests.errors import raises
 from tests.small import asked, cluster, dense, workload
 
+import forescale as fs
 from forescale import results
 from forescale.api import pipeline
 from forescale.errors import SpecError
@@ -17,7 +18,7 @@ from forescale.explain import explain
 from forescale.project import memory_timeline, project
 from forescale.search import compare, search
 from forescale.spec import Layout, Space
-from forescale.units import format_bytes, format_seconds
+from forescale.units import format_bytes, format_seconds, format_span
 
 QUESTION = asked(dense(4), cluster(8), Layout(pp=2, dp_shard=4, zero=1), workload())
 SPACE = Space(tp=(1, 2), cp=(1,), pp=(1, 2), zero=(1,), micro_batch_size=(1,))
@@ -96,7 +97,37 @@ def test_headlines_state_the_numbers(found):
     assert f"{compared.step_time.ratio - 1.0:+.1%}" in compared.headline
     assert found["front"].headline.startswith(f"Pareto front of {len(found['front'].front)} layout")
     for result in found.values():
-        assert str(result) == result.headline != repr(result) and "\n" not in result.headline
+        assert str(result).splitlines() == [result.headline, *result.summary]
+        assert result.headline != repr(result) and "\n" not in result.headline
+
+
+def test_print_shows_parts_and_what_was_assumed():
+    asked = {"devices": 8, "seq_len": 4096, "global_batch_size": 512, "zero": 2, "micro_batch_size": 16}
+    one = fs.project("qwen2.5-1.5b", "a100-sxm-80gb", framework="megatron-bridge", **asked)
+    step, memory, *notes = one.summary
+    assert all(f"{part} {format_seconds(seconds)}" in step for part, seconds in one.time_s.items() if seconds)
+    assert memory == f"memory: {one.memory}"
+    (assumed,) = [note for note in one.notes if "recompute" in note.text and "assumed" in note.text]
+    assert f"note ({assumed.topic}): {assumed.text}" in notes
+    few = fs.project("qwen2.5-1.5b", "a100-sxm-80gb", framework="megatron-bridge", detail=False, **asked)
+    assert few.summary == tuple(notes) and few.notes == one.notes
+    assert list(few.to_dict()) == list(few.rows()[0]) and "notes" not in few.to_dict()
+
+
+def test_print_shows_failures_money_and_energy_of_a_run():
+    asked = {"devices": 16384, "seq_len": 4096, "global_batch_size": 15360, "pp": 16, "ep": 64}
+    result = fs.run(
+        "deepseek-v3", "h100-sxm", framework="megatron-bridge", tokens="14.8T", price=2.0, **asked
+    )
+    one = result.phases[0].projection
+    assert one.memory.verdict != "OOM", "recompute is assumed as for one layout"
+    phase, failures, money, energy, *_ = result.summary
+    assert phase == f"phase 1: {one.headline}"
+    assert failures.startswith(
+        f"{sum(result.interruptions.values()):,.0f} unexpected interruptions, one every "
+    )
+    assert format_span(result.interval_s) in failures
+    assert money == f"money: {result.money.expected:,.0f}" and f"{result.node_mwh:,.0f} MWh" in energy
 
 
 def test_a_schedule_is_a_result():

@@ -463,7 +463,9 @@ def run(
         values = {**keywords, **words, **phase}
         names = ("strategy", *LAYOUT)
         laid = isinstance(values["model"], Question) or any(values.get(name) is not None for name in names)
-        question = question_of_layout(values) if laid else question_of_space(values, limited=True)
+        question = (
+            question_of_layout(values, to_fit=True) if laid else question_of_space(values, limited=True)
+        )
         parts = ramped(question, values.get(RAMP))
         result += projected_phases(str(place), parts, lambda item: searched(item, top=1), project_as)
     listed = published_prices() if prices is None else read_prices(Path(prices))

@@ -100,7 +100,7 @@ def estimate(question: Question) -> Estimate:
     _check_physics(prepared.question, memory, step.expected, {"HFU": _hfu(prepared.question, evaluation)})
     if question.workload.outer is not None:
         step = _interval_over_sites(question, step)
-    return Estimate.from_parts(step, memory)
+    return Estimate.from_parts(step, memory, question.notes)
 
 
 def _check_preset(question: Question) -> None:

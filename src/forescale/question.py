@@ -86,9 +86,20 @@ read."""
 RANKS = {topic: rank for rank, topics in enumerate(TOPICS) for topic in topics}
 
 
+FOREMOST = 2
+"""Notes that are shown unless all are asked for."""
+
+
 def by_rank(notes: Iterable[Note]) -> list[Note]:
     """Return notes, each once, the ones that change the figures most first."""
     return sorted(dict.fromkeys(notes), key=lambda note: note.rank)
+
+
+def foremost(notes: Iterable[Note]) -> tuple[str, ...]:
+    """Return as lines what is left out, and the notes that change the figures most."""
+    ranked = by_rank(notes)
+    apart = sum(not note.rank for note in ranked)
+    return tuple(f"note ({note.topic}): {note.text}" for note in ranked[: apart + FOREMOST])
 
 
 TensorParallel: TypeAlias = Literal["1d", "2d", "summa"]

@@ -196,9 +196,14 @@ class Result(ReprMixin):
         """The result on one line."""
         return repr(self)
 
+    @property
+    def summary(self) -> tuple[str, ...]:
+        """Lines that `print` shows below the headline: parts, and what was assumed."""
+        return ()
+
     def __str__(self) -> str:
-        """Return the result on one line, as `print` shows it."""
-        return self.headline
+        """Return headline and summary, as `print` shows them."""
+        return "\n".join((self.headline, *self.summary))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document as plain dictionaries, lists, text and numbers."""

@@ -138,7 +138,7 @@ def estimate_as(question: Question) -> Estimate:
         preset_of(question)
         return estimate(question)
     result = project_as(question)
-    return Estimate.from_parts(result.step_time, result.memory)
+    return Estimate.from_parts(result.step_time, result.memory, result.notes)
 
 
 def scores_of(question: Question) -> PresetScores:

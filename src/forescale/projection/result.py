@@ -12,7 +12,7 @@ from forescale.cost.anchor import Rule
 from forescale.cost.model import ProvenanceKind
 from forescale.formula import formula
 from forescale.numeric import Numeric
-from forescale.question import Note
+from forescale.question import Note, foremost
 from forescale.results import Result, missing_attribute
 from forescale.spec import phrases
 from forescale.spec.cluster import Cluster
@@ -486,6 +486,14 @@ class Projection(Result, Struct, frozen=True, kw_only=True):
         )
         return f"{self.subject}: {step}{memory}"
 
+    @property
+    def summary(self) -> tuple[str, ...]:
+        """Seconds and bytes by part, and the notes that change the figures most."""
+        times = sorted(self.time_s.items(), key=lambda item: -item[1])
+        seconds = ", ".join(f"{part} {format_seconds(spent)}" for part, spent in times if spent > 0.0)
+        lines = (f"memory: {self.memory}", *foremost(self.notes))
+        return (f"step: {seconds}", *lines) if self.step_time_s else lines
+
     def rows(self) -> list[dict[str, Any]]:
         """Return one row: the layout and then what was projected; the same columns for every projection."""
         row = {
@@ -550,16 +558,24 @@ class Estimate(Result, Struct, frozen=True, kw_only=True):
     peak_bytes: float
     """Of the fullest device."""
     verdict: Verdict
+    notes: tuple[Note, ...] = field(default=())
+    """What was assumed of the layout, such as a recompute policy with which it fits."""
 
     @classmethod
-    def from_parts(cls, step: Interval, memory: MemorySummary) -> Estimate:
+    def from_parts(cls, step: Interval, memory: MemorySummary, notes: tuple[Note, ...]) -> Estimate:
         """Return the figures of a step time and a memory."""
         return cls(
             step_time_s=step.expected,
             step_time_low_s=step.low,
             step_time_high_s=step.high,
             **attributes(memory, "peak_bytes", "verdict"),
+            notes=notes,
         )
+
+    @property
+    def summary(self) -> tuple[str, ...]:
+        """The notes that change the figures most."""
+        return foremost(self.notes)
 
     @property
     def headline(self) -> str:
@@ -569,8 +585,8 @@ class Estimate(Result, Struct, frozen=True, kw_only=True):
         return f"{format_seconds(self.step_time_s)} per step ({low} to {high}), {memory}"
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row: the fields."""
-        return [attributes(self, *Estimate.__dataclass_fields__)]
+        """Return one row: the figures."""
+        return [attributes(self, *(name for name in Estimate.__dataclass_fields__ if name != "notes"))]
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields, with the names that they have in the document of a projection."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -39,14 +40,14 @@ from forescale.limits import Amount, Count
 from forescale.numeric import Array, Numeric
 from forescale.project import project
 from forescale.projection.result import SECONDS_PER_DAY, SECONDS_PER_HOUR, Interval, Projection
-from forescale.question import Question
+from forescale.question import Question, foremost
 from forescale.results import Result
 from forescale.spec import phrases
 from forescale.spec.cluster import Device
 from forescale.spec.layout import Layout
 from forescale.spec.operations import Operations
 from forescale.struct import Struct, attributes
-from forescale.units import format_count
+from forescale.units import format_count, format_span
 from forescale.view.bars import Bar, BarChart
 from forescale.view.page import Chart
 from forescale.whole_run.prices import PriceList, published_prices
@@ -251,6 +252,20 @@ class RunProjection(Result):
         """Days, goodput and device-hours on one line."""
         days = f"{self.days.expected:.3g} days ({self.days.low:.3g} to {self.days.high:.3g})"
         return f"{days}, goodput {self.goodput:.1%}, {self.device_hours.expected:,.0f} device-hours"
+
+    @property
+    def summary(self) -> tuple[str, ...]:
+        """Verdict of every phase, failures and checkpoints, money, energy, and the notes that change them most."""
+        unexpected = sum(self.interruptions.values())
+        apart = f", one every {format_span(self.mttf_s)}" if isfinite(self.mttf_s) else ""
+        lines = [f"phase {phase.name}: {phase.projection.headline}" for phase in self.phases]
+        saved = format_span(self.interval_s)
+        lines.append(f"{unexpected:,.0f} unexpected interruptions{apart}; a checkpoint every {saved}")
+        if self.money is not None:
+            lines.append(f"money: {self.money.expected:,.0f} {self.currency}".rstrip())
+        if self.mwh:
+            lines.append(f"energy: {max(self.mwh, self.node_mwh):,.0f} MWh")
+        return (*lines, *foremost(note for phase in self.phases for note in phase.projection.notes))
 
     def essentials(self) -> dict[str, Any]:
         """Return days, goodput and device-hours."""

@@ -7,11 +7,8 @@ from collections.abc import Iterable, Iterator
 from forescale.cli.console import PLAIN_WIDTH, is_plain
 from forescale.cli.formats import Answer
 from forescale.cli.formats.plain import plain
-from forescale.question import Note, by_rank
+from forescale.question import FOREMOST, Note, by_rank
 from forescale.report.document import Content, Section, TextLine, View, line
-
-NOTES = 2
-"""Notes that are shown unless all are asked for."""
 
 
 def write(answer: Answer) -> str:
@@ -42,7 +39,7 @@ def _head(view: View) -> list[TextLine]:
 def notes(value: Iterable[Note], *, verbose: bool) -> list[TextLine]:
     """Return the notes that change the figures most, or all of them; those of rank 0 are below the title."""
     ranked = [note for note in by_rank(value) if note.rank]
-    shown = ranked if verbose else ranked[:NOTES]
+    shown = ranked if verbose else ranked[:FOREMOST]
     more = len(ranked) - len(shown)
     rest = f"{more} more note{'s' if more > 1 else ''}: --verbose shows all"
     lines = [line(f"note ({note.topic}): {note.text}", style="yellow") for note in shown]
