@@ -622,3 +622,11 @@ def test_optimizers_of_bitsandbytes_keep_moments_of_8_bits(name: str) -> None:
     typed = fs.project("llama-3.2-3b", "l40s-pcie", optimizer=kind, moment_dtype="int8", **question)
     assert named.workload == typed.workload
     assert named.workload.precision.moments == "fp8"
+
+
+def test_types_of_instances_have_their_devices_in_python_too() -> None:
+    words = {"global_batch_size": 64, "framework": "megatron-bridge"}
+    one = fs.project("llama-3.1-8b", "p5.48xlarge", **words)
+    assert one.cluster.num_devices == 8
+    assert fs.ask("llama-3.1-8b", "p5.48xlarge", nodes=2, **words).cluster.num_devices == 16
+    assert fs.ask_search("llama-3.1-8b", "g6e.12xlarge", **words).cluster.num_devices == 4

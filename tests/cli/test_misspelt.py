@@ -519,12 +519,3 @@ def test_options_without_effect_are_left_out() -> None:
         ["run", "m", "--nodes", "2", "--spares", "4"],
         "note (options): --spare-nodes is read as --spares",
     )
-
-
-def test_a_file_says_how_many_nodes_there_are(tmp_path):
-    script = tmp_path / "train.sh"
-    script.write_text("torchrun --nnodes 2 --nproc-per-node 8 pretrain_gpt.py\n")
-    read = translated(["project", "llama-3.1-8b", "--cluster", "DGX H100", "--global-batch-size", "64"])
-    assert read is not None
-    assert read[0][-4:] == ["--cluster", "h100-sxm", "--devices", "8"]
-    assert translated(["project", str(script), "--cluster", "DGX H100", "--global-batch-size", "64"]) is None

@@ -409,3 +409,33 @@ def test_a_long_bubble_names_the_degree_that_shortens_it_most(forescale):
     ]
     assert named == "vpp 8"
     assert seconds[1] < 0.7 * seconds[0]
+
+
+def test_a_type_of_node_has_its_devices_unless_a_file_or_a_layout_says_more(forescale, tmp_path):
+    def devices(*words):
+        return document(forescale("project", *words, "--cluster", "DGX H100", "--json"))["cluster"][
+            "num_devices"
+        ]
+
+    asked = ("llama-3.1-8b", "--global-batch-size", 64)
+    assert devices(*asked) == 8
+    assert devices(*asked, "--tp", 8, "--pp", 4) == 32
+    assert devices(*asked, "--nodes", 2) == 16
+    zero = tmp_path / "ds.json"
+    zero.write_text(
+        '{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}'
+    )
+    assert devices("llama-3.1-8b", "--config", zero, "--seq-len", 2048) == 8
+    accelerate = tmp_path / "accelerate.yaml"
+    accelerate.write_text(
+        "distributed_type: FSDP\nnum_processes: 16\nnum_machines: 2\nfsdp_config: {fsdp_version: 2}\n"
+    )
+    assert devices(*asked, "--seq-len", 2048, "--config", accelerate) == 16
+
+
+def test_a_model_configuration_says_nothing_about_devices(forescale, tmp_path):
+    config = {"model_type": "llama", "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 4}
+    config |= {"num_attention_heads": 8, "vocab_size": 32000, "max_position_embeddings": 4096}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    words = ("--cluster", "g6e.12xlarge", "--global-batch-size", 64, "--json")
+    assert document(forescale("project", tmp_path / "config.json", *words))["cluster"]["num_devices"] == 4

@@ -221,12 +221,10 @@ def _abbreviates(short: str, name: str) -> bool:
 
 
 def counted_cluster(name: str) -> tuple[str, str] | None:
-    """Return the cluster, and the number of devices, that a name such as 8xH100 or p5.48xlarge means; None if none.
+    """Return the cluster, and the number of devices, that a name such as 8xH100 means; None if none.
 
     The number is empty where the name may end in something else, such as bytes.
     """
-    if (instance := instance_of(name)) is not None:
-        return instance[0], str(instance[1])
     counted = _COUNTED.fullmatch(name.strip())
     stem = "" if counted is None else counted["name"] or counted["stem"]
     if counted is None or not is_cluster_name(stem):

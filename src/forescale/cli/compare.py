@@ -296,10 +296,9 @@ def _machines(cluster: SeveralClusters) -> list[ClusterOptions]:
 
 def _counted(name: str) -> tuple[str, str]:
     """Return a cluster and the number of its devices, empty where the name has none."""
-    from forescale.catalogue.clusters import counted_cluster, instance_of, is_cluster_name
+    from forescale.catalogue.clusters import counted_cluster, is_cluster_name
 
-    is_plain = is_cluster_name(name) and instance_of(name) is None
-    return (name, "") if is_plain else counted_cluster(name) or (name, "")
+    return (name, "") if is_cluster_name(name) else counted_cluster(name) or (name, "")
 
 
 def whole_in(text: str, allowed: Interval, flag: str) -> int:

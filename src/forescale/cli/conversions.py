@@ -85,13 +85,10 @@ def _plain(name: str) -> str:
     return name.strip("-").replace("-", "_").lower()
 
 
-def counted_devices(
-    values: Mapping[str, str], *, of_file: bool = False
-) -> tuple[str, tuple[str, ...]] | None:
+def counted_devices(values: Mapping[str, str]) -> tuple[str, tuple[str, ...]] | None:
     """Return the option whose value counts the devices of a cluster, such as 8xh100, and ours for it.
 
-    None where no value does, or another option counts them. `values` are those of all options of a command line; a type
-    of node counts none next to a file of a run (`of_file`), which says how many there are.
+    None where no value does, or another option counts them. `values` are those of all options of a command line.
     """
     roles = {name: meant(name, ("cluster", "devices", "nodes")) for name in values}
     named = {
@@ -100,11 +97,9 @@ def counted_devices(
     others = {name for name, role in roles.items() if role in ("devices", "nodes")} - named
     if len(named) != 1 or others:
         return None
-    from forescale.catalogue.clusters import counted_cluster, instance_of
+    from forescale.catalogue.clusters import counted_cluster
 
     [name] = named
-    if of_file and instance_of(values[name]) is not None:
-        return None
     cluster, count = counted_cluster(values[name]) or ("", "")
     return (name, ("--cluster", cluster, "--devices", count)) if count else None
 
@@ -197,7 +192,11 @@ def _is_one_device(values: Mapping[str, str]) -> bool:
         roles.get("devices", "1") == "1"
         and not {"nodes", "tp", "pp", "cp", "micro_batch_size"} & roles.keys()
     )
-    return alone and counted_devices(values) is None
+    if not alone or counted_devices(values) is not None:
+        return False
+    from forescale.catalogue.clusters import instance_of
+
+    return (instance_of(roles.get("cluster", "")) or ("", 1))[1] == 1
 
 
 def failure_rate(text: str, values: Mapping[str, str]) -> str | None:

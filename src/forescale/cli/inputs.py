@@ -101,7 +101,7 @@ def read_question(
     usual_framework
         Framework that is assumed where none is named; None is the usual one of the devices.
     """
-    from forescale.cli.unused import hardware_notes, refuse_idle, unused_notes
+    from forescale.cli.unused import framework_notes, hardware_notes, refuse_idle, unused_notes
     from forescale.io.document import is_written
     from forescale.io.merge import PartialQuestion, merge
     from forescale.io.question import read_plan
@@ -140,7 +140,7 @@ def read_question(
     unused = unused_notes(request.run, layout, plan.sets, question, by_hand)
     notes = (*question.notes, *notes, *hardware_notes(values, folder))
     named = values.get("framework") is not None
-    return replace(question, notes=(*notes, *_framework_notes(question, named=named), *unused))
+    return replace(question, notes=(*notes, *framework_notes(question, named=named), *unused))
 
 
 def _usual_values(requested: dict[str, Any], *, planned: bool) -> dict[str, Any]:
@@ -247,19 +247,6 @@ def _derived(plan: PartialQuestion, question: Asked, *, phased: bool) -> Partial
     return replace(plan, values=values)
 
 
-def _framework_notes(question: Question, *, named: bool) -> tuple[Note, ...]:
-    """Return what trains, where something names it, and what of the question it cannot run."""
-    from forescale.question import Note
-
-    framework = question.framework
-    if framework is None:
-        return ()
-    texts = [f"unspecified settings use the defaults of {framework.label}"] if named else []
-    if violation := question.violation(question.strategy):
-        texts.insert(0, violation)
-    return tuple(Note(topic="framework", text=text) for text in texts)
-
-
 def _flag_values(question: Asked, operated: OperationsOptions | None) -> dict[str, Any]:
     """Return the fields that flags set, in the sections of a plan."""
     plan, run, layout, cost = question.plan, question.run, question.layout, question.cost
@@ -332,23 +319,25 @@ def _parsed_files(
                 raise wording.required_with("a framework's file as MODEL or --config", option)
         return {}, (), ()
     from forescale.frameworks.readers import (
-        is_bare_model,
         read_file,
         refuse_unread,
         starts_trainer,
         takes_arguments,
     )
     from forescale.io.merge import partial_question
+    from forescale.io.named import devices_of_node
+    from forescale.io.sizes import is_fewest
 
     options = _reading_options(requested, folder, plan, layout=layout)
     if path is not None and plan.config is not None and starts_trainer(path, plan.config):
         files = [path]
         options = replace(options, launch=read_file(plan.config, options))
     with located_facts(files[-1], requested):
-        pairs = [
-            _read(file, requested, folder, options, bare=file == path and is_bare_model(file))
-            for file in files
-        ]
+        pairs = _read_all(files, path, requested, folder, options)
+        stated = any(parsed.num_devices and not is_fewest(filter(None, [note])) for parsed, note in pairs)
+        size = None if stated or options.num_devices else devices_of_node(requested)
+        if size:  # no file says how many, the cluster's name does
+            pairs = _read_all(files, path, requested, folder, replace(options, num_devices=size))
     refuse_unread(options.variables, files)
     if plan.passed is not None and not any(takes_arguments(file) for file in files):
         raise wording.no_effect("--args", f"{' or '.join(file.name for file in files)} takes no arguments")
@@ -427,6 +416,16 @@ def primus_environment() -> dict[str, str]:
         for name, value in os.environ.items()
         if name.startswith(ENVIRONMENT) and name not in LABELS
     }
+
+
+def _read_all(
+    files: Sequence[Path], model: Path | None, values: dict[str, Any], folder: Path | None, options: Options
+) -> list[tuple[ParsedFile, Note | None]]:
+    from forescale.frameworks.readers import is_bare_model
+
+    return [
+        _read(file, values, folder, options, bare=file == model and is_bare_model(file)) for file in files
+    ]
 
 
 def _read(

@@ -235,7 +235,7 @@ def _corrected(path: str, words: Sequence[str]) -> Correction:
             example[-1] += f"={value}"
     open_names |= _without_replicas(unknown, values, example)
     example += batch_per_device(values, lacking(example, flags), read)
-    replacing = _converted(path, values, open_names, of_file=_has_file(words))
+    replacing = _converted(path, values, open_names)
     for name, (said, is_same) in replacing.items():
         open_names.discard(name)
         if not open_names:
@@ -285,7 +285,7 @@ def _has_file(words: Sequence[str]) -> bool:
 
 
 def _converted(
-    path: str, values: Mapping[str, str], names: Collection[str], *, of_file: bool
+    path: str, values: Mapping[str, str], names: Collection[str]
 ) -> dict[str, tuple[tuple[str, ...], bool]]:
     """Return our options for those of other units, and whether they say exactly the same."""
     from forescale.cli.conversions import (
@@ -305,7 +305,7 @@ def _converted(
     if "--tokens" in options and (counted := trained_tokens(known)) and counted[0] & {*names}:
         is_whole = len(counted[1]) == len(("--tokens", "1"))
         result |= dict.fromkeys(sorted(counted[0] & {*names}), (counted[1], is_whole))
-    written = counted_devices(values, of_file=of_file) if {"--cluster", "--devices"} <= {*options} else None
+    written = counted_devices(values) if {"--cluster", "--devices"} <= {*options} else None
     if written is not None:
         result[written[0]] = (written[1], True)
     for name in names:

@@ -31,6 +31,17 @@ def refuse_idle(run: RunOptions, operated: OperationsOptions | None, question: Q
         refuse(operated, "it describes a whole run", "give --tokens, such as 15T")
 
 
+def framework_notes(question: Question, *, named: bool) -> tuple[Note, ...]:
+    """Return what trains, where something names it, and what of the question it cannot run."""
+    framework = question.framework
+    if framework is None:
+        return ()
+    texts = [f"unspecified settings use the defaults of {framework.label}"] if named else []
+    if violation := question.violation(question.strategy):
+        texts.insert(0, violation)
+    return tuple(Note(topic="framework", text=text) for text in texts)
+
+
 def _note(written: str, under: str) -> Note:
     return Note(topic="layout", text=f"{written} changes nothing here: it goes with {under}")
 

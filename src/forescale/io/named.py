@@ -20,6 +20,7 @@ from forescale.catalogue.clusters import (
     LINK_DIMENSIONS,
     TIER_DIMENSIONS,
     cluster_names,
+    instance_of,
     is_cluster_name,
     load_cluster,
     meaning_of,
@@ -164,9 +165,18 @@ def devices_told(values: Mapping[str, Any], folder: Path | None = None) -> objec
     return cluster.get("num_devices") if isinstance(cluster, Mapping) else None
 
 
+def devices_of_node(values: Mapping[str, Any]) -> int | None:
+    """Return the devices of the type of instance, or of node, that a question names as its cluster and counts not."""
+    cluster = values.get("cluster")
+    is_counted = values.get("devices") is not None or values.get("nodes") is not None
+    instance = instance_of(cluster) if isinstance(cluster, str) and not is_counted else None
+    return None if instance is None else instance[1]
+
+
 def is_uncounted(values: Mapping[str, Any], folder: Path | None = None) -> bool:
-    """Return whether a question gives neither devices nor nodes, nor a cluster's table or file with their number."""
-    return values.get("nodes") is None and devices_told(values, folder) is None
+    """Return whether a question gives neither devices nor nodes, nor a cluster that says how many there are."""
+    is_open = values.get("nodes") is None and devices_told(values, folder) is None
+    return is_open and devices_of_node(values) is None
 
 
 def model_given(value: object, where: str, folder: Path | None = None) -> Model:

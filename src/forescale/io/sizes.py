@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from forescale.errors import conflicts, exactly_one, missing
-from forescale.io.named import build, devices_told
+from forescale.io.named import build, devices_of_node, devices_told
 from forescale.limits import DEVICES, within
 from forescale.question import Note
 from forescale.spec import Cluster, Model
@@ -148,6 +148,10 @@ def sized_cluster(
     nodes = _count(values, "nodes", where)
     origin = ""
     link = build(SiteLink, values["sites"], where=f"{where}, sites") if "sites" in values else None
+    if devices is None and nodes is None and (count := devices_of_node(values)):
+        sites = 1 if link is None else link.count
+        if layout is None or sites * fewest_devices(layout) <= count:
+            devices, origin = count, f"one {value}; give devices or nodes {FOR_MORE}"
     if devices is None and nodes is None and layout is not None:
         sites = 1 if link is None or "dp_replicate" in layout else link.count
         devices = sites * fewest_devices(layout)

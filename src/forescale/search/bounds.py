@@ -63,11 +63,7 @@ from forescale.search.least import MARGIN, LeastStates
 from forescale.search.least_bytes import least_bytes
 from forescale.search.ranks import RelaxedPlacement
 from forescale.search.stages import stages_of
-from forescale.search.tree import (
-    Branch,
-    Cells,
-    Tree,
-)
+from forescale.search.tree import Branch, Cells, Tree
 from forescale.time.blocks import block_seconds, deferred_seconds
 from forescale.time.crossing import crosses, uncrossed_time
 from forescale.time.pipeline import engine_time
