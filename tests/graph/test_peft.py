@@ -3,6 +3,7 @@
 import pytest
 from tests.errors import raises
 
+import forescale as fs
 from forescale.api import load_cluster, load_model
 from forescale.errors import SpecError
 from forescale.graph.ops import Elementwise
@@ -144,3 +145,34 @@ def test_parts_that_are_trained_whole_are_refused():
     )
     with raises(SpecError, "illegal_layout"):
         project(question)
+
+
+def qlora_stage(fp32_frozen):
+    result = fs.project(
+        "mistral-7b",
+        "a100-sxm-80gb",
+        devices=1,
+        seq_len=4096,
+        global_batch_size=4,
+        micro_batch_size=4,
+        recompute="full",
+        framework="transformers",
+        lora_rank=16,
+        precision=Precision(frozen="nf4", fp32_frozen=fp32_frozen),
+    )
+    return result.memory.stages[0]
+
+
+def test_norms_in_fp32_widen_the_inputs_of_layers():
+    narrow, wide = qlora_stage("none"), qlora_stage("norms")
+    inputs = 32 * 4 * 4096 * 4096
+    # fms-acceleration @876e2ed6fc, a100_80gb.csv: 19.2 and 15.2 GiB allocated with such norms and without
+    assert wide.activations_bytes - narrow.activations_bytes == pytest.approx(2 * inputs, rel=0.05)
+    assert wide.weights_bytes == narrow.weights_bytes
+
+
+def test_a_prepared_model_keeps_in_fp32_what_is_not_quantised():
+    norms, all_wide = qlora_stage("norms"), qlora_stage("unquantised")
+    ends = 2 * 32000 * 4096 + 65 * 4096
+    assert all_wide.weights_bytes - norms.weights_bytes == 2 * ends
+    assert all_wide.activations_bytes == norms.activations_bytes

@@ -532,6 +532,8 @@ def _workload(
     types = plain | base.get("precision", {}) | _types(run, bool(trainable.get("lora_rank")), is_sharded)
     types |= {"moments": moments} if moments else {}
     narrow = frozen_type(settings) if trainable else {}
+    if is_sharded:  # parameters on the host, which are not widened
+        narrow.pop("fp32_frozen", None)
     if not is_sharded and types["compute"] in ("bf16", "fp16") and not narrow:
         kept = ("frozen", "frozen") if trainable.get("lora_rank") else ("parameters", "param")
         assume(run, "dtype", kept[0], f"weights loaded in {types.get(kept[0], 'bf16')} (--{kept[1]}-dtype)")
