@@ -387,8 +387,7 @@ def _lay_prepared(content: dict[str, Any], calls: Sequence[Call]) -> str:
         return ""
     if content.get("load_in_4bit") or content.get("load_in_8bit"):
         content["fp32_frozen"] = widened_parts(content, calls)
-        if prepared:
-            content["gradient_checkpointing"] = True
+        content |= {"gradient_checkpointing": True} if prepared else {}
     if devices in DEALT:
         return ALONE
     if isinstance(devices, dict):
