@@ -69,6 +69,8 @@ def read_training(run: Training, options: Options) -> ParsedFile:
     )
     if base.framework == "transformers" and layout["zero"] >= 2:
         _lay_sharded(settings, layout, workload)
+    if base.framework == "transformers" and settings.text("optim") == "adamw_torch":
+        layout["kernels"] = {**layout.get("kernels", {}), "fused_update": False}
     lay_stage(settings, run.form, workload)
     _assume_of_program(run)
     parsed = replace(
