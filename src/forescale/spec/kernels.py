@@ -111,6 +111,9 @@ class Kernels(SpecStruct, frozen=True, kw_only=True):
     keeps_whole_gradients: bool = False
     """From stage 2 on the gradients of all micro-batches add up unsharded and are reduced with the last (FSDP in
     no_sync, as accelerate accumulates); False reduces them after each micro-batch."""
+    keeps_layer_inputs: bool = False
+    """From stage 2 on the inputs of frozen layers and their gradients live until backward ends: hooks of the units on
+    leaves of reentrant checkpoints hold both (FSDP before FSDP2)."""
     broadcasts_updates: bool = False
     """Under zero 1 and 2 states are dealt to ranks by whole tensors: gradients are all-reduced, and each rank
     broadcasts what it updated (InternEvo); False scatters and gathers equal shares (Megatron-Core, DeepSpeed)."""

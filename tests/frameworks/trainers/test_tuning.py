@@ -2,6 +2,7 @@
 
 import pytest
 
+import forescale as fs
 from forescale.catalogue.models import load_model
 from forescale.frameworks.readers import read_file
 from forescale.frameworks.reading import Options
@@ -124,3 +125,51 @@ def test_targets_below_modules_that_no_model_has_are_warned_of(tmp_path, target,
     )
     parsed = read_file(file, Options(num_devices=1, model_of=load_model, strict=False))
     assert any(text.startswith(f"{target}: no module") for text in parsed.warnings) is warned
+
+
+SHARDED = """base_model: {}
+load_in_4bit: true
+adapter: qlora
+lora_r: 16
+lora_target_modules: [q_proj, k_proj, v_proj, o_proj]
+lora_dropout: 0.1
+sequence_len: 4096
+sample_packing: true
+micro_batch_size: {}
+gradient_accumulation_steps: 1
+gradient_checkpointing: true
+bf16: true
+flash_attention: true
+fsdp: [full_shard, auto_wrap]
+fsdp_config:
+  fsdp_transformer_layer_cls_to_wrap: DecoderLayer
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "keeps"),
+    [
+        ("", True),
+        ("fsdp_version: 2\n", None),
+        ("gradient_checkpointing_kwargs:\n  use_reentrant: false\n", None),
+    ],
+)
+def test_fsdp_keeps_the_inputs_of_frozen_layers_under_reentrant_checkpoints(read, more, keeps):
+    parsed = read(SHARDED.format("mistralai/Mistral-7B-v0.1", 2) + more)
+    assert parsed.layout_fields.get("kernels", {}).get("keeps_layer_inputs") == keeps
+
+
+@pytest.mark.parametrize(
+    ("model", "micro", "gib"),
+    [
+        ("mistralai/Mistral-7B-v0.1", 2, 8.8),
+        ("mistralai/Mistral-7B-v0.1", 4, 14.9),
+        ("meta-llama/Llama-2-70b-hf", 2, 43.5),
+    ],
+)
+def test_inputs_of_frozen_layers_and_their_gradients_count(tmp_path, model, micro, gib):
+    # fms-acceleration @876e2ed6fc, a100_80gb.csv, baseline-peft-bnb on 2 devices: GiB allocated
+    path = tmp_path / "train.yaml"
+    path.write_text(SHARDED.format(model, micro))
+    stage = fs.project(path, "a100-sxm-80gb", devices=2).memory.stages[0]
+    assert stage.allocated_bytes / 2**30 == pytest.approx(gib, rel=0.05)

@@ -217,10 +217,13 @@ def _sharded(settings: Settings, devices: int | None, unknown: tuple[str, ...]) 
         offload=Offload(parameters=settings.flag("fsdp_offload_params")),
     )
     left = (*(name for name in LEFT if name != "recompute"), "overlap", "micro_batch_size")
+    fields = explicit_fields(layout, left=left)
+    if full or settings.count("fsdp_version", 1) == 2:  # accelerate's own checkpoints do not reenter
+        fields["kernels"] = {"keeps_layer_inputs": False}
     return ParsedFile(
         format=AccelerateReader.name,
         framework="torch-fsdp",
-        layout_fields=explicit_fields(layout, left=left),
+        layout_fields=fields,
         workload_fields={"precision": _compute(settings)},
         num_devices=devices,
         **settings.accounted(unknown),
