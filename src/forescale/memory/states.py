@@ -274,7 +274,7 @@ def stepwise_element_bytes(setting: EvalContext) -> float:
     PyTorch, optim/adam.py and adamw.py: _multi_tensor_adam takes the roots of all parameters, _foreach_sqrt.
     """
     workload = setting.workload
-    if setting.choices.kernels.fused_update or workload.optimizer not in TWO_MOMENTS:
+    if not setting.choices.kernels.updates_together or workload.optimizer not in TWO_MOMENTS:
         return 0.0
     return STORAGE_BYTES[workload.precision.second_moments or workload.precision.moments]
 

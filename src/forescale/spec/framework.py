@@ -166,7 +166,7 @@ class Framework(Struct, frozen=True, kw_only=True):
         parts = {
             "software": self._software(cluster),
             "zero": zero,
-            "kernels": asdict(self._kernels(types)),
+            "kernels": asdict(self._kernels(types, staged="zero" in layout)),
             "overlap": asdict(self._overlap(model, types)),
             "recompute": {"stops_early": early} if recompute else asdict(self._recompute(model, types)),
             "cp_kind": self.cp_kind,
@@ -308,8 +308,9 @@ class Framework(Struct, frozen=True, kw_only=True):
             "activations": storage,
         }
 
-    def _kernels(self, types: Words) -> Kernels:
-        kernels = self.kernels
+    def _kernels(self, types: Words, *, staged: bool) -> Kernels:
+        """Return its kernels; where a ZeRO stage is given, gradients are reduced after each micro-batch (DeepSpeed)."""
+        kernels = replace(self.kernels, keeps_whole_gradients=False) if staged else self.kernels
         for variant in self.variants:
             if all(types.get(name) in values for name, values in variant.when.items()):
                 kernels = replace(kernels, **variant.kernels)

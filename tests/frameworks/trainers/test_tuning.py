@@ -2,7 +2,6 @@
 
 import pytest
 
-import forescale as fs
 from forescale.catalogue.models import load_model
 from forescale.frameworks.readers import read_file
 from forescale.frameworks.reading import Options
@@ -157,19 +156,3 @@ fsdp_config:
 def test_fsdp_keeps_the_inputs_of_frozen_layers_under_reentrant_checkpoints(read, more, keeps):
     parsed = read(SHARDED.format("mistralai/Mistral-7B-v0.1", 2) + more)
     assert parsed.layout_fields.get("kernels", {}).get("keeps_layer_inputs") == keeps
-
-
-@pytest.mark.parametrize(
-    ("model", "micro", "gib"),
-    [
-        ("mistralai/Mistral-7B-v0.1", 2, 8.8),
-        ("mistralai/Mistral-7B-v0.1", 4, 14.9),
-        ("meta-llama/Llama-2-70b-hf", 2, 43.5),
-    ],
-)
-def test_inputs_of_frozen_layers_and_their_gradients_count(tmp_path, model, micro, gib):
-    # fms-acceleration @876e2ed6fc, a100_80gb.csv, baseline-peft-bnb on 2 devices: GiB allocated
-    path = tmp_path / "train.yaml"
-    path.write_text(SHARDED.format(model, micro))
-    stage = fs.project(path, "a100-sxm-80gb", devices=2).memory.stages[0]
-    assert stage.allocated_bytes / 2**30 == pytest.approx(gib, rel=0.05)

@@ -197,12 +197,11 @@ def _sharded(settings: Settings, devices: int | None, unknown: tuple[str, ...]) 
             wording.differs("the number of processes of parallelism_config", total, partner, devices)
         )
     cp = degree["cp"] * degree["sp"]
-    dp = devices // (degree["tp"] * cp)
+    dp, full = devices // (degree["tp"] * cp), settings.flag("fsdp_activation_checkpointing")
     replicas = degree["dp_replicate"] if value else settings.size("num_machines", 1) if hybrid else 1
     if dp % replicas:
         terms = "the number of data-parallel processes"
         settings.refuse(wording.not_a_factor("the number of replicas", replicas, dp, terms))
-    full = settings.flag("fsdp_activation_checkpointing")
     layout = Layout(
         tp=degree["tp"],
         sp=False,

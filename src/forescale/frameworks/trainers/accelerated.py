@@ -103,7 +103,15 @@ def required_file(path: Path, name: str) -> Path:
     return file
 
 
-def lay_sharded(settings: Settings, layout: dict[str, Any], workload: dict[str, Any]) -> None:
+def lay_kernels(settings: Settings, layout: dict[str, Any], workload: dict[str, Any]) -> None:
+    """Lay what FSDP and an optimizer of single kernels do."""
+    if layout["zero"] >= 2:
+        _lay_sharded(settings, layout, workload)
+    if settings.text("optim") == "adamw_torch":
+        layout["kernels"] = {**layout.get("kernels", {}), "fused_update": False, "updates_together": True}
+
+
+def _lay_sharded(settings: Settings, layout: dict[str, Any], workload: dict[str, Any]) -> None:
     """Lay what FSDP does under accelerate: gradients in fp32, which add up unsharded over micro-batches (no_sync)."""
     types = workload["precision"]
     if types["compute"] in ("bf16", "fp16"):

@@ -17,7 +17,7 @@ from forescale.frameworks.deepspeed.reader import BUCKET, LEFT, parse_loosely, r
 from forescale.frameworks.huggingface import load_huggingface
 from forescale.frameworks.reading import DEVICES, Options, ParsedFile, explicit_fields, packaged
 from forescale.frameworks.settings import Settings
-from forescale.frameworks.trainers.accelerated import lay_sharded
+from forescale.frameworks.trainers.accelerated import lay_kernels
 from forescale.frameworks.trainers.facts import (
     CONFIGURATION,
     IMAGES,
@@ -68,10 +68,8 @@ def read_training(run: Training, options: Options) -> ParsedFile:
     workload |= _workload(
         run, workload, model, is_sharded=base.framework != "transformers" or layout["zero"] > 0
     )
-    if base.framework == "transformers" and layout["zero"] >= 2:
-        lay_sharded(settings, layout, workload)
-    if base.framework == "transformers" and settings.text("optim") == "adamw_torch":
-        layout["kernels"] = {**layout.get("kernels", {}), "fused_update": False}
+    if base.framework == "transformers":
+        lay_kernels(settings, layout, workload)
     lay_stage(settings, run.form, workload)
     _assume_of_program(run)
     parsed = replace(
