@@ -265,7 +265,7 @@ def _recorded_blocks(question: Question, layout: Layout) -> Question:
     )
     if not (is_eager or model.traces) or question.costs.anchor is not None:
         return question
-    if not _is_plain(workload, traced=bool(model.traces)) or _is_wrapped(model):
+    if not _is_plain(workload) or _is_wrapped(model):
         return question
     from forescale.graph.compiled import compiled_model
     from forescale.graph.dealing import deals_experts, with_whole_experts
@@ -287,15 +287,12 @@ def _is_wrapped(model: Model) -> bool:
     return bool(model.traces) and all(trace.has_frozen for trace in model.traces)
 
 
-def _is_plain(workload: Workload, *, traced: bool) -> bool:
-    """Return whether a workload has whole sequences in bf16, and trains all weights or adapters alone.
-
-    Models that were `traced`, and have no other description, train adapters in fp16, too.
-    """
+def _is_plain(workload: Workload) -> bool:
+    """Return whether a workload has whole sequences in bf16, and trains all weights, or adapters alone in fp16, too."""
     precision, trainable = workload.precision, workload.trainable
     if workload.document_len is not None or not (trainable.is_all or has_only_adapters(trainable)):
         return False
-    types = ("bf16", "fp16") if traced and not trainable.is_all else ("bf16",)
+    types = ("bf16",) if trainable.is_all else ("bf16", "fp16")
     return (
         precision.compute in types
         and precision.activations == precision.compute

@@ -3,6 +3,7 @@
 import pytest
 from tests.errors import raises
 
+import forescale as fs
 from forescale.api import load_cluster, load_model
 from forescale.errors import SpecError
 from forescale.graph.ops import Elementwise
@@ -12,7 +13,7 @@ from forescale.graph.sharding import ShardingRules, split_layout
 from forescale.graph.traced import traced_blocks
 from forescale.project import project
 from forescale.question import question_of
-from forescale.spec.layout import Layout
+from forescale.spec.layout import Kernels, Layout, Recompute
 from forescale.spec.workload import QUANTISED_BYTES, Precision, Trainable, Workload
 
 LORA = Trainable(lora_rank=16)
@@ -144,3 +145,60 @@ def test_parts_that_are_trained_whole_are_refused():
     )
     with raises(SpecError, "illegal_layout"):
         project(question)
+
+
+def qlora_stage(fp32_frozen):
+    result = fs.project(
+        "mistral-7b",
+        "a100-sxm-80gb",
+        devices=1,
+        seq_len=4096,
+        global_batch_size=4,
+        micro_batch_size=4,
+        recompute="full",
+        framework="transformers",
+        lora_rank=16,
+        precision=Precision(frozen="nf4", fp32_frozen=fp32_frozen),
+    )
+    return result.memory.stages[0]
+
+
+def test_norms_in_fp32_widen_the_inputs_of_layers():
+    narrow, wide = qlora_stage("none"), qlora_stage("norms")
+    inputs = 32 * 4 * 4096 * 4096
+    # fms-acceleration @876e2ed6fc, a100_80gb.csv: 19.2 and 15.2 GiB allocated with such norms and without
+    assert wide.activations_bytes - narrow.activations_bytes == pytest.approx(2 * inputs, rel=0.05)
+    assert wide.weights_bytes == narrow.weights_bytes
+
+
+def test_a_prepared_model_keeps_in_fp32_what_is_not_quantised():
+    norms, all_wide = qlora_stage("norms"), qlora_stage("unquantised")
+    ends = 2 * 32000 * 4096 + 65 * 4096
+    assert all_wide.weights_bytes - norms.weights_bytes == 2 * ends
+    assert all_wide.activations_bytes == norms.activations_bytes
+
+
+@pytest.mark.parametrize(
+    ("model", "micro", "gib"), [("mistral-7b", 2, 8.8), ("mistral-7b", 4, 14.9), ("llama-2-70b", 2, 43.5)]
+)
+def test_fsdp_keeps_the_inputs_of_frozen_layers_and_their_gradients(model, micro, gib):
+    # fms-acceleration @876e2ed6fc, a100_80gb.csv: allocated by baseline-peft-bnb on 2 devices
+    result = fs.project(
+        model,
+        "a100-sxm-80gb",
+        Layout(
+            dp_shard=2,
+            zero=3,
+            micro_batch_size=micro,
+            recompute=Recompute(granularity="full"),
+            kernels=Kernels(keeps_layer_inputs=True),
+        ),
+        devices=2,
+        seq_len=4096,
+        global_batch_size=2 * micro,
+        framework="transformers",
+        lora_rank=16,
+        lora_targets=("q_proj", "k_proj", "v_proj", "o_proj"),
+        precision=Precision(frozen="nf4"),
+    )
+    assert result.memory.stages[0].allocated_bytes / 2**30 == pytest.approx(gib, rel=0.05)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tests import small
 
+import forescale as fs
 from forescale.memory.inputs import StateBytes
 from forescale.memory.states import (
     gradient_bytes,
@@ -140,3 +141,23 @@ def test_an_update_in_backward_leaves_the_gradient_of_the_largest_parameter(zero
         all_together.weights_bytes,
         all_together.optimizer_bytes,
     )
+
+
+@pytest.mark.parametrize(
+    ("devices", "release", "gib"), [(1, "4.36", 67.5), (2, "4.36", 33.7), (1, "sdpa", 58.2)]
+)
+def test_an_update_of_single_kernels_makes_all_square_roots_at_once(devices, release, gib):
+    # fms-acceleration @876e2ed6fc, a100_80gb.csv: allocated with torch.optim.AdamW in bf16; sdpa has a fused update
+    result = fs.project(
+        "mistral-7b",
+        "a100-sxm-80gb",
+        devices=devices,
+        seq_len=4096,
+        global_batch_size=4,
+        micro_batch_size=4 // devices,
+        zero=3 if devices > 1 else 0,
+        recompute="full",
+        framework=f"transformers@{release}",
+        precision=Precision(gradients="bf16", master="none", moments="bf16"),
+    )
+    assert result.memory.stages[0].allocated_bytes / 2**30 == pytest.approx(gib, rel=0.005)

@@ -136,6 +136,8 @@ def _block(
     """Return a block; `part` is given for the ends of a model, `vocabulary` is the matrix of the head."""
     parameters = _parameters(traced, vocabulary, sharding, part)
     quantised = _quantised_modules(parameters)
+    if quantised and trace.autocast:
+        traced = _without_narrowing(traced, frozenset(quantised))
     operators = [
         item
         for operator in traced.operators
@@ -210,6 +212,26 @@ def _quantised_modules(parameters: Iterable[Parameter]) -> dict[str, Numeric]:
             module = parameter.name.rpartition(".")[0]
             result[module] = result.get(module, 0.0) + parameter.local_elements
     return result
+
+
+def _without_narrowing(block: TracedBlock, quantised: frozenset[str]) -> TracedBlock:
+    """Return a block whose quantised weights are not narrowed by autocast, and whose copies are not kept."""
+
+    def kept(operator: TracedOperator) -> TracedOperator:
+        if operator.module not in quantised:
+            return operator
+        kernels = (
+            item for item in operator.forward if item.kind != "narrowed" or not item.extents[0].is_constant
+        )
+        return replace(operator, forward=tuple(kernels))
+
+    return replace(
+        block,
+        operators=tuple(map(kept, block.operators)),
+        saved_bytes=block.saved_bytes.of_tokens,
+        forward_bytes=tuple(item.of_tokens for item in block.forward_bytes),
+        backward_bytes=tuple(item.of_tokens for item in block.backward_bytes),
+    )
 
 
 def _memory(

@@ -194,10 +194,25 @@ def _working_sets(setting: EvalContext, inputs: MemoryInputs) -> tuple[Numeric, 
         forward = largest(first=forward, second=here * (local.forward - local.kept))
         backward = largest(first=backward, second=here * (local.backward - local.kept + beside))
         whole = largest(first=whole, second=here * local.forward)
+    if setting.choices.kernels.keeps_layer_inputs and not setting.workload.trainable.is_all:
+        inputs_kept = summed(
+            count * block.kept.kept for count, block in zip(stages.counts, inputs.blocks.layers, strict=True)
+        )
+        backward = backward + input_gradient_bytes(kept=inputs_kept, zero=inputs.degrees.zero)
     if setting.choices.crosses and setting.choices.schedule is None:
         count = setting.num_microbatches(inputs.degrees)
         backward = crossing_bytes(backward=backward, forward=whole, microbatches=count)
     return forward, backward
+
+
+@formula(
+    unit="byte",
+    source="PyTorch, distributed/fsdp/_runtime_utils.py: _register_post_backward_reshard_only_hook registers a hook of "
+    "several gradients, which holds AccumulateGrad of the inputs; they are leaves under reentrant checkpoints",
+)
+def input_gradient_bytes(*, kept: Numeric, zero: Numeric) -> Numeric:
+    """Bytes of layer inputs from stage 2 on: as backward ends all of them exist, and so do their gradients."""
+    return where(zero >= 2, kept, 0.0 * kept)
 
 
 @formula(

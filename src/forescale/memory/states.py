@@ -20,7 +20,7 @@ from forescale.numeric import Numeric, floor, maximum, where
 from forescale.spec.cluster import Device
 from forescale.spec.layout import Kernels, Offload, state_shards
 from forescale.spec.model import Model
-from forescale.spec.optimizers import OPTIMIZERS, OptimizerName
+from forescale.spec.optimizers import OPTIMIZERS, TWO_MOMENTS, OptimizerName
 from forescale.spec.workload import STORAGE_BYTES, Precision, Trainable, moment_bytes, narrow_bytes
 from forescale.struct import Struct
 
@@ -85,7 +85,7 @@ def weights_and_updates(setting: EvalContext, sharded: Sharded) -> StateBytes:
     beside = STORAGE_BYTES[precision.parameters] if setting.choices.kernels.keeps_product_gradients else 0.0
     moments = moments_per_parameter(setting.model, workload.optimizer, workload.trainable)
     weight, gradient = STORAGE_BYTES[precision.parameters], STORAGE_BYTES[precision.gradients]
-    update = update_element_bytes(precision)
+    update = update_element_bytes(precision) + stepwise_element_bytes(setting)
     dense_state = optimizer_element_bytes(precision, moments.dense)
     expert_state = optimizer_element_bytes(precision, moments.expert)
     degrees, zero = sharded.degrees, sharded.degrees.zero
@@ -266,6 +266,17 @@ def update_element_bytes(precision: Precision) -> float:
     """Return bytes per parameter of the fp32 gradients that the update needs beside the accumulated ones."""
     stored = STORAGE_BYTES[precision.gradients]
     return STORAGE_BYTES["fp32"] if precision.master == "fp32" and stored < STORAGE_BYTES["fp32"] else 0.0
+
+
+def stepwise_element_bytes(setting: EvalContext) -> float:
+    """Return bytes per parameter of the square roots of second moments that an update of single kernels makes at once.
+
+    PyTorch, optim/adam.py and adamw.py: _multi_tensor_adam takes the roots of all parameters, _foreach_sqrt.
+    """
+    workload = setting.workload
+    if not setting.choices.kernels.updates_together or workload.optimizer not in TWO_MOMENTS:
+        return 0.0
+    return STORAGE_BYTES[workload.precision.second_moments or workload.precision.moments]
 
 
 def optimizer_element_bytes(precision: Precision, moments: float = 2.0) -> float:

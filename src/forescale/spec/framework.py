@@ -26,7 +26,7 @@ from forescale.spec.proposal import Proposal as Asked
 from forescale.spec.recipes import Recipe, closest, graphs_of, kind_of, nearest, settings_of
 from forescale.spec.space import Space, choice_word, default_recompute, partial_recompute
 from forescale.spec.stage_layers import by_cost, light_ends
-from forescale.spec.workload import NARROW, ComputeType, Precision, StorageType, Workload
+from forescale.spec.workload import NARROW, QUANTISED_BYTES, ComputeType, Precision, StorageType, Workload
 from forescale.struct import Struct, asdict
 
 Words: TypeAlias = Mapping[str, Any]
@@ -71,6 +71,8 @@ class Framework(Struct, frozen=True, kw_only=True):
     compact_master: StorageType | None = None
     """Type of the master copy of its memory-saving optimizer, for layouts that do not fit otherwise."""
     moments: StorageType = "fp32"
+    fp32_frozen: Literal["none", "norms", "unquantised"] = "none"
+    """What it keeps in fp32 of a model with quantised weights, below stage 3."""
     zero: Literal[0, 1, 2, 3] | None = None
     """ZeRO stage where none is given and several devices hold replicas; None is that of a layout by itself."""
     accumulation: Devices | None = None
@@ -155,13 +157,16 @@ class Framework(Struct, frozen=True, kw_only=True):
         if "moments" in table:  # alone, it is the type of both
             states.pop("second_moments", None)
         zero = self._zero(layout, cluster)
-        types = {**self._types(table, sharded=layout.get("zero", zero) != 0), **states, **table}
+        stage = layout.get("zero", zero)
+        types = {**self._types(table, sharded=stage != 0), **states, **table}
+        if types.get("frozen") in QUANTISED_BYTES and stage != 3:
+            types.setdefault("fp32_frozen", self.fp32_frozen)
         recompute = _table(layout, "recompute") or _table(advised, "recompute")
         early = recompute.get("granularity") == "full" and self.stops_early
         parts = {
             "software": self._software(cluster),
             "zero": zero,
-            "kernels": asdict(self._kernels(types)),
+            "kernels": asdict(self._kernels(types, staged="zero" in layout)),
             "overlap": asdict(self._overlap(model, types)),
             "recompute": {"stops_early": early} if recompute else asdict(self._recompute(model, types)),
             "cp_kind": self.cp_kind,
@@ -303,8 +308,9 @@ class Framework(Struct, frozen=True, kw_only=True):
             "activations": storage,
         }
 
-    def _kernels(self, types: Words) -> Kernels:
-        kernels = self.kernels
+    def _kernels(self, types: Words, *, staged: bool) -> Kernels:
+        """Return its kernels; where a ZeRO stage is given, gradients are reduced after each micro-batch (DeepSpeed)."""
+        kernels = replace(self.kernels, keeps_whole_gradients=False) if staged else self.kernels
         for variant in self.variants:
             if all(types.get(name) in values for name, values in variant.when.items()):
                 kernels = replace(kernels, **variant.kernels)

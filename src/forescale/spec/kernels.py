@@ -111,6 +111,9 @@ class Kernels(SpecStruct, frozen=True, kw_only=True):
     keeps_whole_gradients: bool = False
     """From stage 2 on the gradients of all micro-batches add up unsharded and are reduced with the last (FSDP in
     no_sync, as accelerate accumulates); False reduces them after each micro-batch."""
+    keeps_layer_inputs: bool = False
+    """From stage 2 on the inputs of frozen layers and their gradients live until backward ends: hooks of the units on
+    leaves of reentrant checkpoints hold both (FSDP before FSDP2)."""
     broadcasts_updates: bool = False
     """Under zero 1 and 2 states are dealt to ranks by whole tensors: gradients are all-reduced, and each rank
     broadcasts what it updated (InternEvo); False scatters and gathers equal shares (Megatron-Core, DeepSpeed)."""
@@ -120,6 +123,9 @@ class Kernels(SpecStruct, frozen=True, kw_only=True):
     fused_update: bool = True
     """The update is one kernel that reads and writes each state once; False is a kernel for each of its steps
     (PyTorch's foreach implementation, Composer's optimizers)."""
+    updates_together: bool = False
+    """Each of these kernels runs on all parameters at once, so the roots of all second moments exist together
+    (PyTorch's foreach implementation); others go tensor by tensor (Composer)."""
     bucket_elements: Annotated[Measure, Option("Elements of a bucket of gradients, below zero 3; by default a layer's.",
         "N", flag="bucket-elements", group="Ranks and overlap")] = 0.0  # fmt: skip
     """Elements of the buckets in which gradients are reduced below stage 3 (PyTorch's bucket_cap_mb over the bytes of

@@ -94,6 +94,17 @@ class Formula(Struct, frozen=True, kw_only=True, array_like=True):
                 total = total + term
         return total
 
+    @property
+    def of_tokens(self) -> Formula:
+        """The part that depends on the batch or the length."""
+        parts = {name: (0, *part[1:]) for name in PARTS if (part := getattr(self, name))}
+        return replace(self, **parts)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether neither the batch nor the length changes the value."""
+        return not any(any(getattr(self, name)[1:]) for name in PARTS)
+
     def times(self, factor: int) -> Formula:
         """Return the product with a number."""
         parts = {name: tuple(factor * item for item in getattr(self, name)) for name in PARTS}

@@ -113,6 +113,9 @@ class Precision(SpecStruct, frozen=True, kw_only=True):
     """Type of weights that are not trained; None is that of `parameters`. What is narrower than 16 bits holds the
     matrices of layers, which every product makes wide again; embedding, head, norms and biases stay in the type
     of activations (QLoRA)."""
+    fp32_frozen: Literal["none", "norms", "unquantised"] = "none"
+    """What a model with quantised weights keeps in fp32 before training. Norms alone make the residual stream fp32;
+    `unquantised` adds embedding, head and biases (PEFT's prepare_model_for_kbit_training). No effect on others."""
 
     high_precision_modules: tuple[HighPrecisionModule, ...] = ()
     """Modules whose products stay in the type of activations under an 8- or 4-bit recipe: attention with scores,
@@ -171,15 +174,18 @@ def narrow_bytes(precision: Precision) -> float:
 
 
 def frozen_storage(precision: Precision) -> str:
-    """Return the type of a weight that is frozen and not quantised."""
+    """Return the type of norms that are frozen, which is that of the residual stream."""
     if precision.frozen is None:
         return precision.parameters
-    return precision.activations if precision.frozen in QUANTISED_BYTES else precision.frozen
+    if precision.frozen not in QUANTISED_BYTES:
+        return precision.frozen
+    return precision.activations if precision.fp32_frozen == "none" else "fp32"
 
 
 def frozen_bytes(precision: Precision) -> float:
     """Return the bytes of an element of a weight that is frozen and not quantised."""
-    return STORAGE_BYTES[frozen_storage(precision)]
+    narrow = precision.frozen in QUANTISED_BYTES and precision.fp32_frozen != "unquantised"
+    return STORAGE_BYTES[precision.activations if narrow else frozen_storage(precision)]
 
 
 class Trainable(SpecStruct, frozen=True, kw_only=True):

@@ -54,6 +54,35 @@ def test_weights_of_few_bits_are_prepared_with_recomputation(read, old, new, kin
     assert parsed.layout_fields["recompute"] == {"granularity": kind}
 
 
+SFT = "from trl import SFTTrainer\nSFTTrainer(model=model, args=args, peft_config=lora).train()"
+
+
+@pytest.mark.parametrize(
+    ("changes", "kept"),
+    [
+        ({}, "unquantised"),
+        ({"model = prepare_model_for_kbit_training(model)": ""}, "none"),
+        (
+            {"model = get_peft_model(model, lora)": "", "Trainer(model=model, args=args).train()": SFT},
+            "unquantised",
+        ),
+        (
+            {
+                "model = get_peft_model(model, lora)": "",
+                "Trainer(model=model, args=args).train()": SFT,
+                "fp16=True": "bf16=True",
+            },
+            "norms",
+        ),
+    ],
+)
+def test_what_a_quantised_model_keeps_in_fp32_follows_the_calls(read, changes, kept):
+    text = QLORA
+    for old, new in changes.items():
+        text = text.replace(old, new)
+    assert read(text, num_devices=1).workload_fields["precision"]["fp32_frozen"] == kept
+
+
 def test_one_process_deals_its_layers_to_all_devices(read):
     (fact,) = (fact for fact in read(QLORA).missing if fact.part == "devices")
     assert fact.example == "--devices 1"

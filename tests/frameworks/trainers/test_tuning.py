@@ -124,3 +124,35 @@ def test_targets_below_modules_that_no_model_has_are_warned_of(tmp_path, target,
     )
     parsed = read_file(file, Options(num_devices=1, model_of=load_model, strict=False))
     assert any(text.startswith(f"{target}: no module") for text in parsed.warnings) is warned
+
+
+SHARDED = """base_model: {}
+load_in_4bit: true
+adapter: qlora
+lora_r: 16
+lora_target_modules: [q_proj, k_proj, v_proj, o_proj]
+lora_dropout: 0.1
+sequence_len: 4096
+sample_packing: true
+micro_batch_size: {}
+gradient_accumulation_steps: 1
+gradient_checkpointing: true
+bf16: true
+flash_attention: true
+fsdp: [full_shard, auto_wrap]
+fsdp_config:
+  fsdp_transformer_layer_cls_to_wrap: DecoderLayer
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "keeps"),
+    [
+        ("", True),
+        ("fsdp_version: 2\n", None),
+        ("gradient_checkpointing_kwargs:\n  use_reentrant: false\n", None),
+    ],
+)
+def test_fsdp_keeps_the_inputs_of_frozen_layers_under_reentrant_checkpoints(read, more, keeps):
+    parsed = read(SHARDED.format("mistralai/Mistral-7B-v0.1", 2) + more)
+    assert parsed.layout_fields.get("kernels", {}).get("keeps_layer_inputs") == keeps

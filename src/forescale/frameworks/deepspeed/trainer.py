@@ -197,12 +197,11 @@ def _sharded(settings: Settings, devices: int | None, unknown: tuple[str, ...]) 
             wording.differs("the number of processes of parallelism_config", total, partner, devices)
         )
     cp = degree["cp"] * degree["sp"]
-    dp = devices // (degree["tp"] * cp)
+    dp, full = devices // (degree["tp"] * cp), settings.flag("fsdp_activation_checkpointing")
     replicas = degree["dp_replicate"] if value else settings.size("num_machines", 1) if hybrid else 1
     if dp % replicas:
         terms = "the number of data-parallel processes"
         settings.refuse(wording.not_a_factor("the number of replicas", replicas, dp, terms))
-    full = settings.flag("fsdp_activation_checkpointing")
     layout = Layout(
         tp=degree["tp"],
         sp=False,
@@ -217,10 +216,13 @@ def _sharded(settings: Settings, devices: int | None, unknown: tuple[str, ...]) 
         offload=Offload(parameters=settings.flag("fsdp_offload_params")),
     )
     left = (*(name for name in LEFT if name != "recompute"), "overlap", "micro_batch_size")
+    fields = explicit_fields(layout, left=left)
+    if full or settings.count("fsdp_version", 1) == 2:  # accelerate's own checkpoints do not reenter
+        fields["kernels"] = {"keeps_layer_inputs": False}
     return ParsedFile(
         format=AccelerateReader.name,
         framework="torch-fsdp",
-        layout_fields=explicit_fields(layout, left=left),
+        layout_fields=fields,
         workload_fields={"precision": _compute(settings)},
         num_devices=devices,
         **settings.accounted(unknown),

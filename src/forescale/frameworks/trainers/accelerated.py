@@ -14,8 +14,9 @@ from forescale.errors import ReaderError
 from forescale.files import read_text
 from forescale.frameworks.deepspeed.trainer import TABLES, AccelerateReader
 from forescale.frameworks.reading import Options, ParsedFile
+from forescale.frameworks.settings import Settings
 from forescale.frameworks.shell import Launch, launch_of
-from forescale.frameworks.trainers.run import found_by_end
+from forescale.frameworks.trainers.run import STEPS, found_by_end
 from forescale.frameworks.trainers.written import table_of
 from forescale.syntax import deep_merge, parse_mapping, parse_yaml
 
@@ -100,3 +101,33 @@ def required_file(path: Path, name: str) -> Path:
             wording.not_found(f"file {name}", "put it next to the script, or give its like by --config FILE"),
         )
     return file
+
+
+def lay_kernels(settings: Settings, layout: dict[str, Any], workload: dict[str, Any]) -> None:
+    """Lay what FSDP and an optimizer of single kernels do."""
+    if layout["zero"] >= 2:
+        _lay_sharded(settings, layout, workload)
+    if settings.text("optim") == "adamw_torch":
+        layout["kernels"] = {**layout.get("kernels", {}), "fused_update": False, "updates_together": True}
+
+
+def _lay_sharded(settings: Settings, layout: dict[str, Any], workload: dict[str, Any]) -> None:
+    """Lay what FSDP does under accelerate: gradients in fp32, which add up unsharded over micro-batches (no_sync)."""
+    types = workload["precision"]
+    if types["compute"] in ("bf16", "fp16"):
+        workload["precision"] = {"gradients": "fp32", **types}
+    if settings.size(STEPS, 1) > 1 and "sync_each_batch" not in str(settings.get("accelerator_config")):
+        layout["kernels"] = {**layout.get("kernels", {}), "keeps_whole_gradients": True}
+        settings.note(
+            "FSDP adds up whole gradients over micro-batches (no_sync) unless sync_each_batch is set"
+        )
+    if workload.get("trainable"):
+        _lay_adapters(settings, layout)
+
+
+def _lay_adapters(settings: Settings, layout: dict[str, Any]) -> None:
+    """Lay what FSDP keeps of frozen layers, which FSDP2 and checkpoints without reentry do not."""
+    reentrant = "use_reentrant': False" not in str(settings.get("gradient_checkpointing_kwargs"))
+    second = "fsdp_version': 2" in str(settings.get("fsdp_config")) or settings.count("fsdp_version") == 2
+    if reentrant and not second:
+        layout["kernels"] = {"keeps_layer_inputs": True, **layout.get("kernels", {})}

@@ -34,12 +34,13 @@ QUANTIZED: Final = re.compile(r"(?i)[-_](?:awq|gptq|bnb)\b(?P<eight>.*?(?:int8|8
 
 
 def frozen_type(settings: Settings) -> dict[str, str]:
-    """Return the type of frozen weights, where that is less than 16 bits."""
+    """Return the type of frozen weights where that is less than 16 bits, and what is kept in fp32 if that is known."""
+    kept = {"fp32_frozen": settings.text("fp32_frozen")} if "fp32_frozen" in settings else {}
     bits = settings.count("quantization_bit")
     if match := QUANTIZED.search(str(settings.raw("model_name_or_path"))):
         bits = bits or (8 if match["eight"] else 4)
     if settings.flag("load_in_8bit") or bits == 8:
-        return {"frozen": "int8"}
+        return {"frozen": "int8", **kept}
     if not settings.flag("load_in_4bit") and bits != 4 and settings.text("adapter") != "qlora":
         return {}
     if (kind := settings.text("narrow_adapter")) and settings.text("adapter", kind) != kind and bits != 4:
@@ -49,4 +50,4 @@ def frozen_type(settings: Settings) -> dict[str, str]:
         )
         return {}
     double = settings.flag("use_bnb_nested_quant", default=settings.flag("load_double"))
-    return {"frozen": "nf4_double" if double else "nf4"}
+    return {"frozen": "nf4_double" if double else "nf4", **kept}

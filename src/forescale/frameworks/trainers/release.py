@@ -35,6 +35,9 @@ SFT: Final = re.compile(r"(?:^|\.)SFTTrainer$")
 LENGTH: Final = 1024
 """Tokens that TRL cuts sequences and pairs off at where nothing is given, in all releases."""
 CUT: Final = f"max_length is not given: TRL cuts sequences off at {LENGTH} tokens (--seq-len)"
+PREPARES: Final = re.compile(r"(?:SFT|DPO|KTO|ORPO|CPO|Reward)Trainer$")
+"""Trainers of TRL, which prepare a quantised model themselves where they are given the adapters."""
+PREPARED: Final = re.compile(r"prepare_model_for_(?:kbit|int8)_training$")
 
 
 def open_release(settings: Settings, *, samples: bool) -> list[str]:
@@ -104,3 +107,14 @@ def lay_unsloth_defaults(
     content |= left
     listed = ", ".join(f"{key} {value}" for key, value in left.items())
     return [f"{listed}: unsloth's defaults of TRL's configurations, where the program gives none"]
+
+
+def widened_parts(content: Mapping[str, Any], calls: Sequence[Call]) -> str:
+    """Return what a program keeps in fp32 of a quantised model: TRL narrows embedding and head again under bf16."""
+    by_trainer = any(
+        PREPARES.search(name) and "peft_config" in call.fields for call in calls for name in names_of(call)
+    )
+    if by_trainer and content.get("bf16"):
+        return "norms"
+    prepares = any(PREPARED.search(name) for call in calls for name in names_of(call))
+    return "unquantised" if by_trainer or prepares else "none"

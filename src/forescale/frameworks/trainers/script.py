@@ -62,7 +62,7 @@ from forescale.frameworks.trainers.program import (
 from forescale.frameworks.trainers.readers import LaunchReader, read_mapping
 from forescale.frameworks.trainers.record import is_idle, record_of
 from forescale.frameworks.trainers.recorder import Recorder, follow_script
-from forescale.frameworks.trainers.release import lay_release, lay_unsloth_defaults
+from forescale.frameworks.trainers.release import lay_release, lay_unsloth_defaults, widened_parts
 from forescale.frameworks.trainers.run import MICRO, STEPS, Start, found_by_end, in_source
 
 OPEN: Final = {MICRO: MICRO_BATCH, STEPS: BATCH}
@@ -209,7 +209,7 @@ def read_script(
     if (is_whole or (must_train and not loops)) and not makes_arguments:
         raise ReaderError(path, wording.wrong_format("a script that trains", "it makes no TrainingArguments"))
     content, unread = _settings(path, recorder, options)
-    dealt = _lay_prepared(content)
+    dealt = _lay_prepared(content, recorder.calls)
     devices = None if dealt == ALONE and not start.kinds and devices and devices.count > 1 else devices
     older = lay_release(content, unread, recorder.calls, has_bf16=options.has_bf16)
     if "max_length" not in map(target_of, (*content, *unread)):
@@ -380,13 +380,14 @@ def _lay_unsloth(content: dict[str, Any], calls: Sequence[Call]) -> dict[str, st
     return unread
 
 
-def _lay_prepared(content: dict[str, Any]) -> str:
+def _lay_prepared(content: dict[str, Any], calls: Sequence[Call]) -> str:
     """Recompute a model of few bits that is prepared for training; return why one process trains alone."""
     devices, prepared = content.pop("device_map", None), content.pop("kbit_checkpointing", False)
     if content.get("unsloth"):
         return ""
-    if prepared and (content.get("load_in_4bit") or content.get("load_in_8bit")):
-        content["gradient_checkpointing"] = True
+    if content.get("load_in_4bit") or content.get("load_in_8bit"):
+        content["fp32_frozen"] = widened_parts(content, calls)
+        content |= {"gradient_checkpointing": True} if prepared else {}
     if devices in DEALT:
         return ALONE
     if isinstance(devices, dict):

@@ -17,6 +17,7 @@ from forescale.frameworks.deepspeed.reader import BUCKET, LEFT, parse_loosely, r
 from forescale.frameworks.huggingface import load_huggingface
 from forescale.frameworks.reading import DEVICES, Options, ParsedFile, explicit_fields, packaged
 from forescale.frameworks.settings import Settings
+from forescale.frameworks.trainers.accelerated import lay_kernels
 from forescale.frameworks.trainers.facts import (
     CONFIGURATION,
     IMAGES,
@@ -67,8 +68,8 @@ def read_training(run: Training, options: Options) -> ParsedFile:
     workload |= _workload(
         run, workload, model, is_sharded=base.framework != "transformers" or layout["zero"] > 0
     )
-    if base.framework == "transformers" and layout["zero"] >= 2:
-        _lay_sharded(settings, layout, workload)
+    if base.framework == "transformers":
+        lay_kernels(settings, layout, workload)
     lay_stage(settings, run.form, workload)
     _assume_of_program(run)
     parsed = replace(
@@ -105,18 +106,6 @@ def _open_batch(run: Training, devices: int | None) -> list[MissingFact]:
     if not run.program or MICRO in run.settings or (whole and run.form != "trainer"):
         return []
     return decided_by(run.program, devices)[: 1 if whole else 2]
-
-
-def _lay_sharded(settings: Settings, layout: dict[str, Any], workload: dict[str, Any]) -> None:
-    """Lay what FSDP does under accelerate: gradients in fp32, which add up unsharded over micro-batches (no_sync)."""
-    types = workload["precision"]
-    if types["compute"] in ("bf16", "fp16"):
-        workload["precision"] = {"gradients": "fp32", **types}
-    if settings.size(STEPS, 1) > 1 and "sync_each_batch" not in str(settings.get("accelerator_config")):
-        layout["kernels"] = {**layout.get("kernels", {}), "keeps_whole_gradients": True}
-        settings.note(
-            "FSDP adds up whole gradients over micro-batches (no_sync) unless sync_each_batch is set"
-        )
 
 
 def _lay_generations(run: Training, devices: int | None) -> None:
@@ -532,6 +521,8 @@ def _workload(
     types = plain | base.get("precision", {}) | _types(run, bool(trainable.get("lora_rank")), is_sharded)
     types |= {"moments": moments} if moments else {}
     narrow = frozen_type(settings) if trainable else {}
+    if is_sharded:  # parameters on the host, which are not widened
+        narrow.pop("fp32_frozen", None)
     if not is_sharded and types["compute"] in ("bf16", "fp16") and not narrow:
         kept = ("frozen", "frozen") if trainable.get("lora_rank") else ("parameters", "param")
         assume(run, "dtype", kept[0], f"weights loaded in {types.get(kept[0], 'bf16')} (--{kept[1]}-dtype)")
