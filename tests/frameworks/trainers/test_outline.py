@@ -58,7 +58,7 @@ def test_calls_of_a_loop_say_its_model_batch_and_types(read, command, batch):
     assert parsed.workload_fields["precision"]["parameters"] == "bf16"
 
 
-@pytest.mark.parametrize("change", ["accumulation = 4", "steps = args.grad_accum"])
+@pytest.mark.parametrize("change", ["accumulate = 4", "steps = args.grad_accum"])
 def test_gradients_that_a_loop_may_add_up_leave_the_batch_open(read, change):
     assert "the global batch size" in missing(read(change))
 
@@ -107,3 +107,28 @@ def test_a_program_with_the_name_of_another_trainers_is_a_persons_own(tmp_path, 
 def test_states_of_16_bits_that_a_loop_shards_itself_are_warned_of(read):
     assert any("--moment-dtype" in text for text in read("model = FSDP(model)").warnings)
     assert not any("--moment-dtype" in text for text in read().warnings)
+
+
+def test_names_of_accumulation_and_length_are_those_of_the_command(read):
+    parsed = read("for _ in range(args.grad_accum): pass", "torchrun train.py --grad_accum 3 --seq_len 640\n")
+    assert (parsed.workload_fields["seq_len"], parsed.workload_fields["global_batch_size"]) == (
+        640,
+        4 * 3 * 2,
+    )
+
+
+def test_random_tensors_in_an_item_are_no_batch(read):
+    item = "class Rows:\n        def __getitem__(self, at):\n            return torch.randint(0, 9, (512,))"
+    parsed = read(item + "\n    loader = DataLoader(Rows(), batch_size=args.batch_size)")
+    assert parsed.layout_fields["micro_batch_size"] == 4
+
+
+def test_functions_that_a_program_calls_are_not_followed_without_their_arguments(read):
+    tuned = "state = Accelerator(gradient_accumulation_steps=args.batch_size)\n    get_peft_model(model, LoraConfig(r=8))"
+    parsed = read(tuned, modules={"extra.py": ""})
+    assert (parsed.missing, parsed.workload_fields["global_batch_size"]) == ((), 4 * 4 * 2)
+
+
+def test_flags_of_megatron_in_python_are_arguments_of_a_program(read, tmp_path):
+    declared = "parser.add_argument('--num_layers')\n    parser.add_argument('--hidden_size')"
+    assert read(declared).layout_fields["micro_batch_size"] == 4

@@ -365,6 +365,8 @@ fi
         ("dpo", "--lora_rank 16", 2, ("copy", 1)),
         ("kto", "", 1, ("copy", 3)),
         ("prm", "", 1, ("none", 1)),
+        ("sft_long", "", 1, ("none", 1)),
+        ("simpo_v2", "", 2, ("none", 1)),
     ],
 )
 def test_openrlhf_has_a_program_for_each_stage(read, stage, more, pairs, reference):

@@ -207,3 +207,20 @@ def test_tables_of_a_program_are_no_texts_of_a_trainer(read):
     assert parsed.layout_fields["micro_batch_size"] == 3
     assert parsed.workload_fields["optimizer"] == "adamw"
     assert "optim" in parsed.unknown
+
+
+@pytest.mark.parametrize("place", ['{"": Accelerator().process_index}', "torch.cuda.current_device()"])
+def test_one_process_that_a_command_starts_has_one_device(read, place):
+    program = f"""import argparse, torch
+from accelerate import Accelerator
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+parser = argparse.ArgumentParser()
+parser.add_argument("--size", type=int)
+args = parser.parse_args()
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-8B", device_map={place})
+model = FSDP(model)
+Trainer(model=model, args=TrainingArguments("out", per_device_train_batch_size=args.size)).train()
+"""
+    parsed = read({"run.sh": "python train.py --size 3 --max_length 512\n", "train.py": program})
+    assert (parsed.num_devices, parsed.layout_fields["micro_batch_size"]) == (1, 3)
+    assert not [fact for fact in parsed.missing if "sharded" in fact.what]

@@ -6,12 +6,20 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from forescale.frameworks.shell import Devices, Launch, Script, devices_of
 from forescale.frameworks.trainers.accelerated import content_of, required_file
 from forescale.frameworks.trainers.written import table_of
 from forescale.limits import whole_of
+
+DEALT: Final = ("auto", "balanced", "balanced_low_0", "sequential")
+"""Values of `device_map` that deal the layers of one process to all devices that it sees."""
+ALONE: Final = "device_map deals the layers of one process to its devices, of which one works at a time"
+PLACED: Final = "device_map, which puts the model on one device"
+RANKS: Final = re.compile(r"current_device|process_index|local_rank|LOCAL_RANK")
+"""A text with the device of a process."""
+OF_RANK: Final = "device_map, which puts the model of a process on its device"
 
 
 def environment_of(shell: Script, words: Sequence[str]) -> Mapping[str, str]:
@@ -97,3 +105,14 @@ def started_devices(
     if re.fullmatch(r"\d+(?:,\d+)*", visible) and (form != "swift" or "," not in visible):
         return Devices(visible.count(",") + 1, (f"CUDA_VISIBLE_DEVICES={visible}",))
     return None
+
+
+def placed_by(device_map: object) -> str:
+    """Return what a model's `device_map` does with the devices of a process; "" of one that says nothing."""
+    if device_map in DEALT:
+        return ALONE
+    if isinstance(device_map, dict):
+        if not device_map:  # of which nothing is known
+            return OF_RANK
+        device_map = device_map.get("") if len(device_map) == 1 else None
+    return PLACED if re.fullmatch(r"(?:cuda:)?\d+", str(device_map)) else ""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from forescale.files import read_text
+from forescale.frameworks.trainers.record import record_of
 from forescale.frameworks.trainers.run import MICRO, STEPS
 
 TRAINS: Final = re.compile(r"^\s*(?:from|import) (?:torch|lightning|pytorch_lightning)\b", re.MULTILINE)
@@ -18,9 +19,18 @@ STEPS_BACK: Final = re.compile(r"\.backward\(")
 """What a loop calls."""
 NAMES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("micro_batch_size", "device_batch_size", "per_device_batch_size", "micro_bsz"), MICRO),
-    **dict.fromkeys(("gradient_accumulation_steps", "grad_accum_steps", "grad_accumulation_steps"), STEPS),
+    **{name: key for name, key in record_of("trainer").keys.items() if key == STEPS},
+    STEPS: STEPS,
     **dict.fromkeys(
-        ("block_size", "max_seq_len", "max_seq_length", "seq_length", "context_length"),
+        (
+            "block_size",
+            "max_seq_len",
+            "max_seq_length",
+            "seq_len",
+            "seq_length",
+            "sequence_length",
+            "context_length",
+        ),
         "max_length",
     ),
     **dict.fromkeys(("model_name", "model_id", "model_name_or_path"), "model_name_or_path"),
@@ -39,7 +49,8 @@ SPLITS: Final = re.compile(
 
 def adds_up(text: str, content: Mapping[str, Any]) -> bool:
     """Whether a loop of a program's own may add up gradients over a number of steps that `content` does not have."""
-    return STEPS not in content and "global_batch_size" not in content and bool(ACCUMULATES.search(text))
+    keys = {record_of("trainer").keys.get(name, name) for name in content}
+    return keys.isdisjoint((STEPS, "train_batch_size")) and bool(ACCUMULATES.search(text))
 
 
 def holds_loop(file: Path) -> bool:

@@ -42,7 +42,8 @@ def followed(
     with suppress(ReaderError):
         if file is not None and follow_script(file, recorder, Options()):
             loops = is_loop(file)
-            settings = table_constants(recorder.settings, is_alone=not start.kinds) if loops else {}
+            is_alone = not start.kinds or start.count(count) == 1
+            settings = table_constants(recorder.settings, is_alone=is_alone) if loops else {}
             program = replace(program, constants={**program.constants, **settings})
             return _with_calls(program, recorder, given, loops=loops)
     return program
@@ -80,9 +81,17 @@ def _with_calls(program: Program, recorder: Recorder, given: Mapping[str, Any], 
         calls={**program.calls, **calls},
         doubtful=doubtful,
         adapters=adapters,
-        asked=frozenset(recorder.arguments.used),
+        asked=frozenset(
+            (*recorder.arguments.used, *(path for table in recorder.tables for path in _paths(table)))
+        ),
         warnings=tuple(warnings),
     )
+
+
+def _paths(table: Mapping[str, Any], before: str = "") -> Iterator[str]:
+    """Yield the paths with dots of the entries of a configuration."""
+    for name, value in table.items():
+        yield from _paths(value, f"{before}{name}.") if isinstance(value, Mapping) else [f"{before}{name}"]
 
 
 def _doubted(sites: Sequence[str]) -> list[str]:

@@ -315,7 +315,7 @@ class LaunchReader(Signed):
         if form == "deepspeed-chat" and "dtype" not in values:
             added |= made_type(file)
         content = {**added, **values}
-        launched = start.launch is not None or options.launch is not None
+        launched = options.launch is not None or start.leaves_nothing_to_shard(options.num_devices)
         facts = lay_sharding(program, content, options.over, own, launched=launched)
         laid = {"fsdp": content["fsdp"]} if facts and "fsdp" in content else {}
         given = {**values, **laid}
@@ -552,7 +552,8 @@ def _launched(
 
 def _stage(form: str, program: str) -> dict[str, Any]:
     """Return the stage of a program of OpenRLHF, which has one for each."""
-    return {"stage": program.removesuffix(".py").rpartition("_")[2]} if form == "openrlhf" else {}
+    named = re.search(r"train_([a-z]+)", program) if form == "openrlhf" else None
+    return {"stage": named[1]} if named else {}
 
 
 def _program(words: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[str, int]:
