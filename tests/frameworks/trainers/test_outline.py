@@ -132,3 +132,31 @@ def test_functions_that_a_program_calls_are_not_followed_without_their_arguments
 def test_flags_of_megatron_in_python_are_arguments_of_a_program(read, tmp_path):
     declared = "parser.add_argument('--num_layers')\n    parser.add_argument('--hidden_size')"
     assert read(declared).layout_fields["micro_batch_size"] == 4
+
+
+def test_lines_of_a_module_that_run_alone_set_nothing(read):
+    module = (
+        "class Rows:\n    grad_accum_steps = 5\n\n\nif __name__ == '__main__':\n    grad_accum_steps = 3\n"
+    )
+    change = "from rows import Rows\n    for _ in range(Rows.grad_accum_steps): pass"
+    parsed = read(change, modules={"rows.py": module})
+    assert parsed.workload_fields["global_batch_size"] == 4 * 5 * 2
+
+
+def test_functions_that_a_loop_does_not_call_turn_nothing_on(read):
+    tunes = "torch.backends.cuda.matmul.allow_tf32 = True\n    if 2 > 3:\n        tune(model)"
+    module = "def tune(model):\n    model.gradient_checkpointing_enable()\n    get_peft_model(model, LoraConfig(r=4))\n"
+    program = LOOP.replace("CHANGE", tunes).replace("    model.gradient_checkpointing_enable()\n", "")
+    parsed = read(modules={"train.py": program + "\n\n" + module})
+    assert (parsed.layout_fields["recompute"]["granularity"], "trainable" in parsed.workload_fields) == (
+        "none",
+        False,
+    )
+
+
+@pytest.mark.parametrize("name", ["acc_steps", "gradient_accum_steps", "accum_steps"])
+def test_accumulation_of_a_command_has_many_names(read, name):
+    parsed = read(
+        f"for _ in range(args.{name}): pass", f"torchrun train.py --{name} 5 --micro_batch_size 2\n"
+    )
+    assert parsed.workload_fields["global_batch_size"] in (2 * 5 * 2, 4 * 5 * 2)

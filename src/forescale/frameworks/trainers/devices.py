@@ -116,3 +116,8 @@ def placed_by(device_map: object) -> str:
             return OF_RANK
         device_map = device_map.get("") if len(device_map) == 1 else None
     return PLACED if re.fullmatch(r"(?:cuda:)?\d+", str(device_map)) else ""
+
+
+def is_placed(dealt: str, *, by_command: bool) -> bool:
+    """Return whether one process has its model on one device, that of its rank where a command starts it alone."""
+    return dealt == PLACED or (dealt == OF_RANK and by_command)

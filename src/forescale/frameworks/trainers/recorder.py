@@ -239,7 +239,9 @@ def follow_script(path: Path, recorder: Recorder, options: Options) -> Frame:
             _lay_options(node, recorder.arguments)
     tuning = [node for node in nodes if any(map(DECIDES.search, _called(node)))]
     for functions in (commands, [node for node in nodes if any(map(makes, _called(node)))], tuning):
-        if any(makes(name) for call in recorder.calls for name in names_of(call)):
+        if any(
+            makes(name) or name.endswith(".backward") for call in recorder.calls for name in names_of(call)
+        ):
             break
         ran = {call.name for call in recorder.calls if call.known}
         for node in functions:

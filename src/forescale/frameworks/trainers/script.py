@@ -40,10 +40,9 @@ from forescale.frameworks.trainers.census import place_of
 from forescale.frameworks.trainers.commands import arguments_of, own_arguments, programs_of
 from forescale.frameworks.trainers.devices import (
     ALONE,
-    OF_RANK,
-    PLACED,
     RANKS,
     environment_of,
+    is_placed,
     placed_by,
     started_devices,
     variables_of,
@@ -565,7 +564,7 @@ def is_known(name: str) -> bool:
 def _devices(content: dict[str, Any], dealt: str, start: Start) -> Devices | None:
     """Return the devices of Lightning's Trainer, which are taken out of the content, or of a model on one device."""
     per_node, nodes = content.pop("devices", None), content.pop("num_nodes", 1)
-    if not start.kinds and (dealt == PLACED or (dealt == OF_RANK and start.words)):
+    if not start.kinds and is_placed(dealt, by_command=bool(start.words)):
         return Devices(1, (dealt,))
     if isinstance(per_node, list):
         per_node = len(per_node)
