@@ -17,7 +17,7 @@ from forescale.frameworks.reading import Options, packaged
 from forescale.frameworks.trainers.accelerated import plain
 from forescale.frameworks.trainers.arguments import Arguments, table_of
 from forescale.frameworks.trainers.calls import DECIDES, FACTS, makes, names_of
-from forescale.frameworks.trainers.census import LIBRARIES, doubtful, unfollowed, unknown
+from forescale.frameworks.trainers.census import LIBRARIES, doubtful, own_losses, unfollowed, unknown
 from forescale.frameworks.trainers.census import shown as shown_sites
 from forescale.frameworks.trainers.configured import configured, folder_of, instantiated, variable
 from forescale.frameworks.trainers.lengths import follow_data
@@ -190,6 +190,8 @@ class Recorder:
             "under a condition that only running shows, taken as met:": self.doubted,
         }
         texts = [f"{text} {shown_sites(names)}" for text, names in kinds.items() if names]
+        if self.world is not None:
+            texts += dict.fromkeys(own_losses(self.calls, self.world))
         if any("BaseSettings" in call.kinds for call in self.calls):
             texts.append(
                 "settings of pydantic have their defaults, which variables of the environment or .env may change"
