@@ -38,6 +38,7 @@ def followed(
 
     `count` is the number of devices that flags give.
     """
+    given = {**given, **(start.own or {})}
     recorder = Recorder(given=given, words=start.words, ranks=start.ranks(count))
     with suppress(ReaderError):
         if file is not None and follow_script(file, recorder, Options()):
