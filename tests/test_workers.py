@@ -16,7 +16,7 @@ from tests.errors import raises
 
 import forescale.workers
 from forescale.errors import ForescaleError, out_of_range
-from forescale.workers import Workers, in_order, in_rounds
+from forescale.workers import Workers, in_rounds
 
 
 def squared(number: int) -> tuple[int, int]:
@@ -32,21 +32,21 @@ def _impatient(monkeypatch):
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_results_come_in_order_however_many_processes_there_are(jobs):
-    pairs = [*in_order(squared, [3, 1, 2], jobs=jobs)]
+    pairs = [*in_rounds(squared, [3, 1, 2], abs, jobs=jobs)]
     assert [(item, result[0]) for item, result in pairs] == [(3, 9), (1, 1), (2, 4)]
     assert all((result[1] == os.getpid()) == (jobs == 1) for _, result in pairs)
 
 
 def test_what_is_no_longer_wanted_is_not_asked_for():
     seen: list[int] = []
-    for item, _ in in_order(squared, range(6), wanted=lambda item: item % 2 == 0 or not seen):
+    for item, _ in in_rounds(squared, range(6), abs, wanted=lambda item: item % 2 == 0 or not seen):
         seen.append(item)
     assert seen == [0, 2, 4]
 
 
 def test_an_error_is_the_one_that_the_function_raises():
     with raises(ForescaleError, "out_of_range number | -1"):
-        list(in_order(squared, [1, -1, 2], jobs=2))
+        list(in_rounds(squared, [1, -1, 2], int, jobs=2))
 
 
 def numbered(number: int) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from threading import Thread
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar, cast
 
 from forescale.errors import ForescaleError
 
@@ -90,28 +90,6 @@ def undisturbed() -> Iterator[None]:
         signals.pthread_sigmask(signals.SIG_SETMASK, before)
 
 
-def in_order(
-    function: Callable[[T], R],
-    items: Iterable[T],
-    *,
-    jobs: int | None = 1,
-    wanted: Callable[[T], bool] = lambda _: True,
-) -> Iterator[tuple[T, R]]:
-    """Yield every item with its result, in their order.
-
-    Parameters
-    ----------
-    function, items
-        What is computed of each; both go to other processes if it takes longer than `PATIENCE_S`.
-    jobs
-        Processes; None is one per core, and 1 this one alone.
-    wanted
-        Says, by what was yielded before, whether an item is still of interest. With several processes an item may be
-        yielded that no longer is.
-    """
-    yield from in_rounds(function, items, _same, jobs=jobs, wanted=wanted)
-
-
 def in_rounds(
     function: Callable[[S], R],
     items: Iterable[T],
@@ -121,10 +99,22 @@ def in_rounds(
     jobs: int | None = 1,
     wanted: Callable[[T], bool] = lambda _: True,
 ) -> Iterator[tuple[T, R]]:
-    """Yield every item with its result, in their order, `size` items in a round.
+    """Yield every item with its result, in their order.
 
-    `ready` makes of an item what `function` takes, when a round begins: from what earlier rounds yielded, however many
-    processes there are. The rest is as for `in_order`.
+    Parameters
+    ----------
+    function, items
+        What is computed of each; both go to other processes if it takes longer than `PATIENCE_S`.
+    ready
+        Makes of an item what `function` takes, when its round begins: from what earlier rounds yielded, however many
+        processes there are.
+    size
+        Items in a round; all by default.
+    jobs
+        Processes; None is one per core, and 1 this one alone.
+    wanted
+        Says, by what was yielded before, whether an item is still of interest. With several processes an item may be
+        yielded that no longer is.
     """
     every, started = [*items], time.monotonic()
     count, size = min(jobs or available_cores(), len(every)), size or len(every) or 1
@@ -143,10 +133,6 @@ def in_rounds(
                     yield item, function(given)
             if executor is not None:
                 yield from _dealt(function, left, executor, count + 1, wanted)
-
-
-def _same(item: Any) -> Any:  # noqa: ANN401 (of any type)
-    return item
 
 
 def _dealt(

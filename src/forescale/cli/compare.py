@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -198,7 +197,7 @@ def _compare_machines(
     given_prices = _prices(price, list(clusters))
     prices = {name: hourly_price(item, given_prices.get(name)) for name, item in clusters.items()}
     varied = [" · ".join(map(" ".join, variant)) for variant, _ in asked]
-    result = on_machines(questions, partial(_best, jobs=jobs), answered, prices, varied=varied, jobs=jobs)
+    result = on_machines(questions, _best, answered, prices, varied=varied, jobs=jobs)
     show(answer_of(replace(result, priced=bool(given_prices)), machines_view), output)
 
 
@@ -267,7 +266,7 @@ def _as_ours(field: str, text: str, kind: object) -> list[tuple[str, str]]:
     return list(zip(names, words[1::2], strict=True))
 
 
-def _best(question: Question, *, jobs: int | None) -> Projection:
+def _best(question: Question, jobs: int) -> Projection:
     from forescale.search.rank import search
 
     return search(question, top=1, gains=False, jobs=jobs).best[0]

@@ -41,6 +41,7 @@ from forescale.search.experts import (
     compute_of_others,
     goes_by_tokens,
     is_of_experts,
+    launched,
     only,
     priced_experts,
     with_others,
@@ -129,9 +130,10 @@ class WorkBounds:
         like = self._first_like("dispatcher", [question.model.is_moe] * len(self.kinds)).tolist()
         kinds = sorted({*like}) if len(first) else []
         known = dict(zip(kinds, self._of_kinds(kinds, first, self._dense, workers), strict=True))
-        seconds = {kind: of_kind.map(_column(0)) for kind, of_kind in known.items()}
-        around = {kind: of_kind.map(_columns_from(1)) for kind, of_kind in known.items()}
-        self.dense = [seconds[kind] for kind in like] if known else []
+        work = {kind: of_kind.map(_work) for kind, of_kind in known.items()}
+        around = {kind: of_kind.map(_columns_from(2)) for kind, of_kind in known.items()}
+        self.dense = [work[kind] for kind in like] if known else []
+        """Seconds of everything but experts and of its launches, (..., 2); the former with launches without experts."""
         self.around = [around[kind] for kind in like] if known else []
         """Seconds of compute of everything but experts, (..., 2) of forward and backward, where passes cross."""
 
@@ -162,7 +164,7 @@ class WorkBounds:
         work = self.where[first]
 
         def of(row: int) -> Array:
-            dense = self.dense[int(self.kind[row])]
+            dense = self.dense[int(self.kind[row])].map(self._taken)
             model = self.of_model(dense)[work]
             return self.step(row, first, model, self._slowest(row, first, model, dense, work))
 
@@ -196,14 +198,14 @@ class WorkBounds:
         experts = dict(zip(kinds, self.of_experts(kinds, cells), strict=True))
         least = np.full(len(cells), np.inf)
         for row, kind in enumerate(self.kind.tolist()):
-            seconds = experts[int(self.alike[kind])].map(_column(0))
-            model = self.of_model(self.dense[kind].map(at).zipped(seconds, np.add))
+            work = experts[int(self.alike[kind])].map(_work)
+            model = self.of_model(self.dense[kind].map(at).zipped(work, np.add).map(self._taken))
             mean = model / self.whole.columns["pp"][cells]
             least = np.minimum(least, self.step(row, cells, mean, mean))
         return least
 
     def of_experts(self, kinds: Sequence[int], cells: Rows) -> list[PerBlock[Array]]:
-        """Return (cells, 2) seconds of experts of some cells, and what they hide of that, under some lists."""
+        """Return (cells, 3) seconds of experts of some cells, of launches, and hidden, under some lists."""
         return self._of_kinds(kinds, cells, self._experts)
 
     def fine(self, rows: Rows, cells: Rows) -> Array:
@@ -219,8 +221,8 @@ class WorkBounds:
             pairs = np.flatnonzero(kinds == kind)
             local, at = np.unique(cells[pairs], return_inverse=True)
             among = experts[int(self.alike[kind])].map(_at(np.searchsorted(cell, local)))
-            seconds, hidden = (among.map(_column(column)) for column in (0, 1))
-            blocks = self.dense[kind].map(_at(self.where[local])).zipped(seconds, np.add)
+            dense = self.dense[kind].map(_at(self.where[local]))
+            blocks, hidden = dense.zipped(among.map(_work), np.add).map(self._taken), among.map(_column(2))
             bounds[pairs] = self._of_kind(rows[pairs], cells[pairs], blocks, hidden, at)
         return bounds
 
@@ -236,6 +238,17 @@ class WorkBounds:
             least = 0.0 if apart else self._least_on_stage(row, cells[local], hidden, at[local])
             bounds[local] = self.step(row, cells[local], model[at[local]], slowest, least)
         return bounds
+
+    def _taken(self, work: Array) -> Array:
+        """Return the seconds that a block takes at least whose (..., 2) work and launches are known.
+
+        As `launch_gap` has it: each pass takes its work, or its launches where they take longer.
+        """
+        busy, launches = work[:, 0], work[:, 1]
+        both: Array = (
+            busy + launches if self.whole.base.kernels.blocking_launches else np.maximum(busy, launches)
+        )
+        return both
 
     def of_model(self, blocks: PerBlock[Array]) -> Array:
         """Return the seconds of all layers and both ends."""
@@ -340,7 +353,7 @@ class WorkBounds:
         return self._priced({name: columns[name] for name in names}, cells, groups, without=without)
 
     def _experts(self, cells: Rows, columns: Columns, groups: Sequence[Choices]) -> list[PerBlock[Array]]:
-        """Return (cells, 2): seconds of experts and of sending tokens to them and back; what they hide of that."""
+        """Return (cells, 3): seconds of experts and of sending tokens there and back, of launches, and hidden."""
         keys = self.placement.experts.keys(cells)
         table = distinct({**columns, **keys}, (*OF_BLOCKS, *keys))
         distinct_cells = cells[first_rows(table.where)]
@@ -419,7 +432,7 @@ class WorkBounds:
                 if operators is not None:
                     blocks = blocks.map(partial(only, operators))
                 pricing = placement.pricing(question, degrees, shared, cells[subset], known)
-                priced = price_blocks(blocks, replace_fields(pricing, seconds_alone=within is not None))
+                priced = price_blocks(blocks, replace_fields(pricing, without_flops=within is not None))
                 some += (
                     priced.map(partial(self._seconds, choices, degrees.tp, within=within, without=without))
                     for _, choices in group
@@ -436,7 +449,7 @@ class WorkBounds:
         within: tuple[str, ...] | None,
         without: tuple[str, ...],
     ) -> Array:
-        """Return the seconds of a block in some parts; of parts `within`, (…, 2) with what they hide as well."""
+        """Return (…, 2) seconds of a block in some parts and of launches, of parts `within` also what they hide."""
         local = block_seconds(priced, (), overlap=choices.overlapped, halves=choices.kernels.halves_cross)
         named = [
             value
@@ -444,14 +457,17 @@ class WorkBounds:
             for name, value in parts.items()
             if name not in without and (within is None or name in within)
         ]
+        launches: Numeric = 0.0
         if within is None and choices.deferred_head_gradients and priced.block.name == "head":
-            saved, _ = deferred_seconds(priced, local, choices)
+            saved, _ = deferred_seconds(priced, local, choices)  # its launches among it
             named.append(-maximum(saved, 0.0) * (1.0 + self.question.model.num_mtp_layers))
-        numbers = np.asarray(sum(named)) + 0.0 * np.asarray(tp)
+        elif self.question.model.is_moe:
+            launches = launched(priced, choices.overlapped, experts=within is not None)
+        others: tuple[Numeric, ...] = (sum(local.hidden),)
         if within is None:
-            around = compute_of_others(priced) if choices.overlap.expert and crosses(priced) else ()
-            return np.stack([numbers, *(item + 0.0 * numbers for item in around)], axis=1)
-        return np.stack([numbers, sum(local.hidden) + 0.0 * numbers], axis=1)
+            others = compute_of_others(priced) if choices.overlap.expert and crosses(priced) else ()
+        zeros = 0.0 * np.asarray(tp)
+        return np.stack([item + zeros for item in (sum(named), launches, *others)], axis=1)
 
 
 def _apart(kind: Kind) -> bool:
@@ -462,6 +478,10 @@ def _apart(kind: Kind) -> bool:
 
 def _own(seconds: Array) -> Numeric:
     return seconds
+
+
+def _work(values: Array) -> Array:
+    return values[:, :2]
 
 
 def _column(nth: int) -> Callable[[Array], Array]:

@@ -18,6 +18,8 @@ from forescale.question import Question
 from forescale.search.blocks import blocks_of
 from forescale.search.layouts import Columns, Rows, as_degrees, distinct, first_rows
 from forescale.search.ranks import RelaxedPlacement
+from forescale.spec.layout import Overlap
+from forescale.time.blocks import launch_interval
 from forescale.time.price import PricedBlock, PricedOperator, Seconds, price_blocks
 from forescale.time.stacked import Known
 
@@ -103,7 +105,7 @@ def _priced(
     degrees = as_degrees(columns)
     blocks = blocks_of(question, degrees, choices)
     pricing = placement.pricing(question, degrees, choices, cells, known)
-    priced = price_blocks(blocks.map(partial(only, wanted)), replace_fields(pricing, seconds_alone=True))
+    priced = price_blocks(blocks.map(partial(only, wanted)), replace_fields(pricing, without_flops=True))
     return priced.zipped(blocks, lambda item, block: replace(item, block=block))
 
 
@@ -112,6 +114,13 @@ def compute_of_others(priced: PricedBlock) -> tuple[Numeric, Numeric]:
     others = [item for item in priced.operators.values() if not is_of_experts(item.operator)]
     backward = (item.backward_input[0] + item.backward_weight[0] for item in others)
     return summed(item.forward[0] for item in others), summed(backward)
+
+
+def launched(priced: PricedBlock, overlap: Overlap, *, experts: bool) -> Numeric:
+    """Return the seconds that launches of a block take, of operators of `experts` or of all others."""
+    some = [item for item in priced.operators.values() if is_of_experts(item.operator) == experts]
+    calls = summed(item.forward_kernels + item.backward_kernels for item in some)
+    return calls * launch_interval(priced, overlap)
 
 
 def with_others(priced: PricedBlock, seconds: Array) -> PricedBlock:
@@ -154,7 +163,7 @@ def _of_both(
 
 
 def _taken(priced: PricedOperator, rows: Rows) -> PricedOperator:
-    """Return the seconds of an operator for some cells, without launches and messages among other ranks."""
+    """Return the seconds of an operator for some cells, without messages among other ranks."""
     take = taking(rows)
 
     def taken(seconds: tuple[Numeric, Seconds]) -> tuple[Numeric, Seconds]:
@@ -168,4 +177,6 @@ def _taken(priced: PricedOperator, rows: Rows) -> PricedOperator:
         backward_weight=taken(priced.backward_weight),
         forward_flops=0.0,
         flops=0.0,
+        forward_kernels=take(priced.forward_kernels),
+        backward_kernels=take(priced.backward_kernels),
     )

@@ -15,7 +15,7 @@ from forescale.results import Result
 from forescale.spec.phrases import layout
 from forescale.struct import Struct, attributes
 from forescale.units import counted
-from forescale.workers import in_order
+from forescale.workers import Workers, available_cores
 
 Answer = TypeVar("Answer")
 SCHEMA = "forescale.machines/1"
@@ -144,7 +144,7 @@ class Machines(Result, Struct, frozen=True, kw_only=True):
 
 def on_machines(
     questions: Sequence[Question | Machine],
-    search: Callable[[Question], Projection],
+    search: Callable[[Question, int], Projection],
     project: Callable[[Question], Projection],
     prices: Mapping[str, float | None],
     *,
@@ -158,16 +158,20 @@ def on_machines(
     questions
         One per machine; a machine whose question is illegal stays as it is.
     search, project
-        Return the best layout of a question without one, and the projection of one with.
+        Return the best layout of a question without one, found by so many processes, and the projection of one with.
     prices
         Per device and hour, by cluster.
     varied
         What sets each question apart, in words; where machines alone do, nothing.
     jobs
-        Processes; None is one per core. The functions then have to be those of a module.
+        Processes; None is one per core. Machines that are searched are dealt to them, and each search has the rest.
     """
-    one = partial(_machine, search, project, prices)
-    machines = [machine for _, machine in in_order(one, questions, jobs=jobs)]
+    jobs = jobs or available_cores()
+    searched = sum(isinstance(item, Question) and item.strategy is None for item in questions)
+    with Workers(min(jobs, searched)) as workers:
+        of_each = partial(_with_jobs, search, jobs // workers.jobs)
+        one = partial(_machine, of_each, project, prices)
+        machines = workers.share([partial(one, question) for question in questions])
     texts = varied or [""] * len(machines)
     return Machines(
         machines=tuple(replace(item, varied=text) for item, text in zip(machines, texts, strict=True))
@@ -186,6 +190,10 @@ def fitting(question: Question, search: Callable[[Question], Answer]) -> tuple[A
         return search(replace(question, safe=True)), True
     except InfeasibleError:
         return search(question), False
+
+
+def _with_jobs(search: Callable[[Question, int], Answer], jobs: int, question: Question) -> Answer:
+    return search(question, jobs)
 
 
 def _machine(

@@ -12,7 +12,7 @@ from forescale.search.layouts import Rows
 from forescale.search.tree import Mask
 
 FIRST_NODES, MOST_NODES, GROWTH = 512, 65536, 4
-"""Nodes branched by policy at once: few at first, then as many as there are where a cutoff of time is known."""
+"""Nodes branched by policy at once: few at first, whose layouts tell more of the others, then more each time."""
 REFINED_AT_ONCE = 65536
 """Nodes whose work is bounded more closely at once."""
 SMALLEST_AT_ONCE = 16384
@@ -81,8 +81,7 @@ class NodeQueue:
         taken = np.concatenate([np.zeros(0, dtype=np.int64), *every])
         self._refined = np.delete(left, taken)
         self._refined_bounds = np.delete(self._refined_bounds[:beyond], taken)
-        grows = self._few or cutoff == np.inf
-        self._at_once = min(at_once * GROWTH, MOST_NODES) if grows else MOST_NODES
+        self._at_once = min(at_once * GROWTH, MOST_NODES)
         return [left[which] for which in every], beaten, bounds
 
     def head(self) -> Rows:

@@ -127,7 +127,7 @@ def block_seconds(
         backward=total(backward, name="block_time", unit="s"),
         weight=total(weight, name=f"{name} weight gradients", unit="s"),
         causal=_causal(priced, replays) if by_place else (0.0, 0.0),
-        launches=(forward_kernels + backward_kernels) * _interval(priced, overlap),
+        launches=(forward_kernels + backward_kernels) * launch_interval(priced, overlap),
         hidden=hidden,
         flops=flops,
         forward_flops=sum(operator.forward_flops for operator in priced.operators.values()),
@@ -148,7 +148,7 @@ def _covers(priced: PricedBlock, overlap: Overlap, *, split: bool) -> Covers:
     )
 
 
-def _interval(priced: PricedBlock, overlap: Overlap) -> Numeric:
+def launch_interval(priced: PricedBlock, overlap: Overlap) -> Numeric:
     """Return the seconds from one launch to the next."""
     run = priced.pricing.models.run
     return run.kernel_interval_s * run.interleaving if overlap.expert else run.kernel_interval_s
@@ -221,7 +221,7 @@ def _add_gaps(
 
     Of passes that cross the host launches one while the device is at the other.
     """
-    interval, later = _interval(priced, overlap), _after_read(priced)
+    interval, later = launch_interval(priced, overlap), _after_read(priced)
     if isinstance(interval, float) and interval == 0.0:
         return
     gap = functools.partial(launch_gap, interval=interval, blocking=priced.pricing.blocking)

@@ -94,8 +94,8 @@ class Pricing:
         default_factory=dict, init=False, repr=False, compare=False
     )
     """Prices by communicator and collective, each worked out when first asked for."""
-    seconds_alone: bool = False
-    """Launches and FLOP do not matter: operators have none."""
+    without_flops: bool = False
+    """FLOP do not matter: operators have none."""
     known: Known | None = field(default=None, repr=False, compare=False)
     """Seconds of kernels, and of messages of open communicators, that others have priced for the same rows."""
     _of_arrays: dict[int, tuple[Primitive, Numeric]] = field(
@@ -428,7 +428,7 @@ def _restored_compute(operator: Operator, modelled: Numeric, there: Measured, pr
 def _priced_operator(operator: Operator, pricing: Pricing) -> PricedOperator:
     """Return the price of an operator; of one layout it is kept where the operator sends no messages."""
     kept = pricing.models.operators
-    key = id(operator), pricing.graphs, pricing.deterministic, pricing.seconds_alone
+    key = id(operator), pricing.graphs, pricing.deterministic, pricing.without_flops
     if key in kept:  # which holds the operator, so that its id stays its own
         return cast("PricedOperator", kept[key])
     priced = _price(operator, pricing)
@@ -445,7 +445,7 @@ def _price(operator: Operator, pricing: Pricing) -> PricedOperator:
         [(item, switch(pricing.titled(item, operator.name, name), item)) for item in getattr(operator, name)]
         for name in PASSES
     ]
-    times = operator.panels
+    backward, times = (*operator.backward_input, *operator.backward_weight), operator.panels
     if times is not None:
         passes = [[(item, times * seconds) for item, seconds in done] for done in passes]
     forward, backward_input, backward_weight = map(_split, passes)
@@ -457,20 +457,19 @@ def _price(operator: Operator, pricing: Pricing) -> PricedOperator:
         forward_flops=0.0,
         flops=0.0,
         primitives=tuple(chain.from_iterable(passes)),
+        forward_kernels=calls_of_steps(pricing.kernels(operator, operator.forward), times),
+        backward_kernels=calls_of_steps(pricing.kernels(operator, backward), times),
+        weight_kernels=calls_of_steps(pricing.kernels(operator, operator.backward_weight), times),
     )
-    if pricing.seconds_alone:
+    if pricing.without_flops:
         return priced
     forward_flops = _often(_flops(operator.forward), times)
-    backward = (*operator.backward_input, *operator.backward_weight)
     return replace(
         priced,
         forward_flops=forward_flops,
         flops=forward_flops
         + _often(_flops(operator.backward_input), times)
         + _often(_flops(operator.backward_weight), times),
-        forward_kernels=calls_of_steps(pricing.kernels(operator, operator.forward), times),
-        backward_kernels=calls_of_steps(pricing.kernels(operator, backward), times),
-        weight_kernels=calls_of_steps(pricing.kernels(operator, operator.backward_weight), times),
     )
 
 
