@@ -850,3 +850,14 @@ def test_a_configuration_of_deepspeed_that_is_not_there_is_missing(read):
     text = "torchrun --nproc_per_node 2 a.py --model_name_or_path Qwen/Qwen3-8B --max_length 64 --deepspeed $OUT/engine-of-none.json x\n"
     parsed = read(f"OUT=out\n{text}", "run.sh", num_devices=None)
     assert "DeepSpeed's configuration" in [fact.what for fact in parsed.missing]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "count"), [("list(range(0, 8))", 8), ("[2, 3, 5]", 3), ("range(4)", 4), ("someone", None)]
+)
+def test_ray_starts_the_devices_of_the_group_that_trains(read, ranks, count):
+    groups = f"device_groups:\n  nproc_per_node: 8\n  other:\n    ranks: [9]\n    workers: [rollout]\n  default:\n    ranks: {ranks}\n    workers: [default]\n"
+    text = f"model: Qwen/Qwen3-8B\ntrain_type: full\nmax_length: 512\nuse_ray: true\n{groups}"
+    parsed = read(text, num_devices=None)
+    assert parsed.num_devices == count
+    assert "device_groups" not in parsed.unknown

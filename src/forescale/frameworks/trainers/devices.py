@@ -121,3 +121,18 @@ def placed_by(device_map: object) -> str:
 def is_placed(dealt: str, *, by_command: bool) -> bool:
     """Return whether one process has its model on one device, that of its rank where a command starts it alone."""
     return dealt == PLACED or (dealt == OF_RANK and by_command)
+
+
+def ray_devices(content: Mapping[str, Any]) -> Devices | None:
+    """Return the devices of the group of ms-swift's `device_groups` that trains, which Ray starts; None without it."""
+    groups = content.get("device_groups")
+    tables = (
+        [group for group in (groups or {}).values() if isinstance(group, dict)]
+        if isinstance(groups, dict)
+        else []
+    )
+    ranks = next((group.get("ranks") for group in tables if "default" in (group.get("workers") or [])), None)
+    if isinstance(ranks, list):
+        return Devices(len(ranks), ("ranks of device_groups",))
+    bounds = re.fullmatch(r"(?:list\()?range\((?:(\d+),\s*)?(\d+)\)\)?", str(ranks))
+    return bounds and Devices(int(bounds[2]) - int(bounds[1] or 0), (f"ranks {ranks} of device_groups",))
