@@ -861,3 +861,13 @@ def test_ray_starts_the_devices_of_the_group_that_trains(read, ranks, count):
     parsed = read(text, num_devices=None)
     assert parsed.num_devices == count
     assert "device_groups" not in parsed.unknown
+
+
+def test_a_file_of_the_same_name_is_noted(read, tmp_path):
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
+    text = f"{TRL}deepspeed: /other/place/ds.json\n"
+    parsed = read(text)
+    assert parsed.layout_fields["zero"] == 2
+    assert any("same name" in note for note in parsed.notes)
+    inside = read(f"{TRL}deepspeed: ds.json\n")
+    assert not any("same name" in note for note in inside.notes)

@@ -108,7 +108,14 @@ def required(folder: Path, settings: Settings, key: str, name: str) -> Path:
     """Return a file that a key names, which must be there."""
     if (file := found_by_end(folder, name)) is None:
         settings.refuse(wording.not_found(f"file {name} ({settings.spell(key)})", "put it next to this one"))
+    note_namesake(settings, key, name, file)
     return file
+
+
+def note_namesake(settings: Settings, key: str, name: str, file: Path) -> None:
+    """Note a file that is read for one on another machine, of whose path it has the name alone."""
+    if Path(name).is_absolute() and file.absolute().parts[-2:] != Path(name).parts[-2:]:
+        settings.note(f"{settings.spell(key)}: {file}, which has the same name, is read for {name}")
 
 
 def assume(run: Training, key: str, field_name: str, what: str) -> None:
