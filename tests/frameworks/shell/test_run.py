@@ -53,6 +53,7 @@ SAID = [
     ("A=2; (A=3); f() { local A=4 B=5; A=6; }; f; say $A ${B-no}", ["2", "no"]),
     ("A=2; ((A++)); let A+=1; ((A *= 2)); let B=A-1; (( C = A > 7 ? 1 : 2 )); say $A $B $C", ["8", "7", "1"]),
     ("f() { say $(( $1 * 4 )) $(( $(echo $2) + 1 )); }; f 3 5; printf -v D %d 9; say $D", ["12", "6", "9"]),
+    (r"say $(printf -- '--a\n%s\n' 4) $(printf '%s-%d%% ' x 1 y 2)", ["--a", "4", "x-1%", "y-2%"]),
     ("A=0; while [ $A -lt 3 ]; do A=$((A+1)); done; until [ $A -ge 5 ]; do A=$((A+1)); done; say $A", ["5"]),
     ("for x in 1 2 3 4; do [ $x = 2 ] && continue; [ $x = 4 ] && break; say $x; done", ["1", "3"]),
     ("A=3; N=A; say ${!N} ${A:-5} ${#A}", ["3", "3", "1"]),

@@ -205,8 +205,7 @@ Trainer(model=model, args=args).train()
     over = {"seq_len": 2048}
     parsed = read({"train.py": program}, over=over)
     assert parsed.layout_fields["recompute"] == {"granularity": "full"}
-    (fact,) = parsed.missing
-    assert fact.example == "--devices 1"
+    assert (parsed.num_devices, parsed.missing) == (1, ())
 
 
 def test_unsloth_recomputes_whatever_the_arguments_say_with_a_warning(read):
@@ -443,3 +442,24 @@ def test_a_stage_that_beta_alone_names_is_warned_of(read, folder):
     text = "model_name_or_path: Qwen/Qwen3-0.6B\nper_device_train_batch_size: 1\nbeta: 0.1\nmax_length: 1024\nbf16: true\n"
     parsed = read({f"{folder}/train.yaml": text}, num_devices=1)
     assert any("beta alone" in warning for warning in parsed.warnings) == (folder == "run")
+
+
+@pytest.mark.parametrize(
+    ("body", "warned"),
+    [
+        ("return model(**inputs).loss + self.teacher_model(**inputs).loss", True),
+        ("return model(**inputs).loss + model(**other).loss", True),
+        ("return weigh(model(**inputs).loss)", False),
+    ],
+)
+def test_a_loss_that_runs_another_model_is_warned_of(read, body, warned):
+    program = f"""from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+class Distills(Trainer):
+    def compute_loss(self, model, inputs, **rest):
+        {body}
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-8B", torch_dtype="bfloat16")
+args = TrainingArguments("out", per_device_train_batch_size=1, bf16=True)
+Distills(model=model, args=args).train()
+"""
+    parsed = read({"train.py": program}, num_devices=1, over={"seq_len": 512})
+    assert any("compute_loss of Distills" in text for text in parsed.warnings) is warned

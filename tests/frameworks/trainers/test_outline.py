@@ -58,7 +58,7 @@ def test_calls_of_a_loop_say_its_model_batch_and_types(read, command, batch):
     assert parsed.workload_fields["precision"]["parameters"] == "bf16"
 
 
-@pytest.mark.parametrize("change", ["accumulation = 4", "steps = args.grad_accum"])
+@pytest.mark.parametrize("change", ["accumulate = 4", "steps = args.grad_accum"])
 def test_gradients_that_a_loop_may_add_up_leave_the_batch_open(read, change):
     assert "the global batch size" in missing(read(change))
 
@@ -107,3 +107,54 @@ def test_a_program_with_the_name_of_another_trainers_is_a_persons_own(tmp_path, 
 def test_states_of_16_bits_that_a_loop_shards_itself_are_warned_of(read):
     assert any("--moment-dtype" in text for text in read("model = FSDP(model)").warnings)
     assert not any("--moment-dtype" in text for text in read().warnings)
+
+
+def test_names_of_accumulation_and_length_are_those_of_the_command(read):
+    parsed = read("for _ in range(args.grad_accum): pass", "torchrun train.py --grad_accum 3 --seq_len 640\n")
+    assert (parsed.workload_fields["seq_len"], parsed.workload_fields["global_batch_size"]) == (
+        640,
+        4 * 3 * 2,
+    )
+
+
+def test_random_tensors_in_an_item_are_no_batch(read):
+    item = "class Rows:\n        def __getitem__(self, at):\n            return torch.randint(0, 9, (512,))"
+    parsed = read(item + "\n    loader = DataLoader(Rows(), batch_size=args.batch_size)")
+    assert parsed.layout_fields["micro_batch_size"] == 4
+
+
+def test_functions_that_a_program_calls_are_not_followed_without_their_arguments(read):
+    tuned = "state = Accelerator(gradient_accumulation_steps=args.batch_size)\n    get_peft_model(model, LoraConfig(r=8))"
+    parsed = read(tuned, modules={"extra.py": ""})
+    assert (parsed.missing, parsed.workload_fields["global_batch_size"]) == ((), 4 * 4 * 2)
+
+
+def test_flags_of_megatron_in_python_are_arguments_of_a_program(read, tmp_path):
+    declared = "parser.add_argument('--num_layers')\n    parser.add_argument('--hidden_size')"
+    assert read(declared).layout_fields["micro_batch_size"] == 4
+
+
+def test_lines_of_a_module_that_run_alone_set_nothing(read):
+    module = (
+        "class Rows:\n    grad_accum_steps = 5\n\n\nif __name__ == '__main__':\n    grad_accum_steps = 3\n"
+    )
+    change = "from rows import Rows\n    for _ in range(Rows.grad_accum_steps): pass"
+    parsed = read(change, modules={"rows.py": module})
+    assert parsed.workload_fields["global_batch_size"] == 4 * 5 * 2
+
+
+def test_functions_that_a_loop_does_not_call_turn_nothing_on(read):
+    tunes = "torch.backends.cuda.matmul.allow_tf32 = True\n    if 2 > 3:\n        tune(model)"
+    module = "def tune(model):\n    model.gradient_checkpointing_enable()\n    get_peft_model(model, LoraConfig(r=4))\n"
+    program = LOOP.replace("CHANGE", tunes).replace("    model.gradient_checkpointing_enable()\n", "")
+    parsed = read(modules={"train.py": program + "\n\n" + module})
+    assert (parsed.layout_fields["recompute"]["granularity"], "trainable" in parsed.workload_fields) == (
+        "none",
+        False,
+    )
+
+
+@pytest.mark.parametrize("name", ["acc_steps", "gradient_accum_steps", "accum_steps"])
+def test_accumulation_of_a_command_has_many_names(read, name):
+    parsed = read(f"for _ in range(args.{name}): pass", f"torchrun train.py --{name} 5\n")
+    assert parsed.workload_fields["global_batch_size"] == 4 * 5 * 2

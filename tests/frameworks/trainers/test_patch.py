@@ -76,3 +76,12 @@ def test_a_change_is_said_in_keys(change, keys):
 
 def test_the_text_of_keys():
     assert text_of({"gradient_checkpointing": True}) == "set `gradient_checkpointing: true`"
+
+
+def test_options_go_to_the_program_and_to_each_place_that_has_them():
+    script = "torchrun --nproc_per_node=4 train.py --out_dir a --micro_size 8 \\\n  --micro_size 4\nnext --micro_size 2\n"
+    text = patched(script, ".sh", {"micro_size": 1, "new_key": 3})
+    assert text.splitlines()[0].startswith(
+        "torchrun --nproc_per_node=4 train.py --new_key 3 --out_dir a --micro_size 1 "
+    )
+    assert text.splitlines()[1:] == ["  --micro_size 1", "next --micro_size 2"]

@@ -365,6 +365,8 @@ fi
         ("dpo", "--lora_rank 16", 2, ("copy", 1)),
         ("kto", "", 1, ("copy", 3)),
         ("prm", "", 1, ("none", 1)),
+        ("sft_long", "", 1, ("none", 1)),
+        ("simpo_v2", "", 2, ("none", 1)),
     ],
 )
 def test_openrlhf_has_a_program_for_each_stage(read, stage, more, pairs, reference):
@@ -848,3 +850,24 @@ def test_a_configuration_of_deepspeed_that_is_not_there_is_missing(read):
     text = "torchrun --nproc_per_node 2 a.py --model_name_or_path Qwen/Qwen3-8B --max_length 64 --deepspeed $OUT/engine-of-none.json x\n"
     parsed = read(f"OUT=out\n{text}", "run.sh", num_devices=None)
     assert "DeepSpeed's configuration" in [fact.what for fact in parsed.missing]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "count"), [("list(range(0, 8))", 8), ("[2, 3, 5]", 3), ("range(4)", 4), ("someone", None)]
+)
+def test_ray_starts_the_devices_of_the_group_that_trains(read, ranks, count):
+    groups = f"device_groups:\n  nproc_per_node: 8\n  other:\n    ranks: [9]\n    workers: [rollout]\n  default:\n    ranks: {ranks}\n    workers: [default]\n"
+    text = f"model: Qwen/Qwen3-8B\ntrain_type: full\nmax_length: 512\nuse_ray: true\n{groups}"
+    parsed = read(text, num_devices=None)
+    assert parsed.num_devices == count
+    assert "device_groups" not in parsed.unknown
+
+
+def test_a_file_of_the_same_name_is_noted(read, tmp_path):
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
+    text = f"{TRL}deepspeed: /other/place/ds.json\n"
+    parsed = read(text)
+    assert parsed.layout_fields["zero"] == 2
+    assert any("same name" in note for note in parsed.notes)
+    inside = read(f"{TRL}deepspeed: ds.json\n")
+    assert not any("same name" in note for note in inside.notes)

@@ -190,9 +190,11 @@ def test_a_model_on_one_device_is_projected_on_it(read):
     text = TRL.replace("quantization_config=BITS", 'quantization_config=BITS, device_map={"": 0}').replace(
         "BATCH,", "4,"
     )
-    assert [fact.example for fact in read(text).missing] == ["--devices 1"]
+    assert (read(text).num_devices, read(text).missing) == (1, ())
     of_rank = text.replace('{"": 0}', '{"": state.process_index}')
     assert [fact.example for fact in read(of_rank).missing] == ["--devices 8"]
+    current = text.replace('{"": 0}', "torch.cuda.current_device()")
+    assert [fact.example for fact in read(current).missing] == ["--devices 8"]
 
 
 @pytest.mark.parametrize(

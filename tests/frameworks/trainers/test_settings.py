@@ -207,3 +207,72 @@ def test_tables_of_a_program_are_no_texts_of_a_trainer(read):
     assert parsed.layout_fields["micro_batch_size"] == 3
     assert parsed.workload_fields["optimizer"] == "adamw"
     assert "optim" in parsed.unknown
+
+
+@pytest.mark.parametrize("place", ['{"": Accelerator().process_index}', "torch.cuda.current_device()"])
+def test_one_process_that_a_command_starts_has_one_device(read, place):
+    program = f"""import argparse, torch
+from accelerate import Accelerator
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+parser = argparse.ArgumentParser()
+parser.add_argument("--size", type=int)
+args = parser.parse_args()
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-8B", device_map={place})
+model = FSDP(model)
+Trainer(model=model, args=TrainingArguments("out", per_device_train_batch_size=args.size)).train()
+"""
+    parsed = read({"run.sh": "python train.py --size 3 --max_length 512\n", "train.py": program})
+    assert (parsed.num_devices, parsed.layout_fields["micro_batch_size"]) == (1, 3)
+    assert not [fact for fact in parsed.missing if "sharded" in fact.what]
+
+
+def test_a_program_ends_with_what_its_main_function_returns(read):
+    program = """import json
+from transformers import Trainer, TrainingArguments
+USUAL = {"size": 3, "length": 640}
+
+def main(words=None):
+    settings = json.loads(json.dumps(USUAL))
+    args = TrainingArguments("out", per_device_train_batch_size=settings["size"], max_length=settings["length"], bf16=True)
+    Trainer(model="Qwen/Qwen3-8B", args=args).train()
+    return 0
+
+if __name__ == "__main__":
+    raise SystemExit(main())
+"""
+    parsed = read({"train.py": program}, devices=1)
+    assert (parsed.layout_fields["micro_batch_size"], parsed.workload_fields["seq_len"]) == (3, 640)
+
+
+def test_a_loop_in_a_package_reads_the_configuration_that_its_command_names(read):
+    loop = """import torch, yaml
+from accelerate import Accelerator
+from torch.utils.data import DataLoader
+
+def train(path):
+    with open(path) as file:
+        settings = yaml.safe_load(file)
+    state = Accelerator(gradient_accumulation_steps=settings["steps"])
+    model = Net(settings)
+    model = model.to(dtype=torch.bfloat16)
+    for batch in DataLoader(rows, batch_size=settings["rows"]):
+        state.backward(model(batch).loss)
+"""
+    program = """import argparse
+from own.loop import train
+parser = argparse.ArgumentParser()
+parser.add_argument("--config", required=True)
+train(parser.parse_args().config)
+"""
+    files = {
+        "run.sh": "accelerate launch --num_processes 2 train.py --config a.yaml\n",
+        "train.py": program,
+        "src/own/loop.py": loop,
+        "a.yaml": "steps: 3\nrows: 5\nseq_length: 128\n",
+    }
+    parsed = read(files)
+    assert (parsed.layout_fields["micro_batch_size"], parsed.workload_fields["global_batch_size"]) == (
+        5,
+        2 * 3 * 5,
+    )
+    assert parsed.workload_fields["precision"]["parameters"] == "bf16"

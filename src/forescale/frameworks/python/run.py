@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -29,6 +30,8 @@ from forescale.frameworks.python.values import (
 RETURN, BREAK, CONTINUE = "return", "break", "continue"
 FILLS = ("append", "add", "extend", "insert", "update", "remove", "discard", "pop", "clear")
 """Methods that change a list, a set or a table."""
+EXITS: Final = re.compile(r"raise (?:\w+\.)?(?:SystemExit|exit)\(\w+\(")
+"""A line that ends a program with what a function of it returns."""
 TURNS: Final = 100
 """Turns of a loop over numbers that are run one by one where classes are followed; one stands for more."""
 CONFIGURES = "hydra.main"
@@ -143,8 +146,8 @@ class Frame:
         if selected is not None:
             lines = node.body if selected else node.orelse
             self.world.skip(node.orelse if selected else node.body)
-            is_check = self.world.opens_classes and bool(lines) and isinstance(lines[-1], ast.Raise)
-            return None if is_check else self.body(lines)
+            checks = self.world.opens_classes and bool(lines) and isinstance(lines[-1], ast.Raise)
+            return None if checks and not EXITS.match(source_of(lines[-1])) else self.body(lines)
         before = self.world.doubt
         self.world.doubt = before or Opaque(text_of(node.test), self.module.place(node))
         parts = []

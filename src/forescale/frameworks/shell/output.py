@@ -17,6 +17,8 @@ _BLANKS: Final = ("  *", " +", " \\+", "[ ][ ]*", "\\s\\+", "\\s+", "[[:space:]]
 """Patterns of sed for blanks in a row."""
 _LETTERS: Final = {"[:upper:] [:lower:]": str.lower, "[:lower:] [:upper:]": str.upper}
 """Words of tr that write letters small, and large."""
+_FIELD: Final = re.compile(r"%(?:%|-?\d*(?:\.\d+)?[sdiqb])")
+"""A field of printf, whose width is not kept."""
 _UNEVALUATED = (ValueError, SyntaxError, ZeroDivisionError, OverflowError, RecursionError, MemoryError)
 
 
@@ -35,7 +37,8 @@ def printed(names: Sequence[str], piped: str, text_of: Callable[[str], str | Non
     parts = names[1:]
     match names[0]:
         case "echo" | "printf" if parts[:1] != ["-v"]:
-            return " ".join(parts[1:] if parts[:1] and parts[0] in _FLAGS else parts)
+            text = parts[1:] if parts[:1] and parts[0] in (*_FLAGS, "--") else parts
+            return " ".join(text) if names[0] == "echo" else formatted(text)
         case "pwd" | "dirname" | "cd":
             return "" if names[0] == "cd" else "."
         case "yq" if len(parts) > 1:
@@ -54,6 +57,20 @@ def printed(names: Sequence[str], piped: str, text_of: Callable[[str], str | Non
             changes = {"tr": _lettered, "awk": _column, "bc": _computed}
             return changes[names[0]](parts, piped) if names[0] in changes else piped
     return None
+
+
+def formatted(parts: Sequence[str]) -> str:
+    """Return what `printf` prints: its first word with the others in it, again for as long as some are left."""
+    text, *words = parts or [""]
+    text = text.replace("\\n", "\n").replace("\\t", "\t")
+    count = sum(field != "%%" for field in _FIELD.findall(text))
+    groups = [words[at : at + count] for at in range(0, len(words), count)] if count and words else [[]]
+    return "".join(_filled(text, group) for group in groups)
+
+
+def _filled(text: str, words: Sequence[str]) -> str:
+    left = iter(words)
+    return _FIELD.sub(lambda field: "%" if field[0] == "%%" else next(left, ""), text)
 
 
 def finds(parts: Sequence[str], piped: str) -> bool | None:

@@ -38,6 +38,10 @@ Names: TypeAlias = set[tuple[Module | None, str]]
 Routine: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 
+PASSES: Final = re.compile(r"(?:self\.)?\w*(?:model|teacher|student|critic|network)\w*(?:\.forward)?")
+"""Calls that run a model."""
+
+
 class Line(Struct, frozen=True):
     """A statement, and the function and the class that it stands in."""
 
@@ -194,3 +198,16 @@ def _named(node: ast.stmt) -> Iterator[tuple[str, int]]:
                 yield name, inner.lineno
             case _:
                 pass
+
+
+def own_losses(calls: Iterable[Call], world: World) -> Iterator[str]:
+    """Yield the warnings of trainers whose loss of their own runs another model, or the same one again."""
+    made = {name for call in calls for name in call.kinds}
+    lines = (line for module in world.modules.values() for line in ast.walk(module.tree))
+    for kind in (line for line in lines if isinstance(line, ast.ClassDef) and line.name in made):
+        losses = [line for line in kind.body if getattr(line, "name", "") == "compute_loss"]
+        inner = [node.func for loss in losses for node in ast.walk(loss) if isinstance(node, ast.Call)]
+        passes = [name for name in map(source_of, inner) if PASSES.fullmatch(name)]
+        if len(passes) > 1 or any(name not in ("model", "self.model") for name in passes):
+            listed = ", ".join(dict.fromkeys(passes))
+            yield f"compute_loss of {kind.name} runs {listed}: one pass of one model is projected"

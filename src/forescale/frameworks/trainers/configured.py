@@ -91,7 +91,10 @@ def folder_of(call: Call) -> Path:
 
 
 def loaded(value: object, folder: Path, call: Call) -> Any:  # noqa: ANN401
-    """Return the table of a file, by its name or where it is opened; MISSING where that is not there."""
+    """Return the table of a text, or of a file by its name or where it is opened; MISSING where that is not there."""
+    written = value.args[:1] if isinstance(value, Call) and value.name.startswith("json.dumps") else []
+    if written and isinstance(written[0], dict):
+        return _tabled(written[0], call)
     name = _name_of(value)
     file = neighbour_of(folder, name) if name else None
     content = None if file is None else _content(file)

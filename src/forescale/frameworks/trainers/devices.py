@@ -6,12 +6,20 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from forescale.frameworks.shell import Devices, Launch, Script, devices_of
 from forescale.frameworks.trainers.accelerated import content_of, required_file
 from forescale.frameworks.trainers.written import table_of
 from forescale.limits import whole_of
+
+DEALT: Final = ("auto", "balanced", "balanced_low_0", "sequential")
+"""Values of `device_map` that deal the layers of one process to all devices that it sees."""
+ALONE: Final = "device_map deals the layers of one process to its devices, of which one works at a time"
+PLACED: Final = "device_map, which puts the model on one device"
+RANKS: Final = re.compile(r"current_device|process_index|local_rank|LOCAL_RANK")
+"""A text with the device of a process."""
+OF_RANK: Final = "device_map, which puts the model of a process on its device"
 
 
 def environment_of(shell: Script, words: Sequence[str]) -> Mapping[str, str]:
@@ -97,3 +105,34 @@ def started_devices(
     if re.fullmatch(r"\d+(?:,\d+)*", visible) and (form != "swift" or "," not in visible):
         return Devices(visible.count(",") + 1, (f"CUDA_VISIBLE_DEVICES={visible}",))
     return None
+
+
+def placed_by(device_map: object) -> str:
+    """Return what a model's `device_map` does with the devices of a process; "" of one that says nothing."""
+    if device_map in DEALT:
+        return ALONE
+    if isinstance(device_map, dict):
+        if not device_map:  # of which nothing is known
+            return OF_RANK
+        device_map = device_map.get("") if len(device_map) == 1 else None
+    return PLACED if re.fullmatch(r"(?:cuda:)?\d+", str(device_map)) else ""
+
+
+def is_placed(dealt: str, *, by_command: bool) -> bool:
+    """Return whether one process has its model on one device, that of its rank where a command starts it alone."""
+    return dealt == PLACED or (dealt == OF_RANK and by_command)
+
+
+def ray_devices(content: Mapping[str, Any]) -> Devices | None:
+    """Return the devices of the group of ms-swift's `device_groups` that trains, which Ray starts; None without it."""
+    groups = content.get("device_groups")
+    tables = (
+        [group for group in (groups or {}).values() if isinstance(group, dict)]
+        if isinstance(groups, dict)
+        else []
+    )
+    ranks = next((group.get("ranks") for group in tables if "default" in (group.get("workers") or [])), None)
+    if isinstance(ranks, list):
+        return Devices(len(ranks), ("ranks of device_groups",))
+    bounds = re.fullmatch(r"(?:list\()?range\((?:(\d+),\s*)?(\d+)\)\)?", str(ranks))
+    return bounds and Devices(int(bounds[2]) - int(bounds[1] or 0), (f"ranks {ranks} of device_groups",))

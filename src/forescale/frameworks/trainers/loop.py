@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from forescale.files import read_text
+from forescale.frameworks.trainers.record import record_of
 from forescale.frameworks.trainers.run import MICRO, STEPS
 
 TRAINS: Final = re.compile(r"^\s*(?:from|import) (?:torch|lightning|pytorch_lightning)\b", re.MULTILINE)
@@ -17,17 +18,25 @@ TRAINS: Final = re.compile(r"^\s*(?:from|import) (?:torch|lightning|pytorch_ligh
 STEPS_BACK: Final = re.compile(r"\.backward\(")
 """What a loop calls."""
 NAMES: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("micro_batch_size", "device_batch_size", "per_device_batch_size", "micro_bsz"), MICRO),
-    **dict.fromkeys(("gradient_accumulation_steps", "grad_accum_steps", "grad_accumulation_steps"), STEPS),
+    **{name: key for name, key in record_of("trainer").keys.items() if key in (MICRO, STEPS)},
+    STEPS: STEPS,
     **dict.fromkeys(
-        ("block_size", "max_seq_len", "max_seq_length", "seq_length", "context_length"),
+        (
+            "block_size",
+            "max_seq_len",
+            "max_seq_length",
+            "seq_len",
+            "seq_length",
+            "sequence_length",
+            "context_length",
+        ),
         "max_length",
     ),
     **dict.fromkeys(("model_name", "model_id", "model_name_or_path"), "model_name_or_path"),
     "global_batch_size": "global_batch_size",
 }
 """Keys by the names that programs have for them."""
-ACCUMULATES: Final = re.compile(r"(?i)accum(?!ulate_fn)")
+ACCUMULATES: Final = re.compile(r"(?i)accum(?!ulate_fn)|(?:\b|_)acc_steps\b")
 """A text that adds up gradients, however it names how often."""
 
 
@@ -39,7 +48,8 @@ SPLITS: Final = re.compile(
 
 def adds_up(text: str, content: Mapping[str, Any]) -> bool:
     """Whether a loop of a program's own may add up gradients over a number of steps that `content` does not have."""
-    return STEPS not in content and "global_batch_size" not in content and bool(ACCUMULATES.search(text))
+    keys = {record_of("trainer").keys.get(name, name) for name in content}
+    return keys.isdisjoint((STEPS, "train_batch_size")) and bool(ACCUMULATES.search(text))
 
 
 def holds_loop(file: Path) -> bool:
@@ -50,7 +60,8 @@ def holds_loop(file: Path) -> bool:
 
 def loop_constants(trees: Sequence[ast.Module]) -> dict[str, Any]:
     """Return what the text of a loop sets, by keys; a name that is set twice says nothing."""
-    found = [pair for tree in trees for pair in _assigned(tree)]
+    parts = [*trees[:1], *map(_imported, trees[1:])]
+    found = [pair for tree in parts for pair in _assigned(tree)]
     counts = Counter(name for name, _ in found)
     values = {
         name: value.value for name, value in found if counts[name] == 1 and isinstance(value, ast.Constant)
@@ -86,6 +97,14 @@ def _leaves(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield from _leaves(value)
         else:
             yield str(name), value
+
+
+def _imported(tree: ast.Module) -> ast.Module:
+    """Return the lines of a module that run when it is imported, and its functions."""
+    lines = [
+        line for line in tree.body if not (isinstance(line, ast.If) and "__main__" in ast.unparse(line.test))
+    ]
+    return ast.Module(lines, [])
 
 
 def _assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:

@@ -38,11 +38,13 @@ def followed(
 
     `count` is the number of devices that flags give.
     """
+    given = {**given, **(start.own or {})}
     recorder = Recorder(given=given, words=start.words, ranks=start.ranks(count))
     with suppress(ReaderError):
         if file is not None and follow_script(file, recorder, Options()):
             loops = is_loop(file)
-            settings = table_constants(recorder.settings, is_alone=not start.kinds) if loops else {}
+            is_alone = not start.kinds or start.count(count) == 1
+            settings = table_constants(recorder.settings, is_alone=is_alone) if loops else {}
             program = replace(program, constants={**program.constants, **settings})
             return _with_calls(program, recorder, given, loops=loops)
     return program
@@ -80,9 +82,17 @@ def _with_calls(program: Program, recorder: Recorder, given: Mapping[str, Any], 
         calls={**program.calls, **calls},
         doubtful=doubtful,
         adapters=adapters,
-        asked=frozenset(recorder.arguments.used),
+        asked=frozenset(
+            (*recorder.arguments.used, *(path for table in recorder.tables for path in _paths(table)))
+        ),
         warnings=tuple(warnings),
     )
+
+
+def _paths(table: Mapping[str, Any], before: str = "") -> Iterator[str]:
+    """Yield the paths with dots of the entries of a configuration."""
+    for name, value in table.items():
+        yield from _paths(value, f"{before}{name}.") if isinstance(value, Mapping) else [f"{before}{name}"]
 
 
 def _doubted(sites: Sequence[str]) -> list[str]:

@@ -103,11 +103,24 @@ def _in_yaml(text: str, key: str, value: object) -> str:
 
 
 def _in_script(text: str, key: str, value: object) -> str:
-    """Return a script with an option of its program set: where it is, or before the first option."""
+    """Return a script with an option of its program set: wherever its command has it, or before its first option."""
     option = f"--{key} {shlex.quote(_value(value))}"
     argument = r"""(?:[ \t=]+(?:"[^"\n]*"|'[^'\n]*'|(?!-)[^\s\\]+))?"""
     place = re.compile(rf"(?<!\S)--{re.escape(key)}{argument}(?!\S)")
-    if place.search(text):
-        return place.sub(lambda _: option, text, count=1)
+    if (found := place.search(text)) is not None:
+        end = found.start() + len(_rest_of_command(text, found.start()))
+        return f"{text[: found.start()]}{place.sub(lambda _: option, text[found.start() : end])}{text[end:]}"
     first = re.search(r"^(?![ \t]*#)(?P<before>[^\n]*?\s)(?=--\w+_\w+)", text, re.MULTILINE)
-    return text if first is None else f"{text[: first.end()]}{option} {text[first.end() :]}"
+    if first is None:
+        return text
+    program = re.search(r"(?<!\S)(?!-)[^\s=]+\.py(?=\s)", _rest_of_command(text, first.end()))
+    if program is not None:  # what stands before it are options of what starts it
+        end = first.end() + program.end()
+        return f"{text[:end]} {option}{text[end:]}"
+    return f"{text[: first.end()]}{option} {text[first.end() :]}"
+
+
+def _rest_of_command(text: str, start: int) -> str:
+    """Return the text of a command from a place on, its continued lines included."""
+    end = re.compile(r"(?<!\\)\n|\Z").search(text, start)
+    return text[start : end.start() if end else len(text)]

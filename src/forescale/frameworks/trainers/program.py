@@ -85,7 +85,7 @@ class Program(Struct, frozen=True):
 
     def taken(self, values: Mapping[str, Any], record: Record) -> set[str]:
         """Return the names of its own arguments that its calls take: switches, and values that they set."""
-        made = {*map(str, self.calls.values())}
+        made = {*map(str, self.calls.values()), *map(str, self.constants.values())}
         return {
             name
             for name, value in values.items()
@@ -306,7 +306,10 @@ def with_changes(parsed: ParsedFile, words: Sequence[str], path: Path) -> Parsed
 def lay_sharding(
     program: Program, values: dict[str, Any], over: Mapping[str, Any], name: str, *, launched: bool
 ) -> list[MissingFact]:
-    """Set what a program that shards its states itself does under --zero; return what its command leaves open."""
+    """Set what a program that shards its states itself does under --zero; return what its command leaves open.
+
+    What is `launched` by accelerate's configuration, or on one device, leaves nothing open.
+    """
     if not name or launched or any(values.get(key) for key in ("deepspeed", "deepspeed_config", "fsdp")):
         return []
     words = (f"{key} {value}" for key, value in values.items() if str(value).lower() not in OFF)

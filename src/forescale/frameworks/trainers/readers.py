@@ -35,6 +35,7 @@ from forescale.frameworks.trainers.devices import (
     actor_devices,
     alone,
     environment_of,
+    ray_devices,
     split_models,
     started_devices,
     variables_of,
@@ -187,8 +188,6 @@ def _first_form(content: Mapping[str, Any]) -> Mapping[str, Any]:
 
 IDLE: Final = ("do_predict", "task", "infer_backend", "export_dir")
 """Keys of LLaMA-Factory's files that train nothing, unless they have `do_train`."""
-
-
 SWIFT: Final = frozenset(("tuner_type", "train_type", "sft_type", "rlhf_type"))
 """Keys of ms-swift, which takes its arguments from a file as well."""
 
@@ -207,7 +206,8 @@ class TrainerReader(Signed):
         text, notes = read_text(path), list[str]()
         content = parse_mapping(text, path, partial(parse_yaml, repeated=notes if self.takes_last else None))
         form = "swift" if self.name == TrainerReader.name and SWIFT & content.keys() else self.name
-        parsed = read_mapping(content, form, path, options, lines=key_lines(text, path.suffix))
+        lines, devices = key_lines(text, path.suffix), ray_devices(content)
+        parsed = read_mapping(content, form, path, options, lines=lines, devices=devices)
         return replace(parsed, format=self.name, notes=(*notes, *parsed.notes))
 
 
@@ -315,7 +315,7 @@ class LaunchReader(Signed):
         if form == "deepspeed-chat" and "dtype" not in values:
             added |= made_type(file)
         content = {**added, **values}
-        launched = start.launch is not None or options.launch is not None
+        launched = options.launch is not None or start.leaves_nothing_to_shard(options.num_devices)
         facts = lay_sharding(program, content, options.over, own, launched=launched)
         laid = {"fsdp": content["fsdp"]} if facts and "fsdp" in content else {}
         given = {**values, **laid}
@@ -552,7 +552,8 @@ def _launched(
 
 def _stage(form: str, program: str) -> dict[str, Any]:
     """Return the stage of a program of OpenRLHF, which has one for each."""
-    return {"stage": program.removesuffix(".py").rpartition("_")[2]} if form == "openrlhf" else {}
+    named = re.search(r"train_([a-z]+)", program) if form == "openrlhf" else None
+    return {"stage": named[1]} if named else {}
 
 
 def _program(words: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[str, int]:

@@ -17,7 +17,7 @@ from forescale.frameworks.reading import Options, packaged
 from forescale.frameworks.trainers.accelerated import plain
 from forescale.frameworks.trainers.arguments import Arguments, table_of
 from forescale.frameworks.trainers.calls import DECIDES, FACTS, makes, names_of
-from forescale.frameworks.trainers.census import LIBRARIES, doubtful, unfollowed, unknown
+from forescale.frameworks.trainers.census import LIBRARIES, doubtful, own_losses, unfollowed, unknown
 from forescale.frameworks.trainers.census import shown as shown_sites
 from forescale.frameworks.trainers.configured import configured, folder_of, instantiated, variable
 from forescale.frameworks.trainers.lengths import follow_data
@@ -29,7 +29,7 @@ TOLD: Final = re.compile(
 """Names of variables of the environment that a projection follows from."""
 COMMANDS: Final = re.compile(r"\b(?:command|option)\b")
 """Decorators of click and typer that make a command of a function, or give it an option."""
-FIRES: Final = re.compile(r"\bfire\.Fire\((\w+)")
+FIRES: Final = re.compile(r"\b(?:fire\.)?Fire\((\w+)")
 """A function whose parameters are the options of a command."""
 OPTIONS: Final = re.compile(r"(?:typer\.)?(?:Option|Argument)")
 """Defaults of typer, which have the value."""
@@ -40,6 +40,8 @@ STORES: Final = re.compile(r"(?:\w+\.)*store")
 """A method of hydra's ConfigStore that keeps a structured configuration."""
 FIELDS: Final = ("fields", "dataclasses.fields")
 """A function that lists the fields of a dataclass, with their defaults."""
+DRAWS: Final = re.compile(r"torch\.rand\w*")
+"""Functions of random tensors, whose shape in an item of a data set is not that of a batch."""
 SIGNATURE: Final = re.compile(r"(?:inspect\.)?signature")
 """A function that tells which arguments another one takes."""
 
@@ -89,7 +91,9 @@ class Recorder:
         call.known = self.world is None or self.world.doubt is None
         self.calls.append(call)
         if self.world is not None:
+            before = len(self.calls)
             self.lengths += follow_data(call, self.world)
+            self.calls[before:] = [made for made in self.calls[before:] if not DRAWS.fullmatch(made.name)]
             if call.name == "exec":
                 self._execute(call, self.world)
         before = len(self.arguments.made)
@@ -186,6 +190,8 @@ class Recorder:
             "under a condition that only running shows, taken as met:": self.doubted,
         }
         texts = [f"{text} {shown_sites(names)}" for text, names in kinds.items() if names]
+        if self.world is not None:
+            texts += dict.fromkeys(own_losses(self.calls, self.world))
         if any("BaseSettings" in call.kinds for call in self.calls):
             texts.append(
                 "settings of pydantic have their defaults, which variables of the environment or .env may change"
@@ -235,9 +241,14 @@ def follow_script(path: Path, recorder: Recorder, options: Options) -> Frame:
             _lay_options(node, recorder.arguments)
     tuning = [node for node in nodes if any(map(DECIDES.search, _called(node)))]
     for functions in (commands, [node for node in nodes if any(map(makes, _called(node)))], tuning):
-        if any(makes(name) for call in recorder.calls for name in names_of(call)):
+        if any(
+            makes(name) or name.endswith(".backward") for call in recorder.calls for name in names_of(call)
+        ):
             break
+        ran = {call.name for call in recorder.calls if call.known}
         for node in functions:
+            if node.name in ran:
+                continue
             with suppress(Stopped):
                 frame.value(ast.copy_location(ast.Call(ast.Name(node.name, ast.Load()), [], []), node))
     recorder.missed, doubted = unfollowed(recorder.world)

@@ -61,12 +61,20 @@ class Start(Struct, frozen=True, kw_only=True):
     kinds: tuple[str, ...] = ()
     """The launchers that start it."""
 
+    def count(self, given: int | None) -> int | None:
+        """Return the number of devices that flags have `given`, or else that the command starts."""
+        return given or (None if self.devices is None else self.devices.count)
+
+    def leaves_nothing_to_shard(self, given: int | None) -> bool:
+        """Return whether accelerate's configuration says how states are sharded, or one device has them all."""
+        return self.launch is not None or self.count(given) == 1
+
     def ranks(self, given: int | None) -> Mapping[str, str] | None:
         """Return the variables of ranks that the first process of a command has; None where that is not known.
 
         `given` is the number of devices that flags give.
         """
-        count = given or (self.devices and self.devices.count)
+        count = self.count(given)
         if not self.kinds:
             return {} if self.words else None
         if not count or not {"torch", "accelerate", "deepspeed"} & set(self.kinds):
@@ -100,7 +108,14 @@ def required(folder: Path, settings: Settings, key: str, name: str) -> Path:
     """Return a file that a key names, which must be there."""
     if (file := found_by_end(folder, name)) is None:
         settings.refuse(wording.not_found(f"file {name} ({settings.spell(key)})", "put it next to this one"))
+    note_namesake(settings, key, name, file)
     return file
+
+
+def note_namesake(settings: Settings, key: str, name: str, file: Path) -> None:
+    """Note a file that is read for one on another machine, of whose path it has the name alone."""
+    if Path(name).is_absolute() and file.absolute().parts[-2:] != Path(name).parts[-2:]:
+        settings.note(f"{settings.spell(key)}: {file}, which has the same name, is read for {name}")
 
 
 def assume(run: Training, key: str, field_name: str, what: str) -> None:

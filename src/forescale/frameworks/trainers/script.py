@@ -38,7 +38,15 @@ from forescale.frameworks.trainers.calls import (
 )
 from forescale.frameworks.trainers.census import place_of
 from forescale.frameworks.trainers.commands import arguments_of, own_arguments, programs_of
-from forescale.frameworks.trainers.devices import environment_of, started_devices, variables_of
+from forescale.frameworks.trainers.devices import (
+    ALONE,
+    RANKS,
+    environment_of,
+    is_placed,
+    placed_by,
+    started_devices,
+    variables_of,
+)
 from forescale.frameworks.trainers.facts import (
     BATCH,
     CONFIGURATION,
@@ -68,7 +76,6 @@ from forescale.frameworks.trainers.run import MICRO, STEPS, Start, found_by_end,
 OPEN: Final = {MICRO: MICRO_BATCH, STEPS: BATCH}
 """Facts by the arguments that decide them, where only running the script shows their values."""
 
-
 USUAL_BATCH: Final = 8
 """Sequences of a device where TrainingArguments are given none."""
 NAMED: Final = re.compile(
@@ -76,20 +83,12 @@ NAMED: Final = re.compile(
 )
 """A model that a method of a class names, which nothing calls."""
 
-
 OWN: Final = re.compile(r"lora_|load_in_|use_peft|use_dora|quantization_bit|freeze_|use_bnb")
 """Keys that mean something only to a program that makes adapters or quantised weights of them."""
 FROZEN: Final = (
     "it freezes parameters (requires_grad), which is not modelled: all are projected as trained "
     "(--lora-rank trains adapters alone)"
 )
-
-
-DEALT: Final = ("auto", "balanced", "balanced_low_0", "sequential")
-"""Values of `device_map` that deal the layers of one process to all devices that it sees."""
-ALONE: Final = "device_map deals the layers of one process to its devices, of which one works at a time"
-PLACED: Final = "device_map puts the model on one device"
-
 
 LIGHTNING: Final = re.compile(r"lightning\S*\.Trainer$")
 """A call that makes Lightning's Trainer."""
@@ -214,11 +213,13 @@ def read_script(
     older = lay_release(content, unread, recorder.calls, has_bf16=options.has_bf16)
     if "max_length" not in map(target_of, (*content, *unread)):
         content |= tokenized(recorder.calls, recorder.lengths)
-    devices, program = devices or _devices(content), "" if content.pop("unsloth", False) else path.name
+    devices = devices or _devices(content, dealt, start)
+    program = "" if content.pop("unsloth", False) else path.name
     if not program and devices is None and options.num_devices is None:
         devices = Devices(1, ("unsloth, which trains on one device",))
     content |= _distributed(content, unread)
-    decides = launch is None and options.launch is None and not is_whole
+    start = replace(start, devices=devices)
+    decides = not (options.launch or is_whole or start.leaves_nothing_to_shard(options.num_devices))
     kinds = () if makes_arguments else start.kinds  # a Trainer that is given no configuration shards nothing
     sharding = _open_sharding(path, content, unread, options, kinds) if decides else []
     if "model_name_or_path" not in content and (named := NAMED.search(read_text(path))) is not None:
@@ -236,8 +237,7 @@ def read_script(
     warnings = (*parsed.warnings, *older, *_warnings(recorder, content, unread))
     parsed = replace(parsed, format=ScriptReader.name, warnings=warnings)
     is_alone = launch is None and (devices is None or devices.count == 1)
-    count = None if dealt == PLACED else options.num_devices
-    parsed = of_one_process(parsed, path, count, dealt if is_alone else "")
+    parsed = of_one_process(parsed, path, options.num_devices, dealt if is_alone and dealt == ALONE else "")
     return without_facts(parsed, facts)
 
 
@@ -299,7 +299,8 @@ def _settings(path: Path, recorder: Recorder, options: Options) -> tuple[dict[st
         recorder.assumed.append(f"{MICRO} is not given: the Trainer's default of {USUAL_BATCH}")
     if RECOMPUTES.search(text):
         content.setdefault("gradient_checkpointing", True)
-    unread.pop("device_map", None)
+    if RANKS.search(unread.pop("device_map", "")):
+        content["device_map"] = {}
     return content, unread
 
 
@@ -374,9 +375,8 @@ def _lay_unsloth(content: dict[str, Any], calls: Sequence[Call]) -> dict[str, st
         content["load_in_4bit"] = False
     if content.pop("full_finetuning", False):
         content |= {"load_in_4bit": False}
-        content.setdefault(
-            "gradient_checkpointing", "offload" if checkpointing == "unsloth" else checkpointing
-        )
+        usual = "offload" if checkpointing == "unsloth" else checkpointing
+        content.setdefault("gradient_checkpointing", usual)
     return unread
 
 
@@ -388,11 +388,7 @@ def _lay_prepared(content: dict[str, Any], calls: Sequence[Call]) -> str:
     if content.get("load_in_4bit") or content.get("load_in_8bit"):
         content["fp32_frozen"] = widened_parts(content, calls)
         content |= {"gradient_checkpointing": True} if prepared else {}
-    if devices in DEALT:
-        return ALONE
-    if isinstance(devices, dict):
-        devices = devices.get("") if len(devices) == 1 else None
-    return PLACED if re.fullmatch(r"(?:cuda:)?\d+", str(devices)) else ""
+    return placed_by(devices)
 
 
 def _is_taken(made: Call, calls: Sequence[Call]) -> bool:
@@ -522,10 +518,12 @@ def _with_arguments(content: dict[str, Any], arguments: Arguments, text: str) ->
     """
     target = target_of
     made = set(map(target, content))
+    lengths = {key for key in content if target(key) == "max_length"}
     given = {
         key: value
         for key, value in arguments.given.items()
         if (key not in arguments.own or target(key) not in made)
+        and not (target(key) == "max_length" and lengths - {key})
         and (is_known(key) or key not in arguments.used)
     }
     content = {key: value for key, value in content.items() if target(key) not in set(map(target, given))}
@@ -563,9 +561,11 @@ def is_known(name: str) -> bool:
     return name in record_of("trainer").keys or name in packaged("deepspeed", "trainer")["keys"]
 
 
-def _devices(content: dict[str, Any]) -> Devices | None:
-    """Return the devices of Lightning's Trainer, and take them out of the content."""
+def _devices(content: dict[str, Any], dealt: str, start: Start) -> Devices | None:
+    """Return the devices of Lightning's Trainer, which are taken out of the content, or of a model on one device."""
     per_node, nodes = content.pop("devices", None), content.pop("num_nodes", 1)
+    if not start.kinds and is_placed(dealt, by_command=bool(start.words)):
+        return Devices(1, (dealt,))
     if isinstance(per_node, list):
         per_node = len(per_node)
     if not isinstance(per_node, int | str) or not str(per_node).isdigit() or not isinstance(nodes, int):

@@ -32,6 +32,7 @@ from forescale.frameworks.trainers.run import (
     assume,
     found_by_end,
     neighbour_of,
+    note_namesake,
     required,
 )
 from forescale.frameworks.trainers.stages import SAMPLED, WITH_LOGITS, is_paired, lay_stage, stage_of
@@ -384,6 +385,7 @@ def _by_name(run: Training, name: str) -> tuple[Mapping[str, Any], Path]:
     """Return the content of a DeepSpeed configuration: a file, or the stage in its name; else it is missing."""
     settings, place = run.settings, Path(run.settings.where)
     if (file := found_by_end(run.folder, name)) is not None:
+        note_namesake(settings, "deepspeed", name, file)
         return parse_mapping(read_text(file), file, parse_loosely), file
     if (stage := re.search(r"(?:z|zero|stage)[-_]?([0-3])", name)) is None:
         reason = f"there is no such file {name} ({settings.spell('deepspeed')})"
