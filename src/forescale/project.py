@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -19,7 +19,15 @@ from forescale.errors import PhysicsError, SpecError, no_effect
 from forescale.evaluate import Evaluation, evaluate
 from forescale.formula import number_of, value_of
 from forescale.goodput.operations import calendar
-from forescale.graph.counts import ModelFlops, count_parameters, count_saved, count_trained, model_flops
+from forescale.graph.counts import (
+    Convention,
+    ModelFlops,
+    count_parameters,
+    count_saved,
+    count_trained,
+    flops_by_part,
+    model_flops,
+)
 from forescale.graph.per_block import counted_weight_part
 from forescale.inputs import Prepared, prepare
 from forescale.memory.notes import memory_notes
@@ -501,14 +509,24 @@ def _tower(prepared: Prepared, flops_per_step: float) -> TowerSummary | None:
 
 def flops_of(model: Model, routing: Routing, workload: Workload) -> ModelFlops:
     """Return the FLOP of one sequence of a workload."""
-    return model_flops(
-        model,
-        workload.seq_len,
-        routed_share=routing.share,
-        document_len=workload.document_len,
-        trainable=workload.trainable,
-        images=workload.images,
-    )
+    return model_flops(model, workload.seq_len, **_of_sequences(routing, workload))
+
+
+def parts_of_flops(
+    model: Model, routing: Routing, workload: Workload, *, full: bool = False
+) -> dict[str, float]:
+    """Return the same by part of the model, with every query-key pair counted if `full`."""
+    convention: Convention = "full" if full else "masked"
+    return flops_by_part(model, workload.seq_len, convention, **_of_sequences(routing, workload))
+
+
+def _of_sequences(routing: Routing, workload: Workload) -> dict[str, Any]:
+    return {
+        "routed_share": routing.share,
+        "document_len": workload.document_len,
+        "trainable": workload.trainable,
+        "images": workload.images,
+    }
 
 
 def _check_physics(

@@ -13,6 +13,7 @@ from forescale.graph.counts import (
     block_flops,
     count_parameters,
     count_saved,
+    flops_by_part,
     flops_of_parameters,
     model_flops,
 )
@@ -117,3 +118,25 @@ def test_a_checkpoint_of_adapters_holds_these_alone():
     assert count_saved(model, Trainable(lora_rank=16, lora_targets=("q_proj",))) == 32 * 16 * (4096 + 4096)
     assert count_saved(model, Trainable()) == count_parameters(model).total
     assert count_saved(model, Trainable(frozen=("embedding",))) == count_parameters(model).total
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "deepseek-v3", "gemma-3-27b", "gemma-4-31b", "jamba-v0.1"])
+@pytest.mark.parametrize("convention", ["masked", "full"])
+def test_parts_of_the_flops_add_up(name, convention):
+    model = load_model(name)
+    parts = flops_by_part(model, 2048, convention)
+    assert sum(parts.values()) == pytest.approx(getattr(model_flops(model, 2048), convention), rel=1e-12)
+    assert {"attention scores", "attention projections", "head"} <= parts.keys()
+    assert all(flops > 0.0 for flops in parts.values())
+
+
+def test_scores_of_attention_are_those_of_its_formula():
+    """Four products of heads x head_dim for each pair of forward, of which a causal mask leaves half, and twice that."""
+    model = load_model("llama-3.1-8b")
+    pairs = 2048 * 2049 / 2
+    assert flops_by_part(model, 2048)["attention scores"] == pytest.approx(3 * 4 * 4096 * pairs * 32)
+    assert flops_by_part(model, 2048, "full")["attention scores"] == pytest.approx(
+        3 * 4 * 4096 * 2048**2 * 32
+    )
+    projections = 2 * 4096 * (2 * 4096 + 2 * 1024) * 2048 * 32
+    assert flops_by_part(model, 2048)["attention projections"] == pytest.approx(3 * projections)

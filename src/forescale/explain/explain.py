@@ -32,7 +32,7 @@ from forescale.memory.peak import MemoryParts
 from forescale.numeric import Numeric
 from forescale.presets import preset_of, project_as
 from forescale.presets.preset import StageBytes
-from forescale.project import flops_of, peak_rate
+from forescale.project import flops_of, parts_of_flops, peak_rate
 from forescale.projection.result import (
     MEMORY_PARTS,
     TIME_PARTS,
@@ -503,12 +503,21 @@ class Explainer(Struct, frozen=True, kw_only=True):
             "every query-key pair counted" if full else "only the query-key pairs that the mask leaves"
         )
         spared = "" if run.trainable.is_all else ", 2 × by frozen weights"
+        whole = flops.full if full else flops.masked
+        parts = parts_of_flops(self.question.model, self.question.layout.routing, run, full=full)
+        inputs = {
+            part: Term(
+                value, name=part, unit="FLOP", source=PALM, text=f"{100.0 * value / whole:.1f} % of it"
+            )
+            for part, value in sorted(parts.items(), key=lambda item: -item[1])
+        }
         return Term(
-            flops.full if full else flops.masked,
+            whole,
             name="FLOP of one sequence",
             unit="FLOP",
             source=PALM,
-            text=f"3 × those of the forward products{spared}; {convention}, nothing recomputed",
+            text=f"3 × those of the forward products{spared}; {convention}, nothing recomputed; by part",
+            inputs=inputs,
         )
 
     def _hardware_flops(self) -> Term:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Literal, TypeAlias, get_args
 
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from forescale.formula import formula
 from forescale.graph.layer import VOCABULARY_WEIGHT
-from forescale.graph.operator import Block, Parameter
+from forescale.graph.operator import Block, Operator, Parameter
 from forescale.graph.ops import AttentionCore, Collective, EagerKernel, Elementwise, GroupedGemm, Primitive
 from forescale.graph.per_block import build_blocks
 from forescale.graph.sharding import ShardingRules, split_layout
@@ -196,13 +196,51 @@ def model_flops(
     tokens that choose an expert are not dropped; of the documents of `document_len` of a sequence attention sees one.
     """
     blocks = whole_blocks(replace(model, vocab_multiple=1), float(seq_len), document_len, trainable, images)
-    scale = 1.0 + BACKWARD_PER_FORWARD
-    masked, full = (
-        float(sum(times * _forward(block, convention, routed_share) for block, times in blocks)) * scale
-        - sum(times * _spared(block, convention, routed_share) for block, times in blocks)
-        for convention in CONVENTIONS
-    )
+    masked, full = (_of_blocks(blocks, convention, routed_share) for convention in CONVENTIONS)
     return ModelFlops(masked=masked, full=full)
+
+
+def flops_by_part(
+    model: Model,
+    seq_len: int,
+    convention: Convention = "masked",
+    *,
+    routed_share: float = 1.0,
+    document_len: float | None = None,
+    trainable: Trainable = EVERYTHING,
+    images: Images = ONE_IMAGE,
+) -> dict[str, float]:
+    """Return the FLOP of `model_flops` by part of the model, scores of attention apart from its projections."""
+    blocks = whole_blocks(replace(model, vocab_multiple=1), float(seq_len), document_len, trainable, images)
+    names = dict.fromkeys(_part_of(operator) for block, _ in blocks for operator in block.operators)
+    result = {name: _of_blocks(_some(blocks, name), convention, routed_share) for name in names}
+    return {name: flops for name, flops in result.items() if flops}
+
+
+SCORES = "attention scores"
+"""Products of queries with keys, and of their weights with values."""
+
+
+def _part_of(operator: Operator) -> str:
+    if any(isinstance(primitive, AttentionCore) for primitive in operator.forward):
+        return SCORES
+    return "attention projections" if operator.part == "attention" else operator.part
+
+
+def _some(blocks: Iterable[tuple[Block, int]], part: str) -> list[tuple[Block, int]]:
+    """Return blocks with the operators of one part alone."""
+    return [
+        (replace(block, operators=tuple(item for item in block.operators if _part_of(item) == part)), times)
+        for block, times in blocks
+    ]
+
+
+def _of_blocks(blocks: Iterable[tuple[Block, int]], convention: Convention, routed_share: float) -> float:
+    """Return the FLOP of one sequence through blocks that occur so often, forward and backward."""
+    every = [*blocks]
+    forward = float(sum(times * _forward(block, convention, routed_share) for block, times in every))
+    spared = sum(times * _spared(block, convention, routed_share) for block, times in every)
+    return forward * (1.0 + BACKWARD_PER_FORWARD) - spared
 
 
 def _forward(block: Block, convention: Convention, routed_share: float) -> Numeric:
