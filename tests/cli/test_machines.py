@@ -67,3 +67,13 @@ def test_the_address_of_a_model_means_the_catalogue_s(forescale):
     address = "https://huggingface.co/meta-llama/Llama-3.2-1B"
     document = json.loads(forescale("project", address, "--cluster", "h100", "--devices", "8", *ON).out)
     assert document["model"] == "llama-3.2-1b"
+
+
+def test_sizes_of_a_cluster_have_a_scaling_efficiency(forescale):
+    ran = forescale("compare", "llama-3.1-8b", "--cluster", "h100", "--devices", "8,64", "--global-batch-size", 64, "--zero", 2, "--json")  # fmt: skip
+    few, many = json.loads(ran.out)["machines"]
+    assert few["scaling_efficiency"] == 1.0
+    assert many["scaling_efficiency"] == pytest.approx(many["tokens_per_s"] / 8.0 / few["tokens_per_s"])
+    assert 0.3 < many["scaling_efficiency"] < 1.0
+    other = forescale("compare", "llama-3.1-8b", "--cluster", "h100,b200", "--devices", 8, "--global-batch-size", 64, "--zero", 2, "--json")  # fmt: skip
+    assert [row["scaling_efficiency"] for row in json.loads(other.out)["machines"]] == [None, None]

@@ -15,13 +15,14 @@ from forescale.cli.inputs import read_question
 from forescale.cli.options import Priced
 from forescale.cli.output import OutputOptions
 from forescale.numeric import Array
-from forescale.report.document import Content, View, facts, line, table
+from forescale.report.document import View, facts, line, table
 from forescale.schedule.traces import read_run
 from forescale.struct import attributes
 from forescale.units import GIB
 
 if TYPE_CHECKING:
     from forescale.projection.result import Projection
+    from forescale.schedule.optimise.partition import Partition
     from forescale.search.partition import Partitioned
     from forescale.spec import Layout
 
@@ -68,28 +69,55 @@ def _document(partitioned: Partitioned) -> dict[str, Any]:
 
 def _view(partitioned: Partitioned, taken: Array | None) -> View:
     cut, even, now = partitioned.partition, partitioned.even, partitioned.projection
-    most = cut.bounds[-1] - 2
+    if now is even:
+        return _view_as_given(partitioned, taken)
     rows = (
         (
             str(stage),
-            str(max(0, min(high - 1, most) - max(low - 1, 0))),
+            str(layers),
             str(len(cut.recomputed[stage])),
             f"{cut.stage_time[stage] * 1e3:.4g} ms",
             f"{cut.stage_memory[stage] / GIB:.4g} GiB",
         )
-        for stage, (low, high) in enumerate(pairwise(cut.bounds))
+        for stage, layers in enumerate(_layers(partitioned))
     )
     headings = ("stage", "decoder layers", "recomputed", "one micro-batch", "states and activations")
-    steps = [("as given", _step(even)), *([] if now is even else [("this cut", _step(now))])]
-    if now is not even:
-        steps.append(("options", _options(partitioned.strategy)))
-    if taken is not None:
-        here = f"{cut.longest * 1e3:.4g} ms by this cut"
-        steps.append(("measured", f"slowest stage {taken.max() * 1e3:.4g} ms, {here}"))
-    contents: list[Content] = [table(*headings, rows=rows), facts(steps)]
-    if now is even:
-        contents.append(line("the cut is not faster in a whole step; keep the layout as given"))
-    return View(contents=tuple(contents))
+    steps = [("as given", _step(even)), ("this cut", _step(now)), ("options", _options(partitioned.strategy))]
+    return View(contents=(table(*headings, rows=rows), facts([*steps, *_measured(cut, taken)])))
+
+
+def _measured(cut: Partition, taken: Array | None) -> list[tuple[str, str]]:
+    """Return what the slowest stage took, and takes by a cut; nothing where nothing was measured."""
+    if taken is None:
+        return []
+    return [("measured", f"slowest stage {taken.max() * 1e3:.4g} ms, {cut.longest * 1e3:.4g} ms by this cut")]
+
+
+def _layers(partitioned: Partitioned) -> list[int]:
+    """Return the decoder layers of every stage of the cut, whose first layer is the embedding and last one the head."""
+    most = partitioned.partition.bounds[-1] - 2
+    return [
+        max(0, min(high - 1, most) - max(low - 1, 0)) for low, high in pairwise(partitioned.partition.bounds)
+    ]
+
+
+def _view_as_given(partitioned: Partitioned, taken: Array | None) -> View:
+    """Return the stages of the layout as it was given, than which no cut is faster."""
+    even = partitioned.even
+    rows = (
+        (
+            str(place.stage),
+            str(place.num_layers),
+            f"{(spent.forward_s + spent.backward_s) * 1e3:.4g} ms",
+            f"{place.peak_bytes / GIB:.4g} GiB",
+        )
+        for place, spent in zip(even.memory.stages, even.stage_times, strict=True)
+    )
+    headings = ("stage", "decoder layers", "one micro-batch", "peak")
+    tried = ",".join(map(str, _layers(partitioned)))
+    kept = line(f"keep the layout as given: the best other cut, {tried}, is not faster in a whole step")
+    steps = [("as given", _step(even)), *_measured(partitioned.partition, taken)]
+    return View(contents=(table(*headings, rows=rows), facts(steps), kept))
 
 
 def _step(one: Projection) -> str:

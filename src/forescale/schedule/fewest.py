@@ -13,9 +13,10 @@ MOST_MICROBATCHES, TRIES = 4096, 8
 
 
 def fewest_microbatches(run: Callable[[int], Step], ranks: int, share: float) -> Step:
-    """Return the step with the fewest micro-batches, a multiple of the ranks, that idle at most a share of it.
+    """Return the step with the fewest micro-batches that idle at most a share of it.
 
-    Ranks idle as long whatever the number of micro-batches once there are several for each, which gives the number.
+    Ranks idle as long whatever the number of micro-batches once there are several for each, which gives a multiple of
+    the ranks; a schedule that runs with other numbers is tried with those below it.
 
     Parameters
     ----------
@@ -53,4 +54,23 @@ def fewest_microbatches(run: Callable[[int], Step], ranks: int, share: float) ->
             f"no number of micro-batches up to {MOST_MICROBATCHES:,} is known to have a bubble of {share:.3g}: "
             f"it is {step.bubble_rate_makespan:.2%} with {tried:,}"
         )
+    return _fewer(run, found, ranks, share)
+
+
+def _fewer(run: Callable[[int], Step], found: Step, ranks: int, share: float) -> Step:
+    """Return the step with the fewest micro-batches above the next smaller multiple, where the schedule allows it."""
+    most = found.schedule.num_microbatches
+    least = most - ranks
+    while most - least > 1:
+        middle = (least + most) // 2
+        try:
+            step = run(middle)
+        except ForescaleError:
+            return found
+        if not step.report.valid:
+            return found
+        if step.bubble_rate_makespan <= share + 1e-9:
+            found, most = step, middle
+        else:
+            least = middle
     return found

@@ -124,20 +124,27 @@ class Machines(Result, Struct, frozen=True, kw_only=True):
         result = "no layout fits on any" if fastest is None else f"fastest: {fastest.headline}"
         return f"{counted(len(self.machines), 'machine')}; {result}"
 
+    def scaling(self, machine: Machine) -> float | None:
+        """Return the tokens/s of a device over those on the fewest of its cluster; None where there is one number."""
+        alike = [
+            item for item in self.fitting if (item.cluster, item.varied) == (machine.cluster, machine.varied)
+        ]
+        first = min(alike, key=lambda item: item.devices, default=machine)
+        if machine not in alike or len({item.devices for item in alike}) < 2 or not first.tokens_per_s:
+            return None
+        return ((machine.tokens_per_s or 0.0) / machine.devices) / (first.tokens_per_s / first.devices)
+
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per machine."""
-        return [machine.row() for machine in self.machines]
+        return [{**machine.row(), "scaling_efficiency": self.scaling(machine)} for machine in self.machines]
 
     def to_json(self) -> dict[str, Any]:
         """Return the `forescale.machines/1` document, with every projection."""
         return {
             "schema": SCHEMA,
             "machines": [
-                {
-                    **machine.row(),
-                    "projection": None if machine.projection is None else machine.projection.to_json(),
-                }
-                for machine in self.machines
+                {**row, "projection": None if machine.projection is None else machine.projection.to_json()}
+                for machine, row in zip(self.machines, self.rows(), strict=True)
             ],
         }
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from forescale.cli.render import words
+from forescale.cli.render.search import verdict_legend
 from forescale.projection.result import MemorySummary
 from forescale.question import Note
 from forescale.report.document import Beside, Cell, Content, TextLine, View, line, styled, table
@@ -116,6 +117,7 @@ def machines_view(result: Machines) -> View:
     if best is not None:
         rate = "" if best.projection is None else words.rate(best.projection)
         contents.append(line(("fastest", "bold"), f": {_place(best)}, {rate}{_lead_over(result)}"))
+        contents += verdict_legend(item.projection for item in result.fitting if item.projection is not None)
     priced = {item.cost_per_million_tokens: item for item in result.fitting if item.cost_per_million_tokens}
     if priced:
         cost, cheapest = min(priced.items())
@@ -163,7 +165,14 @@ def _assumed(result: Machines) -> tuple[Note, ...]:
 def _title(result: Machines) -> str:
     names = (item.projection.model.name for item in result.machines if item.projection is not None)
     models = [*dict.fromkeys(names)]
-    return ", ".join(models) if 0 < len(models) <= NAMED else "machines"
+    title = ", ".join(models) if 0 < len(models) <= NAMED else "machines"
+    return f"{title} on {result.machines[0].cluster}" if _of_one_cluster(result) else title
+
+
+def _of_one_cluster(result: Machines) -> bool:
+    """Return whether rows differ in the number of devices of one cluster, which the title then names."""
+    sizes = {(item.cluster, item.devices) for item in result.machines}
+    return len(sizes) > 1 and len({cluster for cluster, _ in sizes}) == 1
 
 
 def _lead(result: Machines) -> str:
@@ -178,7 +187,7 @@ def _columns(result: Machines) -> list[str]:
     """Return the columns: what varies, then machine and layout where they are not the same in all rows, or given."""
     columns = ["|with"] if _varies(result) else []
     if not _varies(result) or len({(item.cluster, item.devices) for item in result.machines}) > 1:
-        columns += ["|cluster", "devices"]
+        columns += [*([] if _of_one_cluster(result) else ["|cluster"]), "devices"]
     if not _varies(result) or any(item.chosen != "given" for item in result.machines):
         columns.append("<layout")
     is_scaled = len({item.devices for item in result.machines}) > 1
@@ -189,6 +198,7 @@ def _columns(result: Machines) -> list[str]:
         *columns,
         "step",
         "tok/s/dev" if is_scaled else "tok/s",
+        *(("scaling",) if any(map(result.scaling, result.machines)) else ()),
         "MFU",
         "GiB",
         *(
@@ -237,6 +247,7 @@ def _machines(result: Machines) -> Iterator[Sequence[Cell]]:
                 "step": format_seconds(one.step_time_s),
                 "tok/s": f"{item.tokens_per_s:,.0f}",
                 "tok/s/dev": f"{one.tokens_per_s_per_device:,.0f}",
+                "scaling": words.percent(scaling) if (scaling := result.scaling(item)) else "",
                 "MFU": words.percent(one.mfu),
                 "GiB": f"{one.memory.peak_bytes / GIB:.1f}",
                 "optim GiB": f"{_optimizer_bytes(one.memory) / GIB:.1f}" if one.memory.stages else "",
