@@ -160,7 +160,7 @@ class InfeasibleError(ForescaleError):
 
     `rows` holds (constraint, number of layouts it refused); `remedies` (what to change, to what, what then);
     `smallest` the question of the layout with the smallest peak where layouts are legal and none fits, and
-    `smallest_bytes` that peak [byte].
+    `smallest_bytes` that peak [byte]; `options` those of the command line with which one fits.
     """
 
     def __init__(
@@ -174,6 +174,7 @@ class InfeasibleError(ForescaleError):
         self.rows, self.remedies = tuple(rows), tuple(remedies)
         self.smallest: object = None
         self.smallest_bytes = 0.0
+        self.options: tuple[str, ...] = ()
 
 
 class PhysicsError(ForescaleError):

@@ -72,3 +72,9 @@ def test_the_formula_of_a_published_analysis_next_to_ours(forescale):
     refused = forescale("network", "--cluster", "a100-nvs4", *words, "--preset", "primus")
     assert (refused.code, refused.out) == (2, "")
     assert "preset primus does not support formula of collectives" in refused.err
+
+
+def test_sizes_in_the_spelling_of_nccl_tests_are_binary(forescale):
+    words = ("network", "--cluster", "h100-sxm", "--ranks", 8, "--collectives", "all_gather", "--sizes")
+    one, other = (json.loads(forescale(*words, size, "--json").out)["prices"] for size in ("512M", "512MiB"))
+    assert one == other and one[0]["num_bytes"] == 512 * 2**20

@@ -225,8 +225,9 @@ def test_where_nothing_fits_the_changes_that_help_are_listed(forescale):
     assert ran.code == 2
     text = " ".join(ran.err.split())
     assert "more per device fits" in text
-    assert "optimizer_offload 1 fits" in text
+    assert "optimizer on the host fits" in text
     assert "devices fits" in text
+    assert "For example: forescale search llama-3.1-70b" in text and "--offload-optimizer 1" in text
 
 
 @pytest.mark.parametrize("option", ["--relax", "--safe"])

@@ -9,7 +9,7 @@ from pathlib import PurePath
 
 from forescale.cli.advice import rows_of, table
 from forescale.cli.misspelt import command_in
-from forescale.errors import ForescaleError, nearest
+from forescale.errors import ForescaleError, InfeasibleError, nearest
 from forescale.patterns import pattern
 from forescale.synonyms import EXAMPLES, spelling
 
@@ -34,6 +34,8 @@ def corrected(error: ForescaleError, typed: Sequence[str]) -> str:
 
 def _with_nearest(error: ForescaleError, typed: Sequence[str]) -> list[str] | None:
     """Return the words with the nearest allowed value of an error; None if there is none, or no word has its value."""
+    if isinstance(error, InfeasibleError) and error.options:
+        return _with_options(typed, error.options)
     if error.code == "missing" and error.nearest:
         option = _option_of(error.key, typed)
         return None if option is None else [*typed, option, str(error.nearest[0])]
@@ -47,6 +49,15 @@ def _with_nearest(error: ForescaleError, typed: Sequence[str]) -> list[str] | No
         return None if path is None else _replaced(typed, path, str(PurePath(path).with_suffix(like)))
     flag = DEVICES if error.key == COUNT else f"--{error.key.replace('_', '-')}"
     return _replaced(typed, value, like, flag if value.isdecimal() else "")
+
+
+def _with_options(typed: Sequence[str], options: Sequence[str]) -> list[str]:
+    """Return the words with options of one value each, in place of those that they have."""
+    words, given = [*typed], dict(zip(options[::2], options[1::2], strict=True))
+    for at in range(len(words) - 1, -1, -1):
+        if words[at].partition("=")[0] in given:
+            del words[at : at + (1 if "=" in words[at] else 2)]
+    return [*words, *options]
 
 
 def _sequences(error: ForescaleError, typed: Sequence[str]) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -157,8 +158,9 @@ def _count(name: str, text: str) -> int:
 def _size(name: str, text: str) -> float:
     from forescale.units import parse
 
+    binary = f"{text.strip()}iB" if re.fullmatch(r"\s*\d+[KMG]\s*", text, re.ASCII) else text  # as nccl-tests
     try:
-        return float(within(parse(text, "byte"), AMOUNT, "a size"))
+        return float(within(parse(binary, "byte"), AMOUNT, "a size"))
     except SpecError as error:
         raise error.at(name) from error
 

@@ -292,7 +292,9 @@ def _remedied(question: Question) -> Iterator[None]:
             )
             for item in result
         ]
-        raise InfeasibleError(str(error), error.rows, rows) from error
+        refused = InfeasibleError(str(error), error.rows, rows)
+        refused.options = next((item.options for item in result if item.fits and item.options), ())
+        raise refused from error
 
 
 def _write(answer: Answer, output: FileOptions) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,8 @@ class Relaxed(Struct, frozen=True, kw_only=True):
     constraint: str
     change: str
     question: Question
+    options: tuple[str, ...] = ()
+    """Options of the command line that relax it, where some do."""
 
 
 def relaxations(
@@ -278,6 +281,8 @@ class Remedy(Struct, frozen=True, kw_only=True):
     fits: bool
     strategy: Layout
     """The smallest layout."""
+    options: tuple[str, ...] = ()
+    """Options of the command line that make the change, where some do."""
 
 
 def remedies(
@@ -350,6 +355,7 @@ def _remedy(relaxed: Relaxed, limit: float, most: float) -> list[Remedy]:
             peak_bytes=peak,
             fits=peak <= limit,
             strategy=layout,
+            options=relaxed.options,
         )
     ]
 
@@ -377,11 +383,14 @@ def _on_host(question: Question) -> Iterator[Relaxed]:
     offload = question.space.base.offload
     states = {} if offload.optimizer else {"optimizer_offload": (1.0,)}
     layers = {} if offload.activation_layers else {"activation_offload": (ALL_LAYERS,)}
-    names = {"optimizer_offload": "optimizer_offload 1", "activation_offload": "activation_offload all"}
+    named = {"optimizer_offload": "optimizer 1", "activation_offload": "activations all"}
     for changes in (layers, states, {**states, **layers} if states and layers else {}):
         if changes:
-            change = " and ".join(names[name] for name in changes)
-            yield Relaxed(constraint="offload", change=change, question=question.with_space(**changes))
+            words = [named[name].split() for name in changes]
+            change = f"{' and '.join(what for what, _ in words)} on the host"
+            options = tuple(chain.from_iterable((f"--offload-{what}", much) for what, much in words))
+            moved = question.with_space(**changes)
+            yield Relaxed(constraint="offload", change=change, question=moved, options=options)
 
 
 def _more_devices(question: Question) -> Iterator[Relaxed]:
@@ -395,8 +404,9 @@ def _more_devices(question: Question) -> Iterator[Relaxed]:
             cluster = question.cluster.sized(count)
         except SpecError:
             return
-        change = f"{counted(cluster.num_devices, 'device')}"
-        yield Relaxed(constraint="devices", change=change, question=replace(question, cluster=cluster))
+        change, options = counted(cluster.num_devices, "device"), ("--devices", str(cluster.num_devices))
+        more = replace(question, cluster=cluster)
+        yield Relaxed(constraint="devices", change=change, question=more, options=options)
 
 
 def _shorter(question: Question) -> Iterator[Relaxed]:
@@ -406,9 +416,8 @@ def _shorter(question: Question) -> Iterator[Relaxed]:
         if rest or length < SHORTEST:
             return
         work = replace(question.workload, seq_len=length)
-        yield Relaxed(
-            constraint="seq_len", change=f"seq_len {length:,}", question=replace(question, workload=work)
-        )
+        shorter, options = replace(question, workload=work), ("--seq-len", str(length))
+        yield Relaxed(constraint="seq_len", change=f"seq_len {length:,}", question=shorter, options=options)
 
 
 class Relaxation(Struct, frozen=True, kw_only=True):
