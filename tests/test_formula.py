@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import forescale
-from forescale.formula import REGISTRY, Term, as_term, formula, named, total, value_of
+from forescale.formula import REGISTRY, Term, TermNode, as_term, formula, named, total, value_of
 
 UNITS = {
     "1",
@@ -94,3 +94,17 @@ def test_terms_compare_as_their_values_do():
         -2.0,
     )
     assert ((term > 1.0) & (term != 3.0)).value
+
+
+def test_print_of_an_explanation_shows_what_the_number_is_made_of():
+    leaf = TermNode(name="leaf", value=2.0, unit="s", source="", text="", inputs=())
+    middle = TermNode(name="+", value=4.0, unit="s", source="", text="sum", inputs=(("a", leaf), ("b", leaf)))
+    whole = TermNode(name="whole", value=4.0, unit="s", source="", text="", inputs=(("0", middle),))
+    assert str(whole).splitlines() == [
+        "whole = 4.000 s",
+        "  + = 4.000 s: sum",
+        "    a = 2.000 s",
+        "    b = 2.000 s",
+    ]
+    wide = TermNode(name="wide", value=1.0, unit="", source="", text="", inputs=(("0", middle),) * 20)
+    assert wide.details == ("  + = 4.000 s: sum",) * 20

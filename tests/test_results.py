@@ -97,20 +97,20 @@ def test_headlines_state_the_numbers(found):
     assert f"{compared.step_time.ratio - 1.0:+.1%}" in compared.headline
     assert found["front"].headline.startswith(f"Pareto front of {len(found['front'].front)} layout")
     for result in found.values():
-        assert str(result).splitlines() == [result.headline, *result.summary]
+        assert str(result).splitlines() == [result.headline, *result.details]
         assert result.headline != repr(result) and "\n" not in result.headline
 
 
 def test_print_shows_parts_and_what_was_assumed():
     asked = {"devices": 8, "seq_len": 4096, "global_batch_size": 512, "zero": 2, "micro_batch_size": 16}
     one = fs.project("qwen2.5-1.5b", "a100-sxm-80gb", framework="megatron-bridge", **asked)
-    step, memory, *notes = one.summary
+    step, memory, *notes = one.details
     assert all(f"{part} {format_seconds(seconds)}" in step for part, seconds in one.time_s.items() if seconds)
     assert memory == f"memory: {one.memory}"
     (assumed,) = [note for note in one.notes if "recompute" in note.text and "assumed" in note.text]
     assert f"note ({assumed.topic}): {assumed.text}" in notes
     few = fs.project("qwen2.5-1.5b", "a100-sxm-80gb", framework="megatron-bridge", detail=False, **asked)
-    assert few.summary == tuple(notes) and few.notes == one.notes
+    assert few.details == tuple(notes) and few.notes == one.notes
     assert list(few.to_dict()) == list(few.rows()[0]) and "notes" not in few.to_dict()
 
 
@@ -121,7 +121,7 @@ def test_print_shows_failures_money_and_energy_of_a_run():
     )
     one = result.phases[0].projection
     assert one.memory.verdict != "OOM", "recompute is assumed as for one layout"
-    phase, failures, money, energy, *_ = result.summary
+    phase, failures, money, energy, *_ = result.details
     assert phase == f"phase 1: {one.headline}"
     assert failures.startswith(
         f"{sum(result.interruptions.values()):,.0f} unexpected interruptions, one every "

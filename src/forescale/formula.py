@@ -15,6 +15,8 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
 
+from msgspec.structs import replace
+
 from forescale.arrays import np
 from forescale.numeric import Numeric, numbers
 from forescale.results import Result
@@ -235,6 +237,8 @@ class Term:
 
 SHOWN_VALUES = 4
 """Values of a quantity of stages in a headline."""
+SHOWN_LINES = 24
+"""Lines of details beyond which it is what the number is made of alone."""
 
 
 class TermNode(Result, Struct, frozen=True, kw_only=True):
@@ -269,6 +273,15 @@ class TermNode(Result, Struct, frozen=True, kw_only=True):
         shown = ", ".join(format_quantity(value, self.unit) for value in values[:SHOWN_VALUES])
         more = ", …" if len(values) > SHOWN_VALUES else ""
         return f"{self.name} = {shown}{more}{f': {self.text}' if self.text else ''}"
+
+    @property
+    def details(self) -> tuple[str, ...]:
+        """What it is made of, and that again, as far as it is a quantity with a name."""
+        lines: list[str] = []
+        for label, node in self.inputs:
+            lines.append(f"  {replace(node, name=_called(node, label)).headline}")
+            lines += [f"    {replace(item, name=_called(item, name)).headline}" for name, item in node.inputs]
+        return tuple(lines if len(lines) <= SHOWN_LINES else (one for one in lines if one[2] != " "))
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row for the number and each that it was made of."""

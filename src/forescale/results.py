@@ -197,13 +197,13 @@ class Result(ReprMixin):
         return repr(self)
 
     @property
-    def summary(self) -> tuple[str, ...]:
+    def details(self) -> tuple[str, ...]:
         """Lines that `print` shows below the headline: parts, and what was assumed."""
         return ()
 
     def __str__(self) -> str:
-        """Return headline and summary, as `print` shows them."""
-        return "\n".join((self.headline, *self.summary))
+        """Return headline and details, as `print` shows them."""
+        return "\n".join((self.headline, *self.details))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document as plain dictionaries, lists, text and numbers."""

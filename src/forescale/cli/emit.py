@@ -92,8 +92,9 @@ def put(result: Export, output: Path | None, *, force: bool, aside: bool = False
     folder = output if is_folder(output) else output.parent
     written = output / result.main if is_folder(output) and len(result.texts) == 1 else output
     text = f"wrote {written} ({_lost(result.unsaid)}{_read_with(result.options)}; its head says more)"
-    if marked := sum(content.count(PLACEHOLDER) for content in result.texts.values()):
-        text += f"; {marked} places marked {PLACEHOLDER} to fill in"
+    lines = [row for content in result.texts.values() for row in content.splitlines() if PLACEHOLDER in row]
+    if marked := sum(f"marked {PLACEHOLDER}" not in row for row in lines):  # which is said in the head
+        text += f"; {counted(marked, 'line')} marked {PLACEHOLDER} to fill in"
     there = "" if folder == Path() else f"cd {folder} && "
     say(f"{text}; on every node: {there}{result.launch}", error=aside)
 

@@ -487,7 +487,7 @@ class Projection(Result, Struct, frozen=True, kw_only=True):
         return f"{self.subject}: {step}{memory}"
 
     @property
-    def summary(self) -> tuple[str, ...]:
+    def details(self) -> tuple[str, ...]:
         """Seconds and bytes by part, and the notes that change the figures most."""
         times = sorted(self.time_s.items(), key=lambda item: -item[1])
         seconds = ", ".join(f"{part} {format_seconds(spent)}" for part, spent in times if spent > 0.0)
@@ -573,7 +573,7 @@ class Estimate(Result, Struct, frozen=True, kw_only=True):
         )
 
     @property
-    def summary(self) -> tuple[str, ...]:
+    def details(self) -> tuple[str, ...]:
         """The notes that change the figures most."""
         return foremost(self.notes)
 

@@ -100,11 +100,11 @@ class Machines(Result, Struct, frozen=True, kw_only=True):
 
     @property
     def fitting(self) -> tuple[Machine, ...]:
-        """The machines whose layout fits."""
+        """The machines whose layout fits as expected."""
         return tuple(
             machine
             for machine in self.machines
-            if machine.projection is not None and machine.projection.memory.verdict != "OOM"
+            if machine.projection is not None and not machine.projection.memory.is_over
         )
 
     @property

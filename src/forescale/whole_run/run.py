@@ -254,7 +254,7 @@ class RunProjection(Result):
         return f"{days}, goodput {self.goodput:.1%}, {self.device_hours.expected:,.0f} device-hours"
 
     @property
-    def summary(self) -> tuple[str, ...]:
+    def details(self) -> tuple[str, ...]:
         """Verdict of every phase, failures and checkpoints, money, energy, and the notes that change them most."""
         unexpected = sum(self.interruptions.values())
         apart = f", one every {format_span(self.mttf_s)}" if isfinite(self.mttf_s) else ""
