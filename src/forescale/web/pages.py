@@ -183,7 +183,7 @@ def _estimated(link: tuple[tuple[str, str], ...]) -> tuple[Estimate, float]:
     request = question(link)
     if request.preset != "default":
         one = _projected(link)
-        return Estimate.from_parts(one.step_time, one.memory), one.tokens_per_s_per_device
+        return Estimate.from_parts(one.step_time, one.memory, one.notes), one.tokens_per_s_per_device
     estimate, tokens = estimate_as(request), request.workload.tokens_per_step
     rate = tokens_per_device_second(
         tokens=tokens, step_time=estimate.step_time_s, num_devices=request.cluster.num_devices
