@@ -131,7 +131,7 @@ def _others() -> dict[str, str]:
         "Advice": "forescale.advise", "Check": "forescale.advise", "Fit": "forescale.advise",
         "Cluster": "forescale.spec.cluster", "Diagnosis": "forescale.diagnose", "Export": "forescale.export",
         "MemoryTimeline": "forescale.memory.timeline", "Model": "forescale.spec.model",
-        "Estimate": "forescale.projection.result", "Projection": "forescale.projection.result",
+        "Estimate": "forescale.projection.estimate", "Projection": "forescale.projection.result",
         "Question": "forescale.question",
         "SearchResult": "forescale.search", "TermNode": "forescale.formula",
         "TorchModule": "forescale.keywords", "TransformersConfig": "forescale.keywords",

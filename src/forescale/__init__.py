@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     )  # fmt: skip
     from forescale.io.question import read_question, write_question
     from forescale.presets import preset_names
-    from forescale.projection.result import Estimate, Projection
+    from forescale.projection.estimate import Estimate
+    from forescale.projection.result import Projection
     from forescale.question import Question
     from forescale.search import SearchResult
     from forescale.spec import Cluster, Layout, Model, Overlap, Precision, Recompute, Space, Workload
@@ -62,7 +63,8 @@ _HOMES = {
     ),
     "forescale.io.question": ("read_question", "write_question"),
     "forescale.presets": ("preset_names",),
-    "forescale.projection.result": ("Estimate", "Projection"),
+    "forescale.projection.estimate": ("Estimate",),
+    "forescale.projection.result": ("Projection",),
     "forescale.question": ("Question",),
     "forescale.search": ("SearchResult",),
     "forescale.spec": (

@@ -50,7 +50,8 @@ from forescale.limits import DEVICES, Interval, within
 from forescale.memory.timeline import MemoryTimeline
 from forescale.presets import estimate_as, project_as
 from forescale.project import memory_timeline
-from forescale.projection.result import Estimate, Projection
+from forescale.projection.estimate import Estimate
+from forescale.projection.result import Projection
 from forescale.question import Question
 from forescale.records import record, same
 from forescale.schedule import Simulation
@@ -198,8 +199,7 @@ def project(question: Question, *, detail: bool = True) -> Projection | Estimate
     Parameters
     ----------
     detail
-        False returns an `Estimate`: step time, interval, peak memory and verdict only. Its fields and their names are
-        stable, for the inner loops of other tools.
+        False returns an `Estimate`: step time, interval, peak memory, verdict and notes alone, under stable names.
 
     Raises
     ------
@@ -461,8 +461,8 @@ def run(
     for place, phase in enumerate(phases or [{}], 1):
         refuse_unknown(phase, f"fs.run: phases[{place - 1}]", (*KEYWORDS, RAMP))
         values = {**keywords, **words, **phase}
-        names = ("strategy", *LAYOUT)
-        laid = isinstance(values["model"], Question) or any(values.get(name) is not None for name in names)
+        degrees = any(values.get(name) is not None for name in ("strategy", *LAYOUT))
+        laid = degrees or isinstance(values["model"], Question)
         question = (
             question_of_layout(values, to_fit=True) if laid else question_of_space(values, limited=True)
         )

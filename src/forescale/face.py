@@ -21,7 +21,8 @@ from forescale.export import Export
 from forescale.formula import TermNode
 from forescale.keywords import TorchModule, TransformersConfig, names_checked, question_of_layout, question_of_space
 from forescale.memory.timeline import MemoryTimeline
-from forescale.projection.result import Estimate, Projection
+from forescale.projection.estimate import Estimate
+from forescale.projection.result import Projection
 from forescale.question import PresetOptions, Question
 from forescale.search import SearchResult
 from forescale.spec.cluster import Cluster, SiteLink
@@ -914,8 +915,7 @@ def project(
     Parameters
     ----------
     detail
-        False returns an `Estimate`: step time, interval, peak memory and verdict only. Its fields and their names are
-        stable, for the inner loops of other tools.
+        False returns an `Estimate`: step time, interval, peak memory, verdict and notes alone, under stable names.
     others
         See `ask`.
 

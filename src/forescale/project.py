@@ -34,12 +34,12 @@ from forescale.memory.notes import memory_notes
 from forescale.memory.parameters import NO_ELEMENTS, BlockParameters, Elements
 from forescale.memory.states import weights_and_updates
 from forescale.numeric import Numeric, numbers, summed
+from forescale.projection.estimate import Estimate
 from forescale.projection.notes import notes_of
 from forescale.projection.result import (
     TIME_PARTS,
     Calendar,
     CostSummary,
-    Estimate,
     Interval,
     MemorySummary,
     ParameterSummary,

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from forescale.errors import UnknownNameError, no_effect, unsupported_by
 from forescale.presets.preset import Preset, PresetScores
 from forescale.project import estimate, project
-from forescale.projection.result import Estimate, Projection, left_out
+from forescale.projection.estimate import Estimate
+from forescale.projection.result import Projection, left_out
 from forescale.question import Note, Question
 from forescale.spec.constraints import check, picks_keys
 from forescale.spec.space import Space

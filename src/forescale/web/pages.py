@@ -24,10 +24,10 @@ from forescale.frameworks.writers import WRITERS
 from forescale.io.line import project_line
 from forescale.io.question_values import question_values
 from forescale.presets import estimate_as, load_preset, project_as
+from forescale.projection.estimate import Estimate
 from forescale.projection.result import (
     AT_RISK,
     TIME_PARTS,
-    Estimate,
     Projection,
     days_and_money,
     left_out,
