@@ -190,3 +190,17 @@ def test_traces_that_say_little_are_named():
         "the marked steps take 0.1 to 0.3 s and are not alike: record steps after the warm-up",
         "a step has 8 kernels, too few to tell causes apart",
     ]
+
+
+@pytest.mark.parametrize(("cluster", "tool"), [("mi300x", "rocm-smi"), ("h100-sxm", "nvidia-smi")])
+def test_remedies_name_the_tools_of_the_vendor(cluster, tool):
+    question = fs.ask(
+        "llama-3.1-8b", cluster, devices=8, global_batch_size=64, zero=3, framework="torchtitan"
+    )
+    step = project(question).step_time_s
+    remedies = " ".join(
+        item.remedy for item in diagnose(question, Measured(step_s=1.7 * step), project).explanations
+    )
+    assert tool in remedies
+    assert ("nvidia-smi" in remedies) == (tool == "nvidia-smi")
+    assert "NVLink" not in remedies or tool == "nvidia-smi"

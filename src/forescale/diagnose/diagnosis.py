@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
+from msgspec.structs import replace
+
 from forescale.diagnose.causes import CAUSES, Cause
 from forescale.diagnose.groups import GROUPS, expected_groups, groups_of_work, measured_groups
 from forescale.diagnose.measured import CLOSE, Convention, Measured, conventions
 from forescale.diagnose.signs import Comparison, Sign, signs_of
 from forescale.diagnose.work import Work, expected_work, measured_work
 from forescale.errors import ForescaleError, missing
+from forescale.files import packaged
 from forescale.profiles import TraceSummary
 from forescale.project import peak_rate
 from forescale.projection.result import Projection
@@ -160,15 +163,15 @@ def diagnose(question: Question, measured: Measured, projected: Project) -> Diag
     ]
     if not work.operators:
         explanations.sort(key=lambda item: -item.explained)
-    peak = peak_rate(question.cluster, question.workload)
+    peak, vendor = peak_rate(question.cluster, question.workload), question.cluster.device.vendor
     return Diagnosis(
         projection=projection,
         measured_s=measured.step_s,
         verdict=verdict,
         expected=expected,
         measured=groups,
-        explanations=tuple(explanations[:MOST]),
-        inside_scatter=tuple(_explanation(sign, lost) for sign in signs if not sign.beyond),
+        explanations=tuple(_on(vendor, item) for item in explanations[:MOST]),
+        inside_scatter=tuple(_on(vendor, _explanation(sign, lost)) for sign in signs if not sign.beyond),
         conventions=conventions(measured, projection, peak),
         remarks=tuple(_remarks(measured, projection)),
         traces=measured.traces,
@@ -178,6 +181,14 @@ def diagnose(question: Question, measured: Measured, projected: Project) -> Diag
 def _explanation(sign: Sign, lost_s: float) -> Explanation:
     values = attributes(sign, "name", "text", "seconds", "evidence", "remedy")
     return Explanation(**values, explained=min(1.0, abs(sign.seconds) / lost_s))
+
+
+def _on(vendor: str, explanation: Explanation) -> Explanation:
+    """Return an explanation that names the tools and libraries of a vendor."""
+    remedy = explanation.remedy
+    for name, other in packaged("causes")["vendors"].get(vendor, {}).items():
+        remedy = remedy.replace(name, other)
+    return replace(explanation, remedy=remedy)
 
 
 def _verdict(projection: Projection, seconds: float) -> Verdict:
