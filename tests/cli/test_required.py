@@ -1,5 +1,7 @@
 import json
 
+import pytest
+
 from forescale.errors import MissingError, MissingFact
 
 FSDP = "output_dir: out\nmodel_name_or_path: llama-3.1-8b\nper_device_train_batch_size: 2\nfsdp: full_shard\nbf16: true\n"
@@ -143,3 +145,10 @@ def test_numbers_and_words_of_other_tools_are_answered_with_what_to_write(foresc
         ("--optimizer", "adamw_bnb_8bit", "--moment-dtype fp8"),
     ):
         assert part in forescale(*options, flag, value).error.fix
+
+
+@pytest.mark.parametrize(("cluster", "devices"), [("rtx-3090", 1), ("l4", 1), ("h100", 8), ("mi300x", 8)])
+def test_the_example_has_one_device_where_devices_are_used_alone(forescale, cluster, devices):
+    ran = forescale("search", "llama-3.1-8b", "--cluster", cluster, "--global-batch-size", 8)
+    assert ran.code == 2
+    assert f"--devices {devices}" in ran.err.partition("For example: ")[2]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +23,8 @@ PARTS: Final[Mapping[str, MissingFact]] = {
     )
 }
 """Facts that every question needs, by the key of the question."""
+ALONE: Final = "transformers"
+"""What usually trains on devices that are used one at a time."""
 
 
 def require(
@@ -77,7 +79,25 @@ def require(
         from forescale.presets import load_preset
 
         load_preset(preset)
-    raise MissingError.of(COMMAND_LINE if file is None else file, missing, _command())
+    raise MissingError.of(
+        COMMAND_LINE if file is None else file, _for_cluster(missing, values, folder), _command()
+    )
+
+
+def _for_cluster(
+    facts: Iterable[MissingFact], values: Mapping[str, Any], folder: Path | None
+) -> list[MissingFact]:
+    """Return facts whose example is one device where the cluster's devices are usually used alone."""
+    from forescale.catalogue.frameworks import default_stack
+    from forescale.io.named import cluster_of
+
+    every = [*facts]
+    if not isinstance(name := values.get("cluster"), str) or all(fact.part != "devices" for fact in every):
+        return every
+    stack = default_stack(cluster_of(name, folder=folder).device, {"devices": 8})
+    if stack is None or stack.name != ALONE:
+        return every
+    return [fact._replace(example="--devices 1") if fact.part == "devices" else fact for fact in every]
 
 
 def _is_model(file: Path) -> bool:
@@ -116,7 +136,8 @@ def located_facts(file: Path, requested: Mapping[str, Any]) -> Iterator[None]:
         if not error.facts:
             raise
         cluster = () if "cluster" in requested else (PARTS["cluster"],)
-        raise MissingError.of(file, (*error.facts, *cluster), _command()) from error
+        facts = _for_cluster((*error.facts, *cluster), requested, None)
+        raise MissingError.of(file, facts, _command()) from error
 
 
 def _command() -> str:
