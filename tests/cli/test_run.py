@@ -145,6 +145,7 @@ def test_a_run_that_hardly_anything_interrupts_names_no_cause(forescale):
     ran = forescale("run", *RUN, "--tp", 1, "--tokens", "1B")
     assert "0 unexpected, one every" in ran.out
     assert "()" not in ran.out
+    assert "unproductive_checkpoint_restore_time" not in ran.out and "by Daly" not in ran.out
 
 
 def test_the_story_on_one_screen(forescale):
@@ -172,7 +173,13 @@ def test_nodes_hours_and_power_of_a_run(forescale):
     power = 1e3 * body["mwh"] / (24.0 * days)
     assert f"{power:.3g} kW" in ran.out or f"{power / 1e3:.3g} MW" in ran.out
     assert body["electricity"] == pytest.approx(100.0 * body["mwh"])
-    assert "electricity costs" in " ".join(ran.out.split())
+    whole, devices = 100.0 * body["node_mwh"], body["electricity"]
+    assert f"electricity costs {whole:,.0f} for whole nodes, {devices:,.0f} for the devices" in " ".join(
+        ran.out.split()
+    )
+    low, middle, high = (body["days"][name] for name in ("low", "expected", "high"))
+    money = body["money"]["expected"]
+    assert f"1 T tokens in {middle:.1f} days ({low:.1f} to {high:.1f}) for USD {money:,.0f}" in ran.out
     often = forescale("run", *RUN, "--tp", 1, "--tokens", "1T", "--failures", "1").out
     assert "away for repairs on average" in often
     assert (

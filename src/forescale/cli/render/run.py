@@ -36,6 +36,10 @@ RARELY = 0.05
 """Nodes away on average below which spares are not named."""
 LITTLE = 100.0
 """What is below it is shown with three digits."""
+SEEN = 5e-4
+"""Share of the days that a part has at least to be listed."""
+RARE = 0.5
+"""Expected interruptions of a run below which closed forms of failures say nothing."""
 CAUSES = 6
 """Causes of interruptions that are shown by name."""
 
@@ -47,14 +51,31 @@ def run_view(result: RunProjection) -> View:
         title=words.asked(first.model, first.cluster, ""),
         lead=f"failures as {result.failures}",
         contents=(
+            _answer(result),
             listed(_PHASES, result.rows()),
             *_layouts(result),
             *_too_large(result),
-            _days(result),
+            *_days(result),
             facts(_facts(result)),
         ),
         notes=_apart(*(phase.projection for phase in result.phases)),
     )
+
+
+def _answer(result: RunProjection) -> TextLine:
+    """Return what is trained, how long it takes and what it costs, on one line."""
+    tokens = format_count(sum(phase.tokens for phase in result.phases))
+    low, high = words.days(result.days.low), words.days(result.days.high)
+    took = f"{words.days(result.days.expected)} days{_hours(result)} ({low} to {high})"
+    cost = ""
+    if result.money is not None:
+        amount = _amount(result.money.expected)
+        cost = (
+            f" for {result.currency} {amount}"
+            if result.currency
+            else f" for {amount} in the price's currency"
+        )
+    return line((f"{tokens} tokens in {took}{cost}", "bold"))
 
 
 def _apart(*projections: Projection) -> tuple[Note, ...]:
@@ -175,15 +196,16 @@ _PHASES: tuple[Column[dict[str, Any]], ...] = (
 )
 
 
-def _days(result: RunProjection) -> Table:
+def _days(result: RunProjection) -> list[Table]:
+    """Return where the days go, without what takes next to none of them; nothing where all of them train."""
     total = sum(result.parts_days.values())
     rows = [
         (f"{name}: {PARTS[name]}", f"{days:.2f}", f"{days / total:.1%}")
         for name, days in result.parts_days.items()
-        if days > 0
+        if days > SEEN * total
     ]
     last = styled("bold", ("on the calendar", f"{total:.2f}", "100.0%"))
-    return table("<where the days go", "days", "share", rows=[*rows, last])
+    return [table("<where the days go", "days", "share", rows=[*rows, last])] if len(rows) > 1 else []
 
 
 def _facts(result: RunProjection) -> list[tuple[str, str]]:
@@ -212,7 +234,7 @@ def _facts(result: RunProjection) -> list[tuple[str, str]]:
         rows.append(("money", _money(result, result.money)))
     if result.mwh:
         rows.append(("energy", _energy(result)))
-    if result.closed_forms:
+    if result.closed_forms and sum(result.interruptions.values()) >= RARE:
         forms = result.closed_forms
         text = (
             f"goodput {forms['daly_goodput']:.1%} by Daly, {forms['kokolis_goodput']:.1%} by Kokolis (of "
@@ -234,7 +256,7 @@ def _energy(result: RunProjection) -> str:
     bill = (
         ""
         if result.electricity is None
-        else f"; the devices' electricity costs {_amount(result.electricity)}"
+        else f"; electricity costs {_electricity(result, result.electricity)}"
     )
     rated = (
         f"devices at their rated power {figure(result.mwh)} ({1e6 * result.mwh / devices:,.0f} W per device)"
@@ -242,6 +264,14 @@ def _energy(result: RunProjection) -> str:
     if result.node_mwh:
         return f"whole nodes, with hosts, up to {figure(result.node_mwh)}; {rated}; PUE included{bill}"
     return f"{rated}; PUE included, hosts are not counted{bill}"
+
+
+def _electricity(result: RunProjection, devices: float) -> str:
+    """Return the cost of the energy: of whole nodes where their power is known, and of the devices."""
+    nodes = devices * result.node_mwh / result.mwh
+    return (
+        f"{_amount(nodes)} for whole nodes, {_amount(devices)} for the devices" if nodes else _amount(devices)
+    )
 
 
 def _energy_of(mwh: float) -> str:
