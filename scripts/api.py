@@ -17,19 +17,30 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import forescale.api
+from forescale.advise.advice import Advice
+from forescale.advise.changing import Fit
+from forescale.advise.check import Check
 from forescale.catalogue.frameworks import load_framework, release_names
 from forescale.cli.options import described_options
+from forescale.diagnose.diagnosis import Diagnosis
+from forescale.export.export import Export
+from forescale.formula import TermNode
 from forescale.frameworks.readers import READERS
 from forescale.frameworks.writers import WRITERS
 from forescale.io.measurements import CostSection
 from forescale.io.question import SECTIONS
 from forescale.io.space import FILE_KEYS
+from forescale.memory.timeline import MemoryTimeline
+from forescale.schedule.simulation import Step
+from forescale.search.compare import Comparison
 from forescale.spec import Cluster, Layout, Model, Workload
 from forescale.spec.cluster import SiteLink
 from forescale.spec.operations import Operations
 from forescale.spec.option import Declared, options
 from forescale.spec.space import NAMES, SETTING_NAMES, Space
 from forescale.spec.workload import Precision
+from forescale.sweep import SweepResult
+from forescale.whole_run import RunProjection
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 GENERATED = "This page is written by `python scripts/api.py`."
@@ -78,9 +89,26 @@ FUNCTIONS = (
 """In the order in which they are wanted."""
 
 
+RESULTS: tuple[type, ...] = (
+    Advice,
+    Check,
+    Comparison,
+    Diagnosis,
+    Export,
+    Fit,
+    MemoryTimeline,
+    RunProjection,
+    Step,
+    SweepResult,
+    TermNode,
+)
+"""What functions return that programs do not make themselves."""
+
+
 def api() -> str:
     """Return the page of what `import forescale` offers."""
-    classes = [name for name in forescale.__all__ if inspect.isclass(getattr(forescale, name))]
+    exported = [getattr(forescale, name) for name in forescale.__all__]
+    classes = sorted({*RESULTS, *filter(inspect.isclass, exported)}, key=lambda kind: kind.__name__)
     parts = [INTRODUCTION, "## Functions\n", *map(_function, FUNCTIONS), "## Values\n", *map(_value, classes)]
     return "\n".join(parts)
 
@@ -127,8 +155,8 @@ def field_docs(kind: type) -> dict[str, str]:
     return texts
 
 
-def _value(name: str) -> str:
-    kind = getattr(forescale, name)
+def _value(kind: type) -> str:
+    name = kind.__name__
     lines = [f"### `{name}`\n", _text(kind), ""]
     if kind in _within(ROOTS):
         lines += [f"Fields: the keys of [{name}](files.md#{name.lower()}).", ""]

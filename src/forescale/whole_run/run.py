@@ -205,29 +205,39 @@ class RunProjection(Result):
     phases: tuple[Phase, ...]
     operations: Operations
     days: Interval
+    """On the calendar, failures included."""
     ideal_days: float
+    """Without failures, saving and pauses."""
     parts_days: Mapping[str, float] = field(hash=False)
     """Mean days by the names of Google's ml-goodput (`goodput.expected.PARTS`)."""
     interruptions: Mapping[str, float] = field(hash=False)
     """Expected unexpected ones, by cause."""
     planned: float
+    """Expected planned interruptions."""
     mttf_s: float
+    """Mean seconds between unexpected interruptions."""
     checkpoint: Saving
     interval_s: float
+    """Seconds from one checkpoint to the next."""
     closed_forms: Mapping[str, float] = field(hash=False)
+    """Goodput and best interval by Daly, Young and Kokolis."""
     device_hours: Interval
     money: Interval | None
+    """Of the devices; None without a price."""
     currency: str
     """Of the published price of a device and hour; empty where a price was given without one."""
     mwh: float
+    """Energy of the devices at their rated power, with PUE."""
     node_mwh: float
     """Most that whole nodes draw, with hosts, fans and network cards; 0 where their power is unknown."""
     tonnes_co2: float
+    """Of the energy of the devices."""
     spread: Mapping[str, float] = field(hash=False)
     """Shares of the variance of the days by what they come from, largest first."""
     money_spread: Mapping[str, float] = field(hash=False)
     """The same of the money; empty without a price."""
     sources: Mapping[str, str] = field(hash=False)
+    """Where rates, prices and intensities are from."""
     electricity: float | None = None
     """Cost of the energy; None without a price of electricity."""
 
