@@ -304,6 +304,13 @@ def test_prices_by_hand():
     assert PriceList(pue=figure(1.1)).merged_with(under).pue.value == 1.1
 
 
+def test_a_place_without_a_year_is_that_of_the_newest():
+    listed = published_prices()
+    assert listed.carbon("France") == listed.carbon("france-2023")
+    with raises(UnknownNameError, "unknown carbon intensity"):
+        listed.carbon("atlantis")
+
+
 def test_what_is_given_is_paid():
     listed = PriceList(pue=figure(1.5, "hall"), carbon_kg_per_mwh={"us-2023": figure(300.0, "grid")})
     assert Prices(listed=listed).energy() == ((1.5, "hall"), (300.0, "grid"))

@@ -55,16 +55,19 @@ class PriceList:
         return Interval(low=values[0], expected=middle, high=values[-1]), explicit
 
     def carbon(self, place: str) -> Figure:
-        """Return the intensity of a place's electricity [kg of CO2 per MWh].
+        """Return the intensity of a place's electricity [kg of CO2 per MWh], of its newest year where it names none.
 
         Raises
         ------
         UnknownNameError
             If it is not known.
         """
-        if place not in self.carbon_kg_per_mwh:
+        plain = place.strip().lower()
+        years = sorted(name for name in self.carbon_kg_per_mwh if name.rpartition("-")[0] == plain)
+        name = place if place in self.carbon_kg_per_mwh else years[-1] if years else plain
+        if name not in self.carbon_kg_per_mwh:
             raise UnknownNameError("carbon intensity", place, list(self.carbon_kg_per_mwh))
-        return self.carbon_kg_per_mwh[place]
+        return self.carbon_kg_per_mwh[name]
 
 
 @cache
