@@ -313,3 +313,14 @@ def test_a_framework_that_nobody_named_forbids_no_devices(forescale):
     assert said["value"] == 8
     _, named = document(forescale, *question, "--framework", "transformers", "--solve", "devices")
     assert named["value"] == 32  # its trainer splits no matrices, and FSDP holds whole gradients
+
+
+def test_a_solved_length_at_risk_has_one_that_fits_with_margin(forescale):
+    asked = ("phi-4", "--cluster", "h100-pcie", "--devices", 1, "--global-batch-size", 1, "--lora-rank", 64)
+    words = ("check", *asked, "--recompute", "full", "--solve", "seq_len")
+    answer = json.loads(forescale(*words, "--json").out)
+    sure = answer["with_margin"]
+    assert answer["checks"][0]["verdict"] == "AT RISK" and sure["checks"][0]["verdict"] == "FITS"
+    assert sure["value"] < answer["value"]
+    strict = json.loads(forescale(*words, "--strict", "--json").out)
+    assert (strict["value"], strict["with_margin"]) == (sure["value"], None)

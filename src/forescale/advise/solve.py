@@ -40,6 +40,8 @@ class Solved(Result, Struct, frozen=True, kw_only=True):
     next_check: Check | None = None
     replayed: Solved | None = None
     """The same under full recompute; None where recompute is given, or nothing passes with it."""
+    with_margin: Solved | None = None
+    """The same where it has to fit at the upper end of its memory range; None where this one does, or nobody asked."""
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the value, and its figures."""
@@ -56,6 +58,7 @@ class Solved(Result, Struct, frozen=True, kw_only=True):
             "checks": [self.check.to_json()],
             "next": beyond,
             "with_full_recompute": None if self.replayed is None else self.replayed.to_json(),
+            "with_margin": None if self.with_margin is None else self.with_margin.to_json(),
         }
 
 

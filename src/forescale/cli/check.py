@@ -21,7 +21,7 @@ from forescale.cli.options import OperationsOptions, Priced, complete_models, gi
 from forescale.cli.output import OutputOptions
 from forescale.cli.reproduce import again, has_line
 from forescale.cli.scan import amount, days_of
-from forescale.errors import ForescaleError, out_of_range, required_with, wrong_type
+from forescale.errors import ForescaleError, SpecError, out_of_range, required_with, wrong_type
 from forescale.io.sizes import is_fewest
 from forescale.limits import PRICE
 
@@ -83,7 +83,8 @@ def check_command(
     elif not subjects:
         subjects = (None,)
     if limit.solve is not None:
-        solved, question = _solved(request, limit, operated, subjects)
+        solved, question = _solved(request, limit, operated, subjects, strict=request.plan.strict)
+        solved = replace(solved, with_margin=_with_margin(solved, request, limit, operated, subjects))
         show(answer_of(solved, partial(solved_view, again=_again(question, solved))), output)
         return
     checks = tuple(_checked(request, limit, operated, subject) for subject in subjects)
@@ -182,8 +183,29 @@ def _refusal(question: Question) -> str:
     return refusal_of(question)
 
 
+def _with_margin(
+    solved: Solved,
+    request: Checked,
+    limit: LimitOptions,
+    operated: OperationsOptions,
+    subjects: Sequence[str | None],
+) -> Solved | None:
+    """Return the micro-batch or length that fits at the upper end of its range, where the one that passes may not."""
+    one = solved.check.projection
+    if limit.solve not in ("micro_batch_size", "seq_len") or one is None or one.memory.verdict != "AT RISK":
+        return None
+    with suppress(SpecError):
+        return _solved(request, limit, operated, subjects, strict=True)[0]
+    return None
+
+
 def _solved(
-    request: Checked, limit: LimitOptions, operated: OperationsOptions, subjects: Sequence[str | None]
+    request: Checked,
+    limit: LimitOptions,
+    operated: OperationsOptions,
+    subjects: Sequence[str | None],
+    *,
+    strict: bool,
 ) -> tuple[Solved, Question]:
     """Return the answer, and the question of which a quantity was varied."""
     if len(subjects) != 1:
@@ -195,7 +217,7 @@ def _solved(
         request = replace(request, cluster=replace(machine, nodes=machine.nodes or 1))
     question = _question(request, limit, operated, subjects[0], searched=searched)
     name = subjects[0] or question.model.name
-    gate = partial(_gate, limit=limit, subject=name, strict=request.plan.strict)
+    gate = partial(_gate, limit=limit, subject=name, strict=strict)
     if question.strategy is not None:
         return solve_replayed(question, limit.solve, gate), question
     from forescale.catalogue.frameworks import NONE

@@ -83,6 +83,10 @@ def solved_view(result: Solved, again: str = "") -> View:
         other, one = result.replayed, result.replayed.check.projection
         step = "" if one is None else f", {format_seconds(one.step_time_s)} per step"
         contents.append(line(f"with full recompute the {most} is {other.value:,}{step}; --recompute full"))
+    if (sure := result.with_margin) is not None:
+        contents.append(
+            line(f"{most} that fits at the upper end of its memory range: {sure.value:,}; --strict")
+        )
     if again:
         contents.append(Code("to reproduce", again))
     return View(title="", contents=tuple(contents))
