@@ -168,7 +168,7 @@ def test_every_name_can_be_varied():
     samples = {"topology": "switch", "optimizer": "adamw", "vendor": "nvidia", "architecture": "hopper",
                "in_network_reduction": True, "varied_lengths": True, "cp_kind": "ring", "sp": True, "recompute": "none",
                "axis_order": "tp-cp-dp-pp", "placement": "all", "tp_kind": "1d", "schedule": "default", "scaling": "strong", "model": "llama-3.1-8b",
-               "cluster": "h100-sxm", "recipe": "none", "elastic": True, "wide_area": False, "method": "local_sgd", "failures": "meta-rsc-1", "mode": "peer", "reference": "none", "preset": "default"}  # fmt: skip
+               "cluster": "h100-sxm", "recipe": "none", "elastic": True, "wide_area": False, "method": "local_sgd", "failures": "meta-rsc-1", "mode": "peer", "reference": "none", "preset": "default", "fp32_frozen": "none"}  # fmt: skip
     for name, parameter in parameters(["nvlink", "infiniband"]).items():
         last = name.rpartition(".")[2]
         text = samples.get(last, 1 if name.startswith("space.") else "bf16")
