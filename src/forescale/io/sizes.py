@@ -151,7 +151,7 @@ def sized_cluster(
     if devices is None and nodes is None and (count := devices_of_node(values)):
         sites = 1 if link is None else link.count
         if layout is None or sites * fewest_devices(layout) <= count:
-            devices, origin = count, f"one {value}; give devices or nodes {FOR_MORE}"
+            devices, origin = count, f"one {value}"
     if devices is None and nodes is None and layout is not None:
         sites = 1 if link is None or "dp_replicate" in layout else link.count
         devices = sites * fewest_devices(layout)

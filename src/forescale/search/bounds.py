@@ -67,7 +67,7 @@ from forescale.search.tree import Branch, Cells, Tree
 from forescale.time.blocks import block_seconds, deferred_seconds
 from forescale.time.crossing import crosses, uncrossed_time
 from forescale.time.pipeline import engine_time
-from forescale.time.price import PricedBlock, price_blocks
+from forescale.time.price import PricedBlock, launch_gap, price_blocks
 from forescale.time.stacked import Known
 from forescale.time.straggler import straggler_share
 from forescale.workers import ALONE, Workers
@@ -129,7 +129,7 @@ class WorkBounds:
         work = {kind: of_kind.map(_work) for kind, of_kind in known.items()}
         around = {kind: of_kind.map(_columns_from(2)) for kind, of_kind in known.items()}
         self.dense = [work[kind] for kind in like] if known else []
-        """Seconds of everything but experts and of its launches, (..., 2); the former with launches without experts."""
+        """(..., 2) seconds of everything but experts, and of launching it where experts are launched with it."""
         self.around = [around[kind] for kind in like] if known else []
         """Seconds of compute of everything but experts, (..., 2) of forward and backward, where passes cross."""
 
@@ -160,7 +160,7 @@ class WorkBounds:
         work = self.where[first]
 
         def of(row: int) -> Array:
-            dense = self.dense[int(self.kind[row])].map(self._taken)
+            dense = self.dense[int(self.kind[row])].map(self._with_launches)
             model = self.of_model(dense)[work]
             return self.step(row, first, model, self._slowest(row, first, model, dense, work))
 
@@ -195,7 +195,7 @@ class WorkBounds:
         least = np.full(len(cells), np.inf)
         for row, kind in enumerate(self.kind.tolist()):
             work = experts[int(self.alike[kind])].map(_work)
-            model = self.of_model(self.dense[kind].map(at).zipped(work, np.add).map(self._taken))
+            model = self.of_model(self.dense[kind].map(at).zipped(work, np.add).map(self._with_launches))
             mean = model / self.whole.columns["pp"][cells]
             least = np.minimum(least, self.step(row, cells, mean, mean))
         return least
@@ -218,7 +218,10 @@ class WorkBounds:
             local, at = np.unique(cells[pairs], return_inverse=True)
             among = experts[int(self.alike[kind])].map(_at(np.searchsorted(cell, local)))
             dense = self.dense[kind].map(_at(self.where[local]))
-            blocks, hidden = dense.zipped(among.map(_work), np.add).map(self._taken), among.map(_column(2))
+            blocks, hidden = (
+                dense.zipped(among.map(_work), np.add).map(self._with_launches),
+                among.map(_column(2)),
+            )
             bounds[pairs] = self._of_kind(rows[pairs], cells[pairs], blocks, hidden, at)
         return bounds
 
@@ -235,16 +238,10 @@ class WorkBounds:
             bounds[local] = self.step(row, cells[local], model[at[local]], slowest, least)
         return bounds
 
-    def _taken(self, work: Array) -> Array:
-        """Return the seconds that a block takes at least whose (..., 2) work and launches are known.
-
-        As `launch_gap` has it: each pass takes its work, or its launches where they take longer.
-        """
-        busy, launches = work[:, 0], work[:, 1]
-        both: Array = (
-            busy + launches if self.whole.base.kernels.blocking_launches else np.maximum(busy, launches)
-        )
-        return both
+    def _with_launches(self, work: Array) -> Array:
+        """Return the seconds that a block takes at least, from (..., 2) its work and its launches."""
+        busy, blocking = work[:, 0], self.whole.base.kernels.blocking_launches
+        return np.asarray(busy + launch_gap(kernels=work[:, 1], interval=1.0, busy=busy, blocking=blocking))
 
     def of_model(self, blocks: PerBlock[Array]) -> Array:
         """Return the seconds of all layers and both ends."""

@@ -117,7 +117,7 @@ def compute_of_others(priced: PricedBlock) -> tuple[Numeric, Numeric]:
 
 
 def launched(priced: PricedBlock, overlap: Overlap, *, experts: bool) -> Numeric:
-    """Return the seconds that launches of a block take, of operators of `experts` or of all others."""
+    """Return the seconds in which the host launches a block's operators of `experts`, or all others, once each."""
     some = [item for item in priced.operators.values() if is_of_experts(item.operator) == experts]
     calls = summed(item.forward_kernels + item.backward_kernels for item in some)
     return calls * launch_interval(priced, overlap)

@@ -253,6 +253,13 @@ class RunProjection(Result):
         return float(nodes_away(**repaired, mttf=self.mttf_s))
 
     @property
+    def node_electricity(self) -> float | None:
+        """Cost of the energy of whole nodes; None without a price of electricity, or where their power is unknown."""
+        if self.electricity is None or not self.node_mwh:
+            return None
+        return self.electricity * self.node_mwh / self.mwh
+
+    @property
     def goodput(self) -> float:
         """Share of the calendar that trains."""
         return self.parts_days["goodput"] / sum(self.parts_days.values())
@@ -274,7 +281,7 @@ class RunProjection(Result):
         if self.money is not None:
             lines.append(f"money: {self.money.expected:,.0f} {self.currency}".rstrip())
         if self.mwh:
-            lines.append(f"energy: {max(self.mwh, self.node_mwh):,.0f} MWh")
+            lines.append(f"energy: {self.node_mwh or self.mwh:,.0f} MWh")
         return (*lines, *foremost(note for phase in self.phases for note in phase.projection.notes))
 
     def essentials(self) -> dict[str, Any]:

@@ -256,7 +256,7 @@ def _energy(result: RunProjection) -> str:
     bill = (
         ""
         if result.electricity is None
-        else f"; electricity costs {_electricity(result, result.electricity)}"
+        else f"; electricity costs {_electricity(result.node_electricity, result.electricity)}"
     )
     rated = (
         f"devices at their rated power {figure(result.mwh)} ({1e6 * result.mwh / devices:,.0f} W per device)"
@@ -266,11 +266,12 @@ def _energy(result: RunProjection) -> str:
     return f"{rated}; PUE included, hosts are not counted{bill}"
 
 
-def _electricity(result: RunProjection, devices: float) -> str:
+def _electricity(nodes: float | None, devices: float) -> str:
     """Return the cost of the energy: of whole nodes where their power is known, and of the devices."""
-    nodes = devices * result.node_mwh / result.mwh
     return (
-        f"{_amount(nodes)} for whole nodes, {_amount(devices)} for the devices" if nodes else _amount(devices)
+        _amount(devices)
+        if nodes is None
+        else f"{_amount(nodes)} for whole nodes, {_amount(devices)} for the devices"
     )
 
 

@@ -114,7 +114,7 @@ def _in_script(text: str, key: str, value: object) -> str:
     if first is None:
         return text
     program = re.search(r"(?<!\S)(?!-)[^\s=]+\.py(?=\s)", _rest_of_command(text, first.end()))
-    if program is not None:  # what stands before it are options of what starts it
+    if program is not None:  # options before the program are those of its launcher
         end = first.end() + program.end()
         return f"{text[:end]} {option}{text[end:]}"
     return f"{text[: first.end()]}{option} {text[first.end() :]}"
