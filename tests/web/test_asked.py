@@ -268,3 +268,15 @@ def test_the_best_layout_of_a_published_analysis_has_an_address():
     link = laid_out(query, best)
     assert link is not None
     assert project_as(question(link)).step_time_s == best.step_time_s
+
+
+@pytest.mark.parametrize(("cluster", "devices"), [("DGX H100", 8), ("g6e.12xlarge", 4)])
+def test_a_type_of_node_has_its_devices(cluster, devices):
+    asked = [
+        ("model", "llama-3.1-8b"),
+        ("cluster", cluster),
+        ("seq_len", "4096"),
+        ("global_batch_size", "64"),
+    ]
+    assert question(asked).cluster.num_devices == devices
+    assert question([*asked, ("devices", "16")]).cluster.num_devices == 16

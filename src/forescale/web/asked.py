@@ -19,7 +19,7 @@ from forescale.errors import ForescaleError, ReaderError, SpecError, UnknownKeyE
 from forescale.files import parse_json
 from forescale.frameworks.huggingface import read_huggingface
 from forescale.io.merge import with_overrides
-from forescale.io.named import checked_model, framework_given
+from forescale.io.named import checked_model, devices_of_node, framework_given
 from forescale.io.question import build_question
 from forescale.presets import preset_names
 from forescale.projection.result import Projection
@@ -310,7 +310,7 @@ def _values(query: Query) -> dict[str, Any]:
     """Return what is said as the values of a plan."""
     values: dict[str, Any] = {}
     fields = {item.name: item for item in FIELDS}
-    one = dict(query)
+    one: dict[str, Any] = dict(query)
     for name, text in query:
         field = fields.get(name)
         if field is None or not field.path:
@@ -320,6 +320,8 @@ def _values(query: Query) -> dict[str, Any]:
             place = place.setdefault(step, {})
         place[field.path[-1]] = _value(text)
     values["model"] = _model(one)
+    if (size := devices_of_node(one)) is not None:
+        one["devices"] = values["devices"] = size
     for name in NEEDED:
         _present(one, name)
     values["cluster"] = _cluster(one)
