@@ -111,15 +111,17 @@ def main() -> None:
     args = parser.parse_args()
     command = [sys.executable, "-m", "forescale", "serve", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        url = server.stdout.readline().split()[0]
-        asyncio.run(load(url, 1, 3))
-        before, cpu = memory_mib(server.pid), cpu_s(server.pid)
-        started = time.perf_counter()
-        result = asyncio.run(load(url, args.clients, args.questions, args.pause, args.popular))
-        took = time.perf_counter() - started
-        after = memory_mib(server.pid)
-        used = [end - begin for begin, end in zip(cpu, cpu_s(server.pid), strict=True)]
-        server.terminate()
+        try:
+            url = server.stdout.readline().split()[0]
+            asyncio.run(load(url, 1, 3))
+            before, cpu = memory_mib(server.pid), cpu_s(server.pid)
+            started = time.perf_counter()
+            result = asyncio.run(load(url, args.clients, args.questions, args.pause, args.popular))
+            took = time.perf_counter() - started
+            after = memory_mib(server.pid)
+            used = [end - begin for begin, end in zip(cpu, cpu_s(server.pid), strict=True)]
+        finally:
+            server.terminate()
     print(f"{len(result)} questions in {took:.1f} s: {dict(Counter(status for _, status, *_ in result))}")
     each = [1000 * seconds / len(result) for seconds in (*used, time.process_time())]
     print("CPU per question: server {:.1f} ms, workers {:.1f} ms, clients {:.1f} ms".format(*each))
