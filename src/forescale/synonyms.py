@@ -130,6 +130,10 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("op ops operation operations collective_op", ("collectives",)),
     ("message_size message_sizes bytes", ("sizes",)),
     ("out out_file outfile out_dir save", ("output",)),
+    ("forward_time fwd fwd_time t_f", ("forward",)),
+    ("backward_input input_backward bwd_input dgrad t_b", ("input_grad",)),
+    ("backward_weight weight_backward bwd_weight wgrad t_w", ("weight_grad",)),
+    ("communication communication_time comm_time message_time p2p p2p_time", ("comm",)),
 )
 _COMMANDS: tuple[tuple[str, str], ...] = (
     ("plan optimize optimise tune autotune best find layout layouts", "search"),

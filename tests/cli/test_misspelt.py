@@ -12,7 +12,7 @@ from scripts.flags import TABLE, written
 
 from forescale.cli.advice import flags_of
 from forescale.cli.memory import DEFAULT
-from forescale.cli.misspelt import USUAL, misspelt, translated
+from forescale.cli.misspelt import USUAL, misspelt, started, translated
 from forescale.cli.words import values_of
 from forescale.synonyms import _WITH_VALUES
 
@@ -519,3 +519,23 @@ def test_options_without_effect_are_left_out() -> None:
         ["run", "m", "--nodes", "2", "--spares", "4"],
         "note (options): --spare-nodes is read as --spares",
     )
+
+
+@pytest.mark.parametrize("name", ["--backward", "--bwd"])
+def test_a_whole_backward_is_its_two_gradients(name: str) -> None:
+    words = ["pipeline", "simulate", "-s", "1f1b", "--forward", "10", name, "25"]
+    arguments, note = translated(words) or ([], "")
+    assert arguments == [*words[:-2], "--input-grad", "12.5", "--weight-grad", "12.5"]
+    assert name in note
+
+
+def test_passes_have_the_names_of_papers() -> None:
+    words = ["pipeline", "draw", "-s", "zbv", "--dgrad", "12", "--backward-weight", "8", "--p2p", "1"]
+    arguments, _ = translated(words) or ([], "")
+    assert arguments[4:] == ["--input-grad", "12", "--weight-grad", "8", "--comm", "1"]
+
+
+def test_an_option_that_is_needed_is_added_to_what_was_typed() -> None:
+    said = started(["trace", "model.py:build"], ["--save", "-o"])
+    assert said == "For example: forescale trace model.py:build -o gpt.json"
+    assert started(["trace", "model.py:build"]) == ""

@@ -48,6 +48,8 @@ EPOCHS = frozenset(("epochs", "num_epochs", "num_train_epochs", "max_epochs"))
 LINKS = frozenset(
     ("bandwidth", "link", "link_bandwidth", "wan", "wan_bandwidth", "site_bandwidth", "interconnect")
 )
+BACKWARD = frozenset(("backward", "bwd", "backward_time", "bwd_time"))
+"""A pass of a schedule that computes both gradients."""
 NETWORK = "network"
 _BANDWIDTH = re.compile(r"[._-](bandwidth|bw)$")
 TIERS = frozenset(("nvlink", "pcie", "infiniband", "roce", "ethernet"))
@@ -71,6 +73,7 @@ ACCUMULATED = frozenset(
 ROLES = ("devices", "nodes", "tp", "pp", "cp", "micro_batch_size", "global_batch_size")
 """Of options, which say how many sequences a step has."""
 _COUNT = re.compile(r"(\d+(?:[._]\d+)*)([kKmMbBtT]?)", re.ASCII)
+_NUMBER = re.compile(r"\d+(?:\.\d*)?|\.\d+", re.ASCII)
 _SCALES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d)?", re.ASCII)
 _WITH_UNIT = re.compile(r"\d+(?:\.\d+)?\s*(s|min|m|h|d)", re.ASCII)
@@ -280,6 +283,14 @@ def wide_area_link(name: str, text: str) -> str | None:
     """Return two sites and the rate of the link between them, such as --bandwidth 800Gbps; None if it is none."""
     rate = _RATE.fullmatch(text)
     return None if rate is None or _plain(name) not in LINKS else f"2,{rate[1]}Gbit/s,30ms"
+
+
+def halves(name: str, text: str) -> tuple[str, ...] | None:
+    """Return a whole backward as its two halves, such as --backward 2; None if the option is another one."""
+    if _plain(name) not in BACKWARD or not _NUMBER.fullmatch(text):
+        return None
+    half = f"{float(text) / 2:g}"
+    return "--input-grad", half, "--weight-grad", half
 
 
 def all_devices(name: str, text: str, values: Mapping[str, str]) -> tuple[str, ...] | None:

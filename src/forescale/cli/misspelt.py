@@ -79,11 +79,19 @@ def examples_of(path: str) -> Sequence[tuple[str, str]]:
     return loaded.get(path, ())
 
 
-def started(words: Sequence[str]) -> str:
-    """Return the first example of a command that was typed without anything else, for an error; else nothing."""
+def started(words: Sequence[str], lacked: Sequence[str] = ()) -> str:
+    """Return an example of a command for an error; nothing where there is none.
+
+    Without any words it is the first of the help; with words it is these, and one of the options `lacked` with its
+    value of the help.
+    """
     path, rest = command_in(words)
-    shown = [] if path is None or rest else examples_of(path)
-    return f"For example: forescale {shown[0][1]} (more: forescale {path} --help)" if shown else ""
+    shown = [shlex.split(command) for _, command in examples_of(path or "")]
+    if not rest and shown:
+        return f"For example: forescale {shlex.join(shown[0])} (more: forescale {path} --help)"
+    pairs = (pair for command in shown for pair in pairwise(command) if pair[0] in lacked)
+    pair = next(pairs, None)
+    return "" if pair is None else f"For example: {shlex.join(('forescale', *words, *pair))}"
 
 
 class Correction(NamedTuple):
@@ -293,6 +301,7 @@ def _converted(
         all_devices,
         counted_devices,
         failure_rate,
+        halves,
         network_rates,
         replicas,
         trained_tokens,
@@ -314,6 +323,9 @@ def _converted(
             continue
         if "--devices" in options and (devices := all_devices(name, values[name], values)) is not None:
             result[name] = (devices, True)
+            continue
+        if "--input-grad" in options and (passes := halves(name, values[name])) is not None:
+            result[name] = (passes, True)
             continue
         if "--micro-batch-size" in options and (batch := accumulated(name, values)) is not None:
             result[name] = batch

@@ -214,7 +214,8 @@ def _usage(error: Exception) -> int:
         path, text = f"forescale {name}", without_value(option[1], name)
     elif path == "forescale" and (word := _COMMAND.match(text)):
         text = no_command(word[1])
-    example = started(TYPED.get())
+    lacked = getattr(getattr(error, "param", None), "opts", ()) if text.startswith("Missing option") else ()
+    example = started(TYPED.get(), lacked)
     return refused(f"{text.rstrip('.')}. {example}" if example else f"{text.rstrip('.')} (see {path} --help)")
 
 
