@@ -86,7 +86,6 @@ def test_a_device_file_may_have_a_base(tmp_path):
         (DEVICE.replace('bf16 = "500 TFLOP/s"', ""), SpecError, "at least one of fp32, tf32, fp16, bf16"),
         (f"hbm_size = 3\n{DEVICE}", SpecError, "unknown key 'hbm_size'"),
         ('device = "none.toml"', ReaderError, "none.toml"),
-        ('device = "h100"', SpecError, "base = a cluster of h100-sxm"),
         ('device = "h101"', UnknownNameError, "h101"),
     ],
 )
@@ -238,3 +237,39 @@ def test_a_node_in_everyday_words(tmp_path):
     ]
     alone = read_cluster_file(written(tmp_path, "own.toml", text + 'infiniband = "50 GB/s"\n'), 16)
     assert [(tier.name, tier.size) for tier in alone.tiers] == [("pcie", 8), ("infiniband", 0)]
+
+
+@pytest.mark.parametrize(
+    ("text", "node", "tiers"),
+    [
+        ('device = "h100"\n', 8, [("nvlink", 450e9), ("infiniband", 50e9)]),
+        ('gpu = "h100"\ngpus_per_node = 4\n', 4, [("nvlink", 450e9), ("infiniband", 50e9)]),
+        ('device = "h100"\nroce = "25 GB/s"\n', 8, [("nvlink", 450e9), ("roce", 25e9)]),
+        (
+            'device = "h100"\nintra_node_bandwidth = "300 GB/s"\ninter_node_bandwidth = "10 GB/s"\n',
+            8,
+            [("nvlink", 300e9), ("roce", 10e9)],
+        ),
+    ],
+)
+def test_a_known_device_brings_its_node_and_network(tmp_path, text, node, tiers):
+    cluster = read_cluster_file(written(tmp_path, "lab.toml", text), 16)
+    assert cluster.device == load_cluster("h100-sxm", 16).device
+    assert cluster.devices_per_node == node
+    assert [(tier.name, tier.bandwidth) for tier in cluster.tiers] == tiers
+
+
+def test_nodes_count_the_devices_of_a_cluster(tmp_path):
+    text = 'device = "h100"\ngpus_per_node = 4\nnum_nodes = 6\n'
+    assert read_cluster_file(written(tmp_path, "lab.toml", text), None).num_devices == 24
+    with pytest.raises(SpecError, match="num_nodes"):
+        read_cluster_file(written(tmp_path, "wrong.toml", 'device = "h100"\nnum_nodes = "six"\n'), None)
+
+
+def test_a_link_of_both_directions_is_noted(tmp_path):
+    file = written(tmp_path, "lab.toml", 'device = "h100"\nnvlink = "900 GB/s"\n')
+    [note] = cluster_notes(str(file), "cluster")
+    assert note.topic == "hardware"
+    assert "nvlink 900 GB/s" in note.text
+    usual = written(tmp_path, "usual.toml", 'device = "h100"\nnvlink = "450 GB/s"\n')
+    assert cluster_notes(str(usual), "cluster") == ()

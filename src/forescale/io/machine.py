@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from math import isclose
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+
+from msgspec.structs import replace
 
 from forescale.catalogue.clusters import (
     DEVICE_DIMENSIONS,
@@ -16,11 +19,19 @@ from forescale.catalogue.clusters import (
     resolve_cluster_name,
     resolve_device_name,
 )
-from forescale.errors import SpecError, UnknownKeyError, missing, not_a_factor, unknown_key, wrong_type
+from forescale.errors import (
+    SpecError,
+    UnknownKeyError,
+    UnknownNameError,
+    missing,
+    not_a_factor,
+    unknown_key,
+    wrong_type,
+)
 from forescale.files import place_of
 from forescale.spec.cluster import HOST_BANDWIDTH, Cluster
 from forescale.struct import Struct
-from forescale.synonyms import device_field
+from forescale.synonyms import device_field, meant
 from forescale.syntax import deep_merge, load_mapping
 from forescale.units import GB, parse
 
@@ -41,7 +52,8 @@ OPTIONAL: Mapping[str, tuple[float, str]] = MappingProxyType(
     }
 )
 """Fields of a device whose defaults change projections, with the unit that they are stated in."""
-LINKS = ("nvlink", "pcie", "infiniband", "roce", "ethernet")
+INNER = ("nvlink", "pcie")
+LINKS = (*INNER, "infiniband", "roce", "ethernet")
 """Links of a node and networks that a table in everyday words may give by their bandwidth per device and direction."""
 OF_DEVICE = ("hbm_bytes", "hbm_bandwidth", "power_w")
 """Fields of a device that a cluster has no like of, so that their names alone say what is meant."""
@@ -59,9 +71,18 @@ class Fields(Struct, frozen=True, kw_only=True):
     """Fields of the cluster that the table left out."""
     device_defaults: tuple[str, ...] = ()
     """The same of its device, where it is a new one."""
+    doubled: tuple[str, ...] = ()
+    """Tiers twice as fast as those of its base, as links are whose two directions are added."""
 
     def stated(self, cluster: Cluster) -> str:
         """Return the defaults of the cluster that was built from these fields, in one sentence; empty for none."""
+        if self.doubled:
+            links = ", ".join(
+                f"{tier.name} {tier.bandwidth / GB:g} GB/s"
+                for tier in cluster.tiers
+                if tier.name in self.doubled
+            )
+            return f"{links}: twice that of its base; a bandwidth is that of one device and one direction"
         device, parts = cluster.device, []
         if "devices_per_node" in self.defaults:
             parts.append(f"{cluster.devices_per_node} devices per node")
@@ -89,6 +110,9 @@ def cluster_fields(values: Mapping[str, Any], *, where: str, name: str, folder: 
     folder
         Folder that the file of a device is in.
     """
+    count = next((key for key in values if meant(key, {"nodes"}) == "nodes"), None)
+    if count is not None and "num_devices" not in values:
+        return _of_nodes(values, count, where, name, folder)
     if is_device(values := in_our_words(values)):
         values = {"device": dict(values), **({"name": values["name"]} if "name" in values else {})}
     if isinstance(values.get("device"), Mapping):
@@ -113,11 +137,41 @@ def cluster_fields(values: Mapping[str, Any], *, where: str, name: str, folder: 
         before, now = cluster_record(base)["devices_per_node"], values["devices_per_node"]
         entry["tiers"] = tiers_of_node(entry["tiers"], before, now, where)
     entry = {"name": resolve_cluster_name(base) if isinstance(base, str) else name, **entry}
-    return _completed(entry) if local and base is None else Fields(values=entry)
+    if local and base is None:
+        return _completed(entry)
+    return Fields(values=entry, doubled=() if base is None else _doubled(entry["tiers"], base))
+
+
+def _of_nodes(values: Mapping[str, Any], count: str, where: str, name: str, folder: Path | None) -> Fields:
+    """Return the fields of a cluster whose table counts nodes in place of devices."""
+    nodes = values[count]
+    if not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 1:
+        raise wrong_type(count, nodes, "a whole number of at least 1").at(where)
+    others = {key: value for key, value in values.items() if key != count}
+    fields = cluster_fields(others, where=where, name=name, folder=folder)
+    return replace(fields, values={**fields.values, "num_devices": nodes * fields.values["devices_per_node"]})
+
+
+def _doubled(tiers: Sequence[Mapping[str, Any]], base: str) -> tuple[str, ...]:
+    """Return the names of the tiers of a base that are twice as fast as there."""
+    before = {tier["name"]: _bandwidth(tier) for tier in cluster_record(base)["tiers"]}
+    return tuple(
+        str(tier["name"])
+        for tier in tiers
+        if tier.get("name") in before and isclose(_bandwidth(tier), 2 * before[tier["name"]], rel_tol=0.01)
+    )
+
+
+def _bandwidth(tier: Mapping[str, Any]) -> float:
+    try:
+        return parse(tier.get("bandwidth", 0.0), TIER_DIMENSIONS["bandwidth"])
+    except SpecError:  # named where the cluster is built
+        return 0.0
 
 
 def in_our_words(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a table of everyday words for a device, its node and its network in our fields; others as they are."""
+    values = _of_known_device(values)
     if "base" in values:
         return _with_device(values)
     if values.keys() & {"device", "tiers", "matrix_flops"} or not any(map(device_field, values)):
@@ -137,6 +191,20 @@ def in_our_words(values: Mapping[str, Any]) -> Mapping[str, Any]:
         "devices_per_node": inner["size"],
         "tiers": [outer] if inner["size"] == 1 else [inner, outer],
     }
+
+
+def _of_known_device(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a cluster of a device of the catalogue over the cluster of this device, where it gives no tiers."""
+    key = next((key for key in values if meant(key, {"device"}) == "device"), None)
+    device = values.get(key) if key else None
+    if not isinstance(device, str) or is_file(device) or "tiers" in values or "base" in values:
+        return values
+    try:
+        base = resolve_cluster_name(device)
+    except UnknownNameError:
+        return values
+    size = {name: "devices_per_node" for name in values if device_field(name) == "devices_per_node"}
+    return {"base": base, **{size.get(name, name): value for name, value in values.items() if name != key}}
 
 
 def _with_device(values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -198,16 +266,19 @@ def _in_tiers(changes: dict[str, Any], tiers: Sequence[Mapping[str, Any]]) -> di
     A quantity is the bandwidth of its link.
     """
     named = {str(tier["name"]): str(tier["name"]) for tier in tiers}
-    outermost = {"network": next(reversed(named.values()))} if named else {}
-    links = {
-        name: changes[key] if isinstance(changes[key], Mapping) else {"bandwidth": changes[key]}
-        for key, name in (outermost | named).items()
-        if key in changes
-    }
-    if not links or not isinstance(changes.get("tiers", {}), Mapping):
+    if not named or not isinstance(changes.get("tiers", {}), Mapping):
         return changes
-    others = {key: value for key, value in changes.items() if key not in outermost | named}
-    return deep_merge(others, {"tiers": links})
+    first, *_, last = *named, *named
+    others, links = dict[str, Any](), dict[str, Any]()
+    for key, value in changes.items():
+        link = key if key in named else device_field(key)
+        tier = last if key == "network" else named.get(link or "", first if link in INNER else last)
+        if key != "network" and link not in {*named, *LINKS}:
+            others[key] = value
+            continue
+        renamed = {} if key == "network" or link == tier else {"name": link}
+        links[tier] = renamed | (value if isinstance(value, Mapping) else {"bandwidth": value})
+    return deep_merge(others, {"tiers": links}) if links else changes
 
 
 def changed_tiers(
