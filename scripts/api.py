@@ -249,7 +249,16 @@ CLUSTERS = """## Cluster files
 `base`, a name of the catalogue, if it has that key; tiers inside a node then follow `devices_per_node`. `device` is a name, a device
 file, or a table of [Device](#device). A device file ([example](../examples/device.toml)) has the fields of that table and can also
 be given as `--cluster FILE`; it needs only `matrix_flops`, `hbm_bytes` and `hbm_bandwidth`
-([guide](guides/machine.md)).
+([guide](guides/machine.md)). A name of the catalogue without `tiers` brings the node and the network of that device, and
+everyday words change them; bandwidths are those of one device and one direction:
+
+```yaml
+device: h100
+gpus_per_node: 4
+nodes: 8
+nvlink: 450 GB/s
+infiniband: 200 Gbit/s
+```
 """
 SWEEPS = """## Sweep files
 

@@ -7,6 +7,7 @@ import pytest
 from tests.errors import raises
 from tests.small import cluster, dense, moe, workload
 
+import forescale as fs
 from forescale.catalogue.models import load_model
 from forescale.cost.measured import Measurements
 from forescale.cost.select import Costs
@@ -429,3 +430,13 @@ def test_selective_recompute_under_flash_attention_is_noted(flash, modules, coun
     layout = Layout(recompute=Recompute(granularity="selective", modules=(modules,)), flash_attention=flash)
     notes = project(dense(), cluster(1), layout, workload()).notes
     assert len([note for note in notes if note.topic == "recompute"]) == count
+
+
+def test_a_step_that_waits_for_the_host_says_so():
+    small = {"n_layer": 12, "n_embd": 768, "n_head": 12, "vocab_size": 50304, "block_size": 1024}
+    asked = {"cluster": "a100-sxm-80gb", "devices": 8, "global_batch_size": 512, "framework": "megatron-core"}
+    topics = {note.topic for note in fs.project(small, **asked).notes}
+    assert "host" in topics
+    filled = fs.project(small, **asked, micro_batch_size=32)
+    assert filled.time_s["overhead"] < 0.3 * filled.step_time_s
+    assert "host" not in {note.topic for note in filled.notes}

@@ -261,6 +261,12 @@ def _as_run(evaluation: Evaluation, prepared: Prepared, stages: MeasuredStep) ->
 
 
 NOT_COMPILED = "compile has no effect: the operators of this layout were not recorded (docs/trace.md)"
+MUCH_WAITING = 0.3
+"""Share of a step above which it is said that the device waits for the host."""
+WAITS = (
+    "the device waits for the host in {share:.0%} of the step: larger micro-batches (--micro-batch-size), less tensor "
+    "parallelism (--tp) or CUDA graphs (--graphs) shorten it"
+)
 PRIORS = (
     "the efficiencies of {device} are priors, not fits: no kernel and no run of it was measured; "
     "forescale bench and forescale calibrate measure yours"
@@ -288,6 +294,8 @@ def _sourced(result: Projection, prepared: Prepared) -> Projection:
         )
     if prepared.question.layout.kernels.compile != "none" and not prepared.question.model.traces:
         notes = (*notes, Note(topic="compile", text=NOT_COMPILED))
+    if (share := waiting(result.time_s)) > MUCH_WAITING:
+        notes = (*notes, Note(topic="host", text=WAITS.format(share=share)))
     device = result.cluster.device
     if provenance(device, costs.kernel_calibration(device), costs.runs).origin == "priors":
         notes = (*notes, Note(topic="calibration", text=PRIORS.format(device=device.name)))

@@ -45,9 +45,10 @@ MIDDLE = 2
 TO_FIT = "to fit"
 """Topic of the note on the recompute with which a layout fits."""
 TOPICS: tuple[tuple[str, ...], ...] = (
-    ("left out", "environment"),
+    ("left out", "environment", "sizes"),
     (
         TO_FIT,
+        "host",
         "platform",
         "hardware",
         "sites",

@@ -256,6 +256,12 @@ PEFT = Sample(
     with_key=lambda text, key: json.dumps({**json.loads(text), key: 1}),
     keys=frozenset({"peft_type", "r", "lora_alpha", "target_modules"}),
 )
+DESCRIBED = Sample(
+    text="n_layer: 2\nd_model: 64\nn_head: 4\nvocab_size: 512\nblock_size: 128\n",
+    suffix=".yaml",
+    with_key=lambda text, key: f"{text}{key}: 1\n",
+    keys=frozenset({"n_layer", "d_model", "n_head", "vocab_size", "block_size"}),
+)
 SCRIPT = Sample(
     text="""from trl import SFTConfig, SFTTrainer
 from transformers import AutoModelForCausalLM
@@ -338,6 +344,7 @@ SAMPLES = {
     "llamafactory": [LLAMAFACTORY],
     "launch": [LAUNCH],
     "deepspeed": [DEEPSPEED],
+    "described": [DESCRIBED],
     "huggingface": [HUGGINGFACE],
     "maxtext": [MAXTEXT],
     "megatron": [MEGATRON],

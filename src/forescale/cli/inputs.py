@@ -435,11 +435,11 @@ def _read(
 
     Where nothing gives the number, it is that of the fewest whole nodes that the degrees occupy.
     """
-    from forescale.frameworks.readers import HuggingFaceReader, read_file
+    from forescale.frameworks.readers import read_file, read_model
     from forescale.io.sizes import FOR_MORE, size_note
 
     if bare:
-        return HuggingFaceReader().read(file, options), None
+        return read_model(file, options), None
     reading = read_file(file, options)
     if options.num_devices is not None:
         return reading, None
@@ -532,7 +532,8 @@ def _notes(path: Path, reading: ParsedFile) -> tuple[Note, ...]:
         texts.append(f"{path.name}: keys that are not known, without effect here: {_listed(unknown)}")
     if reading.ignored:
         texts.append(f"{path.name}: keys that do not change the projection: {_listed(reading.ignored)}")
-    return (*warnings, *(Note(topic="reader", text=text) for text in texts))
+    topic = "sizes" if reading.format == "described" else "reader"
+    return (*warnings, *(Note(topic=topic, text=text) for text in texts))
 
 
 def _listed(keys: Sequence[str]) -> str:

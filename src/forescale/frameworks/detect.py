@@ -35,18 +35,25 @@ class Signature(Struct, frozen=True, kw_only=True):
     all: tuple[str, ...] = ()
     any: tuple[str, ...] = ()
     none: tuple[str, ...] = ()
+    only: str = ""
+    """What keys of the outermost table match, apart from one that may be misspelt; nothing if empty."""
     learns: bool = False
     """Whether it configures reinforcement learning, whose steps are not projected."""
 
     def matched(self, text: Content) -> tuple[tuple[str, int], ...]:
         """Return the markers that are in a text with their lines; nothing if it is not in this format."""
-        if any(text.line_of(marker) for marker in self.none):
+        if any(text.line_of(marker) for marker in self.none) or not self._is_alone(text):
             return ()
         needed = [(marker, text.line_of(marker)) for marker in self.all]
         options = [(marker, line) for marker in self.any if (line := text.line_of(marker))]
         if not all(line for _, line in needed) or (self.any and not options):
             return ()
         return (*needed, *options)
+
+    def _is_alone(self, text: Content) -> bool:
+        """Return whether a text has no keys but those of the format, or one other."""
+        others = [key for key in text.keys if not _compiled(self.only).fullmatch(key)] if self.only else ()
+        return len(others) <= 1
 
 
 class Detection(Struct, frozen=True, kw_only=True):

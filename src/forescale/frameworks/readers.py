@@ -18,6 +18,7 @@ from forescale.frameworks.adapters import AdapterReader
 from forescale.frameworks.bridge.reader import BridgeReader
 from forescale.frameworks.deepspeed.reader import DeepSpeedReader
 from forescale.frameworks.deepspeed.trainer import AccelerateReader
+from forescale.frameworks.described import DescribedReader
 from forescale.frameworks.detect import Detection, Signed, detect, detect_script
 from forescale.frameworks.huggingface import load_huggingface
 from forescale.frameworks.maxtext.reader import MaxTextReader
@@ -77,6 +78,7 @@ READERS: tuple[Reader, ...] = (
     BridgeReader(),
     AdapterReader(),
     TraceReader(),
+    DescribedReader(),
     *recipe_readers(),
 )
 """All readers; a new one is added here and must pass `check_reader` (tests/conformance)."""
@@ -178,13 +180,24 @@ def _read(reader: Reader, file: Path, options: Options) -> ParsedFile:
     return parsed
 
 
+MODELS: Final = (HuggingFaceReader(), DescribedReader())
+"""Readers of files that describe a model alone."""
+
+
 def is_bare_model(path: Path) -> bool:
-    """Return whether a path is a model alone: a folder, or JSON that no other reader recognises."""
-    if path.suffix != ".json" or not is_file(path):
+    """Return whether a path is a model alone: a folder, a file of sizes, or JSON that no other reader recognises."""
+    if path.suffix not in (".json", ".yaml", ".yml") or not is_file(path):
         return path.suffix == ".json" or is_folder(path)
-    text = read_text(path)
-    detection = detect(text)
-    return detection is None or detection.name == HuggingFaceReader.name
+    detection = detect(read_text(path))
+    return path.suffix == ".json" if detection is None else detection.name in {item.name for item in MODELS}
+
+
+@says_lines
+def read_model(path: Path, options: Options) -> ParsedFile:
+    """Return what a file says that is a model alone."""
+    described = None if is_folder(path) else detect(read_text(path))
+    name = HuggingFaceReader.name if described is None else described.name
+    return next((item for item in MODELS if item.name == name), MODELS[0]).read(path, options)
 
 
 def starts_trainer(file: Path, config: Path) -> bool:
@@ -217,7 +230,7 @@ def training_file(folder: Path) -> Path | None:
     return files[0] if files else None
 
 
-PARTS_OF_A_RUN: Final = ("huggingface", "deepspeed", "accelerate", "peft", "trace")
+PARTS_OF_A_RUN: Final = ("huggingface", "described", "deepspeed", "accelerate", "peft", "trace")
 """Formats of files that configure no training by themselves: a model, a layout, an adapter."""
 
 

@@ -130,14 +130,11 @@ def model_of(text: str, *, folder: Path | None = None) -> Model:
     file = file_of(text, folder, known=text in model_names())
     if file is None:
         return load_model(text)
-    from forescale.frameworks.huggingface import load_huggingface
-    from forescale.frameworks.readers import is_bare_model, read_file
-
-    if is_bare_model(file):
-        return checked_model(load_huggingface(file).model, where=str(file))
+    from forescale.frameworks.readers import is_bare_model, read_file, read_model
     from forescale.frameworks.reading import Options
 
-    reading = read_file(file, Options(vocabulary_of=vocabulary_of, model_of=load_model, strict=False))
+    options = Options(vocabulary_of=vocabulary_of, model_of=load_model, strict=False)
+    reading = read_model(file, options) if is_bare_model(file) else read_file(file, options)
     if reading.model is None:
         raise ReaderError(file, wording.incomplete("model"))
     return checked_model(reading.model, where=str(file))
@@ -193,6 +190,10 @@ def model_given(value: object, where: str, folder: Path | None = None) -> Model:
     values = dict(value)
     if HUGGINGFACE_KEYS & values.keys():
         return _of_huggingface(values, f"{where}, model")
+    if "base" not in values and not isinstance(values.get("layers"), (list, tuple)) and len(values) > 1:
+        from forescale.frameworks.described import described_model
+
+        return checked_model(described_model(values, f"{where}, model").model, where=f"{where}, model")
     base = values.pop("base", None)
     if base is not None:
         base_model = base if isinstance(base, Model) else model_of(str(base), folder=folder)
