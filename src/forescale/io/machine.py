@@ -276,8 +276,8 @@ def _in_tiers(changes: dict[str, Any], tiers: Sequence[Mapping[str, Any]]) -> di
         if key != "network" and link not in {*named, *LINKS}:
             others[key] = value
             continue
-        renamed = {} if key == "network" or link == tier else {"name": link}
-        links[tier] = renamed | (value if isinstance(value, Mapping) else {"bandwidth": value})
+        renamed: dict[str, Any] = {} if key == "network" or link == tier else {"name": link}
+        links[tier] = {**renamed, **(value if isinstance(value, Mapping) else {"bandwidth": value})}
     return deep_merge(others, {"tiers": links}) if links else changes
 
 
