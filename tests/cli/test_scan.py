@@ -125,7 +125,7 @@ def test_what_a_reader_said_is_told(forescale, tmp_path):
     )
     question = ("search", script, "--cluster", "h100-sxm", "--device-counts", "4,8", *HELD)
     for more in ((), ("--pareto",)):
-        assert "--lr" in forescale(*question, *more).out
+        assert "--lr" in forescale(*question, *more, "--verbose").out
 
 
 def test_a_target_without_devices_tries_as_many_as_the_peak_rate_may_need(forescale):

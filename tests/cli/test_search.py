@@ -248,6 +248,7 @@ def test_the_safest_layout_is_shown_once_whatever_file_the_question_came_from(fo
 
 def test_replicas_and_shards_are_told_apart():
     assert replicas(Layout(dp_replicate=2, dp_shard=1)) == "2×1"
+    assert replicas(Layout(dp_replicate=2, dp_shard=1, zero=0)) == "2"
     assert replicas(Layout(dp_replicate=1, dp_shard=2)) == "2"
     assert replicas(Layout(dp_replicate=2, dp_shard=8)) == "2×8"
 

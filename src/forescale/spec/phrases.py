@@ -30,8 +30,8 @@ def _cut(strategy: Layout) -> list[str]:
 
 
 def replicas(strategy: Layout) -> str:
-    """Return the data-parallel degree, as replicas × shards where it has replicas."""
-    if strategy.dp_replicate > 1:
+    """Return the data-parallel degree, as replicas × shards where it has both."""
+    if strategy.dp_replicate > 1 and (strategy.dp_shard > 1 or strategy.zero > 0):
         return f"{strategy.dp_replicate}×{strategy.dp_shard}"
     return str(strategy.dp)
 

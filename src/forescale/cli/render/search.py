@@ -156,9 +156,12 @@ def _dominant(one: Projection) -> str:
 
 
 def layout_columns(
-    layouts: Iterable[Layout], of: Callable[[E], Layout], folded: Callable[[E], int] = lambda _: 0
+    layouts: Iterable[Layout], of: Callable[[E], Layout], folded: Callable[[E], int] | None = None
 ) -> list[Column[E]]:
-    """Return the columns of a layout: degrees that are not 1 in all `layouts`, data parallelism, and variants."""
+    """Return the columns of a layout: degrees that are not 1 in all `layouts`, data parallelism, and variants.
+
+    Variants are left out where nothing is `folded` and no layout has other choices than the usual ones.
+    """
     several = list(layouts)
     names = [name for name in DEGREES if name in ALWAYS or any(getattr(item, name) > 1 for item in several)]
 
@@ -166,7 +169,7 @@ def layout_columns(
         return Column(name, lambda item: str(getattr(of(item), name)))
 
     def variants(entry: E) -> str:
-        more = f"+{folded(entry):,} more" if folded(entry) else ""
+        more = f"+{count:,} more" if folded is not None and (count := folded(entry)) else ""
         return ", ".join(filter(None, [phrases.variants(of(entry)), more])) or "–"
 
     return [
@@ -174,7 +177,11 @@ def layout_columns(
         Column("dp", lambda item: phrases.replicas(of(item))),
         degree("zero"),
         Column("mbs", lambda item: str(of(item).micro_batch_size)),
-        Column("<variants", variants),
+        *(
+            [Column("<variants", variants)]
+            if folded is not None or any(map(phrases.variants, several))
+            else []
+        ),
     ]
 
 
