@@ -8,6 +8,7 @@ from forescale.cli.corrected import COUNT, corrected
 from forescale.errors import (
     SpecError,
     UnknownNameError,
+    no_effect,
     not_divisible,
     not_one_of,
     out_of_range,
@@ -25,6 +26,17 @@ NAME = UnknownNameError("cluster", "h100-sxn", ("h100-sxm", "b200"))
 @pytest.mark.parametrize(
     ("error", "typed", "suggested"),
     [
+        (
+            no_effect(["--devices", "--nodes"], "counts are given"),
+            "search m --devices 8 --device-counts 8,16",
+            "search m --device-counts 8,16",
+        ),
+        (
+            no_effect(["--devices", "--nodes"], "counts are given"),
+            "search m --device-counts 8,16 --nodes=2",
+            "search m --device-counts 8,16",
+        ),
+        (no_effect("memory.peak", "a table is shown"), "explain m memory.peak --table", "explain m --table"),
         (
             MULTIPLE,
             "project m --devices 4 --global-batch-size 7",

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from itertools import pairwise
 from pathlib import PurePath
 
-from forescale.cli.advice import rows_of, table
+from forescale.cli.advice import flags_of, rows_of, table
 from forescale.cli.misspelt import command_in
 from forescale.errors import ForescaleError, InfeasibleError, nearest
 from forescale.patterns import pattern
@@ -36,6 +36,8 @@ def _with_nearest(error: ForescaleError, typed: Sequence[str]) -> list[str] | No
     """Return the words with the nearest allowed value of an error; None if there is none, or no word has its value."""
     if isinstance(error, InfeasibleError) and error.options:
         return _with_options(typed, error.options)
+    if error.code == "no_effect":
+        return _without(typed, error.key.split(", "))
     if error.code == "missing" and error.nearest:
         option = _option_of(error.key, typed)
         return None if option is None else [*typed, option, str(error.nearest[0])]
@@ -49,6 +51,22 @@ def _with_nearest(error: ForescaleError, typed: Sequence[str]) -> list[str] | No
         return None if path is None else _replaced(typed, path, str(PurePath(path).with_suffix(like)))
     flag = DEVICES if error.key == COUNT else f"--{error.key.replace('_', '-')}"
     return _replaced(typed, value, like, flag if value.isdecimal() else "")
+
+
+def _without(typed: Sequence[str], names: Collection[str]) -> list[str] | None:
+    """Return the words without some options with their values, or arguments; None where none of them was typed."""
+    path, rest = command_in(typed)
+    if path is None:
+        return None
+    flags, words = flags_of(path), list(typed[: len(typed) - len(rest)])
+    left = list(rest)
+    while left:
+        name, assigned, _ = (word := left.pop(0)).partition("=")
+        if name in names:
+            del left[: 0 if assigned else flags.get(name, 0)]
+        else:
+            words.append(word)
+    return words if len(words) < len(typed) else None
 
 
 def _with_options(typed: Sequence[str], options: Sequence[str]) -> list[str]:
