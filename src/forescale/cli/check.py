@@ -17,7 +17,7 @@ from forescale.cli.console import say, show
 from forescale.cli.declare import Bounded, Group, Rare, argument, option
 from forescale.cli.formats import answer_of
 from forescale.cli.inputs import answered, limited, read_question
-from forescale.cli.options import OperationsOptions, Priced, complete_models, given, positive
+from forescale.cli.options import OperationsOptions, Priced, complete_models, given, positive, price_of
 from forescale.cli.output import OutputOptions
 from forescale.cli.reproduce import again, has_line
 from forescale.cli.scan import amount, days_of
@@ -55,6 +55,7 @@ class LimitOptions(Group, frozen=True, kw_only=True):
         "PRICE",
         flag="--price-per-device-hour --price",
         check=Bounded(PRICE, whole=False),
+        parse=partial(price_of, flag="--price-per-device-hour", unit="h"),
         panel=WHOLE_RUN,
     )
     solve: Literal["micro_batch_size", "devices", "seq_len", "tokens"] | None = option(

@@ -15,7 +15,7 @@ from forescale.cli.console import say, show
 from forescale.cli.declare import Bounded, Group, Rare, option
 from forescale.cli.formats import Answer, answer_of, extended
 from forescale.cli.inputs import answered, read_question, refuse_twice
-from forescale.cli.options import Asked, OperationsOptions, Priced, given
+from forescale.cli.options import Asked, OperationsOptions, Priced, given, price_of
 from forescale.cli.output import OutputOptions, PageOptions
 from forescale.cli.progress import SearchBar
 from forescale.cli.project import changes_of
@@ -30,7 +30,7 @@ from forescale.errors import (
     wrong_type,
 )
 from forescale.files import place_of
-from forescale.limits import Interval
+from forescale.limits import PRICE, Interval
 from forescale.positions import COMMAND_LINE, located
 from forescale.spec.phrases import layout
 from forescale.struct import asdict
@@ -65,11 +65,13 @@ class PriceOptions(Group, frozen=True, kw_only=True):
     """What it costs."""
 
     price: float | None = _service(
-        "Of one device for one hour.", "AMOUNT", check=Bounded(Interval(ge=0, le=1e6), whole=False)
-    )
+        "Of one device for one hour, such as 2.50.", "AMOUNT",
+        check=Bounded(PRICE, whole=False), parse=partial(price_of, flag="--price", unit="h"),
+    )  # fmt: skip
     electricity_price: float | None = _service(
-        "Of one kWh, such as 0.08.", "AMOUNT", check=Bounded(Interval(ge=0, le=1e6), whole=False)
-    )
+        "Of one kWh, such as 0.08.", "AMOUNT",
+        check=Bounded(PRICE, whole=False), parse=partial(price_of, flag="--electricity-price", unit="kWh"),
+    )  # fmt: skip
     pue: float | None = _service(
         "What the data centre draws over its devices.",
         "RATIO",

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from forescale import wording
 from forescale.cli.declare import Bounded, Group, Rare, option
-from forescale.cli.options import Asked, memory_limit, positive
+from forescale.cli.options import Asked, memory_limit, positive, price_of
 from forescale.cli.output import command_line
 from forescale.cli.reproduce import TYPED
 from forescale.errors import MissingError, SpecError
@@ -47,6 +47,7 @@ class ScanOptions(Group, frozen=True, kw_only=True):
         "PRICE",
         flag="--price-per-device-hour --price",
         check=Bounded(PRICE, whole=False),
+        parse=partial(price_of, flag="--price-per-device-hour", unit="h"),
     )
 
     jobs: int | None = _limited("Processes, else one per core.", check=Bounded(JOBS))
