@@ -54,7 +54,7 @@ class UnknownKeyError(SpecError):
 
     def __init__(self, key: str, where: str, known: Iterable[str], home: str = "") -> None:
         """`home` is the table that has such a key, where that is another one."""
-        allowed = tuple(known)
+        allowed, key = tuple(known), str(key)  # of tables in Python, any value
         self.where, self.suggestions = where, nearest(key, allowed)
         fix = did_you_mean(self.suggestions) or (f"{home} has it" if home else "")
         super().__init__(unknown_key(key, where, allowed, fix))

@@ -92,6 +92,19 @@ def parse(text: str | float, dimension: str) -> float:
     return float(within(value, _ANY, shown(text)))
 
 
+def in_days(text: str) -> float:
+    """Return the days of a text such as "30", "30d" or "12h".
+
+    Raises
+    ------
+    SpecError
+        If it is neither a number nor a time with a unit.
+    """
+    match = _QUANTITY.match(text) if len(text) <= _LONGEST else None
+    unit = "" if match is None else match[2]
+    return parse(text, "second") / (1.0 if match is not None and not unit else 86400.0)
+
+
 def is_count(text: str) -> bool:
     """Return whether a text is a number with or without K, M, B or T."""
     match = _QUANTITY.match(text) if len(text) <= _LONGEST else None

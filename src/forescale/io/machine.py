@@ -120,7 +120,7 @@ def in_our_words(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a table of everyday words for a device, its node and its network in our fields; others as they are."""
     if "base" in values:
         return _with_device(values)
-    if values.keys() & {"device", "tiers", "matrix_flops"} or not any(map(device_field, values)):
+    if values.keys() & {"device", "tiers", "matrix_flops"} or not any(map(device_field, map(str, values))):
         return values
     device = _device_in_our_words(values)
     links = {key: device.pop(key) for key in LINKS if key in device}
