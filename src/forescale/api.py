@@ -18,6 +18,7 @@ from forescale.advise import advise as advised
 from forescale.advise import check as checked
 from forescale.advise import fit as fitted
 from forescale.arguments import number
+from forescale.arrays import np
 from forescale.diagnose import Diagnosis, measured_of, with_settings
 from forescale.diagnose import diagnose as diagnosed
 from forescale.diagnose.watch import Watcher
@@ -529,9 +530,9 @@ def pipeline(
     pp: int = 4,
     microbatches: int = 8,
     vpp: int | None = None,
-    forward: float = 1.0,
-    input_grad: float = 1.0,
-    weight_grad: float = 1.0,
+    forward: float | Sequence[float] = 1.0,
+    input_grad: float | Sequence[float] = 1.0,
+    weight_grad: float | Sequence[float] = 1.0,
     comm: float = 0.0,
     comm_mode: Literal["overlapped", "serial", "blocking"] = "overlapped",
     sends: Literal["early", "late"] = "late",
@@ -549,7 +550,7 @@ def pipeline(
     vpp
         Number of chunks per rank; required where the schedule does not fix it.
     forward, input_grad, weight_grad
-        Durations of the passes of one micro-batch through the layers of one rank.
+        Durations of the passes of one micro-batch through the layers of one rank, or lists of those of each stage.
     comm, comm_mode
         Duration of a message between ranks, and whether messages only delay, queue on their link, or block compute.
     sends
@@ -567,13 +568,17 @@ def pipeline(
     from forescale.schedule import Request, simulate
     from forescale.schedule.library import build_schedule
 
+    passes = {"forward": forward, "input_grad": input_grad, "weight_grad": weight_grad}
+    stages = {name: np.array(item) for name, item in passes.items() if isinstance(item, Sequence)}
+    shares = {name: item for name, item in passes.items() if not isinstance(item, Sequence)}
+    means = {name: float(item.sum() / pp) for name, item in stages.items()}
     request = Request(
-        pp=pp, num_microbatches=microbatches, forward=forward, input_grad=input_grad, weight_grad=weight_grad,
-        comm=comm, memory_limit=memory_limit, group_size=group_size,
+        pp=pp, num_microbatches=microbatches, comm=comm, memory_limit=memory_limit, group_size=group_size,
+        **(shares | means),
     )  # fmt: skip
     built = build_schedule(schedule, request, vpp=vpp)
     chunks = built.placement.vpp
-    times = from_share(forward=forward, input_grad=input_grad, weight_grad=weight_grad, vpp=chunks)
+    times = replace(from_share(vpp=chunks, **shares), **stages)
     return simulate(
         built, times, LinkTimes(transfer=comm), comm=comm_mode, sends=sends,
         sizes=ActivationSizes(saved=1.0 / chunks), memory_limit=memory_limit,
