@@ -133,7 +133,12 @@ class ScheduleError(SpecError):
 
 
 class ReaderError(ForescaleError):
-    """A file that cannot be read as what it should be."""
+    """A file that cannot be read as what it should be.
+
+    `words` are the model and the options of the command line that ask the same, if the file says that much.
+    """
+
+    words: tuple[str, ...] = ()
 
     def __init__(self, path: object, violation: str | ForescaleError) -> None:
         super().__init__(violation)
