@@ -17,7 +17,7 @@ from scripts.api import field_docs
 
 from forescale import api
 from forescale.io.measurements import CostSection
-from forescale.keywords import COST, KEYWORDS, LAYOUT, PARTS, PLAN, RUN, nested_fields
+from forescale.keywords import COST, KEYWORDS, LAYOUT, NESTED, PARTS, PLAN, RUN, nested_fields
 from forescale.spec.layout import Layout
 from forescale.spec.option import Declared, declared
 from forescale.spec.space import NAMES
@@ -96,6 +96,7 @@ TEXT = {
 """Further types of values that are written with units or as words."""
 IMPORTS = {
     "Costs": "forescale.cost.select",
+    "Failures": "forescale.spec.operations",
     "Framework": "forescale.spec.framework",
     "Kernels": "forescale.spec.kernels",
     "Images": "forescale.spec.model",
@@ -226,12 +227,13 @@ def _option(item: Declared) -> str:
     hint = _written(item.hint, item.name)
     if item.option.sibling:
         hint += " | Sequence[str]"
-    return f"{hint} | str" if item.is_list or item.option.sibling else hint
+    is_text = item.is_list or item.option.sibling or item.option.unit
+    return f"{hint} | str" if is_text and "str" not in hint.split(" | ") else hint
 
 
 def _nested(*, space: bool) -> dict[str, Declared]:
     """Return the fields of tables that have a keyword; a search chooses what is recomputed."""
-    every = {**nested_fields(Layout), **nested_fields(Workload)}
+    every = {name: item for kind in NESTED for name, item in nested_fields(kind).items()}
     return {name: item for name, item in every.items() if not (space and item.path[0] == "recompute")}
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from forescale.cli import misspelt
 from forescale.cli.declare import Bounded, CommandGroup, Declaration
 from forescale.cli.front import COMMANDS
-from forescale.cli.options import described_options, sequence_length
+from forescale.cli.options import described_options, price_of, sequence_length
 from forescale.cli.typed import flags_of, is_group, members
 from forescale.cli.words import command_of
 from forescale.limits import Interval
@@ -52,8 +52,7 @@ def row(name: str, hint: Any, declared: Declaration) -> dict[str, Any]:  # noqa:
         (kind,) = get_args(kind)
     values: dict[str, Any] = {"kind": get_args(kind) if get_origin(kind) is Literal else KINDS[kind]}
     if parse is not None:
-        length = isinstance(parse, partial) and parse.func is sequence_length
-        values["kind"] = "length" if length else "other"
+        values["kind"] = _parsed_as(parse)
     if not declared.is_argument:
         on, _, off = " ".join(flags_of(name, hint, declared)).partition("/")
         values["on"] = on.split()
@@ -63,6 +62,13 @@ def row(name: str, hint: Any, declared: Declaration) -> dict[str, Any]:  # noqa:
     values |= {"many": True} if many else {}
     values |= {"required": True} if declared.default is ... else {}
     return values | ({} if declared.default in (None, ...) else {"default": declared.default})
+
+
+def _parsed_as(parse: Callable[[str], Any]) -> str:
+    """Return the kind of the values that a parser of an option reads."""
+    if isinstance(parse, partial) and parse.func is price_of:
+        return f"money/{parse.keywords['unit']}"
+    return "length" if isinstance(parse, partial) and parse.func is sequence_length else "other"
 
 
 def _bounds(interval: Interval) -> dict[str, float]:

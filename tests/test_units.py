@@ -55,6 +55,16 @@ from forescale.units import (
         ("2.5B", "money", 2.5e9),
         ("2.5M", "money", 2.5e6),
         ("2.5K", "money", 2.5e3),
+        ("$2.5M", "money", 2.5e6),
+        ("10M USD", "money", 1e7),
+        ("USD 1,234.5", "money", 1234.5),
+        ("$2.50", "money/h", 2.5),
+        ("2.50 USD", "money/h", 2.5),
+        ("$2.50/hr", "money/h", 2.5),
+        ("US$2.50/GPU-hour", "money/h", 2.5),
+        ("2.50 $ per hour", "money/h", 2.5),
+        ("$80/MWh", "money/kWh", 0.08),
+        ("0.08 USD/kWh", "money/kWh", 0.08),
         ("2.5 us", "second", 2.5e-6),
         ("15T", "token", 15e12),
         ("1_000", "token", 1000.0),
@@ -67,7 +77,20 @@ def test_parse(text, dimension, value):
 
 
 @pytest.mark.parametrize(
-    ("text", "dimension"), [("80 GiBs", "byte"), ("fast", "byte/s"), ("3 W", "second"), ("", "byte")]
+    ("text", "dimension"),
+    [
+        ("80 GiBs", "byte"),
+        ("fast", "byte/s"),
+        ("3 W", "second"),
+        ("", "byte"),
+        ("€2.50", "money/h"),
+        ("$60/day", "money/h"),
+        ("$2.50/kWh", "money/h"),
+        ("$2/h", "money"),
+        ("$", "money"),
+        ("$$2", "money"),
+        (".50", "money/h"),
+    ],
 )
 def test_what_is_no_quantity_is_refused_with_the_units_allowed(text, dimension):
     with raises(SpecError, "not_a_quantity"):

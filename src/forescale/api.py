@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from msgspec.structs import replace
 
-from forescale.advise import Advice, Check, Fit, Limits
+from forescale.advise import LIMIT_DIMENSIONS, Advice, Check, Fit, Limits
 from forescale.advise import advise as advised
 from forescale.advise import check as checked
 from forescale.advise import fit as fitted
-from forescale.arrays import is_numpy, np
+from forescale.arguments import number
+from forescale.arrays import np
 from forescale.diagnose import Diagnosis, measured_of, with_settings
 from forescale.diagnose import diagnose as diagnosed
 from forescale.diagnose.watch import Watcher
 from forescale.effort import Effort
-from forescale.errors import needing, not_one_of, wrong_type
+from forescale.errors import needing, wrong_type
 from forescale.explain import explain as explained
 from forescale.export import Export, is_writable, refusal_of
 from forescale.export import export as exported
@@ -34,7 +35,6 @@ from forescale.io.sizes import USUAL_LENGTH
 from forescale.keywords import (
     KEYWORDS,
     LAYOUT,
-    SEVERAL,
     Keywords,
     TorchModule,
     TransformersConfig,
@@ -46,7 +46,7 @@ from forescale.keywords import (
     refuse_unknown,
     traced_module,
 )
-from forescale.limits import DEVICES, Interval, within
+from forescale.limits import DEVICES, within
 from forescale.memory.timeline import MemoryTimeline
 from forescale.presets import estimate_as, project_as
 from forescale.project import memory_timeline
@@ -67,8 +67,6 @@ from forescale.units import parse
 if TYPE_CHECKING:
     from forescale.sweep import SweepResult
     from forescale.whole_run import Phase, RunProjection
-
-STAGES = Interval(ge=0, le=2**24)
 
 
 def load_model(name: str | Path | Mapping[str, Any] | TransformersConfig | TorchModule) -> Model:
@@ -132,6 +130,9 @@ def trace(
         If it cannot be traced; the message names module and line.
     """
     if not isinstance(model, str | Path):
+        if not callable(getattr(model, "named_parameters", None)):
+            allowed = "a torch module, a config.json, its folder or FILE.py:FUNCTION"
+            raise wrong_type("model", model, allowed).at("fs.trace")
         autocast = precision == "autocast"
         return traced_module(
             model, inputs, seq_len=seq_len, autocast=autocast, loss=loss, tp_plan=tp_plan, name=name
@@ -144,6 +145,7 @@ def trace(
     return replace(result, name=name) if name else result
 
 
+@names_checked
 def write_trace(model: Model, path: str | Path) -> None:
     """Write a traced model to a JSON file, which takes the place of a model's name in every function and command.
 
@@ -206,8 +208,6 @@ def project(question: Question, *, detail: bool = True) -> Projection | Estimate
     SpecError
         If the layout is illegal; the message names every violated constraint.
     """
-    if not isinstance(detail, bool):
-        raise wrong_type("detail", detail, "True or False").at("fs.project")
     return project_as(question) if detail else estimate_as(question)
 
 
@@ -231,10 +231,7 @@ def explain(question: Question, *, quantity: str = "step_time", stage: int | Non
     UnknownNameError
         If there is no such quantity; the message names the nearest ones.
     """
-    if not isinstance(quantity, str):
-        raise wrong_type("quantity", quantity, "a name such as step_time or memory").at("fs.explain")
-    place = None if stage is None else within(plain(stage), STAGES, "fs.explain: stage", whole=True)
-    return explained(question, quantity, stage=place)
+    return explained(question, quantity, stage=stage)
 
 
 def search(
@@ -283,10 +280,6 @@ def search(
     limit = parse(max_host_memory, "byte") if isinstance(max_host_memory, str) else max_host_memory
     numbers = {"top": top, "time_limit": time_limit, "jobs": jobs, "max_host_memory": limit}
     effort = Effort(**plain({**numbers, "all_variants": all_variants, "relax": relax, "surest": surest}))
-    if not (watch is None or callable(watch)):
-        raise wrong_type("watch", watch, "a function").at("fs.search")
-    if not isinstance(checkpoint, str | Path | None):
-        raise wrong_type("checkpoint", checkpoint, "the name of a file").at("fs.search")
     kept = None if checkpoint is None else Path(checkpoint)
     return searched(question, watch=watch, checkpoint=kept, **asdict(same(effort, "fs.search", "")))
 
@@ -308,7 +301,7 @@ def export(question: Question, *, to: str, slurm: bool = False) -> Export:
     SpecError
         If Forescale writes no files for it, or it does not support the layout; the message names the limit.
     """
-    return exported(question, to, slurm=_flag(slurm, "fs.export: slurm"))
+    return exported(question, to, slurm=slurm)
 
 
 def advise(question: Question, *, exact: bool = True) -> Advice:
@@ -324,7 +317,7 @@ def advise(question: Question, *, exact: bool = True) -> Advice:
     InfeasibleError
         If nothing that the process tries fits.
     """
-    return advised(question, exact=_flag(exact, "fs.advise: exact"))
+    return advised(question, exact=exact)
 
 
 def fit(question: Question, *, keep: str | Sequence[str] = (), pairs: bool = True) -> Fit:
@@ -343,15 +336,13 @@ def fit(question: Question, *, keep: str | Sequence[str] = (), pairs: bool = Tru
         If `keep` names no setting that would be changed.
     """
     kept = (keep,) if isinstance(keep, str) else keep
-    if not (isinstance(kept, SEVERAL) and all(isinstance(item, str) for item in kept)):
-        raise wrong_type("keep", keep, "names of dimensions, such as ['tp']").at("fs.fit")
-    return fitted(question, keep=tuple(kept), pairs=_flag(pairs, "fs.fit: pairs"), accepts=is_writable)
+    return fitted(question, keep=tuple(kept), pairs=pairs, accepts=is_writable)
 
 
 def check(
     question: Question,
     *,
-    limits: Limits | Mapping[str, float] | None = None,
+    limits: Limits | Mapping[str, float | str] | None = None,
     strict: bool = False,
 ) -> Check:
     """Return whether one layout is legal for its framework, fits, and keeps limits.
@@ -359,7 +350,8 @@ def check(
     Parameters
     ----------
     limits
-        `max_step_time_s`, `min_mfu` (0 to 1), `max_cost`, `deadline_days`, `price_per_device_hour`, by name.
+        `max_step_time_s`, `min_mfu` (0 to 1), `max_cost`, `deadline_days`, `price_per_device_hour`, by name; money
+        also as "$10M" or "$2.50".
     strict
         Whether the upper end of an interval must keep the limit as well.
 
@@ -368,10 +360,11 @@ def check(
     SpecError
         If the question is invalid, or a limit needs a value that it does not have.
     """
-    values = (
-        limits if isinstance(limits, Limits) else record(Limits, dict(limits or {}), "limits", "fs.check")
-    )
-    return checked(question, values, project_as, strict=_flag(strict, "fs.check: strict"), refusal=refusal_of)
+    values = limits
+    if not isinstance(values, Limits):
+        units: dict[type, Mapping[str, str]] = {Limits: LIMIT_DIMENSIONS}
+        values = record(Limits, dict(values or {}), "limits", "fs.check", units)
+    return checked(question, values, project_as, strict=strict, refusal=refusal_of)
 
 
 def diagnose(
@@ -398,7 +391,7 @@ def diagnose(
 
 
 def watch(
-    question: Question, *, price_per_device_hour: float | None = None, fail_below: float | None = None
+    question: Question, *, price_per_device_hour: float | str | None = None, fail_below: float | None = None
 ) -> Watcher:
     """Return a monitor of a running job: pass it the lines of the log with `feed(line)`.
 
@@ -407,20 +400,22 @@ def watch(
     Parameters
     ----------
     price_per_device_hour
-        Price of one device for one hour.
+        Price of one device for one hour, such as 2.5 or "$2.50".
     fail_below
         Fraction of the expected speed below which the job counts as slow.
     """
-    return Watcher(project_as(question), price_per_device_hour=price_per_device_hour, fail_below=fail_below)
+    return Watcher(
+        project_as(question), price_per_device_hour=number(price_per_device_hour), fail_below=fail_below
+    )
 
 
 def run(
     keywords: Keywords,
     *,
     phases: Sequence[Mapping[str, Any]] = (),
-    days: float | None = None,
-    price: float | None = None,
-    electricity_price: float | None = None,
+    days: float | str | None = None,
+    price: float | str | None = None,
+    electricity_price: float | str | None = None,
     pue: float | None = None,
     carbon: str | float = "us-2023",
     prices: str | Path | None = None,
@@ -433,11 +428,11 @@ def run(
     phases
         Keywords of each phase, such as {"tokens": "2.8T"}; `rampup_batch_size` is start, increment and samples.
     days
-        Length of the run on the calendar, in place of its tokens.
+        Length of the run on the calendar, in place of its tokens: days, or such as "720h".
     price
-        Price of one device for one hour; by default the published price of the device.
+        Price of one device for one hour, such as 2.5 or "$2.50"; by default the published price of the device.
     electricity_price
-        Price of one kWh, for the cost of the energy.
+        Price of one kWh, such as 0.08 or "$80/MWh", for the cost of the energy.
     pue
         Power of the data centre divided by the power of the devices.
     carbon
@@ -456,7 +451,8 @@ def run(
     from forescale.whole_run import Prices, project_days, projected_phases
     from forescale.whole_run.prices import published_prices, read_prices
 
-    words = of_any_length(days, {"tokens": keywords.get("tokens"), "phases": phases}, "days")
+    length = number(days)
+    words = of_any_length(length, {"tokens": keywords.get("tokens"), "phases": phases}, "days")
     result: list[Phase] = []
     for place, phase in enumerate(phases or [{}], 1):
         refuse_unknown(phase, f"fs.run: phases[{place - 1}]", (*KEYWORDS, RAMP))
@@ -469,8 +465,14 @@ def run(
         parts = ramped(question, values.get(RAMP))
         result += projected_phases(str(place), parts, lambda item: searched(item, top=1), project_as)
     listed = published_prices() if prices is None else read_prices(Path(prices))
-    rates = Prices(device_hour=price, electricity=electricity_price, pue=pue, carbon=carbon, listed=listed)
-    return project_days(result, days, parts[-1].operations, rates, seed=seed)
+    rates = Prices(
+        device_hour=number(price),
+        electricity=number(electricity_price),
+        pue=pue,
+        carbon=carbon,
+        listed=listed,
+    )
+    return project_days(result, length, parts[-1].operations, rates, seed=seed)
 
 
 @names_checked
@@ -528,9 +530,9 @@ def pipeline(
     pp: int = 4,
     microbatches: int = 8,
     vpp: int | None = None,
-    forward: float = 1.0,
-    input_grad: float = 1.0,
-    weight_grad: float = 1.0,
+    forward: float | Sequence[float] = 1.0,
+    input_grad: float | Sequence[float] = 1.0,
+    weight_grad: float | Sequence[float] = 1.0,
     comm: float = 0.0,
     comm_mode: Literal["overlapped", "serial", "blocking"] = "overlapped",
     sends: Literal["early", "late"] = "late",
@@ -548,7 +550,7 @@ def pipeline(
     vpp
         Number of chunks per rank; required where the schedule does not fix it.
     forward, input_grad, weight_grad
-        Durations of the passes of one micro-batch through the layers of one rank.
+        Durations of the passes of one micro-batch through the layers of one rank, or lists of those of each stage.
     comm, comm_mode
         Duration of a message between ranks, and whether messages only delay, queue on their link, or block compute.
     sends
@@ -566,13 +568,17 @@ def pipeline(
     from forescale.schedule import Request, simulate
     from forescale.schedule.library import build_schedule
 
+    passes = {"forward": forward, "input_grad": input_grad, "weight_grad": weight_grad}
+    stages = {name: np.array(item) for name, item in passes.items() if isinstance(item, Sequence)}
+    shares = {name: item for name, item in passes.items() if not isinstance(item, Sequence)}
+    means = {name: float(item.sum() / pp) for name, item in stages.items()}
     request = Request(
-        pp=pp, num_microbatches=microbatches, forward=forward, input_grad=input_grad, weight_grad=weight_grad,
-        comm=comm, memory_limit=memory_limit, group_size=group_size,
+        pp=pp, num_microbatches=microbatches, comm=comm, memory_limit=memory_limit, group_size=group_size,
+        **(shares | means),
     )  # fmt: skip
     built = build_schedule(schedule, request, vpp=vpp)
     chunks = built.placement.vpp
-    times = from_share(forward=forward, input_grad=input_grad, weight_grad=weight_grad, vpp=chunks)
+    times = replace(from_share(vpp=chunks, **shares), **stages)
     return simulate(
         built, times, LinkTimes(transfer=comm), comm=comm_mode, sends=sends,
         sizes=ActivationSizes(saved=1.0 / chunks), memory_limit=memory_limit,
@@ -591,10 +597,3 @@ def compare(
     best = (item.best[0] if isinstance(item, SearchResult) else item for item in (a, b))
     one, other = (project_as(item) if isinstance(item, Question) else item for item in best)
     return compared(one, other, name_a=name_a, name_b=name_b)
-
-
-def _flag(value: object, name: str) -> bool:
-    """Return a value that must be True or False."""
-    if not isinstance(value, bool) and not (is_numpy(value) and isinstance(value, np.bool_)):
-        raise not_one_of(name, value, ("True", "False"))
-    return bool(value)

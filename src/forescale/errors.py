@@ -54,7 +54,7 @@ class UnknownKeyError(SpecError):
 
     def __init__(self, key: str, where: str, known: Iterable[str], home: str = "") -> None:
         """`home` is the table that has such a key, where that is another one."""
-        allowed = tuple(known)
+        allowed, key = tuple(known), str(key)  # of tables in Python, any value
         self.where, self.suggestions = where, nearest(key, allowed)
         fix = did_you_mean(self.suggestions) or (f"{home} has it" if home else "")
         super().__init__(unknown_key(key, where, allowed, fix))
@@ -133,7 +133,12 @@ class ScheduleError(SpecError):
 
 
 class ReaderError(ForescaleError):
-    """A file that cannot be read as what it should be."""
+    """A file that cannot be read as what it should be.
+
+    `words` are the model and the options of the command line that ask the same, if the file says that much.
+    """
+
+    words: tuple[str, ...] = ()
 
     def __init__(self, path: object, violation: str | ForescaleError) -> None:
         super().__init__(violation)

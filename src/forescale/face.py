@@ -30,7 +30,7 @@ from forescale.spec.framework import Framework
 from forescale.spec.kernels import Kernels
 from forescale.spec.layout import Layout, Offload, Overlap, Recompute, Routing, Share
 from forescale.spec.model import Images, Model
-from forescale.spec.operations import Operations
+from forescale.spec.operations import Failures, Operations
 from forescale.spec.space import Space
 from forescale.spec.workload import Outer, Precision, Trainable, Workload
 from forescale.search.solve import Progress
@@ -123,6 +123,19 @@ def ask(
     lora_rank: int | None = None,
     lora_targets: Sequence[Literal["q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj", "gate_proj", "up_proj", "gate_up_proj", "down_proj", "in_proj", "out_proj"]] | str | None = None,
     image_size: int | None = None,
+    failures: Failures | Mapping[str, Any] | str | float | None = None,
+    failure_factor: float | None = None,
+    checkpoint_mode: Literal["sync", "async", "peer"] | None = None,
+    interval: float | str | None = None,
+    checkpoint_stall: float | str | None = None,
+    storage_bandwidth: float | str | None = None,
+    restart: float | str | None = None,
+    spares: int | None = None,
+    repair: float | str | None = None,
+    elastic: bool | None = None,
+    fatal: float | None = None,
+    evaluation: float | None = None,
+    stragglers: float | None = None,
     compute: Literal["auto", "roofline", "tile", "measured"] | None = None,
     device_clock_mhz: float | None = None,
     calibration: str | Path | None = None,
@@ -345,6 +358,33 @@ def ask(
         Products with adapters, such as q_proj,v_proj; by default all of attention and feed-forward.
     image_size
         Pixels along each side of an image.
+    failures
+        Rates of failure: published (llama-3, the default, meta-rsc-1, meta-rsc-2), counted in a file, or per node
+        and day.
+    failure_factor
+        Failures over what those rates say, such as 2.
+    checkpoint_mode
+        How states are saved; async by default.
+    interval
+        Between checkpoints, such as 30min; the best by default.
+    checkpoint_stall
+        Fixed pause per checkpoint, in addition to the copy time.
+    storage_bandwidth
+        Of all devices together, such as 2TB/s.
+    restart
+        From a failure until all processes run again, such as 10min.
+    spares
+        Nodes that wait to replace failed ones; `run` has enough, a plan tries how many.
+    repair
+        Until a failed node is back, such as 1d.
+    elastic
+        Go on with fewer replicas where no spare is left.
+    fatal
+        Fraction of failures that disable a node.
+    evaluation
+        Of the time, for evaluation, warm-up and compilation.
+    stragglers
+        Spread of the devices' speeds over their mean.
     compute
         Model of kernels: roofline, tile, measured; auto looks up what was measured, and leaves the rest to the
         model that the calibration was fitted with.
@@ -471,6 +511,19 @@ def ask_search(
     lora_rank: int | None = None,
     lora_targets: Sequence[Literal["q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj", "gate_proj", "up_proj", "gate_up_proj", "down_proj", "in_proj", "out_proj"]] | str | None = None,
     image_size: int | None = None,
+    failures: Failures | Mapping[str, Any] | str | float | None = None,
+    failure_factor: float | None = None,
+    checkpoint_mode: Literal["sync", "async", "peer"] | None = None,
+    interval: float | str | None = None,
+    checkpoint_stall: float | str | None = None,
+    storage_bandwidth: float | str | None = None,
+    restart: float | str | None = None,
+    spares: int | None = None,
+    repair: float | str | None = None,
+    elastic: bool | None = None,
+    fatal: float | None = None,
+    evaluation: float | None = None,
+    stragglers: float | None = None,
     compute: Literal["auto", "roofline", "tile", "measured"] | None = None,
     device_clock_mhz: float | None = None,
     calibration: str | Path | None = None,
@@ -583,6 +636,19 @@ def project(
     lora_rank: int | None = None,
     lora_targets: Sequence[Literal["q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj", "gate_proj", "up_proj", "gate_up_proj", "down_proj", "in_proj", "out_proj"]] | str | None = None,
     image_size: int | None = None,
+    failures: Failures | Mapping[str, Any] | str | float | None = None,
+    failure_factor: float | None = None,
+    checkpoint_mode: Literal["sync", "async", "peer"] | None = None,
+    interval: float | str | None = None,
+    checkpoint_stall: float | str | None = None,
+    storage_bandwidth: float | str | None = None,
+    restart: float | str | None = None,
+    spares: int | None = None,
+    repair: float | str | None = None,
+    elastic: bool | None = None,
+    fatal: float | None = None,
+    evaluation: float | None = None,
+    stragglers: float | None = None,
     compute: Literal["auto", "roofline", "tile", "measured"] | None = None,
     device_clock_mhz: float | None = None,
     calibration: str | Path | None = None,
@@ -686,6 +752,19 @@ def project(
     lora_rank: int | None = None,
     lora_targets: Sequence[Literal["q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj", "gate_proj", "up_proj", "gate_up_proj", "down_proj", "in_proj", "out_proj"]] | str | None = None,
     image_size: int | None = None,
+    failures: Failures | Mapping[str, Any] | str | float | None = None,
+    failure_factor: float | None = None,
+    checkpoint_mode: Literal["sync", "async", "peer"] | None = None,
+    interval: float | str | None = None,
+    checkpoint_stall: float | str | None = None,
+    storage_bandwidth: float | str | None = None,
+    restart: float | str | None = None,
+    spares: int | None = None,
+    repair: float | str | None = None,
+    elastic: bool | None = None,
+    fatal: float | None = None,
+    evaluation: float | None = None,
+    stragglers: float | None = None,
     compute: Literal["auto", "roofline", "tile", "measured"] | None = None,
     device_clock_mhz: float | None = None,
     calibration: str | Path | None = None,
@@ -789,6 +868,19 @@ def project(
     lora_rank: int | None = None,
     lora_targets: Sequence[Literal["q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj", "gate_proj", "up_proj", "gate_up_proj", "down_proj", "in_proj", "out_proj"]] | str | None = None,
     image_size: int | None = None,
+    failures: Failures | Mapping[str, Any] | str | float | None = None,
+    failure_factor: float | None = None,
+    checkpoint_mode: Literal["sync", "async", "peer"] | None = None,
+    interval: float | str | None = None,
+    checkpoint_stall: float | str | None = None,
+    storage_bandwidth: float | str | None = None,
+    restart: float | str | None = None,
+    spares: int | None = None,
+    repair: float | str | None = None,
+    elastic: bool | None = None,
+    fatal: float | None = None,
+    evaluation: float | None = None,
+    stragglers: float | None = None,
     compute: Literal["auto", "roofline", "tile", "measured"] | None = None,
     device_clock_mhz: float | None = None,
     calibration: str | Path | None = None,
@@ -892,6 +984,19 @@ def project(
     lora_rank: int | None = None,
     lora_targets: Sequence[Literal["q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj", "gate_proj", "up_proj", "gate_up_proj", "down_proj", "in_proj", "out_proj"]] | str | None = None,
     image_size: int | None = None,
+    failures: Failures | Mapping[str, Any] | str | float | None = None,
+    failure_factor: float | None = None,
+    checkpoint_mode: Literal["sync", "async", "peer"] | None = None,
+    interval: float | str | None = None,
+    checkpoint_stall: float | str | None = None,
+    storage_bandwidth: float | str | None = None,
+    restart: float | str | None = None,
+    spares: int | None = None,
+    repair: float | str | None = None,
+    elastic: bool | None = None,
+    fatal: float | None = None,
+    evaluation: float | None = None,
+    stragglers: float | None = None,
     compute: Literal["auto", "roofline", "tile", "measured"] | None = None,
     device_clock_mhz: float | None = None,
     calibration: str | Path | None = None,
@@ -1015,6 +1120,19 @@ def memory(
     lora_rank: int | None = None,
     lora_targets: Sequence[Literal["q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj", "gate_proj", "up_proj", "gate_up_proj", "down_proj", "in_proj", "out_proj"]] | str | None = None,
     image_size: int | None = None,
+    failures: Failures | Mapping[str, Any] | str | float | None = None,
+    failure_factor: float | None = None,
+    checkpoint_mode: Literal["sync", "async", "peer"] | None = None,
+    interval: float | str | None = None,
+    checkpoint_stall: float | str | None = None,
+    storage_bandwidth: float | str | None = None,
+    restart: float | str | None = None,
+    spares: int | None = None,
+    repair: float | str | None = None,
+    elastic: bool | None = None,
+    fatal: float | None = None,
+    evaluation: float | None = None,
+    stragglers: float | None = None,
     compute: Literal["auto", "roofline", "tile", "measured"] | None = None,
     device_clock_mhz: float | None = None,
     calibration: str | Path | None = None,
@@ -1130,6 +1248,19 @@ def explain(
     lora_rank: int | None = None,
     lora_targets: Sequence[Literal["q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj", "gate_proj", "up_proj", "gate_up_proj", "down_proj", "in_proj", "out_proj"]] | str | None = None,
     image_size: int | None = None,
+    failures: Failures | Mapping[str, Any] | str | float | None = None,
+    failure_factor: float | None = None,
+    checkpoint_mode: Literal["sync", "async", "peer"] | None = None,
+    interval: float | str | None = None,
+    checkpoint_stall: float | str | None = None,
+    storage_bandwidth: float | str | None = None,
+    restart: float | str | None = None,
+    spares: int | None = None,
+    repair: float | str | None = None,
+    elastic: bool | None = None,
+    fatal: float | None = None,
+    evaluation: float | None = None,
+    stragglers: float | None = None,
     compute: Literal["auto", "roofline", "tile", "measured"] | None = None,
     device_clock_mhz: float | None = None,
     calibration: str | Path | None = None,
@@ -1258,6 +1389,19 @@ def search(
     lora_rank: int | None = None,
     lora_targets: Sequence[Literal["q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj", "gate_proj", "up_proj", "gate_up_proj", "down_proj", "in_proj", "out_proj"]] | str | None = None,
     image_size: int | None = None,
+    failures: Failures | Mapping[str, Any] | str | float | None = None,
+    failure_factor: float | None = None,
+    checkpoint_mode: Literal["sync", "async", "peer"] | None = None,
+    interval: float | str | None = None,
+    checkpoint_stall: float | str | None = None,
+    storage_bandwidth: float | str | None = None,
+    restart: float | str | None = None,
+    spares: int | None = None,
+    repair: float | str | None = None,
+    elastic: bool | None = None,
+    fatal: float | None = None,
+    evaluation: float | None = None,
+    stragglers: float | None = None,
     compute: Literal["auto", "roofline", "tile", "measured"] | None = None,
     device_clock_mhz: float | None = None,
     calibration: str | Path | None = None,
@@ -1401,6 +1545,19 @@ def export(
     lora_rank: int | None = None,
     lora_targets: Sequence[Literal["q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj", "gate_proj", "up_proj", "gate_up_proj", "down_proj", "in_proj", "out_proj"]] | str | None = None,
     image_size: int | None = None,
+    failures: Failures | Mapping[str, Any] | str | float | None = None,
+    failure_factor: float | None = None,
+    checkpoint_mode: Literal["sync", "async", "peer"] | None = None,
+    interval: float | str | None = None,
+    checkpoint_stall: float | str | None = None,
+    storage_bandwidth: float | str | None = None,
+    restart: float | str | None = None,
+    spares: int | None = None,
+    repair: float | str | None = None,
+    elastic: bool | None = None,
+    fatal: float | None = None,
+    evaluation: float | None = None,
+    stragglers: float | None = None,
     compute: Literal["auto", "roofline", "tile", "measured"] | None = None,
     device_clock_mhz: float | None = None,
     calibration: str | Path | None = None,
@@ -1523,6 +1680,19 @@ def advise(
     lora_rank: int | None = None,
     lora_targets: Sequence[Literal["q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj", "gate_proj", "up_proj", "gate_up_proj", "down_proj", "in_proj", "out_proj"]] | str | None = None,
     image_size: int | None = None,
+    failures: Failures | Mapping[str, Any] | str | float | None = None,
+    failure_factor: float | None = None,
+    checkpoint_mode: Literal["sync", "async", "peer"] | None = None,
+    interval: float | str | None = None,
+    checkpoint_stall: float | str | None = None,
+    storage_bandwidth: float | str | None = None,
+    restart: float | str | None = None,
+    spares: int | None = None,
+    repair: float | str | None = None,
+    elastic: bool | None = None,
+    fatal: float | None = None,
+    evaluation: float | None = None,
+    stragglers: float | None = None,
     compute: Literal["auto", "roofline", "tile", "measured"] | None = None,
     device_clock_mhz: float | None = None,
     calibration: str | Path | None = None,
@@ -1644,6 +1814,19 @@ def fit(
     lora_rank: int | None = None,
     lora_targets: Sequence[Literal["q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj", "gate_proj", "up_proj", "gate_up_proj", "down_proj", "in_proj", "out_proj"]] | str | None = None,
     image_size: int | None = None,
+    failures: Failures | Mapping[str, Any] | str | float | None = None,
+    failure_factor: float | None = None,
+    checkpoint_mode: Literal["sync", "async", "peer"] | None = None,
+    interval: float | str | None = None,
+    checkpoint_stall: float | str | None = None,
+    storage_bandwidth: float | str | None = None,
+    restart: float | str | None = None,
+    spares: int | None = None,
+    repair: float | str | None = None,
+    elastic: bool | None = None,
+    fatal: float | None = None,
+    evaluation: float | None = None,
+    stragglers: float | None = None,
     compute: Literal["auto", "roofline", "tile", "measured"] | None = None,
     device_clock_mhz: float | None = None,
     calibration: str | Path | None = None,
@@ -1692,7 +1875,7 @@ def check(
     strategy: Layout | None = None,
     workload: Workload | None = None,
     *,
-    limits: Limits | Mapping[str, float] | None = None,
+    limits: Limits | Mapping[str, float | str] | None = None,
     strict: bool = False,
     devices: int | None = None,
     nodes: int | None = None,
@@ -1771,6 +1954,19 @@ def check(
     lora_rank: int | None = None,
     lora_targets: Sequence[Literal["q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj", "gate_proj", "up_proj", "gate_up_proj", "down_proj", "in_proj", "out_proj"]] | str | None = None,
     image_size: int | None = None,
+    failures: Failures | Mapping[str, Any] | str | float | None = None,
+    failure_factor: float | None = None,
+    checkpoint_mode: Literal["sync", "async", "peer"] | None = None,
+    interval: float | str | None = None,
+    checkpoint_stall: float | str | None = None,
+    storage_bandwidth: float | str | None = None,
+    restart: float | str | None = None,
+    spares: int | None = None,
+    repair: float | str | None = None,
+    elastic: bool | None = None,
+    fatal: float | None = None,
+    evaluation: float | None = None,
+    stragglers: float | None = None,
     compute: Literal["auto", "roofline", "tile", "measured"] | None = None,
     device_clock_mhz: float | None = None,
     calibration: str | Path | None = None,
@@ -1794,7 +1990,8 @@ def check(
     Parameters
     ----------
     limits
-        `max_step_time_s`, `min_mfu` (0 to 1), `max_cost`, `deadline_days`, `price_per_device_hour`, by name.
+        `max_step_time_s`, `min_mfu` (0 to 1), `max_cost`, `deadline_days`, `price_per_device_hour`, by name; money
+        also as "$10M" or "$2.50".
     strict
         Whether the upper end of an interval must keep the limit as well.
     others
@@ -1898,6 +2095,19 @@ def diagnose(
     lora_rank: int | None = None,
     lora_targets: Sequence[Literal["q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj", "gate_proj", "up_proj", "gate_up_proj", "down_proj", "in_proj", "out_proj"]] | str | None = None,
     image_size: int | None = None,
+    failures: Failures | Mapping[str, Any] | str | float | None = None,
+    failure_factor: float | None = None,
+    checkpoint_mode: Literal["sync", "async", "peer"] | None = None,
+    interval: float | str | None = None,
+    checkpoint_stall: float | str | None = None,
+    storage_bandwidth: float | str | None = None,
+    restart: float | str | None = None,
+    spares: int | None = None,
+    repair: float | str | None = None,
+    elastic: bool | None = None,
+    fatal: float | None = None,
+    evaluation: float | None = None,
+    stragglers: float | None = None,
     compute: Literal["auto", "roofline", "tile", "measured"] | None = None,
     device_clock_mhz: float | None = None,
     calibration: str | Path | None = None,
@@ -1943,7 +2153,7 @@ def watch(
     strategy: Layout | None = None,
     workload: Workload | None = None,
     *,
-    price_per_device_hour: float | None = None,
+    price_per_device_hour: float | str | None = None,
     fail_below: float | None = None,
     devices: int | None = None,
     nodes: int | None = None,
@@ -2022,6 +2232,19 @@ def watch(
     lora_rank: int | None = None,
     lora_targets: Sequence[Literal["q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj", "gate_proj", "up_proj", "gate_up_proj", "down_proj", "in_proj", "out_proj"]] | str | None = None,
     image_size: int | None = None,
+    failures: Failures | Mapping[str, Any] | str | float | None = None,
+    failure_factor: float | None = None,
+    checkpoint_mode: Literal["sync", "async", "peer"] | None = None,
+    interval: float | str | None = None,
+    checkpoint_stall: float | str | None = None,
+    storage_bandwidth: float | str | None = None,
+    restart: float | str | None = None,
+    spares: int | None = None,
+    repair: float | str | None = None,
+    elastic: bool | None = None,
+    fatal: float | None = None,
+    evaluation: float | None = None,
+    stragglers: float | None = None,
     compute: Literal["auto", "roofline", "tile", "measured"] | None = None,
     device_clock_mhz: float | None = None,
     calibration: str | Path | None = None,
@@ -2047,7 +2270,7 @@ def watch(
     Parameters
     ----------
     price_per_device_hour
-        Price of one device for one hour.
+        Price of one device for one hour, such as 2.5 or "$2.50".
     fail_below
         Fraction of the expected speed below which the job counts as slow.
     others
@@ -2064,9 +2287,9 @@ def run(
     workload: Workload | None = None,
     *,
     phases: Sequence[Mapping[str, Any]] = (),
-    days: float | None = None,
-    price: float | None = None,
-    electricity_price: float | None = None,
+    days: float | str | None = None,
+    price: float | str | None = None,
+    electricity_price: float | str | None = None,
     pue: float | None = None,
     carbon: str | float = "us-2023",
     prices: str | Path | None = None,
@@ -2148,6 +2371,19 @@ def run(
     lora_rank: int | None = None,
     lora_targets: Sequence[Literal["q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj", "gate_proj", "up_proj", "gate_up_proj", "down_proj", "in_proj", "out_proj"]] | str | None = None,
     image_size: int | None = None,
+    failures: Failures | Mapping[str, Any] | str | float | None = None,
+    failure_factor: float | None = None,
+    checkpoint_mode: Literal["sync", "async", "peer"] | None = None,
+    interval: float | str | None = None,
+    checkpoint_stall: float | str | None = None,
+    storage_bandwidth: float | str | None = None,
+    restart: float | str | None = None,
+    spares: int | None = None,
+    repair: float | str | None = None,
+    elastic: bool | None = None,
+    fatal: float | None = None,
+    evaluation: float | None = None,
+    stragglers: float | None = None,
     compute: Literal["auto", "roofline", "tile", "measured"] | None = None,
     device_clock_mhz: float | None = None,
     calibration: str | Path | None = None,
@@ -2173,11 +2409,11 @@ def run(
     phases
         Keywords of each phase, such as {"tokens": "2.8T"}; `rampup_batch_size` is start, increment and samples.
     days
-        Length of the run on the calendar, in place of its tokens.
+        Length of the run on the calendar, in place of its tokens: days, or such as "720h".
     price
-        Price of one device for one hour; by default the published price of the device.
+        Price of one device for one hour, such as 2.5 or "$2.50"; by default the published price of the device.
     electricity_price
-        Price of one kWh, for the cost of the energy.
+        Price of one kWh, such as 0.08 or "$80/MWh", for the cost of the energy.
     pue
         Power of the data centre divided by the power of the devices.
     carbon

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from msgspec.structs import replace
 
 from forescale import wording
+from forescale.arguments import LISTS, checked_arguments
 from forescale.arrays import is_numpy
 from forescale.cost.select import Costs
 from forescale.errors import UnknownKeyError, given_twice, needing, wrong_type
@@ -31,6 +32,7 @@ from forescale.results import Result
 from forescale.spec import Cluster, Layout, Model, Workload
 from forescale.spec.framework import searched as framework_space
 from forescale.spec.framework import with_recipes
+from forescale.spec.operations import Operations
 from forescale.spec.option import Declared, options
 from forescale.spec.space import NAMES, Space
 from forescale.synonyms import EXAMPLES, converted, meant, optimizer_called, with_value
@@ -49,6 +51,8 @@ PLAN = (
 PARTS = {"space": Space, "costs": Costs}
 KEYWORDS = (*PLAN, *RUN, *LAYOUT, *COST, *PARTS)
 """Keywords that every function of a question has."""
+NESTED = (Layout, Workload, Operations)
+"""Tables of a question whose options are keywords too."""
 WHERE = "the question"
 WORDS = {"precision": "compute", "recompute": "granularity", "images": "count"}
 """The field of a table that one word or number stands for."""
@@ -57,15 +61,27 @@ INSTEAD = {
     "clusters or batches: pandas.concat({item: fs.search(item, …, top=1).to_frame() for item in (…)})"
 }
 """What to write for the keywords of a question in functions that take none."""
-SEVERAL = (list, tuple, range, set, frozenset)
+SEVERAL = LISTS
 """Values of a dimension that a search may choose from."""
 
 
 @cache
 def nested_fields(kind: type) -> dict[str, Declared]:
-    """Return the fields of tables in a `kind` that have an option, by the option's name."""
+    """Return the fields of tables in a `kind` that have an option, by the option's name.
+
+    Operations are a table themselves: all of their fields.
+    """
+    if kind is Operations:
+        return {item.name: item for item in options(kind)}
     names = {item.name for item in fields(kind)}
     return {item.name: item for item in options(kind) if len(item.path) > 1 and item.name not in names}
+
+
+@cache
+def question_keywords() -> tuple[str, ...]:
+    """Return all arguments that are parts of a question, whose values are read as those of a plan file."""
+    nested = (name for kind in NESTED for name in nested_fields(kind))
+    return ("model", "cluster", "strategy", "workload", *KEYWORDS, *nested)
 
 
 class TransformersConfig(Protocol):
@@ -135,9 +151,12 @@ def question_of_space(keywords: Keywords, *, limited: bool = False) -> Question:
 
 def _parts(keywords: Keywords) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
     """Return model, cluster, layout and workload, and the keywords that have a value."""
-    known = (*KEYWORDS, *nested_fields(Layout), *nested_fields(Workload))
-    kept = {name: plain(keywords[name]) for name in known if keywords.get(name) is not None}
     names = ("model", "cluster", "strategy", "workload")
+    kept = {
+        name: plain(keywords[name])
+        for name in question_keywords()
+        if name not in names and keywords.get(name) is not None
+    }
     model, cluster, strategy, workload = (keywords.get(name) for name in names)
     if isinstance(model, Result):
         fix = "give what made it, or a question = fs.ask(…), which fs.project, fs.explain and others take"
@@ -233,12 +252,19 @@ def names_checked(function: F) -> F:
     """Return a function of the face that reads exact names of other libraries, and refuses other unknown keywords."""
     known = tuple(inspect.signature(function).parameters)
     where = f"fs.{function.__name__}"
+    read_as_plans = question_keywords() if {*KEYWORDS} <= {*known} else ()
 
     @wraps(function)
     def call(*values: object, **keywords: object) -> object:
         keywords = renamed(_with_moments(keywords, where), where, known[len(values) :])
         refuse_unknown(keywords, where, known, INSTEAD.get(where, ""))
-        return function(*values, **keywords)
+        places = dict(zip(known, values, strict=False))
+        checked = checked_arguments(function, places | keywords, where, read_as_plans)
+        return function(
+            *(checked[name] for name in places),
+            *values[len(places) :],
+            **{name: checked[name] for name in keywords},
+        )
 
     return call  # type: ignore[return-value]
 
@@ -275,6 +301,8 @@ def _read(
     run = _with_nested({name: overrides.pop(name) for name in RUN if name in overrides}, overrides, Workload)
     layout = _with_nested(layout or {}, overrides, Layout) or layout
     cost = {name: overrides.pop(name) for name in COST if name in overrides}
+    if operated := _operations(overrides):
+        overrides["operations"] = operated
     values = {name: overrides.pop(name) for name in PLAN if name in overrides}
     for name, raw, explicit in (("layout", strategy, layout), ("workload", workload, run)):
         if raw is not None and explicit:
@@ -288,6 +316,17 @@ def _read(
     present = {name: value for name, value in values.items() if value is not None}
     _require(present, laid=laid)
     return build_question(spelt_out(present), where=WHERE, laid=laid, default_framework=True), parts
+
+
+def _operations(overrides: dict[str, Any]) -> Any:  # noqa: ANN401 (a table or a value)
+    """Return how a run is operated, as `operations` and the keywords of its fields say, which are taken out."""
+    operations = overrides.get("operations")
+    names = [name for name in nested_fields(Operations) if name in overrides]
+    if operations is not None and not isinstance(operations, Mapping) and names:
+        raise given_twice(
+            names, fix="complete operations are given: change them with dataclasses.replace"
+        ).at(WHERE)
+    return _with_nested(dict(operations or {}), overrides, Operations) if names else operations
 
 
 def _require(values: Keywords, *, laid: bool) -> None:
@@ -312,7 +351,13 @@ def _with_nested(values: dict[str, Any], overrides: dict[str, Any], kind: type) 
     }
     nested = {name: item for name, item in nested_fields(kind).items() if name in overrides}
     for name, item in nested.items():
-        table, key, value = tables.get(item.path[0]) or {}, item.path[1], overrides.pop(name)
+        value = overrides.pop(name)
+        if len(item.path) == 1:
+            if name in tables:
+                raise given_twice([name], fix=f"operations has {name} too").at(WHERE)
+            tables[name] = value
+            continue
+        table, key = tables.get(item.path[0]) or {}, item.path[1]
         if not isinstance(table, Mapping):
             fix = f"a complete {item.path[0]} is given: change it with dataclasses.replace"
             raise given_twice([name], fix=fix).at(WHERE)

@@ -44,6 +44,10 @@ TIME = Interval(gt=0, le=1e9)
 """Seconds or days that somebody waits."""
 PORTS = Interval(ge=0, le=65_535)
 PRICE = Interval(ge=0, le=1e9)
+PUE = Interval(ge=1, le=10)
+SEED = Interval(ge=0, le=2**32 - 1)
+STAGES = Interval(ge=0, le=2**24)
+"""Numbers of pipeline stages, from 0."""
 SHOWN = Interval(gt=0, le=10_000)
 """Rows that are shown."""
 REST = Interval(ge=0, le=10_000)

@@ -82,7 +82,7 @@ class _Call:
         return isinstance(other, _Call) and self.key == other.key
 
 
-def record(kind: type[T], content: object, key: str, where: object) -> T:
+def record(kind: type[T], content: object, key: str, where: object, units: Units = _NO_UNITS) -> T:
     """Return the `kind` that a table of a file describes.
 
     Parameters
@@ -93,13 +93,15 @@ def record(kind: type[T], content: object, key: str, where: object) -> T:
         The table.
     key, where
         Where it stands in which file, for messages.
+    units
+        Fields that may be text with a unit.
 
     Raises
     ------
     ReaderError
         If a key is unknown or missing, or a value is of the wrong kind or out of bounds.
     """
-    walk = Walk("")
+    walk = Walk("", units)
     built = walk.visit(kind, content, (key,) if key else ())
     if walk.problems:
         raise ReaderError(where, walk.problems[0])
@@ -196,7 +198,10 @@ class Walk:
             clean[key] = self.read(forms[key], quantity, (*path, key)) if quantity is not MISSING else None
             if dimension and quantity is not MISSING:
                 self.problems[noted:] = [
-                    violation.worded(f"{violation} {dimension}") for violation in self.problems[noted:]
+                    violation.worded(f"{violation} {dimension}")
+                    if violation.code == "out_of_range"
+                    else violation
+                    for violation in self.problems[noted:]
                 ]
         for name in required(kind):
             if name not in values:

@@ -38,8 +38,19 @@ _SCALES: dict[str, dict[str, float]] = {
     "token": {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12},
     "length": {"": 1.0, "k": KIB, "K": KIB, "M": MIB},
     "money": {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9},
+    "money/h": {"": 1.0, "/h": 1.0, "/hr": 1.0, "/hour": 1.0},
+    "money/kWh": {"": 1.0, "/kWh": 1.0, "/MWh": 1e-3},
 }
+_CURRENCY = pattern(r"^\s*(?:US)?\$\s*|^\s*USD\s*(?=\d)|(?<=[\dKMB])\s*(?:USD|\$)(?=$|[\s/])")
+"""The signs of the currency of published prices, which an amount may have."""
+_OF_DEVICE = pattern(r"\s*(?:/|\bper\b)\s*(?:(?:GPU|device|chip)s?\s*[-/]?\s*)?(?=[hkM])")
+"""What precedes the unit of a price, such as "/GPU-h" and "per device-hour"."""
 _ANY = Interval(ge=-1e24, le=1e24)
+_MORE = {
+    "token": "; 20x is 20 per active parameter",
+    "money": ", with or without $ or USD; amounts in another currency have no sign",
+}
+"""What else may be written in a dimension, for its error."""
 _LONGEST = 60
 _DIGITS = 4000
 """Python reads no more of a whole number."""
@@ -60,11 +71,16 @@ def parse(text: str | float, dimension: str) -> float:
         return float(within(text, _ANY, f"a quantity in {dimension}"))
     if dimension == "FLOP/s":  # as data sheets write it
         text = re.sub(r"FLOP[Ss]$", "FLOP/s", text.rstrip())
+    written = text
+    if dimension.startswith("money") and len(text) <= _LONGEST:  # as bills write it
+        text = _OF_DEVICE.sub("/", _CURRENCY.sub("", text.strip()))
     match = _QUANTITY.match(text) if len(text) <= _LONGEST else None
     if match is None or (match[2] or "") not in {*scales, ""}:
+        if dimension.startswith("money") and written.startswith("."):  # what a shell leaves of $2.50
+            raise not_a_quantity(dimension, written, f"write 0{written}; a shell needs '$2.50' in quotes")
         units = ", ".join(filter(None, scales))
-        each = "; 20x is 20 per active parameter" if dimension == "token" else ""
-        raise not_a_quantity(dimension, text, f"write a number and one of {units}{each}")
+        more = _MORE.get(dimension.partition("/")[0], "")
+        raise not_a_quantity(dimension, written, f"write a number and one of {units}{more}")
     if "," in match[1] and not _THOUSANDS.fullmatch(match[1]):
         point = f"{match[1].replace(',', '.')} {match[2] or ''}".rstrip()
         explicit = (
@@ -74,6 +90,19 @@ def parse(text: str | float, dimension: str) -> float:
     number = Decimal(match[1].replace("_", "").replace(",", ""))
     value = float(number * Decimal(repr(scales.get(match[2] or "", 1.0))))
     return float(within(value, _ANY, shown(text)))
+
+
+def in_days(text: str) -> float:
+    """Return the days of a text such as "30", "30d" or "12h".
+
+    Raises
+    ------
+    SpecError
+        If it is neither a number nor a time with a unit.
+    """
+    match = _QUANTITY.match(text) if len(text) <= _LONGEST else None
+    unit = "" if match is None else match[2]
+    return parse(text, "second") / (1.0 if match is not None and not unit else 86400.0)
 
 
 def is_count(text: str) -> bool:

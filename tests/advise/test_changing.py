@@ -227,6 +227,16 @@ def test_only_what_the_framework_can_be_told_is_tried():
     assert {change.overrides["recompute"].granularity for change in changes(question) if change.kind == "recompute"} <= {"none", "policy", "full"}  # fmt: skip
 
 
+def test_states_go_to_the_host_where_the_framework_is_only_assumed():
+    words = {"devices": 1, "seq_len": 2048, "global_batch_size": 8}
+    assumed = fit(ask("llama-3.2-3b", "rtx-4090", **words))
+    named = fit(ask("llama-3.2-3b", "rtx-4090", framework="transformers", **words))
+    assert "optimizer_offload" in assumed.first.kinds and named.first is None
+    rate = 8 * 2048 / assumed.first.projection.step_time_s
+    assert assumed.rows()[0]["tokens_per_s"] == pytest.approx(rate)
+    assert f"{rate:,.0f} tokens/s" in assumed.headline
+
+
 def test_rules_of_the_framework_hold_unless_the_layout_breaks_them_already():
     megatron = load_framework("megatron")
     question = ask(

@@ -35,7 +35,7 @@ def document(forescale, *arguments):
         ((*FITS, "--min-mfu", "60%"), 3, "fails", ["mfu"]),
         ((*FITS, "--min-mfu", "0.2"), 0, "passes", []),
         ((*FITS, "--tokens", "1T", "--deadline", "10d"), 3, "fails", ["deadline"]),
-        ((*FITS, "--tokens", "1T", "--max-cost", "1K", "--price", "2"), 3, "fails", ["cost"]),
+        ((*FITS, "--tokens", "1T", "--max-cost", "$1K", "--price", "$2/hr"), 3, "fails", ["cost"]),
         ((*FITS, "--max-memory", "20GiB"), 3, "fails", ["memory"]),
         (("llama-3.1-8b", *ONE, "--tp", "3"), 4, "illegal", ["not_divisible"]),
         (

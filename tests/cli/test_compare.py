@@ -317,6 +317,7 @@ def test_prices_of_each_machine_and_the_days_of_a_run(forescale):
     same = json.loads(forescale(*asked, "2", "--json").out)["machines"]
     assert [row["cost"] / row["days"] for row in same] == pytest.approx([384.0, 384.0])
     assert "(list prices)" not in forescale(*asked, "2,4").out
+    assert json.loads(forescale(*asked, "$2,$4/h", "--json").out)["machines"] == rows
     assert "wrong_type --price" in forescale(*asked, "2,3,4").refused
     assert "no_effect --price" in forescale("compare", "a.json", "b.json", "--price", "2").refused
 

@@ -117,3 +117,25 @@ def test_devices_that_degrees_do_not_divide_are_fewer_in_the_command():
     error = SpecError(not_divisible(COUNT, 16384, 96, "tp 8 × pp 12"))
     words = ["run", "m", "--devices", "16384", "--tp", "8", "--pp", "12"]
     assert corrected(error, words) == "For example: forescale run m --devices 16320 --tp 8 --pp 12"
+
+
+def test_a_file_that_is_not_read_is_replaced_by_the_options_that_ask_the_same(forescale, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    file = tmp_path / "train.toml"
+    file.write_text(
+        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 2\nseq_len = 4096\nsteps = 100\n'
+        "[parallelism]\ntensor_parallel_degree = 2\npipeline_parallel_degree = 2\n"
+    )
+    wanted = ["--framework", "torchtitan@0.2-eager", "--tp", "2", "--pp", "2", "--micro-batch-size", "1"]
+    for line in (
+        ["project", f"{file}", "--cluster", "h100"],
+        ["project", "llama-3.1-8b", "--config", f"{file}", "--cluster", "h100", "--devices", "16"],
+        ["run", f"--plan={file}", "--cluster", "h100"],
+        ["memory", "layout", f"{file}", "--cluster", "h100", "--tp", "4"],
+    ):
+        refused = forescale(*line)
+        assert refused.error.code == "removed"
+        example = refused.err.strip().partition("For example: forescale ")[2].split()
+        assert "llama-3.1-8b" in example and not any(file.name in word for word in example)
+        assert {*wanted} - {"2"} <= {*example}
+        assert example.count("--tp") == 1 and ("--tp 4" in " ".join(example)) == ("4" in line)
+        assert forescale(*example).code == 0, example

@@ -14,6 +14,8 @@ def test_a_table_and_a_sentence(forescale):
     for text in ("OOM", "lost per GiB", "FITS", "it fits with margin", "legal layouts evaluated"):
         assert text in ran.out
     assert len(ran.out.splitlines()) <= 20
+    first = json.loads(forescale("fit", *CASE, *LARGE, "--json").out)["fixes"][0]
+    assert ran.out.count(f"{first['tokens_per_s']:,.0f}") == 2  # in the table and in the sentence
 
 
 def test_the_document_says_what_each_change_sets(forescale):

@@ -12,7 +12,7 @@ from scripts.flags import TABLE, written
 
 from forescale.cli.advice import flags_of
 from forescale.cli.memory import DEFAULT
-from forescale.cli.misspelt import USUAL, misspelt, started, translated
+from forescale.cli.misspelt import USUAL, command_in, misspelt, started, translated
 from forescale.cli.words import values_of
 from forescale.synonyms import _WITH_VALUES
 
@@ -539,3 +539,42 @@ def test_an_option_that_is_needed_is_added_to_what_was_typed() -> None:
     said = started(["trace", "model.py:build"], ["--save", "-o"])
     assert said == "For example: forescale trace model.py:build -o gpt.json"
     assert started(["trace", "model.py:build"]) == ""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "project m --devices 8 --budget 1M",
+        "project m --devices 8 --zero 2,3",
+        "run m --nodes 2 --vary zero=2,3",
+        "search m --tp 2 --measured step=3s",
+        "project m --devices 8,16 --epochs 3 --samples 50000",
+        "fit m --tp 2,4",
+        "pipeline simulate -s 1f1b --placement V",
+        "pipeline draw 1f1b --bubble 5%",
+        "pipeline check x.csv --stage-forward 1,2,1,1",
+        "pipeline partition --stage-forward 1,2",
+        "pipeline list --devices 8",
+        "memory states 8e9 --tp 2",
+        "validate --tp 2",
+        "network --tokens 1T",
+    ],
+)
+def test_every_command_that_an_error_suggests_is_one(words: str) -> None:
+    text = misspelt(words.split())
+    assert text is not None
+    example = text.partition("For example: ")[2]
+    for line in filter(None, [example]):
+        path, rest = command_in(shlex.split(line)[1:])
+        assert path is not None and values_of(path, rest) is not None, line
+
+
+def test_options_of_a_command_in_the_same_group_are_suggested_there() -> None:
+    text = misspelt(["pipeline", "check", "x.csv", "--stage-forward", "1,2,1,1"])
+    assert text is not None and "forescale pipeline run x.csv --stage-forward 1,2,1,1" in text
+    for words in (
+        "pipeline draw -s 1f1b --placement V",
+        "memory states 8e9 --tp 2",
+    ):  # no model, no such command
+        text = misspelt(words.split())
+        assert text is not None and "For example" not in text

@@ -10,10 +10,11 @@ import pytest
 from tests.errors import raises
 from typer.testing import CliRunner
 
+import forescale as fs
 from forescale.cli.pipeline import pipeline_app
 from forescale.cli.typed import typed
 from forescale.errors import ForescaleError
-from forescale.schedule import families
+from forescale.schedule import families, family
 from forescale.schedule.traces import read_run
 
 TRACE = Path(__file__).parents[1] / "data/schedules"
@@ -205,7 +206,7 @@ def test_optimise_proves_a_small_pipeline(tmp_path):
     assert result["makespan"] == result["bound"] <= result["library_makespan"]
     assert "proven optimal" in run(*arguments)
     assert "valid" in run("check", str(path))
-    with raises(ForescaleError, "wrong_type the times of stages", allowed="2 numbers separated by commas"):
+    with raises(ForescaleError, "wrong_type --stage-forward"):
         run("optimise", "--pp", "2", "-m", "4", "--stage-forward", "1,x")
 
 
@@ -562,3 +563,42 @@ def test_a_bubble_excludes_microbatches_and_is_a_share(forescale):
     assert forescale(*asked, "5%", "-m", "8").refused.startswith("conflicts --bubble")
     assert forescale(*asked, "120%").refused.startswith("out_of_range --bubble")
     assert "no schedule applies" in forescale(*asked, "0.0001").err
+
+
+@pytest.mark.parametrize(
+    ("name", "stages", "makespan"),
+    [
+        # Rank 0: F 0-1, 1-2, B 5-7, 9-11; rank 1: F 1-3, B 3-5, F 5-7, B 7-9.
+        ("1f1b", "1,2", 11.0),
+        # Rank 0: F 0-1, 1-2, B 7-9, 9-11; rank 1: F 1-3, 3-5, B 5-7, 7-9.
+        ("gpipe", "1,2", 11.0),
+    ],
+)
+def test_stages_that_take_different_times_are_simulated(forescale, name, stages, makespan):
+    shape = ("--pp", 2, "--microbatches", 2, "--stage-forward", stages)
+    body = json.loads(forescale("pipeline", "simulate", "-s", name, *shape, "--json").out)
+    assert body["makespan"] == makespan
+    compared = json.loads(forescale("pipeline", "compare", name, *shape, "--json").out)
+    assert compared["schedules"][0]["makespan"] == makespan
+    assert f"makespan {makespan:g}" in forescale("pipeline", "draw", name, *shape).out
+    forward = [float(item) for item in stages.split(",")]
+    assert fs.pipeline(name, pp=2, microbatches=2, forward=forward).makespan == makespan
+
+
+@pytest.mark.parametrize("name", [item.name for item in families()])
+def test_every_schedule_takes_the_times_of_its_stages(name):
+    even = fs.pipeline(name, vpp=family(name).fixed_vpp or family(name).least_vpp)
+    stages = even.schedule.num_stages
+    share = 4 / stages
+    uneven = fs.pipeline(name, vpp=even.schedule.placement.vpp, forward=[*[share] * (stages - 1), 3 * share])
+    assert uneven.makespan > even.makespan
+    same = fs.pipeline(name, vpp=even.schedule.placement.vpp, forward=[share] * stages)
+    assert same.makespan == pytest.approx(even.makespan)
+
+
+def test_times_of_stages_are_one_for_each(forescale):
+    line = ("pipeline", "simulate", "-s", "1f1b", "--stage-forward")
+    assert "wrong_count --stage-forward" in forescale(*line, "1,2").refused
+    assert "wrong_type --stage-forward" in forescale(*line, "1,a,1,1").refused
+    with raises(fs.ForescaleError, "wrong_count forward"):
+        fs.pipeline("1f1b", forward=[1, 2])

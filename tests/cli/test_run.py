@@ -32,6 +32,25 @@ def test_a_run_in_phases(forescale):
     assert forescale("run", *RUN, "--tp", 1, *phases, "--price", 2, "--json").out == ran.out
 
 
+@pytest.mark.parametrize(
+    ("plain", "written"),
+    [
+        (("--price", "2.5"), ("--price", "$2.50")),
+        (("--price", "2.5"), ("--price", "2.50 USD/hr")),
+        (("--electricity-price", "0.1"), ("--electricity-price=$100/MWh",)),
+    ],
+)
+def test_money_is_read_with_its_currency(forescale, plain, written):
+    line = ("run", *RUN, "--tp", 1, "--tokens", "1T", "--json")
+    assert forescale(*line, *written).out == forescale(*line, *plain).out
+
+
+def test_money_in_another_unit_is_refused(forescale):
+    line = ("run", *RUN, "--tp", 1, "--tokens", "1T")
+    assert "not_a_quantity money/h" in forescale(*line, "--price", "€2").refused
+    assert "not_a_quantity money/kWh" in forescale(*line, "--electricity-price", "$2/hr").refused
+
+
 def test_a_given_layout_that_does_not_fit_is_marked(forescale):
     large = ("llama-3.1-70b", "--cluster", "h100-sxm", "--devices", 64, "--global-batch-size", 256)
     fits, more = ("--phase", "tokens=1T seq_len=4096 tp=8 pp=4"), ("--phase", "tokens=1B seq_len=4096 tp=1")

@@ -3,10 +3,12 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.conformance.readers import Sample, check_reader
 from tests.errors import raises
 from tests.frameworks.recipes.samples import SAMPLES as RECIPES
 
+from forescale.catalogue.models import load_model
 from forescale.errors import MissingError, ReaderError
 from forescale.frameworks.readers import READERS, HuggingFaceReader, read_file, reader_of
 from forescale.frameworks.reading import Options
@@ -433,6 +435,45 @@ def test_a_toml_file_of_torchtitan_names_the_releases_that_have_it_and_what_is_r
     assert refused.value.path == "train.toml, line 3"
     for part in ("torchtitan 0.2 and earlier", "torchtitan 0.3", "--framework torchtitan@0.2"):
         assert part in refused.value.fix
+
+
+TITAN_8B = """
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 2
+seq_len = 4096
+[parallelism]
+tensor_parallel_degree = 2
+[activation_checkpoint]
+mode = "full"
+"""
+
+
+def test_a_toml_file_of_torchtitan_becomes_the_options_that_ask_the_same():
+    known = Options(num_devices=16, model_of=load_model)
+    with pytest.raises(ReaderError) as refused:
+        reader_of(TITAN_8B, "train.toml", known)
+    model, *options = refused.value.words
+    pairs = dict(zip(options[::2], options[1::2], strict=True))
+    assert model == "llama-3.1-8b"
+    assert pairs == {
+        "--framework": "torchtitan@0.2-eager",
+        "--tp": "2",
+        "--zero": "3",
+        "--micro-batch-size": "2",
+        "--recompute": "full",
+        "--seq-len": "4096",
+        "--global-batch-size": "16",
+        **{name: value for name, value in pairs.items() if name == "--tokens"},
+    }
+    with pytest.raises(ReaderError) as refused:  # of a node, where nothing says how many devices there are
+        reader_of(TITAN_8B, "train.toml", replace(known, num_devices=None))
+    assert refused.value.words[1:3] == ("--devices", "8")
+    with pytest.raises(ReaderError) as refused:  # a model that has no name in the catalogue
+        reader_of(TITAN_8B.replace("8B", "debugmodel"), "train.toml", known)
+    assert refused.value.words == ()
 
 
 def test_a_script_that_starts_torchtitan_with_a_toml_file_is_refused_with_its_line(tmp_path):

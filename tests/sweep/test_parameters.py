@@ -46,7 +46,7 @@ def device(**changed):
         ("hbm_bandwidth", "6.7 TB/s", device(hbm_bandwidth=6.7e12)),
         ("device.hbm_bandwidth", "x2", device(hbm_bandwidth=2 * BASE.device.hbm_bandwidth)),
         ("cluster.device.num_cores", 264, device(num_cores=264)),
-        ("price_per_device_hour", 2.5, device(price_per_hour=2.5)),
+        ("price_per_device_hour", "$2.50/hr", device(price_per_hour=2.5)),
         (
             "flops.bf16",
             "2 PFLOP/s",

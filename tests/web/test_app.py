@@ -450,7 +450,7 @@ def test_a_front_of_a_layout_that_cannot_be_has_only_others(client):
 
 
 def test_money_is_days_times_price(client):
-    text, dear = (page(client, "/", f"{QUERY}&price={price}") for price in (2, 4))
+    text, dear = (page(client, "/", f"{QUERY}&price={price}") for price in ("$2.00/hr", 4))
     cost, double = (float(re.search(r'id="cost"><data value="([^"]+)"', item)[1]) for item in (text, dear))
     assert double == 2.0 * cost
     assert cost == pytest.approx(16 * 24 * 2 * json.loads(page(client, "/project.json"))["training_days"])

@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from forescale.advise.check import Check, Checks, Finding, Limits, check
+from forescale.advise.check import LIMIT_DIMENSIONS, Check, Checks, Finding, Limits, check
 from forescale.advise.solve import Solved, solve
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ if not TYPE_CHECKING:
     __getattr__ = _loaded
 
 __all__ = [
+    "LIMIT_DIMENSIONS",
     "Advice",
     "Change",
     "Check",

@@ -9,6 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from forescale.arrays import np
+from forescale.cost.run_calibration import FRAMEWORK
 from forescale.errors import SpecError
 from forescale.numeric import divisors
 from forescale.question import Question
@@ -34,6 +35,8 @@ RELIEFS: Mapping[str, tuple[Any, ...]] = {
     "dispatcher": ("all_to_all",),
 }
 """What makes room and is no dimension of a space, by name: tried where no framework limits its options."""
+OFFLOADED = ("optimizer_offload", "activation_offload", "parameter_offload")
+"""Reliefs that are tried where a framework without them is only assumed."""
 INSIDE: Mapping[str, tuple[str, str]] = {
     "optimizer_offload": ("offload", "optimizer"),
     "activation_offload": ("offload", "activation_layers"),
@@ -153,13 +156,16 @@ def _recomputes(question: Question) -> tuple[Recompute, ...]:
 def _reliefs(question: Question) -> Iterator[tuple[str, Sequence[Any]]]:
     """Yield what makes room beside, as far as it applies."""
     layout, limits = question.layout, None if question.framework is None else question.framework.limits
+    reliefs = RELIEFS if limits is None else limits.reliefs
+    if limits is not None and FRAMEWORK in question.assumed:  # another one may have what it lacks
+        reliefs = {**{name: RELIEFS[name] for name in OFFLOADED}, **reliefs}
     applies = {
         "parameter_offload": layout.zero == 3,
         "reshard": layout.zero == 3,
         "dispatcher": layout.ep > 1,
         "moments": False,  # of the run, not of the layout
     }
-    for kind, values in (RELIEFS if limits is None else limits.reliefs).items():
+    for kind, values in reliefs.items():
         if applies.get(kind, True):
             yield kind, values
 

@@ -90,7 +90,7 @@ class Fix(Struct, frozen=True, kw_only=True):
         memory = self.projection.memory
         return {
             "change": self.text,
-            "step_time_s": self.projection.step_time_s,
+            **attributes(self.projection, "step_time_s", "tokens_per_s"),
             "lost_s": self.lost_s,
             **attributes(memory, "peak_bytes", "peak_high_bytes"),
             **attributes(self, "freed_bytes", "lost_s_per_gib", "verdict"),
@@ -141,7 +141,8 @@ class Fit(Result, Struct, frozen=True, kw_only=True):
             )
             return f"{self.now.headline}; {fits}"
         now, memory = first.projection, format_bytes(first.projection.memory.peak_bytes)
-        proposed = f"{format_seconds(now.step_time_s)} per step, {memory} per device ({first.verdict})"
+        rate = f"{format_seconds(now.step_time_s)} per step, {now.tokens_per_s:,.0f} tokens/s"
+        proposed = f"{rate}, {memory} per device ({first.verdict})"
         return f"{self.now.headline}; with {first.text}: {proposed}"
 
     def essentials(self) -> Mapping[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 from msgspec.structs import replace
@@ -47,6 +48,12 @@ class Limits(Struct, frozen=True, kw_only=True):
     deadline_days: float | None = None
     price_per_device_hour: float | None = None
     """The device's own by default."""
+
+
+LIMIT_DIMENSIONS: Mapping[str, str] = MappingProxyType(
+    {"max_step_time_s": "second", "max_cost": "money", "price_per_device_hour": "money/h"}
+)
+"""Fields of `Limits` that may be written with a unit, and what they measure."""
 
 
 class Finding(Struct, frozen=True, kw_only=True):

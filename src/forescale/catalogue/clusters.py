@@ -31,6 +31,7 @@ DEVICE_DIMENSIONS: Mapping[str, str] = MappingProxyType(
         "host_bandwidth": "byte/s",
         "power_w": "watt",
         "node_power_w": "watt",
+        "price_per_hour": "money/h",
     }
 )
 """Fields of a device that may be written with a unit, and what they measure."""

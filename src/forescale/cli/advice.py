@@ -159,7 +159,7 @@ def _written(name: str, path: str, value: str) -> tuple[str, ...]:
     """Return the options of a command that say what an option of others does with a value; nothing if that is open."""
     options = options_of(path)
     if name == "--vary":
-        varied = varied_as(*value.partition("=")[::2])
+        varied = varied_as(*value.partition("=")[::2]) if name in options else None
         return () if varied is None else (name, varied)
     held = table()["held_by_fix"] if "--fix" in options else ()
     if meant(name, held) and (fixed := _fixed((with_value(value) or "").split())):
@@ -282,7 +282,8 @@ def _alike(name: str, path: str, value: str) -> Advice:
     options = options_of(path)
     like = _like(name, options)
     is_same = _called(name, options) is not None
-    is_sure = is_same or (len(like) == 1 and is_slip(name, like[0]))
+    is_slipped = len(like) == 1 and is_slip(name, like[0]) and not _is_of_another(name)
+    is_sure = is_same or is_slipped
     is_list = "," in value and "--vary" in options and len(like) == 1 and is_sure and like[0] not in COMPARED
     if is_list and (varied := varied_as(like[0][2:], value)) is not None:
         return Advice(f"write --vary {varied}", ("--vary", varied), True, True)
@@ -343,6 +344,11 @@ def _fixed(words: Sequence[str]) -> tuple[str, ...]:
 def _takes(path: str, words: str) -> bool:
     """Return whether a command has every option of some words."""
     return {word for word in words.split() if word[:2] == "--"} <= {*options_of(path)}
+
+
+def _is_of_another(name: str) -> bool:
+    """Return whether any command has an option of exactly this name, which is then meant."""
+    return any(name in options_of(path) for path in table()["commands"])
 
 
 def _homes(name: str, like: Sequence[str]) -> list[str]:

@@ -17,10 +17,10 @@ from forescale.cli.console import say, show
 from forescale.cli.declare import Bounded, Group, Rare, argument, option
 from forescale.cli.formats import answer_of
 from forescale.cli.inputs import answered, limited, read_question
-from forescale.cli.options import OperationsOptions, Priced, complete_models, given, positive
+from forescale.cli.options import OperationsOptions, Priced, complete_models, given, positive, price_of
 from forescale.cli.output import OutputOptions
 from forescale.cli.reproduce import again, has_line
-from forescale.cli.scan import amount, days_of
+from forescale.cli.scan import amount, span_of
 from forescale.errors import ForescaleError, SpecError, out_of_range, required_with, wrong_type
 from forescale.io.sizes import is_fewest
 from forescale.limits import PRICE
@@ -55,6 +55,7 @@ class LimitOptions(Group, frozen=True, kw_only=True):
         "PRICE",
         flag="--price-per-device-hour --price",
         check=Bounded(PRICE, whole=False),
+        parse=partial(price_of, flag="--price-per-device-hour", unit="h"),
         panel=WHOLE_RUN,
     )
     solve: Literal["micro_batch_size", "devices", "seq_len", "tokens"] | None = option(
@@ -162,7 +163,7 @@ def _gate(
         max_step_time_s=positive("--max-step-time", limit.max_step_time, _seconds),
         min_mfu=None if limit.min_mfu is None else _share("--min-mfu", limit.min_mfu),
         max_cost=amount("--max-cost", limit.max_cost),
-        deadline_days=positive("--deadline", limit.deadline, days_of),
+        deadline_days=positive("--deadline", limit.deadline, span_of),
         price_per_device_hour=_price(question, limit),
     )
     return check(question, limits, answered, subject=subject, strict=strict, refusal=_refusal, named=named)
@@ -246,7 +247,7 @@ def _least_devices(question: Question, limit: LimitOptions) -> float:
     from forescale.search.scan import Target, least_step
 
     step = positive("--max-step-time", limit.max_step_time, _seconds)
-    days = positive("--deadline", limit.deadline, days_of)
+    days = positive("--deadline", limit.deadline, span_of)
     if step is None and (days is None or question.workload.tokens is None):
         return 1.0
     longest = Target(step_time_s=step, days=days).limit(question.workload)

@@ -25,6 +25,7 @@ from forescale.cli.options import (
     PlanOptions,
     Priced,
     given,
+    positive,
     refuse,
 )
 from forescale.cli.output import PageOptions
@@ -49,7 +50,7 @@ from forescale.positions import COMMAND_LINE
 from forescale.question import Note, Question
 from forescale.search.machines import Machine
 from forescale.synonyms import device_field, with_value
-from forescale.units import in_thousands
+from forescale.units import in_thousands, parse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -206,7 +207,7 @@ def _prices(text: str | None, clusters: Sequence[str]) -> dict[str, float]:
     if text is None:
         return {}
     words = text.split(",")
-    values = [amount("--price", word.strip()) for word in words]
+    values = [positive("--price", word, lambda text: parse(text, "money/h")) for word in words]
     if len(values) not in (1, len(clusters)):
         raise wrong_type("--price", text, f"one price, or one of each cluster: {', '.join(clusters)}")
     return {

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from pathlib import PurePath
 
 from forescale.cli.advice import flags_of, rows_of, table
-from forescale.cli.misspelt import command_in
-from forescale.errors import ForescaleError, InfeasibleError, nearest
+from forescale.cli.misspelt import command_in, lacking
+from forescale.errors import ForescaleError, InfeasibleError, ReaderError, nearest
 from forescale.patterns import pattern
 from forescale.synonyms import EXAMPLES, spelling
 
@@ -38,6 +38,8 @@ def _with_nearest(error: ForescaleError, typed: Sequence[str]) -> list[str] | No
         return _with_options(typed, error.options)
     if error.code == "no_effect":
         return _without(typed, error.key.split(", "))
+    if isinstance(error, ReaderError) and error.words:
+        return _without_file(error, typed)
     if error.code == "missing" and error.nearest:
         option = _option_of(error.key, typed)
         return None if option is None else [*typed, option, str(error.nearest[0])]
@@ -76,6 +78,34 @@ def _with_options(typed: Sequence[str], options: Sequence[str]) -> list[str]:
         if words[at].partition("=")[0] in given:
             del words[at : at + (1 if "=" in words[at] else 2)]
     return [*words, *options]
+
+
+def _without_file(error: ReaderError, typed: Sequence[str]) -> list[str] | None:
+    """Return the words with what a file says in its place; options that are typed take precedence."""
+    file = "" if error.location is None else error.location.file
+    words = [*typed]
+    at = next((at for at, word in enumerate(words) if word.rpartition("=")[2] == file), None)
+    if at is None:
+        return None
+    is_option = words[at - 1][:2] == "--" and "=" not in words[at - 1]
+    if is_option or "=" in words[at]:
+        del words[at - is_option : at + 1]
+        path, rest = command_in(words)
+        if "--model" not in words and (not rest or rest[0][:1] == "-"):
+            words.insert(len((path or "").split()), error.words[0])
+    else:
+        words[at] = error.words[0]
+    given = {word.partition("=")[0] for word in words}
+    for flag, value in _options(error.words[1:]):
+        words += [] if flag in given else [flag, *value]
+    return [*words, *lacking(words, flags_of(command_in(words)[0] or ""))]
+
+
+def _options(words: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield options, each with its value; switches have none."""
+    places = [at for at, word in enumerate(words) if word[:2] == "--"]
+    for at, end in pairwise((*places, len(words))):
+        yield words[at], words[at + 1 : end]
 
 
 def _sequences(error: ForescaleError, typed: Sequence[str]) -> str | None:

@@ -164,10 +164,6 @@ def _hasten(parameter: Any) -> None:  # noqa: ANN401  (whichever click typer has
     parameter.process_value = process
 
 
-OPTIMISE = "pipeline optimise"
-"""The command that takes times of every stage."""
-
-
 def _fix(name: str, text: str) -> str:
     """Return how to write a value that an option does not take: a number with a unit, an optimizer of 8 bits."""
     number = _SIZED.fullmatch(text.strip())
@@ -182,12 +178,15 @@ def _fix(name: str, text: str) -> str:
         return ""
     if name == "--devices":
         return f"to try several: forescale compare MODEL --devices {text.replace(' ', '')}"
-    from forescale.cli.advice import options_of
+    from forescale.cli.advice import options_of, rows_of, table
+    from forescale.cli.misspelt import command_in
+    from forescale.cli.reproduce import TYPED
 
     field, values = name[2:].replace("-", "_"), text.replace(" ", "")
-    if (of_stages := f"--stage-{name[2:]}") in options_of(OPTIMISE):
-        return f"for one of each stage: forescale {OPTIMISE} {of_stages} {values}"
-    if name not in options_of("compare"):
+    path = command_in(TYPED.get())[0] or ""
+    if (of_stages := f"--stage-{name[2:]}") in options_of(path):
+        return f"for one of each stage, write {of_stages} {values}"
+    if name not in options_of("compare") or "model" not in dict(rows_of(table()["commands"].get(path, {}))):
         return ""
     of_search = f", or forescale search --fix {field}={values}" if field in DEGREE_NAMES else ""
     return f"to try several: forescale compare MODEL --vary {field}={values}{of_search}"

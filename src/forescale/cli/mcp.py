@@ -89,8 +89,7 @@ def _command(name: str) -> Any:  # noqa: ANN401  (whichever click typer has)
 def _property(parameter: Any) -> dict[str, Any]:  # noqa: ANN401
     """Return the JSON schema of one option."""
     kind = parameter.type_descriptor.annotation
-    parsed = parameter.type_descriptor.parameter_info.parser is not None
-    one: dict[str, Any] = {"type": "string" if parsed else TYPES.get(kind, "string")}
+    one: dict[str, Any] = {"type": TYPES.get(kind, "string")}
     if get_origin(kind) is Literal:
         one = {"enum": list(get_args(kind))}
     if parameter.multiple or parameter.nargs == -1:

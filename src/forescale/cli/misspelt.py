@@ -23,6 +23,7 @@ from forescale.cli.advice import (
     is_several,
     of_value,
     options_of,
+    rows_of,
     table,
     varied_as,
 )
@@ -184,11 +185,36 @@ def _example(path: str, words: Sequence[str], correction: Correction) -> str | N
     several = any("," in word for word in words)  # machines or values, which few commands take
     usual = ["compare"] if several else _others(correction.unknown)
     others = ["diagnose"] if MEASURED in correction.unknown else usual
-    for other in others:
+    has_model = "model" in _arguments(path)
+    for other in [*_of_group(path, correction.unknown), *others]:
+        if " " in path and not has_model and "model" in _arguments(other):
+            continue
         there = _corrected(other, words)
-        if other != path and there.words is not None:
+        if other != path and there.words is not None and _knows(other, there.words):
             return shlex.join(["forescale", *there.words, *lacking(there.words, flags_of(other))])
     return None
+
+
+def _of_group(path: str, names: Collection[str]) -> list[str]:
+    """Return the other commands of a group, such as `pipeline`, that have all of some options."""
+    group, _, name = path.partition(" ")
+    inside = [other for other in table()["commands"] if name and other.startswith(f"{group} ")]
+    return [other for other in inside if {*names} <= {*options_of(other)}]
+
+
+def _arguments(path: str) -> list[str]:
+    """Return the arguments of a command, which have no name on the command line."""
+    return [name for name, row in rows_of(table()["commands"].get(path, {})) if "on" not in row]
+
+
+def _knows(path: str, words: Sequence[str]) -> bool:
+    """Return whether a command has every option of some words, short ones included."""
+    flags = flags_of(path)
+    return all(word.partition("=")[0] in flags for word in words if word[:1] == "-" and not _is_number(word))
+
+
+def _is_number(word: str) -> bool:
+    return word[1:2].isdigit() or word in ("-", "--")
 
 
 def _others(names: Collection[str]) -> list[str]:

@@ -92,6 +92,16 @@ def sequence_length(text: str, flag: str = "--seq-len") -> int:
     return length
 
 
+def price_of(text: str, flag: str, unit: str) -> float:
+    """Return a price of a `unit`, such as 2.50, $2.50 or "2.50 USD/h" of an hour ("h")."""
+    from forescale.units import parse
+
+    try:
+        return parse(text, f"money/{unit}")
+    except SpecError as error:
+        raise error.at(flag) from error
+
+
 output_option = partial(option, panel=OUTPUT)
 _bench = partial(option, panel=COST)
 _machine, _cost, _types = (partial(option, panel=panel) for panel in (MACHINE, COST, TYPES))

@@ -27,6 +27,7 @@ from forescale.cli.pipeline_options import (
     DrawFormat,
     PassOptions,
     PlacementName,
+    SimulatedPasses,
     StageOptions,
     file_or_names,
     measured_step,
@@ -34,11 +35,11 @@ from forescale.cli.pipeline_options import (
     microbatches_of_step,
     pipeline_ranks,
     rendered,
-    run_command,
     schedule_name,
     schedule_of,
     shape_of,
 )
+from forescale.cli.pipeline_run import run_command
 from forescale.cli.pipeline_table import (
     Built,
     config_option,
@@ -119,7 +120,7 @@ def simulate_schedule(
     schedule: str | None = schedule_name(),
     pp: int | None = pipeline_ranks(),
     microbatches: int | None = microbatches_of_step(),
-    passes: PassOptions,
+    passes: SimulatedPasses,
     output_dir: Path | None = output_dir_option(),
     printed: OutputOptions,
 ) -> None:
@@ -162,7 +163,7 @@ def compare(
     pp: int | None = pipeline_ranks(),
     microbatches: int | None = microbatches_of_step(),
     bubble: str | None = option("Find the fewest micro-batches for this bubble, such as 5%.", "SHARE"),
-    passes: PassOptions,
+    passes: SimulatedPasses,
     printed: OutputOptions,
 ) -> None:
     """Simulate every schedule that applies and list them, shortest step first.
@@ -192,7 +193,7 @@ def draw(
     ),
     pp: int | None = pipeline_ranks(),
     microbatches: int | None = microbatches_of_step(),
-    passes: PassOptions,
+    passes: SimulatedPasses,
     wanted: DrawFormat | None = option(
         "What to write; by default what the name of the file says, else for the terminal.", flag="--format -f"
     ),

@@ -1,39 +1,30 @@
-"""Options that the pipeline commands share, pictures that they make, and `forescale pipeline run`."""
+"""Options that the pipeline commands share, and pictures that they make."""
 
 from __future__ import annotations
 
 import json
-import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import msgspec
 import numpy as np
 from msgspec.structs import replace
 
 from forescale import wording
-from forescale.atomic_write import writable, write_text
-from forescale.cli.console import PLAIN_WIDTH, console, say, show
-from forescale.cli.declare import Bounded, Group, argument, option
-from forescale.cli.formats import Answer
+from forescale.cli.console import PLAIN_WIDTH, console
+from forescale.cli.declare import Bounded, Group, option
 from forescale.cli.options import complete_schedules, given
-from forescale.cli.output import OutputOptions, command_line
-from forescale.cli.progress import interruptible
-from forescale.cli.reproduce import TYPED
 from forescale.errors import (
-    ForescaleError,
-    needing,
     not_one_of,
-    wrong_suffix,
     wrong_type,
 )
-from forescale.files import exists, is_folder
+from forescale.files import exists
 from forescale.io.schedule_table import Listed, read_schedule
 from forescale.limits import DEVICES, Interval
 from forescale.numeric import Array
-from forescale.report.document import Sketch, TextLine, View, line
 from forescale.schedule import (
     ActivationSizes,
     Family,
@@ -55,12 +46,12 @@ from forescale.schedule import (
 )
 from forescale.schedule.difference import Difference
 from forescale.schedule.draw import Timeline, to_html, to_perfetto, to_svg, to_terminal
-from forescale.schedule.measured import MeasuredStep, stage_times_for, typical
+from forescale.schedule.measured import MeasuredStep, stage_times_for
 from forescale.schedule.model import loop, wave
 from forescale.schedule.optimise import Problem
 from forescale.schedule.optimise.local_search import measured_problem
 from forescale.schedule.times import NO_TRANSPORT, Transport, transport
-from forescale.schedule.traces import read_run, write_run
+from forescale.schedule.traces import read_run
 from forescale.units import counted
 
 FILE = "Schedule CSV of torch.distributed.pipelining, table of schedules (YAML), or folder of a run."
@@ -287,6 +278,41 @@ class StageOptions(Group, frozen=True, kw_only=True):
         if given(self):
             raise ScheduleError(wording.no_effect("--stage-forward and its like", why))
 
+    @property
+    def given_times(self) -> dict[str, Array]:
+        """Times of single stages that are given, by the field of `StageTimes`."""
+        texts = {
+            "forward": self.stage_forward,
+            "input_grad": self.stage_input_grad,
+            "weight_grad": self.stage_weight_grad,
+        }
+        flags = {name: f"--stage-{name.replace('_', '-')}" for name in texts}
+        return {name: _numbers(flags[name], text) for name, text in texts.items() if text is not None}
+
+    def of(self, num_stages: int) -> dict[str, Array]:
+        """Return the times that are given, one for each of so many stages.
+
+        Raises
+        ------
+        ScheduleError
+            If an option has another number of them.
+        """
+        times = self.given_times
+        for name, item in times.items():
+            if len(item) != num_stages:
+                flag, allowed = (
+                    f"--stage-{name.replace('_', '-')}",
+                    f"{counted(num_stages, 'stage')} (pp × vpp)",
+                )
+                values = counted(len(item), "number")
+                raise ScheduleError(wording.wrong_count(flag, values, "the schedule", allowed))
+        return times
+
+    def times(self, num_stages: int, vpp: int, passes: PassOptions) -> dict[str, Any]:
+        """Return forward, input and weight gradient: of each stage where given, else of a chunk of a full share."""
+        shares = {name: getattr(passes, name) / vpp for name in ("forward", "input_grad", "weight_grad")}
+        return shares | self.of(num_stages)
+
     def seconds(self, schedule: Schedule, passes: PassOptions) -> tuple[tuple[float, float, float], ...]:
         """Return forward, input and weight gradient of each stage on a micro-batch, given in milliseconds."""
         count, vpp = schedule.num_stages, schedule.placement.vpp
@@ -295,11 +321,7 @@ class StageOptions(Group, frozen=True, kw_only=True):
             times, _ = passes.durations(schedule)
             taken = np.stack((times.forward, times.input_grad, times.weight_grad), axis=1)
             return tuple(map(tuple, (1e-3 / schedule.num_splits * taken).tolist()))
-        message = (
-            _numbers(self.stage_forward, count, passes.forward / vpp),
-            _numbers(self.stage_input_grad, count, passes.input_grad / vpp),
-            _numbers(self.stage_weight_grad, count, passes.weight_grad / vpp),
-        )
+        message = (np.broadcast_to(item, count) for item in self.times(count, vpp, passes).values())
         share = 1e-3 / schedule.num_splits
         return tuple((share * f, share * i, share * w) for f, i, w in zip(*message, strict=True))
 
@@ -317,6 +339,7 @@ class StageOptions(Group, frozen=True, kw_only=True):
         requested = placement or ("V" if vpp == 2 else "loop")
         where = wave(pp, vpp) if requested == "V" else loop(pp, vpp)
         stages = pp * vpp
+        times = self.times(stages, vpp, passes)
         if passes.measured is not None:
             passes.refuse_durations()
             self.refuse(f"{passes.measured} says how long stages take")
@@ -330,9 +353,7 @@ class StageOptions(Group, frozen=True, kw_only=True):
         return Problem(
             placement=where,
             num_microbatches=microbatches,
-            forward=_numbers(self.stage_forward, stages, passes.forward / vpp),
-            input_grad=_numbers(self.stage_input_grad, stages, passes.input_grad / vpp),
-            weight_grad=_numbers(self.stage_weight_grad, stages, passes.weight_grad / vpp),
+            **{name: np.broadcast_to(item, stages).copy() for name, item in times.items()},
             comm=np.full(stages - 1, passes.comm),
             saved=np.full(stages, 1.0 / vpp),
             memory_limit=passes.memory_limit,
@@ -340,17 +361,40 @@ class StageOptions(Group, frozen=True, kw_only=True):
         )
 
 
-def _numbers(text: str | None, count: int, default: float) -> Array:
-    if text is None:
-        return np.full(count, default)
+def _numbers(flag: str, text: str) -> Array:
+    """Return the numbers of an option, one for each stage."""
     try:
-        values = [float(part) for part in text.split(",")]
+        return np.array([float(part) for part in text.split(",")])
     except ValueError:
-        values = []
-    if len(values) != count:
-        allowed = f"{counted(count, 'number')} separated by commas"
-        raise ScheduleError(wrong_type("the times of stages", text, allowed))
-    return np.array(values)
+        raise ScheduleError(wrong_type(flag, text, "numbers separated by commas, such as 1,2,1,1")) from None
+
+
+class SimulatedPasses(PassOptions, frozen=True, kw_only=True):
+    """Durations of a step that is simulated: those of a full share, or of each stage."""
+
+    stages: StageOptions = msgspec.field(default_factory=StageOptions)
+
+    def request(self, pp: int, microbatches: int) -> Request:
+        """Return the request behind the options, with a rank's mean share of what the stages take."""
+        request, times = super().request(pp, microbatches), self.stages.given_times
+        return replace(request, **{name: float(item.sum() / pp) for name, item in times.items()})
+
+    def durations(self, schedule: Schedule) -> tuple[StageTimes, LinkTimes]:
+        """Return how long passes and messages take: each stage's own where the options give it."""
+        times, links = super().durations(schedule)
+        if self.measured is not None:
+            self.stages.refuse(f"{self.measured} says how long stages take")
+        return replace(times, **self.stages.of(schedule.num_stages)), links
+
+    @property
+    def times_given(self) -> bool:
+        """Whether options say how long passes take."""
+        return super().times_given or bool(given(self.stages))
+
+    @property
+    def says_what(self) -> bool:
+        """Whether options say what a table of schedules says too."""
+        return super().says_what or bool(given(self.stages))
 
 
 COLUMNS = (
@@ -396,132 +440,6 @@ def rendered(
 
 PICTURES: dict[str, DrawFormat] = {".html": "html", ".svg": "svg", ".json": "perfetto"}
 WRITTEN: dict[str, DrawFormat] = {**PICTURES, ".csv": "csv"}
-MOST_RANKS = 64
-"""Processes that are started on one machine."""
-
-
-def picture_writable(path: Path | None) -> Path | None:
-    """Return `path` if a picture can be written there: asked before anything runs."""
-    if path is not None and path.suffix not in PICTURES:
-        raise wrong_suffix("a picture", path.name, PICTURES)
-    return writable(path)
-
-
-NOT_TIMED = "no step was timed"
-
-
-def run_command(
-    *,
-    file: Path | None = argument(FILE),
-    schedule: str | None = schedule_name(),
-    pp: int | None = pipeline_ranks(),
-    microbatches: int | None = microbatches_of_step(),
-    passes: PassOptions,
-    stages: StageOptions,
-    model: Literal["toy", "sleep"] = option(
-        "A small GPT with experts, or stages that take --forward, --input-grad and --weight-grad "
-        "(or those of each stage), in milliseconds.",
-        default="toy",
-    ),
-    steps: int = option("Steps that are timed.", check=Bounded(Interval(gt=0, le=1000)), default=5),
-    output: Path | None = option(
-        "Draw both steps into FILE.html, .svg or .json (Perfetto).",
-        flag="--output -o",
-        check=picture_writable,
-    ),
-    trace: Path | None = option("Write every timed step into this folder, for draw --trace."),
-    slurm: Path | None = option("Write a Slurm script that runs this, and run nothing.", check=writable),
-    nodes: int | None = option("Nodes that the Slurm script asks for, 1 by default.", check=Bounded(DEVICES)),
-    printed: OutputOptions,
-) -> None:
-    """Run a schedule on processes of this machine, and set the simulation of what was measured beside it.
-
-    Under torchrun its ranks are the pipeline's. Input and weight gradients run apart, each in its place. With
-    --measured, it says what the schedule gained against that run, and stages of --model sleep take as long as its
-    stages. Needs torch (the extra `bench`).
-    """
-    with needing("bench", "pipeline run", "torch"), interruptible(NOT_TIMED):
-        from forescale.runtime.job import Job, run_job
-    passes.refuse(("--comm-mode", *SIMULATED, *SPREAD), "messages are sent, not simulated")
-    if model == "toy":
-        stages.refuse("stages of --model sleep take such times, those of toy their own")
-    if nodes is not None and slurm is None:
-        raise wording.required_with("--slurm FILE", f"--nodes {nodes}")
-    what = schedule_of(file, schedule, pp, microbatches, passes)
-    question = what.schedule if isinstance(what, LoweredSchedule) else what
-    before = None if passes.measured is None else measured_step(passes.measured)
-    if slurm is not None:
-        options = {"--steps": steps, "--model": model, "--output": output, "--trace": trace}
-        shape = {"--schedule": schedule, "--pp": pp, "--microbatches": microbatches, **options}
-        parts = [*([str(file)] if file else []), *_options(shape | given(passes) | given(stages))]
-        write_text(slurm, _slurm_script(question, parts, nodes or 1))
-        say(f"wrote {slurm}; sbatch {slurm} runs it")
-        return
-    _check_ranks(question, trace)
-    seconds = None if model == "toy" else stages.seconds(question, passes)
-    with interruptible(NOT_TIMED):
-        timed = run_job(Job(what=what, steps=steps, seconds=seconds))
-    if not timed:  # another rank of torchrun says what was found
-        return
-    ran = typical(timed)
-    difference = Difference(step=ran, simulation=ran.simulated())
-    if trace is not None:
-        write_run(trace, timed)
-    if output is not None:
-        _draw(difference, output, command_line(TYPED.get()))
-    document = {**ran.to_json(), "difference": list(difference.sentences)}
-    show(Answer(view=lambda: ran_view(difference, before), document=lambda: document), printed)
-    if printed.is_text:
-        _wrote(output, trace)
-
-
-def _check_ranks(schedule: Schedule, trace: Path | None) -> None:
-    if trace is not None:
-        check_folder(trace, schedule.num_ranks)
-    if schedule.num_ranks > MOST_RANKS:
-        raise wording.not_enough_devices(schedule.name, schedule.num_ranks, MOST_RANKS)
-
-
-def _wrote(*files: Path | None) -> None:
-    for written in files:
-        if written is not None:
-            say(f"wrote {written}")
-
-
-def check_folder(folder: Path, num_ranks: int) -> None:
-    """Refuse a folder in which a run of so many ranks cannot be written: asked before anything runs."""
-    if not is_folder(folder):
-        if exists(folder):
-            raise wording.wrong_format("a folder", "--trace writes files of all ranks").at(folder)
-        writable(folder)
-        return
-    writable(folder / "config.json")
-    texts = {f"pp_rank_{rank}.json" for rank in range(num_ranks)}
-    others = sorted({item.name for item in folder.glob("*pp_rank_*.json")} - texts)
-    if others:
-        raise wording.file_exists(f"{others[0]} of another run in {folder}", "give another folder")
-
-
-def _options(values: Mapping[str, object]) -> list[str]:
-    return [word for name, value in values.items() if value is not None for word in (name, str(value))]
-
-
-def _slurm_script(schedule: Schedule, names: Sequence[str], nodes: int) -> str:
-    """Return a script in which torchrun starts the ranks of a schedule on some nodes."""
-    if schedule.num_ranks % nodes:
-        ranks = counted(schedule.num_ranks, "rank")
-        message = f"--nodes {nodes}: {schedule.name} has {ranks}, which must be alike on every node"
-        raise ForescaleError(message)
-    command = shlex.join(["-m", "forescale", "pipeline", "run", *names])
-    return f"""#!/bin/bash
-#SBATCH --job-name=pipeline-run
-#SBATCH --nodes={nodes}
-#SBATCH --ntasks-per-node=1
-head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-srun torchrun --nnodes {nodes} --nproc-per-node {schedule.num_ranks // nodes} \\
-  --rdzv-backend c10d --rdzv-endpoint "$head:29500" --rdzv-id "$SLURM_JOB_ID" \\
-  {command}
-"""
 
 
 def shape_of(pp: int | None, microbatches: int | None) -> tuple[int, int]:
@@ -554,33 +472,3 @@ def schedule_of(
     if not names:
         raise wording.missing("--schedule", "or give a file of a schedule")
     return passes.build(names, passes.request(*shape_of(pp, microbatches)))[0]
-
-
-def ran_view(difference: Difference, before: MeasuredStep | None) -> View:
-    """Return both steps, what differs, and how much is idle and kept."""
-    ran, simulated = difference.step, difference.simulation
-    kept = ", ".join(f"{value:g}" for value in ran.peak_activations)
-    most = ", ".join(f"{value / 1e6:.2f}" for value in ran.peak_bytes)
-    saved = f"; saved bytes at most: {most} MB" if ran.peak_bytes.any() else ""
-
-    def picture(width: int) -> Sequence[TextLine]:
-        if not width:
-            return [line(text) for text in difference.sentences]
-        drawn = rendered([difference.timeline, simulated.timeline], "terminal", difference=difference)
-        return [line(text) for text in drawn.splitlines()]
-
-    lines = [
-        f"idle {ran.idle_share:.1%} measured, {simulated.bubble_rate_makespan:.1%} simulated",
-        f"micro-batches held at most, by rank: {kept}{saved}",
-    ]
-    if before is not None:
-        gain, took = 1.0 - ran.makespan_s / before.makespan_s, 1e3 * before.makespan_s
-        lines.append(f"{gain:.2%} shorter than {before.schedule.name} measured before ({took:.2f} ms)")
-    return View(contents=(Sketch(picture), *map(line, lines)))
-
-
-def _draw(difference: Difference, output: Path, command: str) -> None:
-    pictures = [difference.timeline, difference.simulation.timeline]
-    title = f"{difference.step.schedule.name}: measured and simulated"
-    requested = PICTURES[output.suffix]
-    write_text(output, rendered(pictures, requested, title=title, difference=difference, command=command))

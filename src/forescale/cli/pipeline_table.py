@@ -8,7 +8,8 @@ from pathlib import Path
 
 from forescale.cli.console import say
 from forescale.cli.declare import argument, option
-from forescale.cli.pipeline_options import ONE_SPREADS, SPREAD, PassOptions, check_folder
+from forescale.cli.pipeline_options import ONE_SPREADS, SPREAD, PassOptions
+from forescale.cli.pipeline_run import check_folder
 from forescale.errors import ForescaleError, no_effect
 from forescale.io.schedule_table import TABLES, read_schedule_table
 from forescale.schedule import Schedule, Simulation

@@ -15,11 +15,10 @@ from forescale.cli.console import say, show
 from forescale.cli.declare import Bounded, Group, Rare, option
 from forescale.cli.formats import Answer, answer_of, extended
 from forescale.cli.inputs import answered, read_question, refuse_twice
-from forescale.cli.options import Asked, OperationsOptions, Priced, given
+from forescale.cli.options import Asked, OperationsOptions, Priced, given, price_of
 from forescale.cli.output import OutputOptions, PageOptions
 from forescale.cli.progress import SearchBar
 from forescale.cli.project import changes_of
-from forescale.cli.scan import days_of
 from forescale.cli.search import ranked
 from forescale.cli.space import SpaceOptions, asked_space, spaced
 from forescale.errors import (
@@ -30,10 +29,11 @@ from forescale.errors import (
     wrong_type,
 )
 from forescale.files import place_of
-from forescale.limits import Interval
+from forescale.limits import PRICE, PUE, SEED
 from forescale.positions import COMMAND_LINE, located
 from forescale.spec.phrases import layout
 from forescale.struct import asdict
+from forescale.units import in_days
 
 if TYPE_CHECKING:
     from forescale.projection.result import Projection
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from forescale.whole_run import Phase, Prices
 
 _service = partial(option, panel=Rare("Money and dice"))
-SEED = Interval(ge=0, le=2**32 - 1)
 EVERY_STEP = "local_sgd every=1"
 """Sites that reduce gradients in every step."""
 CARBON = 100_000
@@ -65,15 +64,17 @@ class PriceOptions(Group, frozen=True, kw_only=True):
     """What it costs."""
 
     price: float | None = _service(
-        "Of one device for one hour.", "AMOUNT", check=Bounded(Interval(ge=0, le=1e6), whole=False)
-    )
+        "Of one device for one hour, such as 2.50.", "AMOUNT",
+        check=Bounded(PRICE, whole=False), parse=partial(price_of, flag="--price", unit="h"),
+    )  # fmt: skip
     electricity_price: float | None = _service(
-        "Of one kWh, such as 0.08.", "AMOUNT", check=Bounded(Interval(ge=0, le=1e6), whole=False)
-    )
+        "Of one kWh, such as 0.08.", "AMOUNT",
+        check=Bounded(PRICE, whole=False), parse=partial(price_of, flag="--electricity-price", unit="kWh"),
+    )  # fmt: skip
     pue: float | None = _service(
         "What the data centre draws over its devices.",
         "RATIO",
-        check=Bounded(Interval(ge=1, le=10), whole=False),
+        check=Bounded(PUE, whole=False),
     )
     carbon: str = _service(
         "Where the electricity is from, such as us-2023 or france-2023, or kg of CO2 per MWh.",
@@ -98,7 +99,7 @@ def run_command(
     from forescale.whole_run import project_days, projected_phases
 
     phases: list[Phase] = []
-    days = None if phase_options.days is None else _length(phase_options.days)
+    days = _days(phase_options)
     for at, phase in enumerate(_phases(phase_options, request), 1):
         try:
             question, parts = _asked(phase, request, operated)
@@ -179,8 +180,7 @@ def _phases(phase_options: PhaseOptions, priced: Priced) -> list[dict[str, Any]]
     from forescale.io.phases import of_any_length
     from forescale.io.question import read_plan_values
 
-    if phase_options.days is not None:
-        days = _length(phase_options.days)
+    if (days := _days(phase_options)) is not None:
         others = {"--tokens": priced.run.tokens, "--phase": phase_options.phases}
         return [of_any_length(days, others, "--days")]
     if phase_options.phases:
@@ -290,10 +290,12 @@ def _prices(price_options: PriceOptions) -> Prices:
     )
 
 
-def _length(text: str) -> float:
-    """Return days, given as such or as a time with its unit."""
-    days = _number(text)
-    return days_of(text) if days is None else days
+def _days(phase_options: PhaseOptions) -> float | None:
+    """Return the length of the run in days, if it is given."""
+    try:
+        return None if phase_options.days is None else in_days(phase_options.days)
+    except SpecError as error:
+        raise error.at("--days") from error
 
 
 def _number(text: str) -> float | None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from forescale import wording
 from forescale.cli.declare import Bounded, Group, Rare, option
-from forescale.cli.options import Asked, memory_limit, positive
+from forescale.cli.options import Asked, memory_limit, positive, price_of
 from forescale.cli.output import command_line
 from forescale.cli.reproduce import TYPED
 from forescale.errors import MissingError, SpecError
@@ -47,6 +47,7 @@ class ScanOptions(Group, frozen=True, kw_only=True):
         "PRICE",
         flag="--price-per-device-hour --price",
         check=Bounded(PRICE, whole=False),
+        parse=partial(price_of, flag="--price-per-device-hour", unit="h"),
     )
 
     jobs: int | None = _limited("Processes, else one per core.", check=Bounded(JOBS))
@@ -200,20 +201,19 @@ def planned(question: Question, scan: ScanOptions) -> Plans:
     named, price = scan.device_counts, hourly_price(question.cluster, scan.price_per_device_hour)
     counts = usual_counts(question.cluster)[1] if named is None else _counts("--device-counts", named)
     limits = Limits(
-        deadline=positive("--deadline", scan.deadline, days_of),
+        deadline=positive("--deadline", scan.deadline, span_of),
         budget=amount("--budget", scan.budget),
     )
     return plan_run(question, counts, limits, price=price)
 
 
-def days_of(text: str) -> float:
+def span_of(text: str) -> float:
     """Return a time in days; its unit is asked for, as seconds are hardly meant."""
-    from forescale.projection.result import SECONDS_PER_DAY
-    from forescale.units import parse
+    from forescale.units import in_days
 
     if whole_of(text) is not None:
         raise wording.not_a_quantity("time", text, f"write {text}d, or h or min")
-    return parse(text, "second") / SECONDS_PER_DAY
+    return in_days(text)
 
 
 def amount(name: str, text: str | None) -> float | None:
@@ -227,7 +227,7 @@ def _deadline(scan: ScanOptions) -> Target | None:
     """Return the deadline of a run as a target: failures only take further time."""
     from forescale.search.scan import Target
 
-    days = positive("--deadline", scan.deadline, days_of)
+    days = positive("--deadline", scan.deadline, span_of)
     return None if days is None else Target(days=days)
 
 

@@ -163,18 +163,26 @@ def _parameter(name: str, hint: Hint, value: object) -> inspect.Parameter:
     else:
         if hint in (int, int | None):
             settings["metavar"] = settings["metavar"] or "N"
-        settings["callback"] = _callback(settings["callback"])
+        parse = settings.pop("parser")
+        hint = hint if parse is None else str | None  # its errors are ours: typer rewords those of a parser
+        settings["callback"] = _callback(settings["callback"], parse)
         hint = Annotated[hint, typer.Option(*flags_of(name, hint, value), **settings)]
     default = EMPTY if value.default is ... else value.default
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
 
 
-def _callback(check: Bounded | Callable[[Any], Any] | None) -> Callable[..., Any] | None:
-    """Return a check as typer calls it."""
-    if check is None:
+def _callback(
+    check: Bounded | Callable[[Any], Any] | None, parse: Callable[[str], Any] | None
+) -> Callable[..., Any] | None:
+    """Return what reads and checks a value as typer calls it."""
+    if check is None and parse is None:
         return None
 
     def callback(param: typer.CallbackParam, value: Any) -> Any:  # noqa: ANN401
+        if parse is not None and value is not None:
+            value = parse(value)
+        if check is None:
+            return value
         return check.of(value, param.opts[0]) if isinstance(check, Bounded) else check(value)
 
     callback.__annotations__ = {"param": typer.CallbackParam, "value": Any}

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -15,7 +16,7 @@ from forescale.cli.codes import FAILED, Exit
 from forescale.cli.console import say
 from forescale.cli.declare import Bounded, option
 from forescale.cli.inputs import answered, read_question, refuse_presets
-from forescale.cli.options import Priced
+from forescale.cli.options import Priced, price_of
 from forescale.errors import ReaderError, conflicts, not_found
 from forescale.limits import COUNT, PORTS, PRICE
 
@@ -51,6 +52,7 @@ def watch_command(
         "PRICE",
         flag="--price-per-device-hour --price",
         check=Bounded(PRICE, whole=False),
+        parse=partial(price_of, flag="--price-per-device-hour", unit="h"),
         panel=PANEL,
     ),
     every: int = option(

@@ -28,8 +28,12 @@ KINDS = {
     "whole": "a whole number",
     "number": "a number",
     "length": "a number of tokens",
+    "money/h": "an amount",
+    "money/kWh": "an amount",
     "switch": "on or off",
 }
+PRICES = ("money/h", "money/kWh")
+"""Kinds of amounts of money, by their dimension."""
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?", re.ASCII)
 
 
@@ -129,6 +133,10 @@ def _read(row: Mapping[str, Any], text: Any, name: str) -> object:  # noqa: ANN4
         from forescale.units import length_of
 
         value = length_of(text)
+    elif kind in PRICES:
+        from forescale.units import parse
+
+        value = parse(text, kind)
     elif kind not in ("text", "switch"):
         value = None
     if value in (None, "") or ("check" in row and row["check"] is None):

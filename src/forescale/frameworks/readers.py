@@ -31,6 +31,7 @@ from forescale.frameworks.shell import devices_of, follow, is_unset, launch_of
 from forescale.frameworks.shell.near import near
 from forescale.frameworks.shell.syntax import has_program
 from forescale.frameworks.torchtitan.reader import TorchtitanJobReader
+from forescale.frameworks.torchtitan.toml import options_of_toml
 from forescale.frameworks.traces import TraceReader
 from forescale.frameworks.trainers.olmo_core import OlmoCoreReader
 from forescale.frameworks.trainers.program import is_loop
@@ -298,7 +299,7 @@ def recognised(text: str, where: object, options: Options | None = None) -> tupl
     for reader in READERS:
         if reader.name == detection.name:
             return reader, detection
-    raise _unread(detection, where)
+    raise _unread(detection, text, where, options)
 
 
 def _started(text: str, where: object, options: Options | None) -> Detection | None:
@@ -342,11 +343,13 @@ SOURCED: Final = MissingFact(
 )
 
 
-def _unread(detection: Detection, where: object) -> ReaderError:
+def _unread(detection: Detection, text: str, where: object, options: Options | None) -> ReaderError:
     """Return the error of a format that is known and not read."""
     title, (marker, line) = detection.signature.title, detection.markers[-1]
     if detection.name == TITAN:
-        return ReaderError(f"{where}, line {line}", removed(marker.strip(" \t="), TITAN_FIX))
+        error = ReaderError(f"{where}, line {line}", removed(marker.strip(" \t="), TITAN_FIX))
+        error.words = options_of_toml(text, where, options or Options())
+        return error
     what = f"a file of {title} (its line {line}: {marker})"
     fix = "give MODEL (a name or a config.json), with the layout in --plan or as flags"
     if detection.signature.learns:
@@ -389,7 +392,7 @@ def is_torchtitan_toml(text: str) -> bool:
     return detect(text, TITAN) is not None
 
 
-def refuse_torchtitan_toml(text: str, where: object) -> None:
+def refuse_torchtitan_toml(text: str, where: object, options: Options | None = None) -> None:
     """Refuse a job configuration in TOML of torchtitan 0.2 or earlier.
 
     Raises
@@ -398,7 +401,7 @@ def refuse_torchtitan_toml(text: str, where: object) -> None:
         With its line, and what to give instead.
     """
     if detection := detect(text, TITAN):
-        raise _unread(detection, where)
+        raise _unread(detection, text, where, options)
 
 
 HALLMARKS = (

@@ -174,7 +174,7 @@ def in_our_words(values: Mapping[str, Any]) -> Mapping[str, Any]:
     values = _of_known_device(values)
     if "base" in values:
         return _with_device(values)
-    if values.keys() & {"device", "tiers", "matrix_flops"} or not any(map(device_field, values)):
+    if values.keys() & {"device", "tiers", "matrix_flops"} or not any(map(device_field, map(str, values))):
         return values
     device = _device_in_our_words(values)
     links = {key: device.pop(key) for key in LINKS if key in device}

@@ -145,9 +145,11 @@ def read_plan_values(path: str | Path) -> dict[str, Any]:
         allowed = (".toml", ".yaml", ".yml", ".json (what a command printed with --json)")
         raise ReaderError(file, wording.wrong_suffix("a plan", path, allowed))
     if file.suffix.lower() == ".toml":
+        from forescale.catalogue.models import load_model
         from forescale.frameworks.readers import refuse_torchtitan_toml
+        from forescale.frameworks.reading import Options
 
-        refuse_torchtitan_toml(read_text(file), file)
+        refuse_torchtitan_toml(read_text(file), file, Options(model_of=load_model))
     return spelt_out(uncontradicted(file, load_mapping(file)))
 
 

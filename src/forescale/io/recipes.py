@@ -20,7 +20,7 @@ from forescale.records import kept_by_value
 from forescale.schedule.legality import LEGALITY
 from forescale.spec import Cluster, Layout, Model
 from forescale.spec.framework import Framework, merged, recipes_of_kind, replayed, searched
-from forescale.spec.layout import Offload, Recompute
+from forescale.spec.layout import Recompute
 from forescale.spec.phrases import recompute
 from forescale.spec.proposal import Constraint, Proposal, violated
 from forescale.spec.recipes import active_width, graphs_of, kind_of, settings_of
@@ -71,8 +71,11 @@ def framework_of(
 
 def _on_host(layout: Mapping[str, Any]) -> float:
     """Return the share of the optimizer's states on the host that a layout's fields give."""
-    offload = layout.get("offload") or {}
-    return float(offload.optimizer if isinstance(offload, Offload) else offload.get("optimizer") or 0.0)
+    offload = layout.get("offload")
+    share = offload.get("optimizer") if isinstance(offload, Mapping) else getattr(offload, "optimizer", 0.0)
+    return (
+        float(share) if isinstance(share, int | float) else 0.0
+    )  # what is no share the layout's reader names
 
 
 def other_frameworks(questions: Sequence[object]) -> dict[int, str]:

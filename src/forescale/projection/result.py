@@ -450,9 +450,14 @@ class Projection(Result, Struct, frozen=True, kw_only=True):
         return self.model_flops_per_step / self.workload.tokens_per_step
 
     @property
+    def tokens_per_s(self) -> float:
+        """Tokens that all devices train on in a second of steps."""
+        return self.tokens_per_s_per_device * self.cluster.num_devices
+
+    @property
     def tokens_per_day(self) -> float:
         """Tokens that all devices train on in a day of steps alone."""
-        return self.tokens_per_s_per_device * self.cluster.num_devices * SECONDS_PER_DAY
+        return self.tokens_per_s * SECONDS_PER_DAY
 
     @property
     def dominant_cost(self) -> str:

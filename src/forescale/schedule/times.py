@@ -174,7 +174,8 @@ def _column(value: Numeric, count: int, name: str, per: str) -> Array:
         return np.full((count, 1), float(array))
     if array.shape[0] != count:
         other = counted(count, per)
-        raise ScheduleError(wrong_count(name, array.shape[0], other, f"one value, or one per {per}"))
+        values, fix = counted(len(array), "value"), f"give one value, or one per {per}"
+        raise ScheduleError(wrong_count(name, values, "the schedule", other, fix))
     return array if array.ndim == 2 else array[:, None]
 
 

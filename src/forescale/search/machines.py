@@ -40,7 +40,7 @@ class Machine(Struct, frozen=True, kw_only=True):
     def tokens_per_s(self) -> float | None:
         """Of all devices; None without a projection."""
         one = self.projection
-        return None if one is None else one.tokens_per_s_per_device * one.cluster.num_devices
+        return None if one is None else one.tokens_per_s
 
     @property
     def cost_per_million_tokens(self) -> float | None:

@@ -286,7 +286,8 @@ Placement: TypeAlias = tuple[Share, ...]
 
 def check_order(order: Iterable[object]) -> None:
     """Raise if it is not an order of all axes."""
-    if sorted(value := list(map(str, order))) != sorted(DEFAULT_AXIS_ORDER):
+    value = list(map(str, order if isinstance(order, Iterable) else [order]))
+    if sorted(value) != sorted(DEFAULT_AXIS_ORDER):
         named = ",".join(value) or "none"
         raise wrong_type("axis_order", named, f"a list of {', '.join(DEFAULT_AXIS_ORDER)}, each once")
 

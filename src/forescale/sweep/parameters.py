@@ -187,7 +187,7 @@ def _short_names() -> dict[str, tuple[Paths, Kind, str | None, int]]:
         "vector_flops": (_field("cluster", "device", "vector_flops"), "number", "FLOP/s", 3),
         "hbm_capacity": (_field("cluster", "device", "hbm_bytes"), "number", "byte", 3),
         "hbm_bandwidth": (_field("cluster", "device", "hbm_bandwidth"), "number", "byte/s", 3),
-        "price_per_device_hour": (_field("cluster", "device", "price_per_hour"), "number", None, 3),
+        "price_per_device_hour": (_field("cluster", "device", "price_per_hour"), "number", "money/h", 3),
         "domain_size": (_domain, "whole", None, 3),
         "link_bandwidth": (_tiers("link_bandwidth", speed, outer=False), "number", "byte/s", 3),
         "link_latency": (_tiers("link_latency", delay, outer=False), "number", "second", 3),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeAlias, get_args
 from urllib.parse import urlencode
 
@@ -32,7 +32,7 @@ from forescale.spec.space import Space
 from forescale.spec.workload import ComputeType, Workload
 from forescale.struct import Struct
 from forescale.syntax import toml_value
-from forescale.units import GIB
+from forescale.units import GIB, parse
 
 Query = Sequence[tuple[str, str]]
 """Names and values, as they stand in an address."""
@@ -223,7 +223,9 @@ def question(query: Query) -> Question:
 def price_of(query: Query) -> float | None:
     """Return the price of a device and hour that an address says, if it says one."""
     text = dict(told(query)).get("price")
-    return None if text is None else _number(text, "price", most=1e6)
+    return (
+        None if text is None else _number(text, "price", most=1e6, read=partial(parse, dimension="money/h"))
+    )
 
 
 def search_question(query: Query) -> Question:
@@ -392,9 +394,9 @@ def _cluster(texts: Mapping[str, str]) -> object:
     return replace(cluster, name=f"{full} ({', '.join(f'{change} {texts[change]}' for change in changes)})")
 
 
-def _number(text: str, name: str, *, most: float) -> float:
+def _number(text: str, name: str, *, most: float, read: Callable[[str], float] = float) -> float:
     try:
-        value = float(text)
+        value = read(text)
     except ValueError:
         value = 0.0
     if not 0.0 < value <= most:

@@ -166,16 +166,16 @@ def _proposal(result: Fit) -> TextLine:
         run = next((fix for fix in result.remedies if fix.changes[0].kind == "run"), None)
         if run is None:
             return line(failed, "forescale search tries everything")
-        return line(failed, (run.text, "bold"), " does")
+        return line(failed, (run.text, "bold"), f" does, at {words.tokens_per_s(run.projection)}")
+    rate = words.tokens_per_s(first.projection)
     if result.verdict == "FITS":
-        return line(
-            "it fits; ", (first.text, "bold"), f" makes a step {format_seconds(-first.lost_s)} shorter"
-        )
+        shorter = f" makes a step {format_seconds(-first.lost_s)} shorter ({rate})"
+        return line("it fits; ", (first.text, "bold"), shorter)
     longer = "longer" if first.lost_s > 0.0 else "shorter"
     price = (
         f"makes a step {format_seconds(abs(first.lost_s))} {longer}" if first.lost_s else "costs no step time"
     )
-    return line("with ", (first.text, "bold"), f" it fits with margin, which {price}")
+    return line("with ", (first.text, "bold"), f" it fits with margin at {rate}, which {price}")
 
 
 def _lost_per_gib(fix: Fix) -> Cell:
@@ -186,6 +186,7 @@ def _lost_per_gib(fix: Fix) -> Cell:
 _FIXES: tuple[Column[Fix], ...] = (
     Column("<change", lambda fix: fix.text),
     Column("step", lambda fix: format_seconds(fix.projection.step_time_s)),
+    Column("tokens/s", lambda fix: f"{fix.projection.tokens_per_s:,.0f}"),
     Column("lost", lambda fix: f"{fix.lost_s:+.3f} s"),
     Column("GiB", lambda fix: words.gib(fix.projection.memory.peak_bytes)),
     Column("freed", lambda fix: f"{fix.freed_bytes / GIB:.1f}"),

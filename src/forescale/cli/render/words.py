@@ -39,10 +39,14 @@ RISKY = f"! {result.AT_RISK}"
 """What the mark next to memory means."""
 
 
+def tokens_per_s(one: Projection) -> str:
+    """Return the tokens of all devices in a second of steps."""
+    return f"{one.tokens_per_s:,.0f} tokens/s"
+
+
 def rate(one: Projection) -> str:
     """Return the tokens of all devices in a second and a day of steps."""
-    per_second = one.tokens_per_s_per_device * one.cluster.num_devices
-    return f"{per_second:,.0f} tokens/s, {format_count(one.tokens_per_day)} tokens/day"
+    return f"{tokens_per_s(one)}, {format_count(one.tokens_per_day)} tokens/day"
 
 
 def calendar(one: Projection) -> str:
