@@ -9,6 +9,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, Final, Protocol
 
+from forescale.frameworks.python import tensors
 from forescale.frameworks.python.builtin import BUILTINS, TYPES, built_in, copied, listed, method
 from forescale.frameworks.python.module import DEPTH, Class, Function, Module, World, source_of, text_of
 from forescale.frameworks.python.values import MISSING, Call, Opaque, Stopped, known
@@ -32,6 +33,7 @@ class Frame(Protocol):
     world: World
     scope: dict[str, Any]
     result: Any
+    yielded: Any
     ended: bool
 
     def body(self, lines: Sequence[ast.stmt]) -> str | None:
@@ -88,6 +90,7 @@ class Caller:
         question = Call(name, self.place, self.args, dict(self.words), dict(self.places), open=self.open)
         question.origin = owner.origin if isinstance(owner, Opaque) else ""
         made = self.world.hooks.call(question, owner)
+        made = tensors.made(question, owner) if made is MISSING else made
         if made is not MISSING:
             return made
         if isinstance(func, ast.Attribute) and not isinstance(
@@ -173,6 +176,8 @@ class Caller:
         finally:
             self.world.doubt = doubt
             self.world.depth -= 1
+        if inner.yielded is not None:
+            return tensors.stream(inner.yielded, self.place)
         if word is None and inner.ended and inner.result is not None:
             return MISSING
         return inner.result

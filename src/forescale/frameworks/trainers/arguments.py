@@ -42,7 +42,7 @@ class Arguments:
     """What a command gives a program, and the defaults that the program declares for the rest."""
 
     def __init__(self, given: Mapping[str, Any], names: Collection[str], words: Sequence[str] = ()) -> None:
-        self.given = {name: _number(value) for name, value in given.items()}
+        self.given = {name: number(value) for name, value in given.items()}
         self.words = list(takewhile(lambda word: not word.startswith("-"), words))
         """Words of the command before its first option."""
         self.places: list[str] = []
@@ -84,7 +84,7 @@ class Arguments:
         if last == "add_subparsers":
             self.places.append(str(call.fields.get("dest", "")))
         if last in ("parse_args", "parse_known_args") and last != call.name:
-            placed = dict(zip(self.places, map(_number, self.words), strict=False))
+            placed = dict(zip(self.places, map(number, self.words), strict=False))
             made = self._made(Call("Namespace", call.place, fields={**self.defaults, **self.given, **placed}))
             return made if last == "parse_args" else (made, [])
         if call.name == "vars" and call.args and isinstance(space := call.args[0], Call):
@@ -188,10 +188,10 @@ def _plain(value: object) -> bool:
     return value is not None and not isinstance(value, Call | Opaque)
 
 
-def _number(value: Any) -> Any:  # noqa: ANN401
+def number(value: Any) -> Any:  # noqa: ANN401
     """Return a word of a command as the number that it is."""
     if not isinstance(value, str):
-        return [_number(item) for item in value] if isinstance(value, list) else value
+        return [number(item) for item in value] if isinstance(value, list) else value
     for kind in (int, float):
         with suppress(ValueError):
             return kind(value)

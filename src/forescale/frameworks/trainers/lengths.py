@@ -49,6 +49,10 @@ def follow_data(call: Call, world: World) -> Iterator[tuple[str, int]]:
         made = [value for value in values if isinstance(value, Call) and value.of is not None]
         items = (method_of(world, value, name) for value in made for name in MAKES)
         functions, given = [item for item in items if isinstance(item, Function)], None
+        fields = ((name, size) for value in made for name, size in value.fields.items())
+        yield from (
+            ("max_length", size) for name, size in fields if LENGTH.fullmatch(name) and type(size) is int
+        )
     else:
         return
     words = given if isinstance(given, dict) else {}

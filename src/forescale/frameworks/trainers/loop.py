@@ -40,22 +40,16 @@ ACCUMULATES: Final = re.compile(r"(?i)accum(?!ulate_fn)|(?:\b|_)acc_steps\b")
 """A text that adds up gradients, however it names how often."""
 
 
-SPLITS: Final = re.compile(
-    r"\.(?:shape\[0\]|size\(0\))\s*//|\[\s*\w*micro\w*\s*:|\[\s*(\w+)\s*:\s*\1\s*\+\s*\w*micro\w*\s*\]"
-)
-"""A text that splits what a loader gives it into micro-batches."""
-
-
 def adds_up(text: str, content: Mapping[str, Any]) -> bool:
     """Whether a loop of a program's own may add up gradients over a number of steps that `content` does not have."""
     keys = {record_of("trainer").keys.get(name, name) for name in content}
     return keys.isdisjoint((STEPS, "train_batch_size")) and bool(ACCUMULATES.search(text))
 
 
-def holds_loop(file: Path) -> bool:
-    """Return whether the text of a file trains with a loop of its own."""
-    text = read_text(file)
-    return bool(TRAINS.search(text) and STEPS_BACK.search(text))
+def hold_loop(files: Sequence[Path]) -> bool:
+    """Return whether the texts of files train with a loop of their own."""
+    texts = list(map(read_text, files))
+    return any(map(TRAINS.search, texts)) and any(map(STEPS_BACK.search, texts))
 
 
 def loop_constants(trees: Sequence[ast.Module]) -> dict[str, Any]:
@@ -76,18 +70,26 @@ def loop_constants(trees: Sequence[ast.Module]) -> dict[str, Any]:
     return {**({} if loads else {"dtype": "float32"}), **values}
 
 
-def table_constants(tables: Sequence[Mapping[str, Any]], *, is_alone: bool) -> dict[str, Any]:
-    """Return what the configurations of a loop set, by keys; entries of one key that differ say nothing.
+def key_of(name: str) -> str:
+    """Return the key of TrainingArguments that a name of a loop stands for; the name where it stands for none."""
+    return record_of("trainer").keys.get(name, NAMES.get(name, name))
+
+
+def table_constants(tables: Sequence[Mapping[str, Any]], *, is_alone: bool) -> dict[str, tuple[str, Any]]:
+    """Return what the configurations of a loop set, with its name, by keys; None where entries of a key differ.
 
     An entry `batch_size` is that of a device where one process trains alone, and may be that of all devices else.
     """
     names = {**NAMES, **({"batch_size": MICRO} if is_alone else {})}
-    found: dict[str, set[Any]] = {}
+    found: dict[str, dict[Any, str]] = {}
     for name, value in (pair for table in tables for pair in _leaves(table)):
         key = names.get(name)
         if key is not None and type(value) is (str if key == "model_name_or_path" else int):
-            found.setdefault(name if key == "max_length" else key, set()).add(value)
-    return {name: values.pop() for name, values in found.items() if len(values) == 1}
+            found.setdefault(key_of(name) if key == "max_length" else key, {})[value] = (
+                name if key == "max_length" else key
+            )
+    single = {key: next(iter(values.items())) for key, values in found.items() if len(values) == 1}
+    return {key: single[key][::-1] if key in single else (key, None) for key in found}
 
 
 def _leaves(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

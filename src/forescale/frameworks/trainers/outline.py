@@ -17,7 +17,7 @@ from forescale.frameworks.trainers.calls import FACTS, LOADED, SHARDS, TUNES, fi
 from forescale.frameworks.trainers.census import place_of
 from forescale.frameworks.trainers.facts import CONFIGURATION, decided_by
 from forescale.frameworks.trainers.lengths import LENGTH, tokenized
-from forescale.frameworks.trainers.loop import SPLITS, adds_up, table_constants
+from forescale.frameworks.trainers.loop import adds_up, key_of, table_constants
 from forescale.frameworks.trainers.program import ADAPTERS, DECIDED, Program, is_loop
 from forescale.frameworks.trainers.record import record_of
 from forescale.frameworks.trainers.recorder import Recorder, follow_script
@@ -45,7 +45,9 @@ def followed(
             loops = is_loop(file)
             is_alone = not start.kinds or start.count(count) == 1
             settings = table_constants(recorder.settings, is_alone=is_alone) if loops else {}
-            program = replace(program, constants={**program.constants, **settings})
+            left = tuple((name, value) for name, value in program.defaults if key_of(name) not in settings)
+            settings = {name: value for name, value in settings.values() if value is not None}
+            program = replace(program, defaults=left, constants={**program.constants, **settings})
             return _with_calls(program, recorder, given, loops=loops)
     return program
 
@@ -68,6 +70,10 @@ def _with_calls(program: Program, recorder: Recorder, given: Mapping[str, Any], 
     if kind and TYPES.isdisjoint((*calls, *given, *dict(program.defaults))):
         calls[kind] = True
     calls.pop("device_map", None)
+    steps = recorder.steps.content if loops else {}
+    if recorder.steps.batches:
+        calls.pop(MICRO, None)
+    calls |= steps
     told = {*calls, *given, *dict(program.defaults), *program.constants}
     if loops and not any(LENGTH.fullmatch(name) for name in told):
         calls |= tokenized(recorder.calls, recorder.lengths)
@@ -86,6 +92,8 @@ def _with_calls(program: Program, recorder: Recorder, given: Mapping[str, Any], 
             (*recorder.arguments.used, *(path for table in recorder.tables for path in _paths(table)))
         ),
         warnings=tuple(warnings),
+        stepped=frozenset(steps),
+        is_open=recorder.steps.is_open,
     )
 
 
@@ -110,8 +118,6 @@ def _sets(call: Call, row: Mapping[str, Any]) -> dict[str, Any]:
         value = fields.get(name)
         if isinstance(value, Opaque) and value.text.startswith("torch."):
             value = value.text
-        if key == MICRO and name != "batch_size":  # a shape
-            value = value[0] if isinstance(value, tuple | list) and len(value) == 1 else None
         if isinstance(value, Opaque | Call):
             result.pop(key, None)
         elif value not in (None, False):
@@ -123,11 +129,10 @@ def left_open(
     parsed: ParsedFile, program: Program, content: Mapping[str, Any], own: str, kinds: Collection[str]
 ) -> list[MissingFact]:
     """Return what a program that is looked through leaves open: its accumulation, or DeepSpeed's configuration."""
-    facts = []
-    if MICRO in program.calls and SPLITS.search(program.loop):
-        facts += decided_by(own, parsed.num_devices)
-    elif MICRO in content and adds_up(program.loop, content):
+    facts = list[MissingFact]()
+    if program.is_open or (MICRO in content and not program.stepped and adds_up(program.loop, content)):
         facts += decided_by(own, parsed.num_devices)[1:]
+    facts = [fact for fact in facts if fact.what not in [other.what for other in parsed.missing]]
     if "deepspeed" in kinds and own and parsed.framework == "transformers":
         facts.append(CONFIGURATION._replace(reason=f"deepspeed starts {own}, and no argument names it"))
     return facts

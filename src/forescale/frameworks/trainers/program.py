@@ -21,9 +21,9 @@ from forescale.files import is_file, read_text
 from forescale.frameworks.reading import ParsedFile, packaged
 from forescale.frameworks.trainers.calls import KEYS, SHARDS
 from forescale.frameworks.trainers.facts import CONFIGURATION
-from forescale.frameworks.trainers.loop import holds_loop, loop_constants
+from forescale.frameworks.trainers.loop import hold_loop, loop_constants
 from forescale.frameworks.trainers.record import OFF, Record
-from forescale.frameworks.trainers.run import neighbour_of
+from forescale.frameworks.trainers.run import MICRO, STEPS, neighbour_of
 from forescale.struct import Struct
 
 LARGEST: Final = 2**18
@@ -82,17 +82,31 @@ class Program(Struct, frozen=True):
     """What was not followed for certain."""
     asked: frozenset[str] = frozenset()
     """Names of its own arguments that its calls ask for."""
+    stepped: frozenset[str] = frozenset()
+    """Keys that its optimizer steps decide (`steps.Steps`)."""
+    is_open: bool = False
+    """Whether it counts micro-batches of a step whose number is not known."""
 
     def taken(self, values: Mapping[str, Any], record: Record) -> set[str]:
         """Return the names of its own arguments that its calls take: switches, and values that they set."""
         made = {*map(str, self.calls.values()), *map(str, self.constants.values())}
+        decided = self.decided(record)
         return {
             name
             for name, value in values.items()
-            if name in self.asked
-            and not _key_of(name, record.keys)
-            and (isinstance(value, bool) or str(value) in made)
+            if _key_of(name, record.keys) in decided
+            or (
+                name in self.asked
+                and not _key_of(name, record.keys)
+                and (isinstance(value, bool) or str(value) in made)
+            )
         }
+
+    def decided(self, record: Record) -> set[str]:
+        """Return the keys that its optimizer steps decide, the batch of all ranks with that of one."""
+        keys = {_key_of(name, record.keys) for name in self.stepped}
+        wholes = {"batch_size": MICRO in keys, "train_batch_size": {MICRO, STEPS} <= keys}
+        return keys | {name for name, is_decided in wholes.items() if is_decided}
 
     def content(self, values: Mapping[str, Any], record: Record) -> dict[str, Any]:
         """Return what the program adds to the arguments `values` of its command, by name."""
@@ -109,10 +123,15 @@ class Program(Struct, frozen=True):
         if not adapts:
             counted = {name: value for name, value in counted.items() if key_of(name) not in ADAPTERS}
         calls = {**(self.adapters if adapts and "lora_r" not in whole else {}), **self.calls}
-        added = {**{name: value for name, value in calls.items() if name not in given}, **counted}
+        added = {name: value for name, value in calls.items() if name not in given or name in self.stepped}
+        added |= counted
         told = given | set(map(key_of, added))
         return {
-            **{name: value for name, value in self.constants.items() if key_of(name) not in told},
+            **{
+                name: value
+                for name, value in self.constants.items()
+                if key_of(name) not in told | self.decided(record)
+            },
             **added,
         }
 
@@ -123,7 +142,7 @@ class Program(Struct, frozen=True):
 
     def _defaults(self, values: Mapping[str, Any], record: Record) -> list[list[tuple[str, Any]]]:
         """Return the defaults that count, those of one key together."""
-        decided = {_key_of(name, record.keys) for name in values} | self.calls.keys()
+        decided = {_key_of(name, record.keys) for name in values} | self.calls.keys() | self.decided(record)
         groups: dict[str, list[tuple[str, Any]]] = {}
         for name, value in self.defaults:
             key = _key_of(name, record.keys)
@@ -187,7 +206,7 @@ def modules_of(file: Path) -> list[Path]:
 
 def is_loop(file: Path | None) -> bool:
     """Return whether a program trains with a loop of its own, which may stand in a module that it takes from."""
-    return file is not None and any(map(holds_loop, modules_of(file)))
+    return file is not None and hold_loop(modules_of(file))
 
 
 def _taken(node: ast.AST) -> list[str]:

@@ -312,8 +312,8 @@ class LaunchReader(Signed):
         file = program_file(path, start.program)
         program = read_program(file if own else None)
         added = program.content(values, record_of(form))
-        if form == "deepspeed-chat" and "dtype" not in values:
-            added |= made_type(file)
+        typed = made_type(file) if form == "deepspeed-chat" and "dtype" not in values else {}
+        added |= typed
         content = {**added, **values}
         launched = options.launch is not None or start.leaves_nothing_to_shard(options.num_devices)
         facts = lay_sharding(program, content, options.over, own, launched=launched)
@@ -328,7 +328,7 @@ class LaunchReader(Signed):
                 break
         if parsed is None:
             program = followed(program, file if own else None, given, start, options.num_devices)
-            added |= program.content(values, record_of(form))
+            added = program.content(values, record_of(form)) | typed
             taken = program.taken(values, record_of(form))
             content = {**added, **laid, **{k: value for k, value in values.items() if k not in taken}}
             if "deepspeed" in program.calls:

@@ -75,9 +75,9 @@ class Start(Struct, frozen=True, kw_only=True):
         `given` is the number of devices that flags give.
         """
         count = self.count(given)
-        if not self.kinds:
-            return {} if self.words else None
-        if not count or not {"torch", "accelerate", "deepspeed"} & set(self.kinds):
+        if not self.kinds and (self.words or count) and (count or 1) == 1:
+            return {}
+        if not count or (self.kinds and not {"torch", "accelerate", "deepspeed"} & set(self.kinds)):
             return None
         return {"WORLD_SIZE": str(count), "RANK": "0", "LOCAL_RANK": "0"}
 
