@@ -140,3 +140,18 @@ def fields_of(call: Call, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a call by name, those by their place included."""
     given = {**dict(zip(row.get("args", ()), call.args, strict=False)), **call.fields}
     return {name: loaded_from(value) for name, value in given.items()}
+
+
+def made_elsewhere(calls: Sequence[Call]) -> list[str]:
+    """Return the warning of a model that a function makes which is not read."""
+    if any(LOADED.match(call.name) for call in calls):
+        return []
+    for call in calls:
+        trains = any(name.endswith("Trainer") for name in (call.name, *call.kinds))
+        model = call.fields.get("model", next(iter(call.args), None)) if trains else None
+        if isinstance(model, Opaque) or (isinstance(model, Call) and not model.known):
+            made = model.text if isinstance(model, Opaque) else model.name
+            return [
+                f"{made} is not read: adapters, types and recomputation of the model that it makes are not known"
+            ]
+    return []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,8 +54,9 @@ def hold_loop(files: Sequence[Path]) -> bool:
 
 def loop_constants(trees: Sequence[ast.Module]) -> dict[str, Any]:
     """Return what the text of a loop sets, by keys; a name that is set twice says nothing."""
+    used = names_in(trees)
     parts = [*trees[:1], *map(_imported, trees[1:])]
-    found = [pair for tree in parts for pair in _assigned(tree)]
+    found = [pair for tree in parts for pair in _assigned(tree, used)]
     counts = Counter(name for name, _ in found)
     values = {
         name: value.value for name, value in found if counts[name] == 1 and isinstance(value, ast.Constant)
@@ -109,9 +110,17 @@ def _imported(tree: ast.Module) -> ast.Module:
     return ast.Module(lines, [])
 
 
-def _assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
-    """Yield each name that a loop sets, and its value, wherever it does."""
-    for node in ast.walk(tree):
+def names_in(trees: Iterable[ast.AST]) -> set[str]:
+    """Return the names that programs use."""
+    nodes = (node for tree in trees for node in ast.walk(tree))
+    return {str(getattr(node, "id", getattr(node, "attr", ""))) for node in nodes}
+
+
+def _assigned(tree: ast.AST, used: Collection[str]) -> Iterator[tuple[str, ast.expr]]:
+    """Yield each name that a loop sets, and its value, wherever it does, but in a class that nothing has `used`."""
+    for node in ast.iter_child_nodes(tree):
+        if not isinstance(node, ast.ClassDef) or node.name in used:
+            yield from _assigned(node, used)
         targets = node.targets if isinstance(node, ast.Assign) else []
         if isinstance(node, ast.AnnAssign | ast.AugAssign):
             targets = [node.target]

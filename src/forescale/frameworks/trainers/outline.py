@@ -77,7 +77,7 @@ def _with_calls(program: Program, recorder: Recorder, given: Mapping[str, Any], 
     told = {*calls, *given, *dict(program.defaults), *program.constants}
     if loops and not any(LENGTH.fullmatch(name) for name in told):
         calls |= tokenized(recorder.calls, recorder.lengths)
-    if loops and not recorder.missed and not any(LOADED.match(call.name) for call in recorder.calls):
+    if loops and not any(LOADED.match(call.name) for call in recorder.calls):
         calls.setdefault("dtype", "float32")
     named = (*doubtful.values(), *["get_peft_model"] * ("use_peft" in doubtful))
     others = [site for site in recorder.doubted if not site.startswith(named)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -21,9 +21,10 @@ from forescale.files import is_file, read_text
 from forescale.frameworks.reading import ParsedFile, packaged
 from forescale.frameworks.trainers.calls import KEYS, SHARDS
 from forescale.frameworks.trainers.facts import CONFIGURATION
-from forescale.frameworks.trainers.loop import hold_loop, loop_constants
+from forescale.frameworks.trainers.loop import hold_loop, loop_constants, names_in
 from forescale.frameworks.trainers.record import OFF, Record
-from forescale.frameworks.trainers.run import MICRO, STEPS, neighbour_of
+from forescale.frameworks.trainers.run import neighbour_of
+from forescale.frameworks.trainers.steps import decided
 from forescale.struct import Struct
 
 LARGEST: Final = 2**18
@@ -90,23 +91,17 @@ class Program(Struct, frozen=True):
     def taken(self, values: Mapping[str, Any], record: Record) -> set[str]:
         """Return the names of its own arguments that its calls take: switches, and values that they set."""
         made = {*map(str, self.calls.values()), *map(str, self.constants.values())}
-        decided = self.decided(record)
+        left_out = decided(self.stepped)
         return {
             name
             for name, value in values.items()
-            if _key_of(name, record.keys) in decided
+            if _key_of(name, record.keys) in left_out
             or (
                 name in self.asked
                 and not _key_of(name, record.keys)
                 and (isinstance(value, bool) or str(value) in made)
             )
         }
-
-    def decided(self, record: Record) -> set[str]:
-        """Return the keys that its optimizer steps decide, the batch of all ranks with that of one."""
-        keys = {_key_of(name, record.keys) for name in self.stepped}
-        wholes = {"batch_size": MICRO in keys, "train_batch_size": {MICRO, STEPS} <= keys}
-        return keys | {name for name, is_decided in wholes.items() if is_decided}
 
     def content(self, values: Mapping[str, Any], record: Record) -> dict[str, Any]:
         """Return what the program adds to the arguments `values` of its command, by name."""
@@ -130,7 +125,7 @@ class Program(Struct, frozen=True):
             **{
                 name: value
                 for name, value in self.constants.items()
-                if key_of(name) not in told | self.decided(record)
+                if key_of(name) not in told | decided(self.stepped)
             },
             **added,
         }
@@ -142,11 +137,11 @@ class Program(Struct, frozen=True):
 
     def _defaults(self, values: Mapping[str, Any], record: Record) -> list[list[tuple[str, Any]]]:
         """Return the defaults that count, those of one key together."""
-        decided = {_key_of(name, record.keys) for name in values} | self.calls.keys() | self.decided(record)
+        told = {_key_of(name, record.keys) for name in values} | self.calls.keys() | decided(self.stepped)
         groups: dict[str, list[tuple[str, Any]]] = {}
         for name, value in self.defaults:
             key = _key_of(name, record.keys)
-            if key in KEYS and key not in decided and value not in (None, ""):
+            if key in KEYS and key not in told and value not in (None, ""):
                 groups.setdefault(key, []).append((name, value))
         return list(groups.values())
 
@@ -170,7 +165,8 @@ def read_program(file: Path | None) -> Program:
         named |= {alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names}
     text = "\n".join(map(read_text, [] if file is None else modules_of(file)))
     calls = {"gradient_checkpointing": True} if RECOMPUTES.search(text) else {}
-    defaults = tuple(pair for node in nodes for pair in _defaults(node))
+    used = names_in(trees)
+    defaults = tuple(pair for node in nodes for pair in _defaults(node, used))
     imported = (name.partition(".")[0] for node in nodes for name in _imported(node))
     engine = next((name for name in imported if name in ENGINES), "")
     own = loop_constants(trees) if is_loop(file) else {}
@@ -249,8 +245,8 @@ def freezes(text: str) -> bool:
     return False
 
 
-def _defaults(node: ast.AST) -> Iterator[tuple[str, Any]]:
-    """Yield arguments that a statement declares, with their defaults."""
+def _defaults(node: ast.AST, used: Collection[str]) -> Iterator[tuple[str, Any]]:
+    """Yield arguments that a statement declares, with their defaults; of a class, if it is `used`."""
     match node:
         case ast.Call(func=ast.Attribute(attr="add_argument"), args=[*_, ast.Constant(value=str() as name)]):
             yield from (
@@ -258,7 +254,7 @@ def _defaults(node: ast.AST) -> Iterator[tuple[str, Any]]:
                 for word in node.keywords
                 if word.arg == "default"
             )
-        case ast.ClassDef() if "Arg" in node.name or "Config" in node.name:
+        case ast.ClassDef() if node.name in used and ("Arg" in node.name or "Config" in node.name):
             for item in node.body:
                 if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name) and item.value:
                     yield item.target.id, _of_field(item.value)

@@ -98,7 +98,7 @@ class Recorder:
         call.known = self.world is None or self.world.doubt is None
         self.calls.append(call)
         if self.world is not None:
-            self.steps.see(call, self.world)
+            self.steps.see(call, owner, self.world)
             self.lengths += follow_data(call, self.world)
             if call.name == "exec":
                 self._execute(call, self.world)

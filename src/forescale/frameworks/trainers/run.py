@@ -72,10 +72,10 @@ class Start(Struct, frozen=True, kw_only=True):
     def ranks(self, given: int | None) -> Mapping[str, str] | None:
         """Return the variables of ranks that the first process of a command has; None where that is not known.
 
-        `given` is the number of devices that flags give.
+        `given` is the number of devices that flags give. A program alone is one process where they give none.
         """
         count = self.count(given)
-        if not self.kinds and (self.words or count) and (count or 1) == 1:
+        if not self.kinds and (count or 1) == 1:
             return {}
         if not count or (self.kinds and not {"torch", "accelerate", "deepspeed"} & set(self.kinds)):
             return None

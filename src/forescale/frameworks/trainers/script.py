@@ -30,6 +30,7 @@ from forescale.frameworks.trainers.calls import (
     MAKES,
     is_of,
     loaded_from,
+    made_elsewhere,
     makes,
     model_name,
     names_of,
@@ -72,6 +73,7 @@ from forescale.frameworks.trainers.record import is_idle, record_of
 from forescale.frameworks.trainers.recorder import Recorder, follow_script
 from forescale.frameworks.trainers.release import lay_release, lay_unsloth_defaults, widened_parts
 from forescale.frameworks.trainers.run import MICRO, STEPS, Start, found_by_end, in_source
+from forescale.frameworks.trainers.steps import without
 
 OPEN: Final = {MICRO: MICRO_BATCH, STEPS: BATCH}
 """Facts by the arguments that decide them, where only running the script shows their values."""
@@ -208,6 +210,9 @@ def read_script(
     if (is_whole or (must_train and not loops)) and not makes_arguments:
         raise ReaderError(path, wording.wrong_format("a script that trains", "it makes no TrainingArguments"))
     content, unread = _settings(path, recorder, options)
+    steps = {} if makes_arguments else recorder.steps.content
+    content, unread = (without(table, steps) for table in (content, unread))
+    content |= steps
     dealt = _lay_prepared(content, recorder.calls)
     devices = None if dealt == ALONE and not start.kinds and devices and devices.count > 1 else devices
     older = lay_release(content, unread, recorder.calls, has_bf16=options.has_bf16)
@@ -227,7 +232,8 @@ def read_script(
     if MICRO in unread:
         content[MICRO] = options.over.get("micro_batch_size", 1)
     facts = sharding + [OPEN[key]._replace(reason=f"{key} is {unread[key]}") for key in OPEN if key in unread]
-    if not makes_arguments and MICRO in content and adds_up(_text_of(recorder), content):
+    counts = STEPS not in steps and MICRO in content and adds_up(_text_of(recorder), content)
+    if not makes_arguments and (recorder.steps.is_open or counts):
         facts += decided_by(path.name, options.num_devices)[1:]
     if "gradient_checkpointing" not in map(target_of, content):
         content["gradient_checkpointing"] = False
@@ -258,7 +264,7 @@ def _followed(path: Path, options: Options, start: Start, given: Mapping[str, An
 
 def _warnings(recorder: Recorder, content: Mapping[str, Any], unread: Mapping[str, str]) -> Iterator[str]:
     """Yield the warnings of what was not followed for certain, and of what only running the script shows."""
-    yield from _made_elsewhere(recorder.calls)
+    yield from made_elsewhere(recorder.calls)
     if freezes(_text_of(recorder)) and not any(content.get(key) for key in ("use_peft", "lora_r")):
         yield FROZEN
     yield from recorder.assumed
@@ -428,21 +434,6 @@ def _open_text(key: str, value: object) -> str:
             "filled while it runs" if key == "lora_target_modules" and not value else ""
         )
     return ""
-
-
-def _made_elsewhere(calls: Sequence[Call]) -> list[str]:
-    """Return the warning of a model that a function makes which is not read."""
-    if any(LOADED.match(call.name) for call in calls):
-        return []
-    for call in calls:
-        trains = any(name.endswith("Trainer") for name in (call.name, *call.kinds))
-        model = call.fields.get("model", next(iter(call.args), None)) if trains else None
-        if isinstance(model, Opaque) or (isinstance(model, Call) and not model.known):
-            made = model.text if isinstance(model, Opaque) else model.name
-            return [
-                f"{made} is not read: adapters, types and recomputation of the model that it makes are not known"
-            ]
-    return []
 
 
 CONFIGURES: Final = re.compile(r"(?:^|_)(?:config|cfg|recipe|params)|yaml")

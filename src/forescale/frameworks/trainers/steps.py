@@ -9,17 +9,21 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from math import prod
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from forescale.frameworks.python.builtin import listed
 from forescale.frameworks.python.calls import Caller, method_of
 from forescale.frameworks.python.module import Function, World
 from forescale.frameworks.python.tensors import stream, tensor
 from forescale.frameworks.python.values import MISSING, Call, Opaque, Stopped, Stream, Tensor
+from forescale.frameworks.reading import packaged
+from forescale.frameworks.trainers.loop import key_of
 from forescale.frameworks.trainers.run import MICRO, STEPS
 
+_Value = TypeVar("_Value")
 BACK: Final = re.compile(r".*\.backward$", re.DOTALL)
 """Calls that make gradients."""
 STEP: Final = re.compile(
@@ -53,19 +57,25 @@ class Steps:
         """Micro-batches of each step; None where that is not known."""
         self.batches: list[Tensor] = []
         """What the model was given before each `backward`."""
+        self.optimizers: set[str] = set()
+        """Classes of the optimizers that end steps."""
         self.is_counted = False
         """Whether loops or conditions count the micro-batches of a step."""
         self.is_dealt = False
         """Whether accelerate counts the micro-batches of a step (`accumulate`), or DeepSpeed does."""
 
-    def see(self, call: Call, world: World) -> None:
-        """Take a call into account."""
+    def see(self, call: Call, owner: object, world: World) -> None:
+        """Take a call into account, of a method of `owner`."""
         last = call.name.rpartition(".")[2]
         self.is_dealt |= last == "accumulate" or call.name == "deepspeed.initialize"
         if BACK.fullmatch(call.name):
             self.added.append((call.place, tuple(world.loops), world.doubt))
             self.batches += [self.batch] if self.batch is not None else []
         elif STEP.fullmatch(call.name) and self.added:
+            ends = next(iter(call.args), owner) if "scaler" in call.name else owner
+            self.optimizers |= (
+                {ends.name.rpartition(".")[2]} if isinstance(ends, Call) and ends.known else set()
+            )
             self.counts.add(self._count(tuple(world.loops), world.doubt))
             self.added = []
         elif _runs(call) and (batch := _given(call)) is not None:
@@ -106,7 +116,28 @@ class Steps:
                 result[key] = size
         if self.is_counted and not self.is_dealt and None not in self.counts:
             result[STEPS] = max(map(int, filter(None, self.counts)))
-        return result
+        kinds = sorted({optimizer_of(name) for name in self.optimizers})
+        return result | ({"optim": "muon" if "muon" in kinds else " and ".join(kinds)} if kinds else {})
+
+
+def optimizer_of(name: str) -> str:
+    """Return the optimizer that a class is, by its name in `optimizers.json`; the class where it has none."""
+    plain = re.sub(r"^(?:fused|cpu|deepspeedcpu)(?=adam)", "", name.lower())
+    known = {key.replace("_", ""): key for key in packaged("trainers", "optimizers")["names"]}
+    return known.get(plain, name)
+
+
+def decided(names: Iterable[str]) -> set[str]:
+    """Return the keys that steps decide which say these, the batch of all ranks with that of one."""
+    keys = set(map(key_of, names))
+    wholes = {"batch_size": MICRO in keys, "train_batch_size": {MICRO, STEPS} <= keys}
+    return keys | {name for name, is_decided in wholes.items() if is_decided}
+
+
+def without(content: Mapping[str, _Value], steps: Iterable[str]) -> dict[str, _Value]:
+    """Return arguments without those that steps decide."""
+    left_out = decided(steps)
+    return {name: value for name, value in content.items() if key_of(name) not in left_out}
 
 
 def loader_of(call: Call, world: World) -> Any:  # noqa: ANN401
