@@ -112,7 +112,7 @@ def test_recomputation_that_the_program_turns_on(start, line, expected):
 
 
 def test_sharding_of_its_own_is_asked_for(start):
-    text = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nmodel = FSDP(model)\n"
+    text = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nmodel = FSDP(model, sharding_strategy=one)\n"
     result = start(text)
     assert [fact.flag for fact in result.missing if "sharded" in fact.what] == ["--zero N"]
     assert "zero" not in result.layout_fields

@@ -347,6 +347,15 @@ def method_of(world: World, owner: Call | Class, name: str) -> Any:  # noqa: ANN
     return MISSING
 
 
+def turn_of(frame: Frame, over: object) -> Any:  # noqa: ANN401
+    """Return what a loop over a value that is not known is given in each turn; MISSING where that is not either."""
+    method = method_of(frame.world, over, "__iter__") if isinstance(over, Call) else MISSING
+    if isinstance(method, Function):
+        node = ast.copy_location(ast.Call(ast.Name("iter", ast.Load()), [], []), method.node)
+        over = Caller(frame, node).run(method, list(method.args), {})
+    return tensors.item_of(over, str(frame.module.path))
+
+
 def part_of(frame: Frame, owner: Call | Class, name: str, node: ast.expr) -> Any:  # noqa: ANN401
     """Return a property or a method of an object, or a field of a class; MISSING where it has none that can be read."""
     method = method_of(frame.world, owner, name)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from forescale.frameworks.python.module import source_of
@@ -74,10 +75,23 @@ def set_of(items: Any) -> Any:  # noqa: ANN401
         return MISSING
 
 
-def terms(node: ast.expr, *, is_less: bool = False) -> Iterator[tuple[ast.expr, bool]]:
+def _terms(node: ast.expr, *, is_less: bool = False) -> Iterator[tuple[ast.expr, bool]]:
     """Yield what an expression adds up, each with whether it is taken away."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
-        yield from terms(node.left, is_less=is_less)
-        yield from terms(node.right, is_less=is_less is not isinstance(node.op, ast.Sub))
+        yield from _terms(node.left, is_less=is_less)
+        yield from _terms(node.right, is_less=is_less is not isinstance(node.op, ast.Sub))
     else:
         yield node, is_less
+
+
+def distance(lower: ast.expr, upper: ast.expr, value: Callable[[ast.expr], Any]) -> Any:  # noqa: ANN401
+    """Return how much larger one expression is than another where what is not known is in both; MISSING elsewhere."""
+    count, rest = 0, Counter[str]()
+    for sign, end in ((1, upper), (-1, lower)):
+        for term, is_less in _terms(end):
+            size, turned = value(term), -sign if is_less else sign
+            if type(size) is int:
+                count += turned * size
+            else:
+                rest[source_of(term)] += turned
+    return MISSING if any(rest.values()) or count <= 0 else count

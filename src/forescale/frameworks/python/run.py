@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import ChainMap, Counter
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Final
 
 from forescale.frameworks.python.builtin import listed, path_part
-from forescale.frameworks.python.calls import Caller, method_of, part_of
+from forescale.frameworks.python.calls import Caller, part_of, turn_of
 from forescale.frameworks.python.module import Class, Function, Module, imported, source_of, text_of
-from forescale.frameworks.python.nodes import entry, is_key, loaded, set_of, signed, terms, tested
+from forescale.frameworks.python.nodes import distance, entry, is_key, loaded, set_of, signed, tested
 from forescale.frameworks.python.tensors import cut, gathered, item_of, shape
 from forescale.frameworks.python.values import (
     LONGEST,
@@ -233,22 +233,12 @@ class Frame:
         self.forget(line)
         if not self.world.opens_classes:
             return
-        if isinstance(line, ast.For) and (item := self.item(over)) is not MISSING:
+        if isinstance(line, ast.For) and (item := turn_of(self, over)) is not MISSING:
             self.assign(line.target, item)
         with suppress(Stopped), self.turning(line, len(over) if isinstance(over, range) else None):
             if self.body(line.body) == RETURN:
                 self.ended = True
         self.forget(line)
-
-    def item(self, over: object) -> Any:  # noqa: ANN401
-        """Return what a loop over a value that is not known is given in each turn; MISSING where that is not either."""
-        place = str(self.module.path)
-        if isinstance(over, Call) and over.of is not None:
-            method = method_of(self.world, over, "__iter__")
-            node = ast.copy_location(ast.Call(ast.Name("iter", ast.Load()), [], []), self.module.tree)
-            if isinstance(method, Function):
-                over = Caller(self, node).run(method, list(method.args), {})
-        return item_of(over, place)
 
     def forget(self, line: ast.stmt) -> None:
         """Take names and fields that lines may set as unknown."""
@@ -443,7 +433,7 @@ class Frame:
     def unread(self, owner: Opaque, name: str, node: ast.expr) -> Any:  # noqa: ANN401
         """Return a name of what is not read: words of the command, a member of an enumeration, or a name with dots."""
         if isinstance(owner, Tensor) and (owner.is_batch or name == "shape"):
-            return owner if owner.is_batch else shape(owner, self.module.place(node))
+            return shape(owner, self.module.place(node)) if name == "shape" else owner
         if name == "argv" and owner.text == "sys" and self.world.argv is not None:
             return list(self.world.argv)
         if name == "name" and owner.origin and "." in owner.text:
@@ -539,15 +529,7 @@ class Frame:
         ends = self.part(key)
         if ends is not MISSING or key.lower is None or key.upper is None:
             return ends
-        count, rest = 0, Counter[str]()
-        for sign, end in ((1, key.upper), (-1, key.lower)):
-            for term, is_less in terms(end):
-                value, turned = self.value(term), -sign if is_less else sign
-                if type(value) is int:
-                    count += turned * value
-                else:
-                    rest[source_of(term)] += turned
-        return MISSING if any(rest.values()) or count <= 0 else count
+        return distance(key.lower, key.upper, self.value)
 
     def _yield(self, node: ast.Yield) -> None:
         """Keep what a generator yields first."""

@@ -66,8 +66,8 @@ def _method(last: str, call: Call, owner: Tensor) -> Any:  # noqa: ANN401
     first = next(iter(call.args), None)
     if last in KEEPS:
         return owner
-    if owner.is_batch:
-        return owner if last in ("get", "pop") else MISSING
+    if owner.is_batch and last in ("get", "pop"):
+        return owner
     if last in ("view", "reshape"):
         return _viewed(first if isinstance(first, tuple | list) else call.args, call, owner)
     if last == "size":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any, Final
 
 from forescale.frameworks.python.calls import Caller
@@ -21,6 +21,8 @@ TABLES: Final = ("parse_dict", "parse_yaml_file", "parse_json_file")
 """Methods that do so for a table, or for that of a file."""
 SHORTEST: Final = 10
 """Letters of a name that is completed."""
+SHORT: Final = 2
+"""Letters of an option that has a name of one letter."""
 LENGTHS: Final = ("max_seq_length", "model_max_length", "max_length", "max_seq_len")
 """Arguments that programs have for the tokens of a sequence."""
 
@@ -43,6 +45,10 @@ class Arguments:
 
     def __init__(self, given: Mapping[str, Any], names: Collection[str], words: Sequence[str] = ()) -> None:
         self.given = {name: number(value) for name, value in given.items()}
+        self.options = {
+            before: after for before, after in pairwise(words) if len(before) == SHORT and before[0] == "-"
+        }
+        """Words after options of one letter."""
         self.words = list(takewhile(lambda word: not word.startswith("-"), words))
         """Words of the command before its first option."""
         self.places: list[str] = []
@@ -115,6 +121,9 @@ class Arguments:
         name = next((name for name in names if name.startswith("--")), names[0])
         name = str(call.fields.get("dest") or name.lstrip("-").replace("-", "_"))
         switches = call.fields.get("action") == "store_false"
+        short = next((short for short in names if short in self.options), "")
+        if short and "action" not in call.fields:
+            self.given[name] = number(self.options[short])
         self.own.add(name)
         self.places += [name] * bool(names[0] and not names[0].startswith("-"))
         self.required |= {name} if call.fields.get("required") is True else set()

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from forescale.errors import MissingFact, ReaderError
 from forescale.frameworks.python.values import Call, Opaque
 from forescale.frameworks.reading import Options, ParsedFile
-from forescale.frameworks.trainers.calls import FACTS, LOADED, SHARDS, TUNES, fields_of, rows_of
+from forescale.frameworks.trainers.calls import FACTS, LOADED, SHARDS, TUNES, fields_of, rows_of, sharded_by
 from forescale.frameworks.trainers.census import place_of
 from forescale.frameworks.trainers.facts import CONFIGURATION, decided_by
 from forescale.frameworks.trainers.lengths import LENGTH, tokenized
@@ -29,6 +29,14 @@ SUGGESTIVE: Final = re.compile(
     r"bf16|fp16|fp8|fp32|b?float16|mixed|q?lora|offload|recompute|(?:activation[-_])?checkpoint(?:ing)?|int[48]|nf4|[48]bit"
 )
 """Values of arguments that suggest types, recomputation, offloading or adapters."""
+
+
+ALL: Final = "DataParallel"
+"""A wrapper that drives all devices from one process."""
+COPIES: Final = frozenset(
+    (ALL, "DistributedDataParallel", "DDP", "FullyShardedDataParallel", "FSDP", "prepare")
+)
+"""Wrappers that lay a model out on devices."""
 
 
 def followed(
@@ -74,15 +82,16 @@ def _with_calls(program: Program, recorder: Recorder, given: Mapping[str, Any], 
     if recorder.steps.batches:
         calls.pop(MICRO, None)
     calls |= steps
-    told = {*calls, *given, *dict(program.defaults), *program.constants}
-    if loops and not any(LENGTH.fullmatch(name) for name in told):
+    names = {*calls, *given, *dict(program.defaults), *program.constants}
+    if loops and not any(LENGTH.fullmatch(name) for name in names):
         calls |= tokenized(recorder.calls, recorder.lengths)
     if loops and not any(LOADED.match(call.name) for call in recorder.calls):
         calls.setdefault("dtype", "float32")
     named = (*doubtful.values(), *["get_peft_model"] * ("use_peft" in doubtful))
     others = [site for site in recorder.doubted if not site.startswith(named)]
     recorder.doubted = []
-    warnings = [*recorder.warnings(must_train=False), *_doubted(others)]
+    stage, told = sharded_by(recorder.calls)
+    warnings = [*recorder.warnings(must_train=False), *_doubted(others), *told]
     return replace(
         program,
         calls={**program.calls, **calls},
@@ -93,6 +102,7 @@ def _with_calls(program: Program, recorder: Recorder, given: Mapping[str, Any], 
         ),
         warnings=tuple(warnings),
         stepped=frozenset(steps),
+        stage=stage,
         is_open=recorder.steps.is_open,
     )
 
@@ -153,6 +163,13 @@ def warnings_of(parsed: ParsedFile, own: str, program: Program, values: Mapping[
         yield (
             f"{own} loads weights in 16 bits and shards them itself: master weights and moments may have that type "
             "too, fp32 is projected (--master-dtype, --moment-dtype)"
+        )
+    if (parsed.num_devices or 1) > 1 and {name.rpartition(".")[2] for name in program.names} & COPIES == {
+        ALL
+    }:
+        yield (
+            f"{own} copies its model to all devices from one process ({ALL}) and splits its batch between them: a process "
+            "with such a batch for each device is projected (--micro-batch-size)"
         )
     if "deepspeed.initialize" in program.names and types.get("compute") == "tf32":
         yield f"{own} makes DeepSpeed's configuration: its types are not known; tf32 is projected (--precision)"

@@ -85,6 +85,8 @@ class Program(Struct, frozen=True):
     """Names of its own arguments that its calls ask for."""
     stepped: frozenset[str] = frozenset()
     """Keys that its optimizer steps decide (`steps.Steps`)."""
+    stage: int | None = None
+    """The stage of ZeRO that its calls amount to."""
     is_open: bool = False
     """Whether it counts micro-batches of a step whose number is not known."""
 

@@ -20,7 +20,7 @@ from forescale.frameworks.detect import Signed, detect
 from forescale.frameworks.megatron.model import MICRO_BATCH
 from forescale.frameworks.python.values import Call, Opaque
 from forescale.frameworks.reading import Options, ParsedFile, packaged
-from forescale.frameworks.shell import Devices, Script, follow
+from forescale.frameworks.shell import Devices, Script
 from forescale.frameworks.trainers.accelerated import accelerated, launched
 from forescale.frameworks.trainers.arguments import Arguments, Fields
 from forescale.frameworks.trainers.calls import (
@@ -36,6 +36,7 @@ from forescale.frameworks.trainers.calls import (
     names_of,
     of_trained,
     rows_of,
+    sharded_by,
 )
 from forescale.frameworks.trainers.census import place_of
 from forescale.frameworks.trainers.commands import arguments_of, own_arguments, programs_of
@@ -120,8 +121,7 @@ class ScriptReader(Signed):
         """Return what the calls of the script at `path` say, or the text of a training loop of its own."""
         if options.arguments:
             command = shlex.join(["python", path.name, *options.arguments])
-            shell = follow(command, options.variables, str(path))
-            return ScriptLaunchReader().started(shell, path, replace(options, arguments=None))
+            return ScriptLaunchReader().read_commands(command, path, replace(options, arguments=None))
         if detect(read_text(path)) is None and is_loop(path):
             start = Start(launch=None, devices=None, program=path.name)
             parsed = ScriptLaunchReader().trained({}, "trainer", path, options, start)
@@ -211,8 +211,7 @@ def read_script(
         raise ReaderError(path, wording.wrong_format("a script that trains", "it makes no TrainingArguments"))
     content, unread = _settings(path, recorder, options)
     steps = {} if makes_arguments else recorder.steps.content
-    content, unread = (without(table, steps) for table in (content, unread))
-    content |= steps
+    content, unread = without(content, steps) | steps, without(unread, steps)
     dealt = _lay_prepared(content, recorder.calls)
     devices = None if dealt == ALONE and not start.kinds and devices and devices.count > 1 else devices
     older = lay_release(content, unread, recorder.calls, has_bf16=options.has_bf16)
@@ -220,12 +219,14 @@ def read_script(
         content |= tokenized(recorder.calls, recorder.lengths)
     devices = devices or _devices(content, dealt, start)
     program = "" if content.pop("unsloth", False) else path.name
-    if not program and devices is None and options.num_devices is None:
-        devices = Devices(1, ("unsloth, which trains on one device",))
+    if not program and options.num_devices is None:
+        devices = devices or Devices(1, ("unsloth, which trains on one device",))
     content |= _distributed(content, unread)
     start = replace(start, devices=devices)
     decides = not (options.launch or is_whole or start.leaves_nothing_to_shard(options.num_devices))
     kinds = () if makes_arguments else start.kinds  # a Trainer that is given no configuration shards nothing
+    if decides and (stage := sharded_by(recorder.calls)[0]) is not None:
+        content["fsdp"] = STAGES[stage]
     sharding = _open_sharding(path, content, unread, options, kinds) if decides else []
     if "model_name_or_path" not in content and (named := NAMED.search(read_text(path))) is not None:
         content["model_name_or_path"] = named[1]
@@ -268,6 +269,7 @@ def _warnings(recorder: Recorder, content: Mapping[str, Any], unread: Mapping[st
     if freezes(_text_of(recorder)) and not any(content.get(key) for key in ("use_peft", "lora_r")):
         yield FROZEN
     yield from recorder.assumed
+    yield from sharded_by(recorder.calls)[1]
     yield from recorder.warnings()
     yield from _several(recorder.calls)
     yield from _unused(recorder.arguments, content)

@@ -71,12 +71,10 @@ class Steps:
         if BACK.fullmatch(call.name):
             self.added.append((call.place, tuple(world.loops), world.doubt))
             self.batches += [self.batch] if self.batch is not None else []
-        elif STEP.fullmatch(call.name) and self.added:
+        elif STEP.fullmatch(call.name):
             ends = next(iter(call.args), owner) if "scaler" in call.name else owner
-            self.optimizers |= (
-                {ends.name.rpartition(".")[2]} if isinstance(ends, Call) and ends.known else set()
-            )
-            self.counts.add(self._count(tuple(world.loops), world.doubt))
+            self.optimizers |= {optimizer_of(ends)} if isinstance(ends, Call) and ends.known else set()
+            self.counts |= {self._count(tuple(world.loops), world.doubt)} if self.added else set()
             self.added = []
         elif _runs(call) and (batch := _given(call)) is not None:
             self.batch = batch
@@ -116,15 +114,20 @@ class Steps:
                 result[key] = size
         if self.is_counted and not self.is_dealt and None not in self.counts:
             result[STEPS] = max(map(int, filter(None, self.counts)))
-        kinds = sorted({optimizer_of(name) for name in self.optimizers})
+        kinds = sorted(self.optimizers)
         return result | ({"optim": "muon" if "muon" in kinds else " and ".join(kinds)} if kinds else {})
 
 
-def optimizer_of(name: str) -> str:
-    """Return the optimizer that a class is, by its name in `optimizers.json`; the class where it has none."""
+def optimizer_of(made: Call) -> str:
+    """Return the optimizer that a call makes by its name in `optimizers.json`; its class where it has none.
+
+    A class of a program's own that has the name of torch's may do otherwise.
+    """
+    name = made.name.rpartition(".")[2]
     plain = re.sub(r"^(?:fused|cpu|deepspeedcpu)(?=adam)", "", name.lower())
     known = {key.replace("_", ""): key for key in packaged("trainers", "optimizers")["names"]}
-    return known.get(plain, name)
+    key = known.get(plain, name)
+    return f"{name} of its own" if made.of is not None and key.startswith("adam") else key
 
 
 def decided(names: Iterable[str]) -> set[str]:
