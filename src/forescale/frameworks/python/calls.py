@@ -236,6 +236,10 @@ class Caller:
         inner, result = self.world.frame(kind.module, {}, {}), dict[str, Any]()
         for base in kind.node.bases:
             above = inner.value(base)
+            if (
+                isinstance(above, Class) and above.node is kind.node
+            ):  # of the same name, which it takes from another
+                above = kind.module.outer(above.node.name)
             if isinstance(above, Class) and depth < DEPTH:
                 result |= self.fields_of(above, kinds, depth + 1)
             elif isinstance(above, Opaque):

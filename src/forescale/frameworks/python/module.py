@@ -225,6 +225,10 @@ class Module:
             self.made[name] = result
         return result
 
+    def outer(self, name: str) -> Any:  # noqa: ANN401
+        """Return what a name that the file imports stands for, whatever the file makes of it; MISSING of others."""
+        return self.bring(*self.imports[name], name) if name in self.imports else MISSING
+
     def bring(self, module: str, name: str, level: int, alias: str) -> Any:  # noqa: ANN401
         """Return what is imported: `name` of a module, or the module where there is no name."""
         is_outside = not level and module.partition(".")[0] in self.world.outside

@@ -102,6 +102,9 @@ class Frame:
         given = tuple(item for item in given if isinstance(item, Table))
         self.scope[line.name] = Function(self.module, line, self.names(line), given)
 
+    def _classdef(self, line: ast.ClassDef) -> None:
+        self.scope[line.name] = Class(self.module, line)
+
     def _global(self, line: ast.Global) -> None:
         self.of_file.update(line.names)
 

@@ -64,7 +64,7 @@ def loop_constants(trees: Sequence[ast.Module]) -> dict[str, Any]:
     values = {
         name if NAMES[name] == "max_length" else NAMES[name]: value
         for name, value in values.items()
-        if type(value) is (str if NAMES[name] == "model_name_or_path" else int)
+        if value and type(value) is (str if NAMES[name] == "model_name_or_path" else int)
     }
     nodes = [node for tree in trees[:1] for node in ast.walk(tree)]
     loads = any(isinstance(node, ast.Attribute) and node.attr == "from_pretrained" for node in nodes)
@@ -85,7 +85,7 @@ def table_constants(tables: Sequence[Mapping[str, Any]], *, is_alone: bool) -> d
     found: dict[str, dict[Any, str]] = {}
     for name, value in (pair for table in tables for pair in _leaves(table)):
         key = names.get(name)
-        if key is not None and type(value) is (str if key == "model_name_or_path" else int):
+        if key is not None and value and type(value) is (str if key == "model_name_or_path" else int):
             found.setdefault(key_of(name) if key == "max_length" else key, {})[value] = (
                 name if key == "max_length" else key
             )

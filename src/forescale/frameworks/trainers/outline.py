@@ -168,8 +168,14 @@ def warnings_of(parsed: ParsedFile, own: str, program: Program, values: Mapping[
         ALL
     }:
         yield (
-            f"{own} copies its model to all devices from one process ({ALL}) and splits its batch between them: a process "
+            f"{own} copies its model to all devices from one process ({ALL}) and splits its batch: a process "
             "with such a batch for each device is projected (--micro-batch-size)"
         )
+    if (
+        program.loop
+        and "optim" not in {**program.calls, **values}
+        and "optimizer" not in parsed.workload_fields
+    ):
+        yield f"{own} makes its optimizer in lines that are not followed: AdamW is projected (--optimizer)"
     if "deepspeed.initialize" in program.names and types.get("compute") == "tf32":
         yield f"{own} makes DeepSpeed's configuration: its types are not known; tf32 is projected (--precision)"

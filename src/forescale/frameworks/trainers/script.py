@@ -122,7 +122,7 @@ class ScriptReader(Signed):
         if options.arguments:
             command = shlex.join(["python", path.name, *options.arguments])
             return ScriptLaunchReader().read_commands(command, path, replace(options, arguments=None))
-        if detect(read_text(path)) is None and is_loop(path):
+        if not trains(path, itself=True) and is_loop(path):
             start = Start(launch=None, devices=None, program=path.name)
             parsed = ScriptLaunchReader().trained({}, "trainer", path, options, start)
             return replace(parsed, format=self.name)

@@ -41,6 +41,10 @@ OTHERS: Final = re.compile(
 """Calls that do not."""
 LOADER: Final = re.compile(r"(?:\w+\.)*(?:Stateful)?DataLoader")
 """Classes that load batches of a data set."""
+MODULES: Final = frozenset(("Module", "PreTrainedModel", "LightningModule"))
+"""Classes of models."""
+DEEPEST: Final = 6
+"""Calls inside each other that a loss is looked for in."""
 COUNTS: Final = re.compile(r"(?i)accum|step|iter|sync|micro|batch|%")
 """A condition that may count micro-batches."""
 
@@ -51,6 +55,8 @@ class Steps:
     def __init__(self) -> None:
         self.batch: Tensor | None = None
         """What the model was last given."""
+        self.around: list[ast.stmt] = []
+        """The loops around the lines that gave it that."""
         self.added: list[tuple[str, tuple[Any, ...], Opaque | None]] = []
         """The places of `backward` since the last step, with the loops and the condition around each."""
         self.counts: set[int | None] = set()
@@ -70,14 +76,16 @@ class Steps:
         self.is_dealt |= last == "accumulate" or call.name == "deepspeed.initialize"
         if BACK.fullmatch(call.name):
             self.added.append((call.place, tuple(world.loops), world.doubt))
-            self.batches += [self.batch] if self.batch is not None else []
+            around = [line for line, _ in world.loops]
+            batch = self.batch if self.around == around[: len(self.around)] else None
+            self.batches += [found] if (found := _inside(owner) or batch) is not None else []
         elif STEP.fullmatch(call.name):
             ends = next(iter(call.args), owner) if "scaler" in call.name else owner
             self.optimizers |= {optimizer_of(ends)} if isinstance(ends, Call) and ends.known else set()
             self.counts |= {self._count(tuple(world.loops), world.doubt)} if self.added else set()
             self.added = []
-        elif _runs(call) and (batch := _given(call)) is not None:
-            self.batch = batch
+        elif _runs(call, owner) and (batch := _given(call)) is not None:
+            self.batch, self.around = batch, [line for line, _ in world.loops]
 
     def _count(self, loops: tuple[Any, ...], doubt: Opaque | None) -> int | None:
         """Return the micro-batches of a step that an optimizer ends inside `loops`; None where that is not known."""
@@ -181,9 +189,22 @@ def _item(data: object, world: World) -> Tensor | None:
     return None
 
 
-def _runs(call: Call) -> bool:
-    """Whether a call runs a model, by its name."""
-    return PASSES.fullmatch(call.name) is not None and not OTHERS.search(call.name)
+def _runs(call: Call, owner: object) -> bool:
+    """Whether a call runs a model: by its name, or as an object of a class of torch's modules."""
+    is_module = (
+        isinstance(owner, Call) and MODULES.isdisjoint(owner.kinds) is False and call.name.isidentifier()
+    )
+    return is_module or (PASSES.fullmatch(call.name) is not None and not OTHERS.search(call.name))
+
+
+def _inside(value: object, left: int = DEEPEST) -> Tensor | None:
+    """Return the tensor that a loss was made of, as far as calls show it: what the first call inside it was given."""
+    values = (*value.args, *value.fields.values()) if isinstance(value, Call) and left else ()
+    made = (
+        found for item in values if isinstance(item, Call) and (found := _inside(item, left - 1)) is not None
+    )
+    given = _given(value) if isinstance(value, Call) and _runs(value, None) else None
+    return next(made, given)
 
 
 def _given(call: Call) -> Tensor | None:
