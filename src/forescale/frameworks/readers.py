@@ -283,10 +283,13 @@ def reader_of(text: str, where: object, options: Options | None = None) -> Reade
 
 def recognised(text: str, where: object, options: Options | None = None) -> tuple[Reader, Detection | None]:
     """Return the reader of a text, and the markers that decided it, perhaps of a script that it starts."""
+    suffix = getattr(where, "suffix", "")
     detection = detect(text)
+    if suffix == ".py" and detection is not None and detection.name == ScriptLaunchReader.name:
+        detection = None  # a command that its text shows
     if detection is None or (detection.name == ScriptLaunchReader.name and _SOURCES.search(text)):
         detection = _started(text, where, options) or detection
-    detection = detection or detect_script(text, getattr(where, "suffix", ""))
+    detection = detection or detect_script(text, suffix)
     if (
         detection is None
         and isinstance(where, Path)

@@ -129,7 +129,7 @@ def test_defaults_of_own_training_arguments_count(read, switch, rank):
 
 def test_argparse_has_the_defaults_of_its_program(read):
     parsed = read(ARGPARSE, "python src/train.py -b 2 --output_dir out --steps 16", num_devices=1)
-    assert parsed.layout_fields["micro_batch_size"] == 8  # -b is not read; its long name is
+    assert parsed.layout_fields["micro_batch_size"] == 2
     parsed = read(ARGPARSE, "python src/train.py --batch 2 --output_dir out --steps 16", num_devices=1)
     workload = parsed.workload_fields
     assert (parsed.layout_fields["micro_batch_size"], workload["global_batch_size"]) == (2, 32)

@@ -142,11 +142,19 @@ def test_the_command_that_is_started_of_several_is_followed(read, words, model, 
     assert not any("size" in text for text in parsed.warnings)
 
 
-def test_a_loader_whose_batches_a_loop_splits_leaves_the_micro_batch_open(read):
-    text = LOOP.replace("ENABLED", "True").replace(
-        "        loss.backward()", "        size = batch.shape[0] // 8\n        loss.backward()"
-    )
-    assert [fact.part for fact in read("python -m mine.train", package(text), num_devices=2).missing] == [
+SPLIT = """        for at in range(0, len(batch), SIZE):
+            model(batch["input_ids"][at : at + SIZE]).loss.backward()
+        optimizer.step()
+"""
+
+
+def test_a_loop_that_splits_batches_has_micro_batches_of_a_part(read):
+    text = LOOP.replace("ENABLED", "True").replace("        loss.backward()\n", SPLIT.replace("SIZE", "2"))
+    parsed = read("python -m mine.train", package(text), num_devices=2)
+    assert parsed.layout_fields["micro_batch_size"] == 2
+    assert [fact.part for fact in parsed.missing] == ["workload.global_batch_size"]
+    parsed = read("python -m mine.train", package(text.replace(" 2", " unknown")), num_devices=2)
+    assert [fact.part for fact in parsed.missing] == [
         "strategy.micro_batch_size",
         "workload.global_batch_size",
     ]

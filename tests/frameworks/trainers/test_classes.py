@@ -100,7 +100,9 @@ def test_a_variable_of_the_environment_is_that_of_the_script_or_its_default(read
 
 
 def test_what_a_launcher_sets_has_no_default(read):
-    program = TUNER.replace('batch=table["training"]["batch"]', 'batch=int(os.environ.get("WORLD_SIZE", 1))')
+    program = TUNER.replace(
+        'batch=table["training"]["batch"]', 'batch=int(os.environ.get("SLURM_NNODES", 1))'
+    )
     parsed = read({"train.py": program, "conf/tune.yaml": CONF}, num_devices=8)
     assert "micro_batch_size" in {fact.part.rpartition(".")[2] for fact in parsed.missing}
 

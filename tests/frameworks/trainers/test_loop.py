@@ -50,8 +50,8 @@ def test_loop_is_read_from_its_text(read):
         (("micro_batch_size = 4\n", "micro_batch_size = 4\nif big:\n    micro_batch_size = 8\n"), "the micro-batch size"),
         (("= 4\n", "= total // 8\n"), "the micro-batch size"),
         (('model_name = "llama-3.1-8b"\n', ""), "the model"),
-        (("import torch\n", "import torch\nmodel = FSDP(model)\n"), "how its states are sharded"),
-        (("import torch\n", "import torch\nfabric = L.Fabric(strategy=FSDPStrategy())\n"), "how its states are sharded"),
+        (("import torch\n", "import torch\nmodel = FSDP(model, sharding_strategy=one)\n"), "how its states are sharded"),
+        (("import torch\n", "import torch\nif big:\n    model = FSDP(model)\n"), "how its states are sharded"),
     ],
 )  # fmt: skip
 def test_what_its_text_leaves_open_is_missing(read, change, open_fact):
@@ -71,3 +71,20 @@ def test_loop_alone_has_no_devices(read):
     assert result.format == "script"
     assert [fact.what for fact in result.missing] == ["the number of devices"]
     assert read(LOOP, command="", num_devices=4).workload_fields["global_batch_size"] == 4 * 2 * 4
+
+
+@pytest.mark.parametrize(
+    ("call", "stage"),
+    [
+        ("FSDP(model, auto_wrap_policy=policy)", 3),
+        ("FSDP(model, auto_wrap_policy=policy, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)", 2),
+        ("FSDP(model, auto_wrap_policy=policy, sharding_strategy=ShardingStrategy.NO_SHARD)", 0),
+        ("fully_shard(model, reshard_after_forward=False)", 2),
+        ("L.Fabric(strategy=FSDPStrategy(auto_wrap_policy={Block}))", 3),
+        ("FSDP(model)", 3),
+    ],
+)
+def test_calls_of_fsdp_say_the_stage(read, call, stage):
+    parsed = read(LOOP.replace("import torch\n", f"import torch\nmodel = {call}\n"))
+    assert (parsed.layout_fields["zero"], parsed.missing) == (stage, ())
+    assert any("no auto_wrap_policy" in text for text in parsed.warnings) is (call == "FSDP(model)")

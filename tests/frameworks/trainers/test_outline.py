@@ -85,6 +85,7 @@ def test_defaults_that_differ_are_warned_of_and_not_projected(read):
     for name, value in (("ShardConfig", True), ("ModelConfig", False)):
         classes += f"@dataclass\nclass {name}:\n    gradient_checkpointing: bool = {value}\n\n\n"
     program = LOOP.replace("    model.gradient_checkpointing_enable()\n", "")
+    program += "KINDS = (ShardConfig, ModelConfig)\n"
     parsed = read(command="torchrun train.py --batch_size 2\n", modules={"train.py": classes + program})
     text = "train.py has gradient_checkpointing True and gradient_checkpointing False: defaults that differ"
     assert any(warning.startswith(text) for warning in parsed.warnings)

@@ -22,6 +22,7 @@ class ModelArguments:
     model_max_length: int = field(default=512, metadata={"help": "…"})
     lora_r: int = 8
 
+KINDS = (ModelArguments, More)
 parser = argparse.ArgumentParser()
 parser.add_argument("--gradient-accumulation-steps", type=int, default=4)
 parser.add_argument("--lr", default=1e-4)
@@ -53,7 +54,8 @@ def start(tmp_path):
 
 def test_defaults_and_adapters_are_taken_where_the_command_gives_none(start):
     more = (
-        "class More:\n    pass\n\nclass TrainingArguments(Base):\n    per_device_train_batch_size: int = 2\n"
+        "class More:\n    pass\n\nclass TrainingArguments(Base):\n    per_device_train_batch_size: int = 2\n\n"
+        "class OtherArguments:\n    per_device_train_batch_size: int = 16\n\nKINDS = (More, TrainingArguments)\n"
     )
     result = start(PROGRAM, files={"src/own_args.py": more})
     trainable = result.workload_fields["trainable"]
@@ -79,7 +81,7 @@ def test_a_call_under_a_condition_is_warned_of(start):
     text = PROGRAM.replace("    model =", "    if args.peft:\n        model =")
     result = start(text)
     assert "trainable" not in result.workload_fields
-    assert any("calls LoraConfig (train.py:17) under a condition" in warning for warning in result.warnings)
+    assert any("calls LoraConfig (train.py:18) under a condition" in warning for warning in result.warnings)
 
 
 def test_a_call_under_a_condition_that_an_argument_meets(start):
@@ -110,7 +112,7 @@ def test_recomputation_that_the_program_turns_on(start, line, expected):
 
 
 def test_sharding_of_its_own_is_asked_for(start):
-    text = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nmodel = FSDP(model)\n"
+    text = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nmodel = FSDP(model, sharding_strategy=one)\n"
     result = start(text)
     assert [fact.flag for fact in result.missing if "sharded" in fact.what] == ["--zero N"]
     assert "zero" not in result.layout_fields

@@ -141,7 +141,8 @@ def test_unsloth_takes_fp16_on_devices_without_bf16(tmp_path):
         (('L.Trainer(', "strategy = data.strategy\nL.Trainer("), ""),
         (('strategy="fsdp"', "strategy=data.strategy"), "how its states are sharded"),
         (('strategy="fsdp"', 'strategy="bagua"'), "how its states are sharded"),
-        (('strategy="fsdp"', "strategy=FSDPStrategy()"), "how its states are sharded"),
+        (('strategy="fsdp"', "strategy=FSDPStrategy()"), ""),
+        (('strategy="fsdp"', "strategy=FSDPStrategy(**data.words)"), "how its states are sharded"),
         (('strategy="fsdp"', 'strategy="ddp_find_unused_parameters_true"'), ""),
     ],
 )  # fmt: skip

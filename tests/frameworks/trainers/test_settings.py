@@ -25,7 +25,10 @@ if int(os.environ.get('RANK', -1)) != -1:
     gradient_accumulation_steps //= int(os.environ['WORLD_SIZE'])
 at = torch.randint(len(data) - block_size, (batch_size,))
 context = torch.amp.autocast(device_type='cuda', dtype=torch.bfloat16)
+x = torch.stack([data[i : i + block_size] for i in at])
+model = GPT()
 for _ in range(gradient_accumulation_steps):
+    logits, loss = model(x.to("cuda"), x)
     loss.backward()
 optimizer.step()
 """

@@ -9,6 +9,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, Final, Protocol
 
+from forescale.frameworks.python import tensors
 from forescale.frameworks.python.builtin import BUILTINS, TYPES, built_in, copied, listed, method
 from forescale.frameworks.python.module import DEPTH, Class, Function, Module, World, source_of, text_of
 from forescale.frameworks.python.values import MISSING, Call, Opaque, Stopped, known
@@ -32,6 +33,7 @@ class Frame(Protocol):
     world: World
     scope: dict[str, Any]
     result: Any
+    yielded: Any
     ended: bool
 
     def body(self, lines: Sequence[ast.stmt]) -> str | None:
@@ -88,6 +90,7 @@ class Caller:
         question = Call(name, self.place, self.args, dict(self.words), dict(self.places), open=self.open)
         question.origin = owner.origin if isinstance(owner, Opaque) else ""
         made = self.world.hooks.call(question, owner)
+        made = tensors.made(question, owner) if made is MISSING else made
         if made is not MISSING:
             return made
         if isinstance(func, ast.Attribute) and not isinstance(
@@ -173,6 +176,8 @@ class Caller:
         finally:
             self.world.doubt = doubt
             self.world.depth -= 1
+        if inner.yielded is not None:
+            return tensors.stream(inner.yielded, self.place)
         if word is None and inner.ended and inner.result is not None:
             return MISSING
         return inner.result
@@ -231,6 +236,10 @@ class Caller:
         inner, result = self.world.frame(kind.module, {}, {}), dict[str, Any]()
         for base in kind.node.bases:
             above = inner.value(base)
+            if (
+                isinstance(above, Class) and above.node is kind.node
+            ):  # of the same name, which it takes from another
+                above = kind.module.outer(above.node.name)
             if isinstance(above, Class) and depth < DEPTH:
                 result |= self.fields_of(above, kinds, depth + 1)
             elif isinstance(above, Opaque):
@@ -340,6 +349,15 @@ def method_of(world: World, owner: Call | Class, name: str) -> Any:  # noqa: ANN
                 first = () if "staticmethod" in words else (kind,) if "classmethod" in words else itself
                 return Function(above.module, line, {OWN: above, SELF: owner}, first)
     return MISSING
+
+
+def turn_of(frame: Frame, over: object) -> Any:  # noqa: ANN401
+    """Return what a loop over a value that is not known is given in each turn; MISSING where that is not either."""
+    method = method_of(frame.world, over, "__iter__") if isinstance(over, Call) else MISSING
+    if isinstance(method, Function):
+        node = ast.copy_location(ast.Call(ast.Name("iter", ast.Load()), [], []), method.node)
+        over = Caller(frame, node).run(method, list(method.args), {})
+    return tensors.item_of(over, str(frame.module.path))
 
 
 def part_of(frame: Frame, owner: Call | Class, name: str, node: ast.expr) -> Any:  # noqa: ANN401

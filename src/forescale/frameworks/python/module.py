@@ -79,8 +79,15 @@ class World:
         """Packages that are not followed, wherever their files lie."""
         self.opens_classes = False
         """Whether methods of classes that can be read are followed."""
+        self.loops: list[tuple[ast.stmt, int | None]] = []
+        """Loops around the lines that run, each with the turns that one run of its lines stands for."""
         self.depth = 0
         self.steps, self.entries = Budget(STEPS, "steps"), Budget(ENTRIES, "entries of lists")
+
+    @property
+    def turns_once(self) -> bool:
+        """Whether the lines that run are those of a loop which is run once for all its turns."""
+        return bool(self.loops) and self.loops[-1][1] != 1
 
     def module(self, path: Path) -> Module:
         """Return a file, parsed once."""
@@ -217,6 +224,10 @@ class Module:
         if isinstance(result, Call) and result.of is not None and self.world.doubt is None:
             self.made[name] = result
         return result
+
+    def outer(self, name: str) -> Any:  # noqa: ANN401
+        """Return what a name that the file imports stands for, whatever the file makes of it; MISSING of others."""
+        return self.bring(*self.imports[name], name) if name in self.imports else MISSING
 
     def bring(self, module: str, name: str, level: int, alias: str) -> Any:  # noqa: ANN401
         """Return what is imported: `name` of a module, or the module where there is no name."""

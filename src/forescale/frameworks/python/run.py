@@ -10,8 +10,10 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Final
 
 from forescale.frameworks.python.builtin import listed, path_part
-from forescale.frameworks.python.calls import Caller, part_of
+from forescale.frameworks.python.calls import Caller, part_of, turn_of
 from forescale.frameworks.python.module import Class, Function, Module, imported, source_of, text_of
+from forescale.frameworks.python.nodes import distance, entry, is_key, loaded, set_of, signed, tested
+from forescale.frameworks.python.tensors import cut, gathered, item_of, shape
 from forescale.frameworks.python.values import (
     LONGEST,
     MISSING,
@@ -19,6 +21,7 @@ from forescale.frameworks.python.values import (
     Opaque,
     Stopped,
     Table,
+    Tensor,
     checked,
     compared,
     computed,
@@ -48,6 +51,7 @@ class Frame:
         self.of_file: set[str] = set()
         """Names that stand for those of the file (`global`)."""
         self.result: Any = None
+        self.yielded: Any = None
         self.ended = False
 
     def body(self, lines: Sequence[ast.stmt]) -> str | None:
@@ -78,7 +82,7 @@ class Frame:
             self.assign(line.target, self.value(line.value))
 
     def _augassign(self, line: ast.AugAssign) -> None:
-        before = self.value(_loaded(line.target))
+        before = self.value(loaded(line.target))
         self.assign(line.target, self.made(computed(line.op, before, self.value(line.value)), line))
 
     def _expr(self, line: ast.Expr) -> None:
@@ -97,6 +101,9 @@ class Frame:
         given = tuple(self.value(item) for item in calls if source_of(item.func) == CONFIGURES)
         given = tuple(item for item in given if isinstance(item, Table))
         self.scope[line.name] = Function(self.module, line, self.names(line), given)
+
+    def _classdef(self, line: ast.ClassDef) -> None:
+        self.scope[line.name] = Class(self.module, line)
 
     def _global(self, line: ast.Global) -> None:
         self.of_file.update(line.names)
@@ -149,22 +156,31 @@ class Frame:
             checks = self.world.opens_classes and bool(lines) and isinstance(lines[-1], ast.Raise)
             return None if checks and not EXITS.match(source_of(lines[-1])) else self.body(lines)
         before = self.world.doubt
-        self.world.doubt = before or Opaque(text_of(node.test), self.module.place(node))
+        self.world.doubt = self.condition(node.test, test)
         parts = []
         for lines in (node.body, node.orelse):
             try:
                 parts.append(self.body(lines))
             except Stopped:
                 parts.append(None)
-        if not any(parts):
-            self.world.doubt = before
+        turns = set(parts) - {None}
+        if not turns or (turns <= {BREAK, CONTINUE} and self.world.turns_once and not self.world.doubt.every):
+            self.world.doubt = before  # lines below run in the turns that come to them
         return parts[0] if parts[0] is not None and parts[0] == parts[1] else None
+
+    def condition(self, test: ast.expr, value: object = None) -> Opaque:
+        """Return the condition, not known, under which lines run: the first, and how often any of them is met."""
+        before, every = self.world.doubt, getattr(value, "every", 0)
+        if before is not None and not every:
+            return before
+        outer = before or Opaque(text_of(test), self.module.place(test))
+        return Opaque(outer.text, outer.place, every=every)
 
     def _match(self, node: ast.Match) -> str | None:
         """Run the case that a value chooses, as a chain of conditions."""
         chain: list[ast.stmt] = []
         for case in reversed(node.cases):
-            test = _tested(node.subject, case.pattern)
+            test = tested(node.subject, case.pattern)
             test = test if case.guard is None else ast.BoolOp(ast.And(), [test, case.guard])
             chain = [ast.copy_location(ast.If(ast.copy_location(test, node.subject), case.body, chain), node)]
         return self.body(chain)
@@ -175,11 +191,12 @@ class Frame:
         items = listed(over)
         is_long = self.world.opens_classes and isinstance(over, range) and len(over) > TURNS
         if items is None or is_long:
-            self._while(node)
+            self._while(node, over)
             return None
         for item in items:
             self.assign(node.target, item)
-            word = self.body(node.body)
+            with self.turning(node, 1):
+                word = self.body(node.body)
             if word == RETURN:
                 return word
             if word == BREAK:
@@ -203,12 +220,25 @@ class Frame:
             word = self.body(handler.body)
         return self.body(node.finalbody) or word
 
-    def _while(self, line: ast.While | ast.For) -> None:
+    @contextmanager
+    def turning(self, line: ast.stmt, turns: int | None) -> Iterator[None]:
+        """Take lines as those of a loop, run once for a number of turns; None where that is not known."""
+        self.world.loops.append((line, turns))
+        doubt = self.world.doubt
+        try:
+            yield
+        finally:
+            self.world.loops.pop()
+            self.world.doubt = self.world.doubt if self.ended else doubt
+
+    def _while(self, line: ast.While | ast.For, over: object = None) -> None:
         """Run a loop over what is not known once; names and fields that it sets are not known before and after."""
         self.forget(line)
         if not self.world.opens_classes:
             return
-        with suppress(Stopped):
+        if isinstance(line, ast.For) and (item := turn_of(self, over)) is not MISSING:
+            self.assign(line.target, item)
+        with suppress(Stopped), self.turning(line, len(over) if isinstance(over, range) else None):
             if self.body(line.body) == RETURN:
                 self.ended = True
         self.forget(line)
@@ -245,7 +275,8 @@ class Frame:
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
                 items = listed(value)
                 if items is None or len(items) != len(parts):
-                    items = [Opaque(text_of(part), self.module.place(part)) for part in parts]
+                    shared = value if isinstance(value, Tensor) and value.is_batch else None
+                    items = [shared or Opaque(text_of(part), self.module.place(part)) for part in parts]
                 for part, item in zip(parts, items, strict=True):
                     self.assign(part, item)
             case _:
@@ -254,7 +285,7 @@ class Frame:
     def enter(self, target: ast.Subscript, value: Any) -> None:  # noqa: ANN401
         """Set an entry of a list or a table; where it is not known which, all are unknown."""
         result, at = self.value(target.value), self.value(target.slice)
-        if isinstance(result, dict) and _is_key(at):
+        if isinstance(result, dict) and is_key(at):
             result[at] = self.kept(result.get(at, MISSING), value)
         elif isinstance(result, list) and isinstance(at, int) and -len(result) <= at < len(result):
             result[at] = self.kept(result[at], value)
@@ -323,16 +354,20 @@ class Frame:
         return tuple(self.items(node.elts))
 
     def _set(self, node: ast.Set) -> Any:  # noqa: ANN401
-        return _set_of(self.items(node.elts))
+        return set_of(self.items(node.elts))
 
     def _dict(self, node: ast.Dict) -> dict[Any, Any]:
         return self.table(node.keys, node.values)
 
     def _binop(self, node: ast.BinOp) -> Any:  # noqa: ANN401
-        return computed(node.op, self.value(node.left), self.value(node.right))
+        left, right = self.value(node.left), self.value(node.right)
+        if isinstance(node.op, ast.Mod) and type(right) is int and not known(left):
+            return Opaque(text_of(node), self.module.place(node), every=abs(right))
+        return computed(node.op, left, right)
 
     def _unaryop(self, node: ast.UnaryOp) -> Any:  # noqa: ANN401
-        return _signed(node.op, self.value(node.operand))
+        operand = self.value(node.operand)
+        return operand if getattr(operand, "every", 0) else signed(node.op, operand)
 
     def _ifexp(self, node: ast.IfExp) -> Any:  # noqa: ANN401
         selected = truth(self.value(node.test))
@@ -346,7 +381,7 @@ class Frame:
     def doubting(self, test: ast.expr) -> Iterator[None]:
         """Take what is evaluated inside as under a condition that is not known."""
         before = self.world.doubt
-        self.world.doubt = before or Opaque(text_of(test), self.module.place(test))
+        self.world.doubt = self.condition(test)
         try:
             yield
         finally:
@@ -400,6 +435,8 @@ class Frame:
 
     def unread(self, owner: Opaque, name: str, node: ast.expr) -> Any:  # noqa: ANN401
         """Return a name of what is not read: words of the command, a member of an enumeration, or a name with dots."""
+        if isinstance(owner, Tensor) and (owner.is_batch or name == "shape"):
+            return shape(owner, self.module.place(node)) if name == "shape" else owner
         if name == "argv" and owner.text == "sys" and self.world.argv is not None:
             return list(self.world.argv)
         if name == "name" and owner.origin and "." in owner.text:
@@ -433,13 +470,13 @@ class Frame:
             raw = self.value(value)
             if key is None:
                 result |= raw if isinstance(raw, dict) else {}
-            elif _is_key(name := self.value(key)):
+            elif is_key(name := self.value(key)):
                 result[name] = raw
         return result
 
     def _boolop(self, node: ast.BoolOp) -> Any:  # noqa: ANN401
         """Return what stands before an `and` or an `or` that settles it, else the last."""
-        settles, doubt = isinstance(node.op, ast.Or), False
+        settles, doubt, every = isinstance(node.op, ast.Or), False, None
         for item in node.values:
             with self.doubting(node) if doubt else nullcontext():
                 result = self.value(item)
@@ -449,13 +486,16 @@ class Frame:
             if selected is settles:
                 return settles
             doubt = doubt or selected is None
-        return MISSING if doubt else result
+            every = result if getattr(result, "every", 0) and every is None else every
+        return (every or MISSING) if doubt else result
 
     def _compare(self, node: ast.Compare) -> Any:  # noqa: ANN401
         """Return whether a chain of comparisons holds."""
         left = self.value(node.left)
         for op, comparator in zip(node.ops, node.comparators, strict=True):
             right = self.value(comparator)
+            if getattr(left, "every", 0) and isinstance(op, ast.Eq | ast.NotEq):
+                return left
             result = compared(op, left, right)
             if result is MISSING or not result:
                 return result
@@ -465,6 +505,10 @@ class Frame:
     def _subscript(self, node: ast.Subscript) -> Any:  # noqa: ANN401
         """Return an entry of a list or a table, or a member of a kind that is not read, by its name."""
         owner, key = self.value(node.value), self.part(node.slice)
+        is_open = isinstance(owner, Opaque) or (isinstance(owner, Call) and not owner.known)
+        if is_open and (isinstance(owner, Tensor) or not isinstance(key, str)):
+            inside = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+            return cut(owner, [self.width(at) for at in inside], self.module.place(node))
         if isinstance(owner, Opaque) and isinstance(key, str):
             if owner.text == "os.environ":
                 asked = Call(f"{owner.text}.get", self.module.place(node), [key], origin=owner.origin)
@@ -472,7 +516,7 @@ class Frame:
                 if made not in (MISSING, None):
                     return made
             return self.attribute(owner, key, node)
-        return _entry(owner, key)
+        return entry(owner, key)
 
     def part(self, key: ast.expr) -> Any:  # noqa: ANN401
         """Return the place of an entry, or of several."""
@@ -480,6 +524,20 @@ class Frame:
             ends = [None if end is None else self.value(end) for end in (key.lower, key.upper, key.step)]
             return slice(*ends) if all(end is None or isinstance(end, int) for end in ends) else MISSING
         return self.value(key)
+
+    def width(self, key: ast.expr) -> Any:  # noqa: ANN401
+        """Return the ends of a slice, or how many entries it has where they differ by a number; None of an entry."""
+        if not isinstance(key, ast.Slice):
+            return None
+        ends = self.part(key)
+        if ends is not MISSING or key.lower is None or key.upper is None:
+            return ends
+        return distance(key.lower, key.upper, self.value)
+
+    def _yield(self, node: ast.Yield) -> None:
+        """Keep what a generator yields first."""
+        if node.value is not None and (result := self.value(node.value)) is not None:
+            self.yielded = result if self.yielded is None else self.yielded
 
     def _joinedstr(self, node: ast.JoinedStr) -> Any:  # noqa: ANN401
         """Return a text with values put in."""
@@ -498,27 +556,29 @@ class Frame:
 
     def _setcomp(self, node: ast.SetComp) -> Any:  # noqa: ANN401
         result = self.each(node.generators, lambda inner: inner.value(node.elt))
-        return result if result is MISSING else _set_of(result)
+        return set_of(result) if isinstance(result, list) else result
 
     def _dictcomp(self, node: ast.DictComp) -> Any:  # noqa: ANN401
         result = self.each(node.generators, lambda inner: (inner.value(node.key), inner.value(node.value)))
-        return (
-            result
-            if result is MISSING or not all(isinstance(key, str | int) for key, _ in result)
-            else dict(result)
-        )
+        if not isinstance(result, list) or not all(isinstance(key, str | int) for key, _ in result):
+            return result
+        return dict(result)
 
     def each(self, loops: Sequence[ast.comprehension], made: Callable[[Frame], Any]) -> Any:  # noqa: ANN401
         """Return what is made of each turn of loops over what is known; MISSING where that is not known."""
         self.world.copying(len(self.scope), self.module.place(loops[0].iter))
         inner = Frame(self.module, dict(self.scope), self.around)
-        values: list[Any] = []
+        values, unknown, place = list[Any](), list[Any](), self.module.place(loops[0].iter)
 
         def fill(left: Sequence[ast.comprehension]) -> bool:
             if not left:
                 values.append(made(inner))
                 return True
-            items = listed(inner.value(left[0].iter))
+            over = inner.value(left[0].iter)
+            items = listed(over)
+            if items is None and (item := item_of(over, place)) is not MISSING:
+                unknown.append(over)
+                items = [item]
             if items is None:
                 return False
             for item in items:
@@ -528,65 +588,6 @@ class Frame:
                     return False
             return True
 
-        return values if fill(loops) else MISSING
-
-
-def _tested(subject: ast.expr, pattern: ast.pattern) -> ast.expr:
-    """Return the condition under which a value is of a pattern; a name that none has where it is of another kind."""
-    match pattern:
-        case ast.MatchValue(value=value):
-            test: ast.expr = ast.Compare(subject, [ast.Eq()], [value])
-        case ast.MatchSingleton(value=value):
-            test = ast.Compare(subject, [ast.Is()], [ast.copy_location(ast.Constant(value), subject)])
-        case ast.MatchOr(patterns=patterns):
-            test = ast.BoolOp(ast.Or(), [_tested(subject, inner) for inner in patterns])
-        case ast.MatchAs(pattern=None, name=None):
-            test = ast.Constant(value=True)
-        case _:
-            test = ast.Name(source_of(pattern), ast.Load())
-    return ast.copy_location(test, subject)
-
-
-def _loaded(target: ast.expr) -> ast.expr:
-    """Return what a line adds to, as it is read."""
-    match target:
-        case ast.Attribute(value=owner, attr=name):
-            return ast.copy_location(ast.Attribute(owner, name, ast.Load()), target)
-        case ast.Subscript(value=owner, slice=key):
-            return ast.copy_location(ast.Subscript(owner, key, ast.Load()), target)
-        case _:
-            return target
-
-
-def _signed(op: ast.unaryop, value: Any) -> Any:  # noqa: ANN401
-    if isinstance(op, ast.Not):
-        selected = truth(value)
-        return MISSING if selected is None else not selected
-    if not isinstance(value, int | float):
-        return MISSING
-    return -value if isinstance(op, ast.USub) else +value if isinstance(op, ast.UAdd) else MISSING
-
-
-def _entry(owner: Any, key: Any) -> Any:  # noqa: ANN401
-    if not isinstance(owner, list | tuple | dict | str) or not known(key):
-        return MISSING
-    try:
-        return owner[key]
-    except (LookupError, TypeError, ValueError):
-        return MISSING
-
-
-def _is_key(value: object) -> bool:
-    """Whether a table may have an entry by that name."""
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return isinstance(value, str | int | float | bool | tuple)
-
-
-def _set_of(items: Any) -> Any:  # noqa: ANN401
-    try:
-        return set(items)
-    except TypeError:
-        return MISSING
+        if not fill(loops):
+            return MISSING
+        return gathered(unknown[0], next(iter(values), None), place) if unknown else values

@@ -30,6 +30,24 @@ class Opaque:
     """File and line."""
     origin: str = ""
     """Module that a name is imported from."""
+    every: int = 0
+    """Of a condition on a remainder: the turns of a loop of which it is met in one."""
+
+
+@dataclass(slots=True, eq=False)
+class Tensor(Opaque):
+    """A tensor with its sizes, or a list or a batch of tensors; a size that is not known is None."""
+
+    sizes: tuple[int | None, ...] = ()
+    is_batch: bool = False
+    """Whether it may be a tuple or a table of tensors, which have the same first sizes."""
+
+
+@dataclass(slots=True, eq=False)
+class Stream(Opaque):
+    """What a loop goes through and only running the file shows, of which one item stands for all."""
+
+    item: Any = None
 
 
 class Table(dict[str, Any]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any, Final
 
 from forescale.frameworks.python.calls import Caller
@@ -21,6 +21,8 @@ TABLES: Final = ("parse_dict", "parse_yaml_file", "parse_json_file")
 """Methods that do so for a table, or for that of a file."""
 SHORTEST: Final = 10
 """Letters of a name that is completed."""
+SHORT: Final = 2
+"""Letters of an option that has a name of one letter."""
 LENGTHS: Final = ("max_seq_length", "model_max_length", "max_length", "max_seq_len")
 """Arguments that programs have for the tokens of a sequence."""
 
@@ -42,7 +44,11 @@ class Arguments:
     """What a command gives a program, and the defaults that the program declares for the rest."""
 
     def __init__(self, given: Mapping[str, Any], names: Collection[str], words: Sequence[str] = ()) -> None:
-        self.given = {name: _number(value) for name, value in given.items()}
+        self.given = {name: number(value) for name, value in given.items()}
+        self.options = {
+            before: after for before, after in pairwise(words) if len(before) == SHORT and before[0] == "-"
+        }
+        """Words after options of one letter."""
         self.words = list(takewhile(lambda word: not word.startswith("-"), words))
         """Words of the command before its first option."""
         self.places: list[str] = []
@@ -84,7 +90,7 @@ class Arguments:
         if last == "add_subparsers":
             self.places.append(str(call.fields.get("dest", "")))
         if last in ("parse_args", "parse_known_args") and last != call.name:
-            placed = dict(zip(self.places, map(_number, self.words), strict=False))
+            placed = dict(zip(self.places, map(number, self.words), strict=False))
             made = self._made(Call("Namespace", call.place, fields={**self.defaults, **self.given, **placed}))
             return made if last == "parse_args" else (made, [])
         if call.name == "vars" and call.args and isinstance(space := call.args[0], Call):
@@ -115,6 +121,9 @@ class Arguments:
         name = next((name for name in names if name.startswith("--")), names[0])
         name = str(call.fields.get("dest") or name.lstrip("-").replace("-", "_"))
         switches = call.fields.get("action") == "store_false"
+        short = next((short for short in names if short in self.options), "")
+        if short and "action" not in call.fields:
+            self.given[name] = number(self.options[short])
         self.own.add(name)
         self.places += [name] * bool(names[0] and not names[0].startswith("-"))
         self.required |= {name} if call.fields.get("required") is True else set()
@@ -188,10 +197,10 @@ def _plain(value: object) -> bool:
     return value is not None and not isinstance(value, Call | Opaque)
 
 
-def _number(value: Any) -> Any:  # noqa: ANN401
+def number(value: Any) -> Any:  # noqa: ANN401
     """Return a word of a command as the number that it is."""
     if not isinstance(value, str):
-        return [_number(item) for item in value] if isinstance(value, list) else value
+        return [number(item) for item in value] if isinstance(value, list) else value
     for kind in (int, float):
         with suppress(ValueError):
             return kind(value)

@@ -140,3 +140,49 @@ def fields_of(call: Call, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a call by name, those by their place included."""
     given = {**dict(zip(row.get("args", ()), call.args, strict=False)), **call.fields}
     return {name: loaded_from(value) for name, value in given.items()}
+
+
+def made_elsewhere(calls: Sequence[Call]) -> list[str]:
+    """Return the warning of a model that a function makes which is not read."""
+    if any(LOADED.match(call.name) for call in calls):
+        return []
+    for call in calls:
+        trains = any(name.endswith("Trainer") for name in (call.name, *call.kinds))
+        model = call.fields.get("model", next(iter(call.args), None)) if trains else None
+        if isinstance(model, Opaque) or (isinstance(model, Call) and not model.known):
+            made = model.text if isinstance(model, Opaque) else model.name
+            return [
+                f"{made} is not read: adapters, types and recomputation of the model that it makes are not known"
+            ]
+    return []
+
+
+WHOLE: Final = (
+    "FSDP is given no auto_wrap_policy: it gathers the whole model at once, which is not modelled; layers one by one "
+    "are projected"
+)
+STAGED: Final[Mapping[str, int]] = {"full_shard": 3, "shard_grad_op": 2, "no_shard": 0}
+"""Stages of ZeRO that the strategies of FSDP amount to."""
+
+
+def sharded_by(calls: Sequence[Call]) -> tuple[int | None, list[str]]:
+    """Return the stage of ZeRO that calls of FSDP amount to, and their warnings; None where they do not decide it."""
+    made = [call for call in calls if call.name.rpartition(".")[2] in FSDP]
+    stages = set(map(_stage, made))
+    if len(stages) != 1 or not all(call.known and not call.open for call in made):
+        return None, []
+    is_whole = all(call.name.endswith(FSDP[:2]) and not WRAPS & call.fields.keys() for call in made)
+    return stages.pop(), [WHOLE] * is_whole
+
+
+FSDP: Final = ("FSDP", "FullyShardedDataParallel", "fully_shard", "FSDPStrategy")
+"""Functions and classes of PyTorch and Lightning that shard states."""
+WRAPS: Final = frozenset(("auto_wrap_policy", "fsdp_auto_wrap_policy"))
+
+
+def _stage(call: Call) -> int | None:
+    named = call.fields.get("sharding_strategy")
+    if named is None:
+        return 2 if call.fields.get("reshard_after_forward") is False else 3
+    text = named.text if isinstance(named, Opaque) else str(named)
+    return STAGED.get(text.rpartition(".")[2].lower())

@@ -20,6 +20,18 @@ MODULE: Final = ("-m", "--module")
 """Options after which a module of Python is named, by its name with dots."""
 
 
+FACTORY: Final = re.compile(r"llamafactory|llmtuner|glmtuner")
+"""Packages of LLaMA-Factory, which its programs take from."""
+
+
+def by_text(run: tuple[str, int, list[str]], path: Path) -> tuple[str, int, list[str]]:
+    """Return a command; one of a program at hand that only has a name of LLaMA-Factory's as a person's own."""
+    form, at, words = run
+    file = program_file(path, words[at - 1]) if form == "llamafactory" else None
+    is_other = file is not None and FACTORY.search(read_text(file)) is None
+    return ("trainer", at, words) if is_other else run
+
+
 def programs_of(words: Sequence[str]) -> list[tuple[str, int]]:
     """Return the files of Python that a command may start, and their places: programs, and modules by their files."""
     pairs = enumerate(pairwise(["", *words]))

@@ -42,17 +42,21 @@ def follow_data(call: Call, world: World) -> Iterator[tuple[str, int]]:
     Yields the lengths that these name, each with the argument that it is.
     """
     values = (*call.args, *call.fields.values())
+    made = [value for value in values if isinstance(value, Call) and value.of is not None]
     if MAPS.fullmatch(call.name):
-        functions = [value for value in values if isinstance(value, Function)]
-        given = call.fields.get("fn_kwargs")
+        names, given = ("__call__",), call.fields.get("fn_kwargs")
     elif TAKES.fullmatch(call.name):
-        made = [value for value in values if isinstance(value, Call) and value.of is not None]
-        items = (method_of(world, value, name) for value in made for name in MAKES)
-        functions, given = [item for item in items if isinstance(item, Function)], None
+        names, given = MAKES, None
+        values = ()
     else:
         return
+    functions = [*values, *(method_of(world, value, name) for value in made for name in names)]
+    fields = ((name, size) for value in made for name, size in value.fields.items())
+    yield from (("max_length", size) for name, size in fields if LENGTH.fullmatch(name) and type(size) is int)
     words = given if isinstance(given, dict) else {}
     for function in functions:
+        if not isinstance(function, Function):
+            continue
         node = ast.copy_location(ast.Call(ast.Name("map", ast.Load()), [], []), function.node)
         caller = Caller(world.frame(function.module, {}, {}), node)
         args = [*function.args, Opaque("an example", caller.place)]

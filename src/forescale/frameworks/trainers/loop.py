@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,28 +40,23 @@ ACCUMULATES: Final = re.compile(r"(?i)accum(?!ulate_fn)|(?:\b|_)acc_steps\b")
 """A text that adds up gradients, however it names how often."""
 
 
-SPLITS: Final = re.compile(
-    r"\.(?:shape\[0\]|size\(0\))\s*//|\[\s*\w*micro\w*\s*:|\[\s*(\w+)\s*:\s*\1\s*\+\s*\w*micro\w*\s*\]"
-)
-"""A text that splits what a loader gives it into micro-batches."""
-
-
 def adds_up(text: str, content: Mapping[str, Any]) -> bool:
     """Whether a loop of a program's own may add up gradients over a number of steps that `content` does not have."""
     keys = {record_of("trainer").keys.get(name, name) for name in content}
     return keys.isdisjoint((STEPS, "train_batch_size")) and bool(ACCUMULATES.search(text))
 
 
-def holds_loop(file: Path) -> bool:
-    """Return whether the text of a file trains with a loop of its own."""
-    text = read_text(file)
-    return bool(TRAINS.search(text) and STEPS_BACK.search(text))
+def hold_loop(files: Sequence[Path]) -> bool:
+    """Return whether the texts of files train with a loop of their own."""
+    texts = list(map(read_text, files))
+    return any(map(TRAINS.search, texts)) and any(map(STEPS_BACK.search, texts))
 
 
 def loop_constants(trees: Sequence[ast.Module]) -> dict[str, Any]:
     """Return what the text of a loop sets, by keys; a name that is set twice says nothing."""
+    used = names_in(trees)
     parts = [*trees[:1], *map(_imported, trees[1:])]
-    found = [pair for tree in parts for pair in _assigned(tree)]
+    found = [pair for tree in parts for pair in _assigned(tree, used)]
     counts = Counter(name for name, _ in found)
     values = {
         name: value.value for name, value in found if counts[name] == 1 and isinstance(value, ast.Constant)
@@ -69,25 +64,33 @@ def loop_constants(trees: Sequence[ast.Module]) -> dict[str, Any]:
     values = {
         name if NAMES[name] == "max_length" else NAMES[name]: value
         for name, value in values.items()
-        if type(value) is (str if NAMES[name] == "model_name_or_path" else int)
+        if value and type(value) is (str if NAMES[name] == "model_name_or_path" else int)
     }
     nodes = [node for tree in trees[:1] for node in ast.walk(tree)]
     loads = any(isinstance(node, ast.Attribute) and node.attr == "from_pretrained" for node in nodes)
     return {**({} if loads else {"dtype": "float32"}), **values}
 
 
-def table_constants(tables: Sequence[Mapping[str, Any]], *, is_alone: bool) -> dict[str, Any]:
-    """Return what the configurations of a loop set, by keys; entries of one key that differ say nothing.
+def key_of(name: str) -> str:
+    """Return the key of TrainingArguments that a name of a loop stands for; the name where it stands for none."""
+    return record_of("trainer").keys.get(name, NAMES.get(name, name))
+
+
+def table_constants(tables: Sequence[Mapping[str, Any]], *, is_alone: bool) -> dict[str, tuple[str, Any]]:
+    """Return what the configurations of a loop set, with its name, by keys; None where entries of a key differ.
 
     An entry `batch_size` is that of a device where one process trains alone, and may be that of all devices else.
     """
     names = {**NAMES, **({"batch_size": MICRO} if is_alone else {})}
-    found: dict[str, set[Any]] = {}
+    found: dict[str, dict[Any, str]] = {}
     for name, value in (pair for table in tables for pair in _leaves(table)):
         key = names.get(name)
-        if key is not None and type(value) is (str if key == "model_name_or_path" else int):
-            found.setdefault(name if key == "max_length" else key, set()).add(value)
-    return {name: values.pop() for name, values in found.items() if len(values) == 1}
+        if key is not None and value and type(value) is (str if key == "model_name_or_path" else int):
+            found.setdefault(key_of(name) if key == "max_length" else key, {})[value] = (
+                name if key == "max_length" else key
+            )
+    single = {key: next(iter(values.items())) for key, values in found.items() if len(values) == 1}
+    return {key: single[key][::-1] if key in single else (key, None) for key in found}
 
 
 def _leaves(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -107,9 +110,17 @@ def _imported(tree: ast.Module) -> ast.Module:
     return ast.Module(lines, [])
 
 
-def _assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
-    """Yield each name that a loop sets, and its value, wherever it does."""
-    for node in ast.walk(tree):
+def names_in(trees: Iterable[ast.AST]) -> set[str]:
+    """Return the names that programs use."""
+    nodes = (node for tree in trees for node in ast.walk(tree))
+    return {str(getattr(node, "id", getattr(node, "attr", ""))) for node in nodes}
+
+
+def _assigned(tree: ast.AST, used: Collection[str]) -> Iterator[tuple[str, ast.expr]]:
+    """Yield each name that a loop sets, and its value, wherever it does, but in a class that nothing has `used`."""
+    for node in ast.iter_child_nodes(tree):
+        if not isinstance(node, ast.ClassDef) or node.name in used:
+            yield from _assigned(node, used)
         targets = node.targets if isinstance(node, ast.Assign) else []
         if isinstance(node, ast.AnnAssign | ast.AugAssign):
             targets = [node.target]

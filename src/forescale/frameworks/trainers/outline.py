@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from forescale.errors import MissingFact, ReaderError
 from forescale.frameworks.python.values import Call, Opaque
 from forescale.frameworks.reading import Options, ParsedFile
-from forescale.frameworks.trainers.calls import FACTS, LOADED, SHARDS, TUNES, fields_of, rows_of
+from forescale.frameworks.trainers.calls import FACTS, LOADED, SHARDS, TUNES, fields_of, rows_of, sharded_by
 from forescale.frameworks.trainers.census import place_of
 from forescale.frameworks.trainers.facts import CONFIGURATION, decided_by
 from forescale.frameworks.trainers.lengths import LENGTH, tokenized
-from forescale.frameworks.trainers.loop import SPLITS, adds_up, table_constants
+from forescale.frameworks.trainers.loop import adds_up, key_of, table_constants
 from forescale.frameworks.trainers.program import ADAPTERS, DECIDED, Program, is_loop
 from forescale.frameworks.trainers.record import record_of
 from forescale.frameworks.trainers.recorder import Recorder, follow_script
@@ -29,6 +29,14 @@ SUGGESTIVE: Final = re.compile(
     r"bf16|fp16|fp8|fp32|b?float16|mixed|q?lora|offload|recompute|(?:activation[-_])?checkpoint(?:ing)?|int[48]|nf4|[48]bit"
 )
 """Values of arguments that suggest types, recomputation, offloading or adapters."""
+
+
+ALL: Final = "DataParallel"
+"""A wrapper that drives all devices from one process."""
+COPIES: Final = frozenset(
+    (ALL, "DistributedDataParallel", "DDP", "FullyShardedDataParallel", "FSDP", "prepare")
+)
+"""Wrappers that lay a model out on devices."""
 
 
 def followed(
@@ -45,7 +53,9 @@ def followed(
             loops = is_loop(file)
             is_alone = not start.kinds or start.count(count) == 1
             settings = table_constants(recorder.settings, is_alone=is_alone) if loops else {}
-            program = replace(program, constants={**program.constants, **settings})
+            left = tuple((name, value) for name, value in program.defaults if key_of(name) not in settings)
+            settings = {name: value for name, value in settings.values() if value is not None}
+            program = replace(program, defaults=left, constants={**program.constants, **settings})
             return _with_calls(program, recorder, given, loops=loops)
     return program
 
@@ -68,15 +78,20 @@ def _with_calls(program: Program, recorder: Recorder, given: Mapping[str, Any], 
     if kind and TYPES.isdisjoint((*calls, *given, *dict(program.defaults))):
         calls[kind] = True
     calls.pop("device_map", None)
-    told = {*calls, *given, *dict(program.defaults), *program.constants}
-    if loops and not any(LENGTH.fullmatch(name) for name in told):
+    steps = recorder.steps.content if loops else {}
+    if recorder.steps.batches:
+        calls.pop(MICRO, None)
+    calls |= steps
+    names = {*calls, *given, *dict(program.defaults), *program.constants}
+    if loops and not any(LENGTH.fullmatch(name) for name in names):
         calls |= tokenized(recorder.calls, recorder.lengths)
-    if loops and not recorder.missed and not any(LOADED.match(call.name) for call in recorder.calls):
+    if loops and not any(LOADED.match(call.name) for call in recorder.calls):
         calls.setdefault("dtype", "float32")
     named = (*doubtful.values(), *["get_peft_model"] * ("use_peft" in doubtful))
     others = [site for site in recorder.doubted if not site.startswith(named)]
     recorder.doubted = []
-    warnings = [*recorder.warnings(must_train=False), *_doubted(others)]
+    stage, told = sharded_by(recorder.calls)
+    warnings = [*recorder.warnings(must_train=False), *_doubted(others), *told]
     return replace(
         program,
         calls={**program.calls, **calls},
@@ -86,6 +101,9 @@ def _with_calls(program: Program, recorder: Recorder, given: Mapping[str, Any], 
             (*recorder.arguments.used, *(path for table in recorder.tables for path in _paths(table)))
         ),
         warnings=tuple(warnings),
+        stepped=frozenset(steps),
+        stage=stage,
+        is_open=recorder.steps.is_open,
     )
 
 
@@ -110,8 +128,6 @@ def _sets(call: Call, row: Mapping[str, Any]) -> dict[str, Any]:
         value = fields.get(name)
         if isinstance(value, Opaque) and value.text.startswith("torch."):
             value = value.text
-        if key == MICRO and name != "batch_size":  # a shape
-            value = value[0] if isinstance(value, tuple | list) and len(value) == 1 else None
         if isinstance(value, Opaque | Call):
             result.pop(key, None)
         elif value not in (None, False):
@@ -123,11 +139,10 @@ def left_open(
     parsed: ParsedFile, program: Program, content: Mapping[str, Any], own: str, kinds: Collection[str]
 ) -> list[MissingFact]:
     """Return what a program that is looked through leaves open: its accumulation, or DeepSpeed's configuration."""
-    facts = []
-    if MICRO in program.calls and SPLITS.search(program.loop):
-        facts += decided_by(own, parsed.num_devices)
-    elif MICRO in content and adds_up(program.loop, content):
+    facts = list[MissingFact]()
+    if program.is_open or (MICRO in content and not program.stepped and adds_up(program.loop, content)):
         facts += decided_by(own, parsed.num_devices)[1:]
+    facts = [fact for fact in facts if fact.what not in [other.what for other in parsed.missing]]
     if "deepspeed" in kinds and own and parsed.framework == "transformers":
         facts.append(CONFIGURATION._replace(reason=f"deepspeed starts {own}, and no argument names it"))
     return facts
@@ -149,5 +164,18 @@ def warnings_of(parsed: ParsedFile, own: str, program: Program, values: Mapping[
             f"{own} loads weights in 16 bits and shards them itself: master weights and moments may have that type "
             "too, fp32 is projected (--master-dtype, --moment-dtype)"
         )
+    if (parsed.num_devices or 1) > 1 and {name.rpartition(".")[2] for name in program.names} & COPIES == {
+        ALL
+    }:
+        yield (
+            f"{own} copies its model to all devices from one process ({ALL}) and splits its batch: a process "
+            "with such a batch for each device is projected (--micro-batch-size)"
+        )
+    if (
+        program.loop
+        and "optim" not in {**program.calls, **values}
+        and "optimizer" not in parsed.workload_fields
+    ):
+        yield f"{own} makes its optimizer in lines that are not followed: AdamW is projected (--optimizer)"
     if "deepspeed.initialize" in program.names and types.get("compute") == "tf32":
         yield f"{own} makes DeepSpeed's configuration: its types are not known; tf32 is projected (--precision)"

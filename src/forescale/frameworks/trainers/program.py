@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -21,9 +21,10 @@ from forescale.files import is_file, read_text
 from forescale.frameworks.reading import ParsedFile, packaged
 from forescale.frameworks.trainers.calls import KEYS, SHARDS
 from forescale.frameworks.trainers.facts import CONFIGURATION
-from forescale.frameworks.trainers.loop import holds_loop, loop_constants
+from forescale.frameworks.trainers.loop import hold_loop, loop_constants, names_in
 from forescale.frameworks.trainers.record import OFF, Record
 from forescale.frameworks.trainers.run import neighbour_of
+from forescale.frameworks.trainers.steps import decided
 from forescale.struct import Struct
 
 LARGEST: Final = 2**18
@@ -82,16 +83,26 @@ class Program(Struct, frozen=True):
     """What was not followed for certain."""
     asked: frozenset[str] = frozenset()
     """Names of its own arguments that its calls ask for."""
+    stepped: frozenset[str] = frozenset()
+    """Keys that its optimizer steps decide (`steps.Steps`)."""
+    stage: int | None = None
+    """The stage of ZeRO that its calls amount to."""
+    is_open: bool = False
+    """Whether it counts micro-batches of a step whose number is not known."""
 
     def taken(self, values: Mapping[str, Any], record: Record) -> set[str]:
         """Return the names of its own arguments that its calls take: switches, and values that they set."""
         made = {*map(str, self.calls.values()), *map(str, self.constants.values())}
+        left_out = decided(self.stepped)
         return {
             name
             for name, value in values.items()
-            if name in self.asked
-            and not _key_of(name, record.keys)
-            and (isinstance(value, bool) or str(value) in made)
+            if _key_of(name, record.keys) in left_out
+            or (
+                name in self.asked
+                and not _key_of(name, record.keys)
+                and (isinstance(value, bool) or str(value) in made)
+            )
         }
 
     def content(self, values: Mapping[str, Any], record: Record) -> dict[str, Any]:
@@ -109,10 +120,15 @@ class Program(Struct, frozen=True):
         if not adapts:
             counted = {name: value for name, value in counted.items() if key_of(name) not in ADAPTERS}
         calls = {**(self.adapters if adapts and "lora_r" not in whole else {}), **self.calls}
-        added = {**{name: value for name, value in calls.items() if name not in given}, **counted}
+        added = {name: value for name, value in calls.items() if name not in given or name in self.stepped}
+        added |= counted
         told = given | set(map(key_of, added))
         return {
-            **{name: value for name, value in self.constants.items() if key_of(name) not in told},
+            **{
+                name: value
+                for name, value in self.constants.items()
+                if key_of(name) not in told | decided(self.stepped)
+            },
             **added,
         }
 
@@ -123,11 +139,11 @@ class Program(Struct, frozen=True):
 
     def _defaults(self, values: Mapping[str, Any], record: Record) -> list[list[tuple[str, Any]]]:
         """Return the defaults that count, those of one key together."""
-        decided = {_key_of(name, record.keys) for name in values} | self.calls.keys()
+        told = {_key_of(name, record.keys) for name in values} | self.calls.keys() | decided(self.stepped)
         groups: dict[str, list[tuple[str, Any]]] = {}
         for name, value in self.defaults:
             key = _key_of(name, record.keys)
-            if key in KEYS and key not in decided and value not in (None, ""):
+            if key in KEYS and key not in told and value not in (None, ""):
                 groups.setdefault(key, []).append((name, value))
         return list(groups.values())
 
@@ -151,7 +167,8 @@ def read_program(file: Path | None) -> Program:
         named |= {alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names}
     text = "\n".join(map(read_text, [] if file is None else modules_of(file)))
     calls = {"gradient_checkpointing": True} if RECOMPUTES.search(text) else {}
-    defaults = tuple(pair for node in nodes for pair in _defaults(node))
+    used = names_in(trees)
+    defaults = tuple(pair for node in nodes for pair in _defaults(node, used))
     imported = (name.partition(".")[0] for node in nodes for name in _imported(node))
     engine = next((name for name in imported if name in ENGINES), "")
     own = loop_constants(trees) if is_loop(file) else {}
@@ -187,7 +204,7 @@ def modules_of(file: Path) -> list[Path]:
 
 def is_loop(file: Path | None) -> bool:
     """Return whether a program trains with a loop of its own, which may stand in a module that it takes from."""
-    return file is not None and any(map(holds_loop, modules_of(file)))
+    return file is not None and hold_loop(modules_of(file))
 
 
 def _taken(node: ast.AST) -> list[str]:
@@ -230,8 +247,8 @@ def freezes(text: str) -> bool:
     return False
 
 
-def _defaults(node: ast.AST) -> Iterator[tuple[str, Any]]:
-    """Yield arguments that a statement declares, with their defaults."""
+def _defaults(node: ast.AST, used: Collection[str]) -> Iterator[tuple[str, Any]]:
+    """Yield arguments that a statement declares, with their defaults; of a class, if it is `used`."""
     match node:
         case ast.Call(func=ast.Attribute(attr="add_argument"), args=[*_, ast.Constant(value=str() as name)]):
             yield from (
@@ -239,7 +256,7 @@ def _defaults(node: ast.AST) -> Iterator[tuple[str, Any]]:
                 for word in node.keywords
                 if word.arg == "default"
             )
-        case ast.ClassDef() if "Arg" in node.name or "Config" in node.name:
+        case ast.ClassDef() if node.name in used and ("Arg" in node.name or "Config" in node.name):
             for item in node.body:
                 if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name) and item.value:
                     yield item.target.id, _of_field(item.value)

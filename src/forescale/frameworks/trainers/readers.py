@@ -24,6 +24,7 @@ from forescale.frameworks.shell import Devices, Script, Use, devices_of, follow,
 from forescale.frameworks.trainers.accelerated import accelerated, content_of, launched, required_file
 from forescale.frameworks.trainers.commands import (
     arguments_of,
+    by_text,
     in_folder,
     loops,
     own_arguments,
@@ -45,7 +46,15 @@ from forescale.frameworks.trainers.megatron import flags_of, read_megatron
 from forescale.frameworks.trainers.outline import followed, left_open, warnings_of
 from forescale.frameworks.trainers.performance import long_options, read_performance
 from forescale.frameworks.trainers.precision import compute_of
-from forescale.frameworks.trainers.program import Program, lay_sharding, made_type, read_program, with_changes
+from forescale.frameworks.trainers.program import (
+    STAGE,
+    STAGES,
+    Program,
+    lay_sharding,
+    made_type,
+    read_program,
+    with_changes,
+)
 from forescale.frameworks.trainers.recipe import POLICY, RECIPE, closed, recipe_of, usual_config
 from forescale.frameworks.trainers.record import Record, classified, record_of
 from forescale.frameworks.trainers.release import open_release
@@ -249,18 +258,21 @@ class LaunchReader(Signed):
 
     def read(self, path: Path, options: Options) -> ParsedFile:
         """Return what the first command of a script that trains says."""
+        return self.read_commands(read_text(path), path, options)
+
+    def read_commands(self, text: str, path: Path, options: Options) -> ParsedFile:
+        """Return what the first of some commands that trains says, in a script at `path` or next to it."""
 
         def script(name: str) -> str | None:
             return read_text(file) if (file := neighbour_of(path.parent, name)) else None
 
-        text = read_text(path)
         shell = follow(text, options.variables, str(path), script, options.arguments)
         runs = _runs(shell)
         if not any(words[at:] for _, at, words in runs):
             parsed, runs = self._followed(shell, runs, path, text, options)
             if parsed is not None:
                 return replace(parsed, format=self.name)
-        form, at, words = _by_text(runs[0], path)
+        form, at, words = by_text(runs[0], path)
         several = (f"it starts {counted(len(runs), 'training')}; the first is read",)[: len(runs) - 1]
         if form in (BRIDGE, PERFORMANCE):
             return self._bridged(form, words, at, path, options, several)
@@ -311,9 +323,8 @@ class LaunchReader(Signed):
             _refuse_sampling(path, own, values)
         file = program_file(path, start.program)
         program = read_program(file if own else None)
-        added = program.content(values, record_of(form))
-        if form == "deepspeed-chat" and "dtype" not in values:
-            added |= made_type(file)
+        typed = made_type(file) if form == "deepspeed-chat" and "dtype" not in values else {}
+        added = program.content(values, record_of(form)) | typed
         content = {**added, **values}
         launched = options.launch is not None or start.leaves_nothing_to_shard(options.num_devices)
         facts = lay_sharding(program, content, options.over, own, launched=launched)
@@ -328,11 +339,12 @@ class LaunchReader(Signed):
                 break
         if parsed is None:
             program = followed(program, file if own else None, given, start, options.num_devices)
-            added |= program.content(values, record_of(form))
+            added = program.content(values, record_of(form)) | typed
             taken = program.taken(values, record_of(form))
             content = {**added, **laid, **{k: value for k, value in values.items() if k not in taken}}
-            if "deepspeed" in program.calls:
-                facts = [fact for fact in facts if fact.what != CONFIGURATION.what]
+            known = {CONFIGURATION.what: "deepspeed" in program.calls, STAGE.what: program.stage is not None}
+            content |= {} if program.stage is None or not laid else {"fsdp": STAGES[program.stage]}
+            facts = [fact for fact in facts if not known.get(fact.what)]
             parsed = _outlined(content, added, form, path, options, start, program)
             facts = [*facts, *left_open(parsed, program, content, own, () if facts else start.kinds)]
         if program.freezes and not {"trainable", "lora_rank"} & {*parsed.workload_fields, *options.over}:
@@ -422,18 +434,6 @@ def _start(
         words=tuple(words),
         kinds=tuple(kinds),
     )
-
-
-FACTORY: Final = re.compile(r"llamafactory|llmtuner|glmtuner")
-"""Packages of LLaMA-Factory, which its programs take from."""
-
-
-def _by_text(run: Run, path: Path) -> Run:
-    """Return a command; one of a program at hand that only has a name of LLaMA-Factory's as a person's own."""
-    form, at, words = run
-    file = program_file(path, words[at - 1]) if form == "llamafactory" else None
-    is_other = file is not None and FACTORY.search(read_text(file)) is None
-    return ("trainer", at, words) if is_other else run
 
 
 def _is_own(file: Path, own: Mapping[str, Any] | None) -> bool:

@@ -15,13 +15,14 @@ from forescale.frameworks.python.run import Frame
 from forescale.frameworks.python.values import MISSING, Accepted, Call, Opaque, Stopped, Table
 from forescale.frameworks.reading import Options, packaged
 from forescale.frameworks.trainers.accelerated import plain
-from forescale.frameworks.trainers.arguments import Arguments, table_of
+from forescale.frameworks.trainers.arguments import Arguments, number, table_of
 from forescale.frameworks.trainers.calls import DECIDES, FACTS, makes, names_of
 from forescale.frameworks.trainers.census import LIBRARIES, doubtful, own_losses, unfollowed, unknown
 from forescale.frameworks.trainers.census import shown as shown_sites
 from forescale.frameworks.trainers.configured import configured, folder_of, instantiated, variable
 from forescale.frameworks.trainers.lengths import follow_data
 from forescale.frameworks.trainers.run import neighbour_of
+from forescale.frameworks.trainers.steps import Steps, loader_of
 
 TOLD: Final = re.compile(
     r"(?i)model|quant|bits?\b|4bit|8bit|batch|accum|len|lora|dtype|precision|fp16|bf16|checkpointing|optim|stage|shard|fsdp|deepspeed|zero"
@@ -40,8 +41,12 @@ STORES: Final = re.compile(r"(?:\w+\.)*store")
 """A method of hydra's ConfigStore that keeps a structured configuration."""
 FIELDS: Final = ("fields", "dataclasses.fields")
 """A function that lists the fields of a dataclass, with their defaults."""
-DRAWS: Final = re.compile(r"torch\.rand\w*")
-"""Functions of random tensors, whose shape in an item of a data set is not that of a batch."""
+HOLDS: Final = re.compile(r"Arg|Config")
+"""Classes of a program's own that hold its settings."""
+RANKED: Final = ("get_world_size", "get_rank", "is_initialized", "device_count")
+"""Functions that count ranks."""
+PREPARES: Final = ("prepare", "setup_dataloaders")
+"""Methods of accelerate and Fabric that return what they are given."""
 SIGNATURE: Final = re.compile(r"(?:inspect\.)?signature")
 """A function that tells which arguments another one takes."""
 
@@ -84,6 +89,8 @@ class Recorder:
         """Tokens that functions cut texts into or off at, each with the argument that it is."""
         self.words = words
         self.ranks = ranks
+        self.steps = Steps()
+        """The optimizer steps of a loop of the program's own."""
         self.arguments = Arguments(given or {}, packaged("deepspeed", "trainer")["keys"], words)
 
     def call(self, call: Call, owner: object) -> Any:  # noqa: ANN401
@@ -91,15 +98,15 @@ class Recorder:
         call.known = self.world is None or self.world.doubt is None
         self.calls.append(call)
         if self.world is not None:
-            before = len(self.calls)
+            self.steps.see(call, owner, self.world)
             self.lengths += follow_data(call, self.world)
-            self.calls[before:] = [made for made in self.calls[before:] if not DRAWS.fullmatch(made.name)]
             if call.name == "exec":
                 self._execute(call, self.world)
         before = len(self.arguments.made)
         made = self.arguments.answer(call, owner, self.world)
         made = self._configured(call, owner) if made is MISSING else made
         made = self._variable(call) if made is MISSING else made
+        made = self._dealt(call) if made is MISSING else made
         if OPTIONS.fullmatch(call.name) and (call.args or "default" in call.fields):
             usual = call.args[0] if call.args else call.fields["default"]
             made = usual if usual is not ... else MISSING
@@ -163,7 +170,7 @@ class Recorder:
         for word in (world.argv or [])[1:]:
             key, equals, value = word.removeprefix("--").partition("=")
             if equals:
-                main.names[key] = plain(value)
+                main.names[key] = number(plain(value))
                 self.arguments.laid.add(key)
             elif (inner := neighbour_of(folder_of(call), word)) is not None and inner.suffix == ".py":
                 frame.body(parsed(inner).body)
@@ -176,11 +183,23 @@ class Recorder:
             self.unset[name] = None
         return value
 
+    def _dealt(self, call: Call) -> Any:  # noqa: ANN401
+        """Return the ranks that torch counts, a loader, or what a launcher's library is given to lay out."""
+        last, ranks = call.name.rpartition(".")[2], self.ranks
+        if ranks is not None and last in RANKED:
+            size = int(ranks.get("WORLD_SIZE", 1))
+            return {"get_rank": 0, "is_initialized": "WORLD_SIZE" in ranks}.get(last, size)
+        if last in PREPARES and last != call.name and call.args:
+            return tuple(call.args) if len(call.args) > 1 else call.args[0]
+        return MISSING if self.world is None else loader_of(call, self.world)
+
     @property
     def settings(self) -> list[Mapping[str, Any]]:
-        """The names of the program at its end, and the configurations that it loads."""
+        """The names of the program at its end, and the configurations that it loads or makes."""
         modules = self.world.modules.values() if self.world is not None else ()
-        return [*self.tables, *(module.names for module in modules if module.is_main)]
+        made = [call for call in self.calls if call.kinds and call.known and HOLDS.search(call.name)]
+        objects = ({**call.defaults, **call.fields} for call in made)
+        return [*self.tables, *objects, *(module.names for module in modules if module.is_main)]
 
     def warnings(self, *, must_train: bool = True) -> list[str]:
         """Return the warnings of variables that are not set, and of places that were not followed for certain."""

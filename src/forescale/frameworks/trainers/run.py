@@ -72,12 +72,12 @@ class Start(Struct, frozen=True, kw_only=True):
     def ranks(self, given: int | None) -> Mapping[str, str] | None:
         """Return the variables of ranks that the first process of a command has; None where that is not known.
 
-        `given` is the number of devices that flags give.
+        `given` is the number of devices that flags give. A program alone is one process where they give none.
         """
         count = self.count(given)
-        if not self.kinds:
-            return {} if self.words else None
-        if not count or not {"torch", "accelerate", "deepspeed"} & set(self.kinds):
+        if not self.kinds and (count or 1) == 1:
+            return {}
+        if not count or (self.kinds and not {"torch", "accelerate", "deepspeed"} & set(self.kinds)):
             return None
         return {"WORLD_SIZE": str(count), "RANK": "0", "LOCAL_RANK": "0"}
 

@@ -20,7 +20,7 @@ from forescale.frameworks.detect import Signed, detect
 from forescale.frameworks.megatron.model import MICRO_BATCH
 from forescale.frameworks.python.values import Call, Opaque
 from forescale.frameworks.reading import Options, ParsedFile, packaged
-from forescale.frameworks.shell import Devices, Script, follow
+from forescale.frameworks.shell import Devices, Script
 from forescale.frameworks.trainers.accelerated import accelerated, launched
 from forescale.frameworks.trainers.arguments import Arguments, Fields
 from forescale.frameworks.trainers.calls import (
@@ -30,11 +30,13 @@ from forescale.frameworks.trainers.calls import (
     MAKES,
     is_of,
     loaded_from,
+    made_elsewhere,
     makes,
     model_name,
     names_of,
     of_trained,
     rows_of,
+    sharded_by,
 )
 from forescale.frameworks.trainers.census import place_of
 from forescale.frameworks.trainers.commands import arguments_of, own_arguments, programs_of
@@ -72,6 +74,7 @@ from forescale.frameworks.trainers.record import is_idle, record_of
 from forescale.frameworks.trainers.recorder import Recorder, follow_script
 from forescale.frameworks.trainers.release import lay_release, lay_unsloth_defaults, widened_parts
 from forescale.frameworks.trainers.run import MICRO, STEPS, Start, found_by_end, in_source
+from forescale.frameworks.trainers.steps import without
 
 OPEN: Final = {MICRO: MICRO_BATCH, STEPS: BATCH}
 """Facts by the arguments that decide them, where only running the script shows their values."""
@@ -118,9 +121,8 @@ class ScriptReader(Signed):
         """Return what the calls of the script at `path` say, or the text of a training loop of its own."""
         if options.arguments:
             command = shlex.join(["python", path.name, *options.arguments])
-            shell = follow(command, options.variables, str(path))
-            return ScriptLaunchReader().started(shell, path, replace(options, arguments=None))
-        if detect(read_text(path)) is None and is_loop(path):
+            return ScriptLaunchReader().read_commands(command, path, replace(options, arguments=None))
+        if not trains(path, itself=True) and is_loop(path):
             start = Start(launch=None, devices=None, program=path.name)
             parsed = ScriptLaunchReader().trained({}, "trainer", path, options, start)
             return replace(parsed, format=self.name)
@@ -208,6 +210,8 @@ def read_script(
     if (is_whole or (must_train and not loops)) and not makes_arguments:
         raise ReaderError(path, wording.wrong_format("a script that trains", "it makes no TrainingArguments"))
     content, unread = _settings(path, recorder, options)
+    steps = {} if makes_arguments else recorder.steps.content
+    content, unread = without(content, steps) | steps, without(unread, steps)
     dealt = _lay_prepared(content, recorder.calls)
     devices = None if dealt == ALONE and not start.kinds and devices and devices.count > 1 else devices
     older = lay_release(content, unread, recorder.calls, has_bf16=options.has_bf16)
@@ -215,19 +219,22 @@ def read_script(
         content |= tokenized(recorder.calls, recorder.lengths)
     devices = devices or _devices(content, dealt, start)
     program = "" if content.pop("unsloth", False) else path.name
-    if not program and devices is None and options.num_devices is None:
-        devices = Devices(1, ("unsloth, which trains on one device",))
+    if not program and options.num_devices is None:
+        devices = devices or Devices(1, ("unsloth, which trains on one device",))
     content |= _distributed(content, unread)
     start = replace(start, devices=devices)
     decides = not (options.launch or is_whole or start.leaves_nothing_to_shard(options.num_devices))
     kinds = () if makes_arguments else start.kinds  # a Trainer that is given no configuration shards nothing
+    if decides and (stage := sharded_by(recorder.calls)[0]) is not None:
+        content["fsdp"] = STAGES[stage]
     sharding = _open_sharding(path, content, unread, options, kinds) if decides else []
     if "model_name_or_path" not in content and (named := NAMED.search(read_text(path))) is not None:
         content["model_name_or_path"] = named[1]
     if MICRO in unread:
         content[MICRO] = options.over.get("micro_batch_size", 1)
     facts = sharding + [OPEN[key]._replace(reason=f"{key} is {unread[key]}") for key in OPEN if key in unread]
-    if not makes_arguments and MICRO in content and adds_up(_text_of(recorder), content):
+    counts = STEPS not in steps and MICRO in content and adds_up(_text_of(recorder), content)
+    if not makes_arguments and (recorder.steps.is_open or counts):
         facts += decided_by(path.name, options.num_devices)[1:]
     if "gradient_checkpointing" not in map(target_of, content):
         content["gradient_checkpointing"] = False
@@ -258,10 +265,11 @@ def _followed(path: Path, options: Options, start: Start, given: Mapping[str, An
 
 def _warnings(recorder: Recorder, content: Mapping[str, Any], unread: Mapping[str, str]) -> Iterator[str]:
     """Yield the warnings of what was not followed for certain, and of what only running the script shows."""
-    yield from _made_elsewhere(recorder.calls)
+    yield from made_elsewhere(recorder.calls)
     if freezes(_text_of(recorder)) and not any(content.get(key) for key in ("use_peft", "lora_r")):
         yield FROZEN
     yield from recorder.assumed
+    yield from sharded_by(recorder.calls)[1]
     yield from recorder.warnings()
     yield from _several(recorder.calls)
     yield from _unused(recorder.arguments, content)
@@ -428,21 +436,6 @@ def _open_text(key: str, value: object) -> str:
             "filled while it runs" if key == "lora_target_modules" and not value else ""
         )
     return ""
-
-
-def _made_elsewhere(calls: Sequence[Call]) -> list[str]:
-    """Return the warning of a model that a function makes which is not read."""
-    if any(LOADED.match(call.name) for call in calls):
-        return []
-    for call in calls:
-        trains = any(name.endswith("Trainer") for name in (call.name, *call.kinds))
-        model = call.fields.get("model", next(iter(call.args), None)) if trains else None
-        if isinstance(model, Opaque) or (isinstance(model, Call) and not model.known):
-            made = model.text if isinstance(model, Opaque) else model.name
-            return [
-                f"{made} is not read: adapters, types and recomputation of the model that it makes are not known"
-            ]
-    return []
 
 
 CONFIGURES: Final = re.compile(r"(?:^|_)(?:config|cfg|recipe|params)|yaml")

@@ -11,7 +11,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from forescale import wording
-from forescale.errors import MissingFact, UnknownNameError
+from forescale.errors import MissingFact, ReaderError, UnknownNameError
 from forescale.files import parse_json, read_text
 from forescale.frameworks.deepspeed.reader import BUCKET, LEFT, parse_loosely, read_config
 from forescale.frameworks.huggingface import load_huggingface
@@ -188,14 +188,18 @@ def model_of(run: Training, options: Options) -> Model | None:
     reason = "the file names none"
     if isinstance(named, str):
         place = neighbour_of(run.folder, named) or neighbour_of(run.folder, f"{named}/config.json")
-        if place is not None:
-            return _with_images(run, load_huggingface(place).model)
         try:
+            if place is not None:
+                return _with_images(run, load_huggingface(place).model)
             if options.model_of is not None:
                 return _with_images(run, options.model_of(re.sub(r"(?:[-_]mcore)?/*$", "", named)))
         except UnknownNameError:
             key = "model_name_or_path" if "model_name_or_path" in settings else "load"
             reason = f"{settings.spell(key)}: {named} is not in the catalogue"
+        except ReaderError as error:
+            if not run.program:
+                raise
+            reason = str(error)
     run.missing.append(
         MissingFact("the model", "--model NAME|config.json", "--model llama-3.1-8b", "model", reason)
     )
