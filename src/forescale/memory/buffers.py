@@ -45,6 +45,12 @@ def lasting_buffers(setting: EvalContext, sharded: Sharded) -> Numeric:
         parts["dummy gradients"] = _dummy_gradients(setting, sharded)
     if choices.deferred_head_gradients and choices.sp:
         parts["inputs of deferred weight gradients"] = drain_buffers(setting, sharded)
+    if kernels.offloads_gradients and choices.offload.optimizer:
+        parts["gradient on its way to the host"] = passing_gradient_bytes(
+            parameters=_largest_trained(sharded),
+            element_bytes=STORAGE_BYTES[setting.workload.precision.parameters],
+            zero=sharded.degrees.zero,
+        )
     if kernels.replica_buckets:
         precision = setting.workload.precision
         made = precision.gradients if kernels.gradient_sum == "after_product" else precision.parameters
@@ -62,6 +68,25 @@ def lasting_buffers(setting: EvalContext, sharded: Sharded) -> Numeric:
             microbatches=setting.num_microbatches(sharded.degrees),
         )
     return total(parts, name="lasting buffers", unit="byte")
+
+
+def _largest_trained(sharded: Sharded) -> Numeric:
+    """Return the elements of the largest parameter that is trained."""
+    most: Numeric = 0.0
+    for block in sharded.block_parameters.all():
+        own = block.largest_trained
+        for elements in (block.trained.vocabulary, own.dense, own.expert):
+            most = largest(first=most, second=elements)
+    return most
+
+
+@formula(
+    unit="byte",
+    source="DeepSpeed, runtime/zero/stage_1_and_2.py: temp_grad_buffer_for_gpu_offload, of the largest parameter",
+)
+def passing_gradient_bytes(*, parameters: Numeric, element_bytes: float, zero: Numeric) -> Numeric:
+    """Parameters × bytes at stages 1 and 2, else 0."""
+    return where((zero >= 1) & (zero < 3), parameters * element_bytes, 0.0)
 
 
 def _score_buffer(setting: EvalContext, sharded: Sharded) -> Numeric:

@@ -60,10 +60,13 @@ def absent_gradients(setting: EvalContext, sharded: Sharded, gradients: Numeric)
     """
     if not frees_gradients(setting):
         return 0.0, 0.0
-    trained, head = sharded.trained, sharded.block_parameters.head.trained
+    trained, head, zero = sharded.trained, sharded.block_parameters.head.trained, sharded.degrees.zero
     of_head = sharded.stages.last * (head.dense + head.expert + head.vocabulary)
     absent = absent_bytes(gradients=gradients, microbatches=setting.num_microbatches(sharded.degrees))
-    return absent, absent_below(absent=absent, head=of_head, parameters=trained.dense + trained.expert)
+    later = absent_below(absent=absent, head=of_head, parameters=trained.dense + trained.expert)
+    if not setting.choices.kernels.flat_gradients:
+        return absent, later
+    return absent_flat(absent=absent, zero=zero, until=3), absent_flat(absent=later, zero=zero, until=2)
 
 
 @formula(unit="byte", source="PyTorch: backward makes .grad, Optimizer.zero_grad frees it")
@@ -76,6 +79,16 @@ def absent_bytes(*, gradients: Numeric, microbatches: Numeric) -> Numeric:
 def absent_below(*, absent: Numeric, head: Numeric, parameters: Numeric) -> Numeric:
     """Absent × (1 − head / parameters): the head has its gradients when the last layer's backward starts."""
     return absent * (1.0 - head / maximum(parameters, 1.0))
+
+
+@formula(
+    unit="byte",
+    source="DeepSpeed, runtime/zero/stage_1_and_2.py, copy_grads_in_partition: one flat tensor from the first gradient "
+    "on; stage3.py, _setup_for_real_optimizer: one that is never freed",
+)
+def absent_flat(*, absent: Numeric, zero: Numeric, until: int) -> Numeric:
+    """Absent gradients below the stage `until` which they are made one by one, else 0."""
+    return where(zero < until, absent, 0.0 * absent)
 
 
 def weights_and_updates(setting: EvalContext, sharded: Sharded) -> StateBytes:
@@ -118,7 +131,8 @@ def weights_and_updates(setting: EvalContext, sharded: Sharded) -> StateBytes:
         return kept
     left = 0.0 if offload.master else optimizer_element_bytes(precision, 0.0)
     sent = over_shards(optimizer_bytes, 1.0, 1.0, sharded.sent(precision)) if sharded.frozen else kept.updated
-    return on_host(kept, offload, zero, left, sent * gathered_bytes(precision))
+    with_gradients = setting.choices.kernels.offloads_gradients
+    return on_host(kept, offload, zero, left, sent * gathered_bytes(precision), gradients=with_gradients)
 
 
 def _present_gradients(setting: EvalContext, sharded: Sharded) -> Elements:
@@ -149,29 +163,40 @@ def _received(setting: EvalContext, sharded: Sharded, size: float) -> Numeric:
     )
 
 
-def on_host(kept: StateBytes, offload: Offload, zero: Numeric, left: float, sent: Numeric) -> StateBytes:
+def on_host(
+    kept: StateBytes,
+    offload: Offload,
+    zero: Numeric,
+    left: float,
+    sent: Numeric,
+    *,
+    gradients: bool = False,
+) -> StateBytes:
     """Return the states with those that are offloaded on the host.
 
-    Of each parameter `left` bytes of states stay, a master copy; `sent` are bytes on their way.
+    Of each parameter `left` bytes of states stay, a master copy; `sent` are bytes on their way. If `gradients`, sharded
+    gradients follow the optimizer, and the host keeps them in addition to the fp32 ones of its update.
     """
     weights = at_stage_3(zero=zero, sharded=1.0, otherwise=0.0) if offload.parameters else 0.0
     whole = weights if offload.states else 0.0
     share = largest(first=offload.optimizer, second=whole)
     updated, moved = share * kept.updated, kept.optimizer - left * kept.updated
     beside = STORAGE_BYTES["fp32"] * (1.0 if offload.master else 2.0)
+    follow = sharded_gradients(zero=zero) if gradients and offload.optimizer else 0.0
+    reduced = largest(first=whole, second=follow)
     return StateBytes(
         weights=kept.weights * (1.0 - weights),
         frozen=kept.frozen * (1.0 - weights),
-        gradients=kept.gradients * (1.0 - whole),
+        gradients=kept.gradients * (1.0 - reduced),
         optimizer=kept.optimizer - share * moved,
         update=kept.update * (1.0 - share),
         updated=kept.updated * (1.0 - share),
         copied=updated if left else 0.0,
-        host=share * moved + beside * updated + weights * kept.weights,
+        host=share * moved + beside * updated + weights * kept.weights + follow * kept.gradients,
         host_updated=updated,
         host_optimizer=share * kept.optimizer,
         host_weights=weights * sent,
-        host_gradients=whole * kept.gradients,
+        host_gradients=reduced * kept.gradients,
     )
 
 
@@ -198,6 +223,15 @@ def narrow_weights(setting: EvalContext, sharded: Sharded) -> Numeric:
 def at_stage_3(*, zero: Numeric, sharded: Numeric, otherwise: Numeric) -> Numeric:
     """With ZeRO 3, the input sharded; with ZeRO 0 to 2, the input otherwise."""
     return where(zero >= 3, sharded, otherwise)
+
+
+@formula(
+    unit="1",
+    source="DeepSpeed, runtime/zero/stage3.py, partition_grads, and stage_1_and_2.py, copy_grads_in_partition",
+)
+def sharded_gradients(*, zero: Numeric) -> Numeric:
+    """1 from stage 2 on, where a rank has gradients of its own shard alone, else 0."""
+    return where(zero >= 2, 1.0, 0.0)
 
 
 @formula(unit="byte", source=ZERO)

@@ -102,6 +102,12 @@ class Kernels(SpecStruct, frozen=True, kw_only=True):
     frees_gradients: bool = False
     """Gradients are freed after the update, and backward makes those of one layer after the other (Megatron-LM with
     torch's FSDP2)."""
+    flat_gradients: bool = False
+    """Shards of gradients are one flat tensor from stage 2 on: all of it is there from a backward's first gradient on,
+    and under stage 3 it is never freed (DeepSpeed)."""
+    offloads_gradients: bool = False
+    """From stage 2 on shards of gradients go to the host as they are reduced, where the optimizer is there (DeepSpeed);
+    False keeps them on the device until the update (Megatron-Core)."""
     updates_in_backward: bool = False
     """Backward updates each parameter as soon as it has its gradient, and frees that (torchtune's optimizer_in_bwd):
     one gradient exists at a time."""
