@@ -448,7 +448,8 @@ def _grouped(
     of_weight = (
         product(n=n, k=k, contract="m", accumulate_bytes=beyond), *summed, *flat_gradient(b, groups * k * n)
     )  # fmt: skip
-    widened, wide = widening(b, name, groups * k * n, kernels=calls)
+    alone = 1.0 if kernels.grouped_experts else 1.0 / (groups * (1 if kernels.joins_gate else fused))
+    widened, wide = widening(b, name, groups * k * n, group="expert", kernels=calls, at_once=alone)
     of_input, of_gradient = _quantised(b, spec, name, (rows * k, rows * n), kernels=calls)
     made: Names = ()
     if not b.frozen and kernels.gradient_sum != "in_product":  # of all experts, or of one after another

@@ -190,6 +190,9 @@ class Kernels(SpecStruct, frozen=True, kw_only=True):
     narrow_experts: bool = True
     """8- and 4-bit recipes narrow the products of routed experts too (Transformer Engine); False leaves them in the
     activations' type (Megatron-LM's grouped_gemm library, --moe-use-legacy-grouped-gemm)."""
+    quantises_experts: bool = True
+    """Routed experts are quantised as other frozen matrices are; False leaves them in the type of activations
+    (bitsandbytes replaces linear layers, and transformers keeps the experts of a layer in one parameter since 5.0)."""
     fused_grouped_mlp: bool = False
     """Under MXFP8 and NVFP4 the first product of routed experts, its activation (gated, or `weighted_ungated`) and the
     quantisation of the result are one kernel, as are the gradient of the second product, of the activation and its
