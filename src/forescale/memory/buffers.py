@@ -9,7 +9,14 @@ from forescale.graph.sharding import StructuralOptions, several
 from forescale.memory.deferred import drain_buffers
 from forescale.memory.inputs import EvalContext
 from forescale.memory.liveness import largest
-from forescale.memory.parameters import NO_ELEMENTS, BlockParameters, Elements, Sharded, head_copies
+from forescale.memory.parameters import (
+    NO_ELEMENTS,
+    BlockParameters,
+    Elements,
+    Sharded,
+    gathered_bytes,
+    head_copies,
+)
 from forescale.numeric import Numeric, minimum, summed, where
 from forescale.spec.cluster import Device
 from forescale.spec.layout import Kernels, Reshard, state_shards
@@ -189,13 +196,16 @@ def gathered(setting: EvalContext, sharded: Sharded) -> Gathered:
     reshard, degrees = setting.choices.reshard, sharded.degrees
     if degrees.keeps_gradients:
         return Gathered(layers=0.0, loss=0.0, head=0.0)
+    if setting.choices.kernels.fsdp_unit == "model":
+        return _as_one(setting, sharded)
     moments = (
         _by_weight(setting, sharded)
         if setting.choices.kernels.gathers_each_weight
         else _by_block(setting, sharded)
     )
-    whole = sharded.sent(setting.workload.precision)
-    reduced = STORAGE_BYTES[setting.workload.precision.gradients]
+    precision = setting.workload.precision
+    whole, size = sharded.sent(precision), gathered_bytes(precision)
+    reduced = STORAGE_BYTES[precision.gradients]
     of_groups = (
         (whole.dense, sharded.trained.dense, state_shards(degrees, setting.choices.tp_kind)),
         (whole.expert, sharded.trained.expert, degrees.expert_shards),
@@ -203,13 +213,20 @@ def gathered(setting: EvalContext, sharded: Sharded) -> Gathered:
     if not isinstance(reshard, str):
         ranks, zero = float(reshard), degrees.zero
         copied = summed(
-            resharded_copy_bytes(parameters=parameters, ranks=ranks, shards=local, zero=zero)
+            resharded_copy_bytes(
+                parameters=parameters, ranks=ranks, shards=local, zero=zero, element_bytes=size
+            )
             for parameters, _, local in of_groups
         )
         return Gathered(**{name: moment + copied for name, moment in moments.items()})
     never = summed(
         whole_parameter_bytes(
-            parameters=parameters, trained=trained, reduced_bytes=reduced, shards=local, zero=degrees.zero
+            parameters=parameters,
+            trained=trained,
+            reduced_bytes=reduced,
+            shards=local,
+            zero=degrees.zero,
+            element_bytes=size,
         )
         for parameters, trained, local in of_groups
     )
@@ -217,6 +234,34 @@ def gathered(setting: EvalContext, sharded: Sharded) -> Gathered:
     return Gathered(
         **{name: resharded_bytes(always=moment, never=never, whole=kept) for name, moment in moments.items()}
     )
+
+
+def _as_one(setting: EvalContext, sharded: Sharded) -> Gathered:
+    """Return all parameters, which stay gathered from forward until backward ends, with the gradient of the head."""
+    sent = sharded.sent(setting.workload.precision)
+    whole = _whole(setting, sharded, 1.0, (sent, NO_ELEMENTS))
+    waiting = NO_ELEMENTS, sharded.block_parameters.head.trained
+    head = _whole(setting, sharded, sharded.stages.last, waiting, ends=True)
+    return Gathered(layers=whole + head, loss=whole, head=whole + head)
+
+
+def reduced_at_once(setting: EvalContext, sharded: Sharded) -> Numeric:
+    """Return what a model that is one unit holds when backward ends: parameters, and gradients before their reduction.
+
+    PyTorch's first FSDP joins gradients to one flat tensor while parameters are gathered; FSDP2 frees these first.
+    """
+    kernels, degrees = setting.choices.kernels, sharded.degrees
+    if kernels.fsdp_unit != "model" or degrees.keeps_gradients:
+        return 0.0
+    sent, trained = sharded.sent(setting.workload.precision), sharded.trained
+    reduced = STORAGE_BYTES[setting.workload.precision.gradients]
+
+    def held(parameters: Elements, copies: float) -> Numeric:
+        both = parameters, trained
+        return _whole(setting, sharded, 1.0, both, reduced=copies)
+
+    joined = held(sent, 2.0 if kernels.flat_parameters else 0.0)
+    return largest(first=joined, second=held(NO_ELEMENTS, reduced))
 
 
 def _by_weight(setting: EvalContext, sharded: Sharded) -> dict[str, Numeric]:
@@ -281,6 +326,7 @@ def _whole(
     """Return the bytes of gathered parameters and of gradients that are whole; at `ends` with the vocabulary."""
     degrees, shards = sharded.degrees, state_shards(sharded.degrees, setting.choices.tp_kind)
     sent, trained = of
+    size = gathered_bytes(setting.workload.precision)
     both = gathered_parameter_bytes(
         parameters=_with_vocabulary(sent) if ends else sent.dense,
         trained=_with_vocabulary(trained) if ends else trained.dense,
@@ -288,6 +334,7 @@ def _whole(
         reduced_bytes=reduced,
         shards=shards,
         zero=degrees.zero,
+        element_bytes=size,
     ) + gathered_parameter_bytes(
         parameters=sent.expert,
         trained=trained.expert,
@@ -295,6 +342,7 @@ def _whole(
         reduced_bytes=reduced,
         shards=degrees.expert_shards,
         zero=degrees.zero,
+        element_bytes=size,
     )
     return present * both
 
@@ -308,14 +356,19 @@ def gathered_aside(setting: EvalContext, sharded: Sharded) -> Numeric:
 
     A group is a block but for its experts, these, or what stands at the root of the model.
     """
-    if not setting.choices.kernels.gathers_aside:
+    kernels = setting.choices.kernels
+    if not kernels.gathers_aside:
         return 0.0
+    if kernels.fsdp_unit == "model":
+        sent = sharded.sent(setting.workload.precision)
+        return _whole(setting, sharded, 1.0, (sent, NO_ELEMENTS))
     stages, degrees = sharded.stages, sharded.degrees
     kept = sharded.block_parameters.map(lambda block: block.sent(setting.workload.precision))
     shards = state_shards(degrees, setting.choices.tp_kind)
+    size = gathered_bytes(setting.workload.precision)
 
     def received(parameters: Numeric, ranks: Numeric = shards) -> Numeric:
-        return gather_stream_bytes(parameters=parameters, shards=ranks, zero=degrees.zero)
+        return gather_stream_bytes(parameters=parameters, shards=ranks, zero=degrees.zero, element_bytes=size)
 
     dense: Numeric = 0.0 * stages.first
     pair = dense
@@ -331,7 +384,7 @@ def gathered_aside(setting: EvalContext, sharded: Sharded) -> Numeric:
         stages.first * summed(ends),
         stages.last * (kept.head.dense + kept.head.vocabulary * copies),
     ]
-    if not setting.choices.kernels.gathers_ends_apart:
+    if not kernels.gathers_ends_apart:
         roots = [summed(roots)]
     for root in roots:
         pair = largest(first=pair, second=received(root) + dense)
@@ -371,14 +424,15 @@ def gathered_parameter_bytes(
     reduced_bytes: float,
     shards: Numeric,
     zero: Numeric,
+    element_bytes: float = 2.0,
 ) -> Numeric:
-    """Parameters × 2·copies at stage 3, and trained × (2 + bytes of the reduction) from 2, with several shards, else 0.
+    """Parameters × bytes·copies at stage 3, and trained × (bytes + those of the reduction) from 2, else 0.
 
-    Parameters count as 16-bit numbers.
+    With one shard 0. Parameters count as numbers of the type that travels.
     """
-    gathered = where(zero >= 3, 2.0 * copies, 0.0)
+    gathered = where(zero >= 3, element_bytes * copies, 0.0)
     needed = (zero >= 2) & (shards > 1)
-    return where(needed, parameters * gathered + trained * (2.0 + reduced_bytes), 0.0)
+    return where(needed, parameters * gathered + trained * (element_bytes + reduced_bytes), 0.0)
 
 
 @formula(
@@ -387,13 +441,20 @@ def gathered_parameter_bytes(
     "backward (set_requires_gradient_sync, set_reshard_after_backward); gradients add up in the reduction's type",
 )
 def whole_parameter_bytes(
-    *, parameters: Numeric, trained: Numeric, reduced_bytes: float, shards: Numeric, zero: Numeric
+    *,
+    parameters: Numeric,
+    trained: Numeric,
+    reduced_bytes: float,
+    shards: Numeric,
+    zero: Numeric,
+    element_bytes: float = 2.0,
 ) -> Numeric:
-    """Parameters × 2 at stage 3, and trained × bytes of accumulated gradients from 2, with several shards, else 0.
+    """Parameters × bytes at stage 3, and trained × bytes of accumulated gradients from 2, with several shards, else 0.
 
-    Of gradients what is beyond their shards, which come to be as the whole ones go. Parameters count as 16-bit numbers.
+    Of gradients what is beyond their shards, which come to be as the whole ones go. Parameters count as numbers of the
+    type that travels.
     """
-    gathered = where(zero >= 3, 2.0, 0.0)
+    gathered = where(zero >= 3, element_bytes, 0.0)
     needed = (zero >= 2) & (shards > 1)
     return where(needed, parameters * gathered + trained * (reduced_bytes * (1.0 - 1.0 / shards)), 0.0)
 
@@ -401,10 +462,12 @@ def whole_parameter_bytes(
 @formula(
     unit="byte", source="PyTorch FSDP2: reshard_after_forward as a number of ranks; ZeRO++, arXiv:2306.10209"
 )
-def resharded_copy_bytes(*, parameters: Numeric, ranks: float, shards: Numeric, zero: Numeric) -> Numeric:
-    """2 bytes × parameters / min(ranks, shards): what stays of a stage's parameters between forward and backward."""
+def resharded_copy_bytes(
+    *, parameters: Numeric, ranks: float, shards: Numeric, zero: Numeric, element_bytes: float = 2.0
+) -> Numeric:
+    """Bytes × parameters / min(ranks, shards): what stays of a stage's parameters between forward and backward."""
     needed = (zero >= 3) & (shards > 1)
-    return where(needed, 2.0 * parameters / minimum(ranks, shards), 0.0)
+    return where(needed, element_bytes * parameters / minimum(ranks, shards), 0.0)
 
 
 @formula(unit="byte", source="torchtitan: parallelism.fsdp_reshard_after_forward")
@@ -418,10 +481,12 @@ def resharded_bytes(*, always: Numeric, never: Numeric, whole: Numeric) -> Numer
     source="PyTorch FSDP2, torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py: gathers are received in memory "
     "of their own stream and copied out; the allocator keeps streams apart",
 )
-def gather_stream_bytes(*, parameters: Numeric, shards: Numeric, zero: Numeric) -> Numeric:
-    """2 bytes × parameters of the largest group at stage 3 with several shards, else 0."""
+def gather_stream_bytes(
+    *, parameters: Numeric, shards: Numeric, zero: Numeric, element_bytes: float = 2.0
+) -> Numeric:
+    """Bytes × parameters of the largest group at stage 3 with several shards, else 0."""
     needed = (zero >= 3) & (shards > 1)
-    return where(needed, 2.0 * parameters, 0.0)
+    return where(needed, element_bytes * parameters, 0.0)
 
 
 def library_workspace_bytes(device: Device, kernels: Kernels, *, grouped: bool) -> float:

@@ -12,7 +12,13 @@ from forescale.formula import formula
 from forescale.graph.counts import own_parameters
 from forescale.graph.operator import ParameterGroup
 from forescale.graph.stages import over_stages
-from forescale.memory.buffers import gathered, gathered_aside, lasting_buffers, standing_buffers
+from forescale.memory.buffers import (
+    gathered,
+    gathered_aside,
+    lasting_buffers,
+    reduced_at_once,
+    standing_buffers,
+)
 from forescale.memory.inputs import EvalContext, StateBytes
 from forescale.memory.liveness import largest
 from forescale.memory.parameters import Elements, Sharded, gathered_bytes
@@ -37,6 +43,7 @@ def state_bytes(setting: EvalContext, sharded: Sharded) -> StateBytes:
     at_loss, at_layers = absent_gradients(setting, sharded, weights.gradients)
     return replace(
         weights,
+        update=largest(first=weights.update, second=reduced_at_once(setting, sharded)),
         narrow=narrow_weights(setting, sharded),
         buffers=standing_buffers(setting, sharded, least, lasting),
         at_layers=whole.layers - least - at_layers,

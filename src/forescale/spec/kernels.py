@@ -12,6 +12,7 @@ CrossEntropy: TypeAlias = Literal[
     "vocab_parallel", "native", "fused", "fused_linear", "compiled", "eager", "loss_parallel"
 ]
 CompileMode: TypeAlias = Literal["none", "default", "reduce-overhead"]
+FsdpUnit: TypeAlias = Literal["layer", "model"]
 GradientSum: TypeAlias = Literal["in_product", "after_product", "apart"]
 
 
@@ -162,6 +163,12 @@ class Kernels(SpecStruct, frozen=True, kw_only=True):
     messages_in_turn: bool = False
     """What data-parallel ranks send of experts waits for what they send of other parameters (FSDP2's one stream of
     gathers); False has both on the way, each over its own communicator (Megatron-Core)."""
+    fsdp_unit: Annotated[
+        FsdpUnit,
+        Option("Under zero 2 and 3, what FSDP gathers at once.", flag="fsdp-unit", group="Memory"),
+    ] = "layer"
+    """Under zero 2 and 3, what is gathered and reduced at once: a layer, or the whole model (FSDP without a policy of
+    wrapping, or with one that no class matches). The step time is that of layers."""
     flat_parameters: bool = False
     """The weights of a layer are views of one flat parameter: their gradients are joined to its own, divided by the
     ranks and sent as one message (PyTorch's first FSDP)."""

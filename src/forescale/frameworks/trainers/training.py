@@ -41,6 +41,7 @@ from forescale.spec.layout import Layout, Offload
 from forescale.spec.model import Model
 from forescale.syntax import parse_mapping
 
+ONE_UNIT: Final = "fsdp without auto_wrap: transformers 5 shards each layer; 4 and older the model as one unit (--fsdp-unit model)"
 NO_SHARDING: Final = (
     "neither deepspeed nor fsdp is given: plain data parallelism; --config FILE gives accelerate's file"
 )
@@ -231,6 +232,8 @@ def _sharding(run: Training, options: Options, model: Model | None) -> ParsedFil
     zero, hybrid = _stage(settings, words, table) if is_sharded else (0, False)
     if not is_sharded and run.form == "trainer":
         settings.note(NO_SHARDING)
+    if zero > 1 and words and not {"auto_wrap", "fsdp2"} & words and settings.get("fsdp") is not True:
+        settings.note(ONE_UNIT)
     return _data_parallel(run, options, zero, table, hybrid=hybrid, offloads="offload" in words)
 
 
