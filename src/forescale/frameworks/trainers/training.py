@@ -41,7 +41,10 @@ from forescale.spec.layout import Layout, Offload
 from forescale.spec.model import Model
 from forescale.syntax import parse_mapping
 
-ONE_UNIT: Final = "fsdp without auto_wrap: transformers 5 shards each layer; 4 and older the model as one unit (--fsdp-unit model)"
+ONE_UNIT: Final = (
+    "fsdp without auto_wrap: transformers 5 wraps each layer; "
+    "before, the model was one unit (--fsdp-unit model)"
+)
 NO_SHARDING: Final = (
     "neither deepspeed nor fsdp is given: plain data parallelism; --config FILE gives accelerate's file"
 )
