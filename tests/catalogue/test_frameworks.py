@@ -205,6 +205,13 @@ def test_the_number_of_a_library_is_that_of_its_own_line(name, line, kept, recom
     assert load_framework("transformers@4.43.3").line == "4.36"
 
 
+def test_deepspeed_has_the_optimizer_of_the_trainer_s_release():
+    today, before = load_framework("deepspeed").kernels, load_framework("deepspeed@0.14.4").kernels
+    assert (today.fused_update, today.updates_together) == (True, False)
+    assert (before.fused_update, before.updates_together) == (False, True)
+    assert today.sub_group_elements == before.sub_group_elements == 1e9
+
+
 def test_a_release_can_have_limits_of_its_own():
     limits = load_framework("litgpt").limits
     assert (limits.values["tp"], limits.reliefs["allocator"]) == ((1,), ("expandable_segments",))

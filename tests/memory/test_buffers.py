@@ -13,6 +13,7 @@ from forescale.face import ask
 from forescale.graph.layer import layer_block
 from forescale.graph.sharding import ShardingRules, split_layout
 from forescale.memory.buffers import (
+    bucket_bytes,
     dummy_gradient_bytes,
     gather_stream_bytes,
     gathered_parameter_bytes,
@@ -260,3 +261,16 @@ def one_unit(zero, kernels, gradients):
     layout = Layout(dp_shard=4, zero=zero, recompute=Recompute(granularity="full"), kernels=kernels)
     asked = replace(workload(), seq_len=16, precision=Precision(gradients=gradients))
     return project(dense(), cluster(4), layout, asked)
+
+
+def test_overlapped_reductions_of_deepspeed_have_two_buckets_below_stage_3():
+    """DeepSpeed, runtime/zero/stage_1_and_2.py, setup_buckets; stage3.py has one."""
+    zero = np.arange(4.0)
+    assert bucket_bytes(elements=5.0, element_bytes=2.0, zero=zero).tolist() == [0, 10, 10, 10]
+    assert bucket_bytes(elements=5.0, element_bytes=2.0, zero=zero, double=True).tolist() == [0, 20, 20, 10]
+
+    def buffers(**more):
+        layout = Layout(dp_shard=4, zero=2, kernels=Kernels(bucket_elements=1e6, **more))
+        return project(dense(), cluster(4), layout, workload()).memory.stages[0].buffers_bytes
+
+    assert buffers(flat_gradients=True) - buffers() == 4e6

@@ -178,7 +178,9 @@ def test_what_is_offloaded_must_fit_the_host_of_a_node_where_its_memory_is_known
     assert memory.host_bytes == pytest.approx(18.0 * 8.03e9, rel=0.01)
     assert (memory.verdict, memory.exceeds_host) == (verdict, verdict == "OOM")
     assert verdict_within(project(question), question.memory_limit) == verdict
-    codes = [finding.code for finding in check(question, Limits(), project).findings if finding.level == "error"]
+    codes = [
+        finding.code for finding in check(question, Limits(), project).findings if finding.level == "error"
+    ]
     assert codes == (["host_memory"] if verdict == "OOM" else [])
 
 

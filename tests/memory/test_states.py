@@ -61,6 +61,7 @@ def test_shards_apply_from_their_stage() -> None:
     assert gradient_bytes(**shared).tolist() == [8, 8, 2, 2]
     assert optimizer_bytes(**shared).tolist() == [8, 2, 2, 2]
     assert update_bytes(**shared).tolist() == [8, 2, 2, 2]
+    assert update_bytes(at_once=1.5, **shared).tolist() == [8, 2, 2, 1.5]  # sub-groups, at stage 3 alone
 
 
 def test_the_update_copies_gradients_kept_in_less_than_fp32() -> None:

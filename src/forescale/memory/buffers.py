@@ -33,6 +33,7 @@ def standing_buffers(setting: EvalContext, sharded: Sharded, least: Numeric, las
             elements=setting.choices.kernels.bucket_elements,
             element_bytes=STORAGE_BYTES[setting.workload.precision.gradients],
             zero=sharded.degrees.zero,
+            double=setting.choices.kernels.flat_gradients and setting.choices.overlapped.grad_reduce,
         ),
     }
     return total(parts, name="standing buffers", unit="byte")
@@ -142,11 +143,13 @@ def replica_bucket_bytes(
 
 @formula(
     unit="byte",
-    source="DeepSpeed, runtime/zero/stage_1_and_2.py and stage3.py: a buffer of reduce_bucket_size elements",
+    source="DeepSpeed, runtime/zero/stage_1_and_2.py and stage3.py: a buffer of reduce_bucket_size elements; "
+    "stage_1_and_2.py, setup_buckets: two where overlap_comm fills one while the other is reduced",
 )
-def bucket_bytes(*, elements: float, element_bytes: float, zero: Numeric) -> Numeric:
-    """Elements × bytes from stage 1."""
-    return where(zero >= 1, elements * element_bytes, 0.0)
+def bucket_bytes(*, elements: float, element_bytes: float, zero: Numeric, double: bool = False) -> Numeric:
+    """Elements × bytes from stage 1, twice below stage 3 where they are filled and reduced in turn."""
+    buffers = where(zero < 3, 2.0, 1.0) if double else 1.0
+    return where(zero >= 1, elements * element_bytes * buffers, 0.0)
 
 
 def _dummy_gradients(setting: EvalContext, sharded: Sharded) -> Numeric:

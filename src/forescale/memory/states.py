@@ -22,7 +22,7 @@ from forescale.memory.buffers import (
 from forescale.memory.inputs import EvalContext, StateBytes
 from forescale.memory.liveness import largest
 from forescale.memory.parameters import Elements, Sharded, gathered_bytes
-from forescale.numeric import Numeric, floor, maximum, where
+from forescale.numeric import Numeric, floor, maximum, minimum, where
 from forescale.spec.cluster import Device
 from forescale.spec.layout import Kernels, Offload, state_shards
 from forescale.spec.model import Model
@@ -124,11 +124,12 @@ def weights_and_updates(setting: EvalContext, sharded: Sharded) -> StateBytes:
     if workload.reference == "copy":
         frozen = frozen + over_shards(weight_bytes, weight, weight, sharded)
     present = _present_gradients(setting, sharded)
+    at_once = setting.choices.kernels.sub_group_elements or math.inf
     kept = StateBytes(
         weights=over_shards(weight_bytes, weight, weight) + frozen,
         frozen=frozen,
         gradients=over_shards(partial(gradient_bytes, beside=beside), gradient, gradient, present),
-        update=over_shards(update_bytes, update, update),
+        update=over_shards(partial(update_bytes, at_once=at_once), update, update),
         updated=updated_parameters(parameters=trained.dense, shards=shards, zero=zero)
         + updated_parameters(parameters=trained.expert, shards=degrees.expert_shards, zero=zero),
         received=_received(setting, sharded, weight),
@@ -269,11 +270,21 @@ def updated_parameters(*, parameters: Numeric, shards: Numeric, zero: Numeric) -
 
 
 @formula(
-    unit="byte", source="DeepSpeed, Megatron-LM: an fp32 copy of this rank's share of gradients kept in less"
+    unit="byte",
+    source="DeepSpeed, Megatron-LM: an fp32 copy of this rank's share of gradients kept in less; DeepSpeed, "
+    "runtime/zero/stage3.py, step: one sub-group after the other",
 )
-def update_bytes(*, parameters: Numeric, element_bytes: float, shards: Numeric, zero: Numeric) -> Numeric:
-    """Parameters × bytes of the copy that the update makes, over the shards from stage 1."""
-    return parameters * element_bytes / where(zero >= 1, shards, 1.0)
+def update_bytes(
+    *,
+    parameters: Numeric,
+    element_bytes: float,
+    shards: Numeric,
+    zero: Numeric,
+    at_once: float = math.inf,
+) -> Numeric:
+    """Parameters × bytes of the copy that the update makes, over the shards from stage 1; `at_once` most at stage 3."""
+    local = parameters / where(zero >= 1, shards, 1.0)
+    return element_bytes * where(zero >= 3, minimum(local, at_once), local)
 
 
 @formula(

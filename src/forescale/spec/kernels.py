@@ -105,10 +105,13 @@ class Kernels(SpecStruct, frozen=True, kw_only=True):
     torch's FSDP2)."""
     flat_gradients: bool = False
     """Shards of gradients are one flat tensor from stage 2 on: all of it is there from a backward's first gradient on,
-    and under stage 3 it is never freed (DeepSpeed)."""
+    and under stage 3 it is never freed; below stage 3 overlapped reductions have two buckets (DeepSpeed)."""
     offloads_gradients: bool = False
     """From stage 2 on shards of gradients go to the host as they are reduced, where the optimizer is there (DeepSpeed);
     False keeps them on the device until the update (Megatron-Core)."""
+    sub_group_elements: Measure = 0.0
+    """Parameters of a rank that an update takes at a time under stage 3 (DeepSpeed's sub_group_size): fp32 gradients,
+    and what steps of the optimizer make, exist for so many; 0 is all of them."""
     updates_in_backward: bool = False
     """Backward updates each parameter as soon as it has its gradient, and frees that (torchtune's optimizer_in_bwd):
     one gradient exists at a time."""
