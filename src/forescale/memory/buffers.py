@@ -196,16 +196,12 @@ class Gathered(Struct, frozen=True, kw_only=True):
 
 def gathered(setting: EvalContext, sharded: Sharded) -> Gathered:
     """Return what stage 3 gathers and what stages 2 and 3 have to reduce, moment by moment."""
-    reshard, degrees = setting.choices.reshard, sharded.degrees
+    reshard, degrees, kernels = setting.choices.reshard, sharded.degrees, setting.choices.kernels
     if degrees.keeps_gradients:
         return Gathered(layers=0.0, loss=0.0, head=0.0)
-    if setting.choices.kernels.fsdp_unit == "model":
+    if kernels.fsdp_unit == "model":
         return _as_one(setting, sharded)
-    moments = (
-        _by_weight(setting, sharded)
-        if setting.choices.kernels.gathers_each_weight
-        else _by_block(setting, sharded)
-    )
+    moments = (_by_weight if kernels.gathers_each_weight else _by_block)(setting, sharded)
     precision = setting.workload.precision
     whole, size = sharded.sent(precision), gathered_bytes(precision)
     reduced = STORAGE_BYTES[precision.gradients]

@@ -101,8 +101,8 @@ def absent_flat(*, absent: Numeric, zero: Numeric, until: int) -> Numeric:
 def weights_and_updates(setting: EvalContext, sharded: Sharded) -> StateBytes:
     """Return weights, gradients and optimizer states, and what of them lies on the host."""
     workload, offload = setting.workload, setting.choices.offload
-    precision, trained = workload.precision, sharded.trained
-    beside = STORAGE_BYTES[precision.parameters] if setting.choices.kernels.keeps_product_gradients else 0.0
+    precision, trained, kernels = workload.precision, sharded.trained, setting.choices.kernels
+    beside = STORAGE_BYTES[precision.parameters] if kernels.keeps_product_gradients else 0.0
     moments = moments_per_parameter(setting.model, workload.optimizer, workload.trainable)
     weight, gradient = STORAGE_BYTES[precision.parameters], STORAGE_BYTES[precision.gradients]
     update = update_element_bytes(precision) + stepwise_element_bytes(setting)
@@ -123,8 +123,7 @@ def weights_and_updates(setting: EvalContext, sharded: Sharded) -> StateBytes:
         frozen = frozen + over_shards(weight_bytes, size, size, elements)
     if workload.reference == "copy":
         frozen = frozen + over_shards(weight_bytes, weight, weight, sharded)
-    present = _present_gradients(setting, sharded)
-    at_once = setting.choices.kernels.sub_group_elements or math.inf
+    present, at_once = _present_gradients(setting, sharded), kernels.sub_group_elements or math.inf
     kept = StateBytes(
         weights=over_shards(weight_bytes, weight, weight) + frozen,
         frozen=frozen,
@@ -139,8 +138,8 @@ def weights_and_updates(setting: EvalContext, sharded: Sharded) -> StateBytes:
         return kept
     left = 0.0 if offload.master else optimizer_element_bytes(precision, 0.0)
     sent = over_shards(optimizer_bytes, 1.0, 1.0, sharded.sent(precision)) if sharded.frozen else kept.updated
-    with_gradients = setting.choices.kernels.offloads_gradients
-    return on_host(kept, offload, zero, left, sent * gathered_bytes(precision), gradients=with_gradients)
+    bytes_sent = sent * gathered_bytes(precision)
+    return on_host(kept, offload, zero, left, bytes_sent, gradients=kernels.offloads_gradients)
 
 
 def _present_gradients(setting: EvalContext, sharded: Sharded) -> Elements:

@@ -219,10 +219,8 @@ def _sharded(settings: Settings, devices: int | None, unknown: tuple[str, ...]) 
     )
     left = (*(name for name in LEFT if name != "recompute"), "overlap", "micro_batch_size")
     fields = explicit_fields(layout, left=left)
-    if full or settings.count("fsdp_version", 1) == 2:  # accelerate's own checkpoints do not reenter
-        fields["kernels"] = {"keeps_layer_inputs": False}
-    if zero >= SHARDED_GRADIENTS and _wraps_nothing(settings):
-        fields["kernels"] = {**fields.get("kernels", {}), "fsdp_unit": "model"}
+    if kernels := _fsdp_kernels(settings, zero, full=full):
+        fields["kernels"] = kernels
     return ParsedFile(
         format=AccelerateReader.name,
         framework="torch-fsdp",
@@ -231,6 +229,16 @@ def _sharded(settings: Settings, devices: int | None, unknown: tuple[str, ...]) 
         num_devices=devices,
         **settings.accounted(unknown),
     )
+
+
+def _fsdp_kernels(settings: Settings, zero: int, *, full: bool) -> dict[str, Any]:
+    """Return what FSDP keeps of frozen layers, and what it gathers at once, where that is not as usual."""
+    kernels: dict[str, Any] = {}
+    if full or settings.count("fsdp_version", 1) == 2:  # accelerate's own checkpoints do not reenter
+        kernels["keeps_layer_inputs"] = False
+    if zero >= SHARDED_GRADIENTS and _wraps_nothing(settings):
+        kernels["fsdp_unit"] = "model"
+    return kernels
 
 
 def _wraps_nothing(settings: Settings) -> bool:
