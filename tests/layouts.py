@@ -101,7 +101,14 @@ KERNELS = (
     Kernels(
         cross_entropy="loss_parallel", narrow_inputs=False, caches_narrow_weights=False, gathers_aside=True
     ),
-    Kernels(keeps_product_gradients=True, flat_update=True, bucket_elements=5e8, runs_ahead=True),
+    Kernels(
+        keeps_product_gradients=True,
+        flat_update=True,
+        bucket_elements=5e8,
+        runs_ahead=True,
+        flat_gradients=True,
+    ),
+    Kernels(offloads_gradients=True, flat_gradients=True, frees_gradients=True),
     Kernels(bucket_elements=2e7, reduces_every_microbatch=True),
     Kernels(deferred_head_gradients=2, updates_in_backward=True),
     Kernels(gathers_each_weight=True, expert_kernels="one", narrow_experts=False, frees_gradients=True),

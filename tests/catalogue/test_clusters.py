@@ -25,6 +25,7 @@ from forescale.catalogue.clusters import (
     short_names,
 )
 from forescale.errors import AmbiguousNameError, SpecError, UnknownNameError
+from forescale.files import packaged
 
 ISSUE_NAMES = [
     "h100-sxm", "a100-sxm-80gb", "a100-sxm-40gb", "a100-pcie", "h200-sxm", "b200", "b300", "gb200-nvl72",
@@ -313,3 +314,15 @@ def test_a_part_of_a_node_is_no_node():
     refuse_parts("g5.48xlarge", 2)
     with raises(SpecError, "wrong_type --nodes | 2"):
         refuse_parts("g5.12xlarge", 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "gib"),
+    [("p4d.24xlarge", 1152), ("aws-p5", 2048), ("p5.4xlarge", 256), ("g5.12xlarge", 192), ("a10g", 0)],
+)
+def test_nodes_of_known_instances_have_host_memory(name, gib):
+    assert load_cluster(name, 1).host_memory_bytes == gib * 2**30
+
+
+def test_host_memory_is_of_types_of_instances_alone():
+    assert all(instance_of(name) for name in packaged("instances")["host_memory"])

@@ -189,6 +189,29 @@ def test_trainers_that_recompute_by_default_do_by_name(name):
     assert load_framework("fastchat").recompute == Recompute()
 
 
+@pytest.mark.parametrize(
+    ("name", "line", "kept", "recompute"),
+    [
+        ("trl", "", "none", "full"),
+        ("trl@1.9", "trl-0.26", "none", "full"),
+        ("trl@0.25.1", "trl-0.22", "norms", "full"),
+        ("trl@0.12", "trl-0.7", "norms", "none"),
+    ],
+)
+def test_the_number_of_a_library_is_that_of_its_own_line(name, line, kept, recompute):
+    framework = load_framework(name)
+    assert (framework.name, framework.line) == ("transformers", line)
+    assert (framework.fp32_frozen, framework.recompute.granularity) == (kept, recompute)
+    assert load_framework("transformers@4.43.3").line == "4.36"
+
+
+def test_deepspeed_has_the_optimizer_of_the_trainer_s_release():
+    today, before = load_framework("deepspeed").kernels, load_framework("deepspeed@0.14.4").kernels
+    assert (today.fused_update, today.updates_together) == (True, False)
+    assert (before.fused_update, before.updates_together) == (False, True)
+    assert today.sub_group_elements == before.sub_group_elements == 1e9
+
+
 def test_a_release_can_have_limits_of_its_own():
     limits = load_framework("litgpt").limits
     assert (limits.values["tp"], limits.reliefs["allocator"]) == ((1,), ("expandable_segments",))

@@ -202,3 +202,33 @@ def test_fsdp_keeps_the_inputs_of_frozen_layers_and_their_gradients(model, micro
         precision=Precision(frozen="nf4"),
     )
     assert result.memory.stages[0].allocated_bytes / 2**30 == pytest.approx(gib, rel=0.05)
+
+
+@pytest.mark.parametrize(("micro", "gib"), [(4, 34.2), (8, 45.4)])
+def test_experts_that_are_linear_layers_are_wide_one_at_a_time(micro, gib):
+    # fms-acceleration @876e2ed6fc, a100_80gb.csv: allocated by accelerated-peft-bnb, with transformers 4
+    result = mixtral("transformers@4.36", micro)
+    assert result.memory.stages[0].allocated_bytes / 2**30 == pytest.approx(gib, rel=0.08)
+
+
+def test_experts_of_one_parameter_are_not_quantised():
+    linear, fused = mixtral("transformers@4.57.1", 1), mixtral("transformers@5.3", 1)
+    experts = 32 * 8 * 3 * 4096 * 14336
+    added = fused.memory.stages[0].frozen_bytes - linear.memory.stages[0].frozen_bytes
+    assert added == pytest.approx((2.0 - 0.5625) * experts)
+
+
+def mixtral(framework, micro):
+    return fs.project(
+        "mixtral-8x7b",
+        "a100-sxm-80gb",
+        devices=1,
+        seq_len=4096,
+        global_batch_size=micro,
+        micro_batch_size=micro,
+        recompute="full",
+        framework=framework,
+        lora_rank=16,
+        lora_targets=("q_proj", "k_proj", "v_proj", "o_proj"),
+        precision=Precision(frozen="nf4", fp32_frozen="none"),
+    )

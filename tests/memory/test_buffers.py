@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from tests.small import cluster, dense, moe, sees, workload
 
 from forescale.catalogue.clusters import load_cluster
@@ -12,6 +13,7 @@ from forescale.face import ask
 from forescale.graph.layer import layer_block
 from forescale.graph.sharding import ShardingRules, split_layout
 from forescale.memory.buffers import (
+    bucket_bytes,
     dummy_gradient_bytes,
     gather_stream_bytes,
     gathered_parameter_bytes,
@@ -24,7 +26,7 @@ from forescale.memory.buffers import (
 from forescale.memory.parameters import product_elements
 from forescale.project import project
 from forescale.spec import DenseFfn, FullAttention, Layout
-from forescale.spec.layout import Kernels, Overlap
+from forescale.spec.layout import Kernels, Overlap, Recompute
 from forescale.spec.workload import Precision
 
 
@@ -70,6 +72,9 @@ def test_gathered_parameters_and_whole_gradients_over_several_shards():
     subset = {**shared, "trained": 2.5}
     assert gathered_parameter_bytes(copies=2.0, **subset).tolist() == [0, 15, 0, 55]
     assert whole_parameter_bytes(**subset).tolist() == [0, 8.75, 0, 28.75]
+    # weights and gradients in fp32
+    assert gathered_parameter_bytes(copies=2.0, element_bytes=4.0, **shared).tolist() == [0, 80, 0, 160]
+    assert whole_parameter_bytes(element_bytes=4.0, **shared).tolist() == [0, 35, 0, 75]
 
 
 def test_a_buffer_of_scores_stands_where_attention_keeps_them():
@@ -232,3 +237,40 @@ def test_what_the_gathering_stream_receives():
     shared |= {"shards": np.array([2.0]), "zero": np.array([3.0])}
     assert gathered_parameter_bytes(copies=2.0, **shared).tolist() == [100]
     assert whole_parameter_bytes(**shared).tolist() == [40]
+
+
+@pytest.mark.parametrize(
+    ("zero", "flat", "gradients", "expected"),
+    [(3, False, "bf16", 4), (3, False, "fp32", 6), (3, True, "fp32", 6), (2, True, "bf16", 4)],
+)
+def test_a_model_that_is_one_unit_of_fsdp_is_whole_when_backward_ends(zero, flat, gradients, expected):
+    """FSDP2 holds weights and gradients, then gradients and those to reduce; the first FSDP also joins gradients."""
+    kernels = Kernels(fsdp_unit="model", flat_parameters=flat, gradient_sum="after_product")
+    one = one_unit(zero, kernels, gradients)
+    stage = one.memory.stages[0]
+    assert stage.buffers_bytes + stage.activations_bytes == expected * one.params.total
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+def test_units_of_fsdp_change_nothing_where_gradients_are_whole(zero):
+    layer, model = (one_unit(zero, Kernels(fsdp_unit=unit), "bf16").memory for unit in ("layer", "model"))
+    assert layer == model
+
+
+def one_unit(zero, kernels, gradients):
+    layout = Layout(dp_shard=4, zero=zero, recompute=Recompute(granularity="full"), kernels=kernels)
+    asked = replace(workload(), seq_len=16, precision=Precision(gradients=gradients))
+    return project(dense(), cluster(4), layout, asked)
+
+
+def test_overlapped_reductions_of_deepspeed_have_two_buckets_below_stage_3():
+    """DeepSpeed, runtime/zero/stage_1_and_2.py, setup_buckets; stage3.py has one."""
+    zero = np.arange(4.0)
+    assert bucket_bytes(elements=5.0, element_bytes=2.0, zero=zero).tolist() == [0, 10, 10, 10]
+    assert bucket_bytes(elements=5.0, element_bytes=2.0, zero=zero, double=True).tolist() == [0, 20, 20, 10]
+
+    def buffers(**more):
+        layout = Layout(dp_shard=4, zero=2, kernels=Kernels(bucket_elements=1e6, **more))
+        return project(dense(), cluster(4), layout, workload()).memory.stages[0].buffers_bytes
+
+    assert buffers(flat_gradients=True) - buffers() == 4e6

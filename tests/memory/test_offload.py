@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 from tests.small import cluster, dense, moe, workload
 
+from forescale.advise.changing import fit
+from forescale.advise.check import Limits, check, verdict_within
+from forescale.catalogue.clusters import load_cluster
 from forescale.face import ask
 from forescale.memory.offload import (
     exposed_copies,
@@ -22,7 +25,7 @@ from forescale.project import project
 from forescale.search import search
 from forescale.spec import Layout, Recompute
 from forescale.spec.layout import Offload
-from forescale.units import format_bytes
+from forescale.units import GIB, format_bytes
 
 
 @pytest.mark.parametrize(("fraction", "added_s"), [(0.25, 0.875), (0.5, 1.488), (0.75, 2.191), (1.0, 3.193)])
@@ -164,3 +167,34 @@ def test_the_host_memory_of_a_node_is_noted_where_something_is_offloaded(devices
     assert most * devices == pytest.approx(18.0 * kept.params.total, rel=0.02)
     on_device = project(ask("llama-3.1-8b", "h100-sxm", **asked))
     assert not any(note.topic == "host memory" for note in on_device.notes)
+
+
+@pytest.mark.parametrize(("host", "verdict"), [(0.0, "FITS"), (1024.0 * GIB, "FITS"), (64.0 * GIB, "OOM")])
+def test_what_is_offloaded_must_fit_the_host_of_a_node_where_its_memory_is_known(host, verdict):
+    cluster = replace(load_cluster("h100-sxm", 8), host_memory_bytes=host)
+    question = ask("llama-3.1-8b", cluster, seq_len=1024, global_batch_size=8, zero=3, recompute="full",
+                   framework="deepspeed-zero", offload={"optimizer": 1.0})  # fmt: skip
+    memory = project(question).memory
+    assert memory.host_bytes == pytest.approx(18.0 * 8.03e9, rel=0.01)
+    assert (memory.verdict, memory.exceeds_host) == (verdict, verdict == "OOM")
+    assert verdict_within(project(question), question.memory_limit) == verdict
+    codes = [
+        finding.code for finding in check(question, Limits(), project).findings if finding.level == "error"
+    ]
+    assert codes == (["host_memory"] if verdict == "OOM" else [])
+
+
+def test_no_change_is_proposed_that_the_host_has_no_room_for():
+    def offers(name):
+        asked = {
+            "zero": 2,
+            "framework": "deepspeed",
+            "global_batch_size": 4,
+            "seq_len": 2048,
+            "recompute": "full",
+        }
+        fixes = fit(ask("llama-2-13b", name, devices=4, **asked)).fixes
+        return {fix.text: fix.verdict for fix in fixes}
+
+    change = "zero 3, optimizer_offload 1"
+    assert (offers("a10g")[change], offers("g5.12xlarge")[change]) == ("FITS", "OOM")

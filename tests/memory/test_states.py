@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from tests import small
 
 import forescale as fs
 from forescale.memory.inputs import StateBytes
 from forescale.memory.states import (
+    absent_flat,
     gradient_bytes,
     on_host,
     optimizer_bytes,
@@ -59,6 +61,7 @@ def test_shards_apply_from_their_stage() -> None:
     assert gradient_bytes(**shared).tolist() == [8, 8, 2, 2]
     assert optimizer_bytes(**shared).tolist() == [8, 2, 2, 2]
     assert update_bytes(**shared).tolist() == [8, 2, 2, 2]
+    assert update_bytes(at_once=1.5, **shared).tolist() == [8, 2, 2, 1.5]  # sub-groups, at stage 3 alone
 
 
 def test_the_update_copies_gradients_kept_in_less_than_fp32() -> None:
@@ -161,3 +164,39 @@ def test_an_update_of_single_kernels_makes_all_square_roots_at_once(devices, rel
         precision=Precision(gradients="bf16", master="none", moments="bf16"),
     )
     assert result.memory.stages[0].allocated_bytes / 2**30 == pytest.approx(gib, rel=0.005)
+
+
+@pytest.mark.parametrize(("zero", "gone"), [(1.0, 0.0), (2.0, 1.0), (3.0, 1.0)])
+def test_sharded_gradients_follow_an_optimizer_on_the_host(zero, gone):
+    result = on_host(HELD, Offload(optimizer=1.0), np.array(zero), 0.0, 99.0, gradients=True)
+    assert result.gradients == 40.0 * (1.0 - gone)
+    assert result.host_gradients == 40.0 * gone
+    assert result.host == 120.0 + 4.0 * 10.0 + 40.0 * gone
+    usual = on_host(HELD, Offload(), np.array(zero), 0.0, 99.0, gradients=True)
+    assert (usual.gradients, usual.host) == (40.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("zero", "offload", "gradients", "passing"), [(2, 0.0, 2.0, 0.0), (2, 1.0, 0.0, 1.0), (3, 1.0, 0.0, 0.0)]
+)
+def test_deepspeed_leaves_no_gradients_beside_an_optimizer_on_the_host(zero, offload, gradients, passing):
+    """DeepSpeed, stage_1_and_2.py: one buffer of the largest parameter stays on the device below stage 3."""
+
+    def stage(moves):
+        kernels = Kernels(offloads_gradients=moves)
+        layout = Layout(dp_shard=4, zero=zero, kernels=kernels, offload=Offload(optimizer=offload))
+        workload = replace(small.workload(), precision=HALF)
+        return project(small.dense(), small.cluster(4), layout, workload).memory.stages[0]
+
+    kept, moved = stage(moves=False), stage(moves=True)
+    parameters = kept.gradients_bytes / 2.0
+    assert moved.gradients_bytes == gradients * parameters
+    assert moved.buffers_bytes - kept.buffers_bytes == passing * 2.0 * 32000 * 1024
+    assert moved.host_bytes - kept.host_bytes == (2.0 - gradients) * parameters
+
+
+@pytest.mark.parametrize(("zero", "loss", "layers"), [(1, 0.0, 0.0), (2, 0.0, 1.0), (3, 1.0, 1.0)])
+def test_gradients_of_one_flat_tensor_exist_whole(zero, loss, layers):
+    absent = np.array(8.0)
+    assert absent_flat(absent=absent, zero=np.array(zero), until=3) == 8.0 * (1.0 - loss)
+    assert absent_flat(absent=absent, zero=np.array(zero), until=2) == 8.0 * (1.0 - layers)

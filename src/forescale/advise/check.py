@@ -16,7 +16,7 @@ from forescale.errors import (
     missing,
 )
 from forescale.memory.peak import fit as verdict_of
-from forescale.projection.result import Projection, Verdict
+from forescale.projection.result import MemorySummary, Projection, Verdict
 from forescale.question import TO_FIT, Question
 from forescale.results import Result
 from forescale.struct import Struct, attributes, jsonable
@@ -243,7 +243,9 @@ def on_more(
 
 def _memory(question: Question, result: Projection) -> Iterator[Finding]:
     limit, memory = question.memory_limit, result.memory
-    verdict = verdict_within(result, limit)
+    if memory.exceeds_host:
+        yield _above_host(memory)
+    verdict = _on_device(memory, limit)
     if verdict == "FITS":
         return
     safe = question.safe or verdict == "OOM"
@@ -256,6 +258,17 @@ def _memory(question: Question, result: Projection) -> Iterator[Finding]:
         value=bytes_,
         limit=limit,
         fix="; ".join([*(note.text for note in question.notes if note.topic == TO_FIT), FITTING]),
+    )
+
+
+def _above_host(memory: MemorySummary) -> Finding:
+    return Finding(
+        code="host_memory",
+        level="error",
+        text=f"offloads {memory.host_bytes / GIB:.2f} of {memory.host_capacity_bytes / GIB:.2f} GiB to a node's host",
+        value=memory.host_bytes,
+        limit=memory.host_capacity_bytes,
+        fix="offload less, or take more nodes",
     )
 
 
@@ -304,7 +317,10 @@ TAKES = {"step_time": "a step takes", "deadline": "the run takes", "cost": "the 
 
 def verdict_within(projection: Projection, limit: float) -> Verdict:
     """Return the verdict of a layout against a limit in bytes, which may be below the capacity of the device."""
-    memory = projection.memory
+    return "OOM" if projection.memory.exceeds_host else _on_device(projection.memory, limit)
+
+
+def _on_device(memory: MemorySummary, limit: float) -> Verdict:
     return verdict_of(
         point_bytes=memory.peak_low_bytes, upper_bytes=memory.peak_high_bytes, capacity_bytes=limit
     )

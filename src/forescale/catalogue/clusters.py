@@ -13,6 +13,8 @@ from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import Any
 
+from msgspec.structs import replace
+
 from forescale.errors import MISSPELT, AmbiguousNameError, UnknownNameError, wrong_type
 from forescale.files import packaged, packaged_names
 from forescale.prepared import prepared
@@ -41,6 +43,8 @@ TIER_DIMENSIONS: Mapping[str, str] = MappingProxyType(
     {"bandwidth": "byte/s", "latency": "second", "link_bandwidth": "byte/s"}
 )
 """Fields of a tier that may be written with a unit, and what they measure."""
+CLUSTER_DIMENSIONS: Mapping[str, str] = MappingProxyType({"host_memory_bytes": "byte"})
+"""Fields of a cluster that may be written with a unit, and what they measure."""
 LINK_DIMENSIONS: Mapping[str, str] = MappingProxyType(
     {"launch": "second", "exchange_launch": "second", "peer_latency": "second"}
 )
@@ -89,6 +93,8 @@ def load_device(name: str) -> Device:
 def load_cluster(name: str, num_devices: int) -> Cluster:
     """Return the catalogue cluster `name`, in full or short (see `resolve_cluster_name`), with `num_devices` devices.
 
+    Its nodes have the host memory of the type of instance that `name` is, if it is one.
+
     Raises
     ------
     UnknownNameError
@@ -98,7 +104,10 @@ def load_cluster(name: str, num_devices: int) -> Cluster:
     SpecError
         If the cluster cannot hold so many devices.
     """
-    return _of_one(resolve_cluster_name(name)).sized(num_devices)
+    cluster = _of_one(resolve_cluster_name(name))
+    if (host := packaged("instances")["host_memory"].get(_plain_name(name))) is not None:
+        cluster = replace(cluster, host_memory_bytes=parse(host, "byte"))
+    return cluster.sized(num_devices)
 
 
 def is_cluster_name(text: object) -> bool:
@@ -252,7 +261,7 @@ def _refuse_count(name: str) -> None:
 @prepared("cluster")
 def _of_one(name: str) -> Cluster:
     """Return a catalogue cluster of one device, which is read once."""
-    entry = _plain(_entries("clusters")[name], {})
+    entry = _plain(_entries("clusters")[name], CLUSTER_DIMENSIONS)
     device = str(entry["device"])
     values = {
         **entry,

@@ -46,7 +46,8 @@ def load_framework(name: str) -> Framework:
     """Return the framework that `name` means: NAME, in its usual release line, or NAME@RELEASE.
 
     Lines joined by "+" go over one another: megatron-bridge@bf16-moments+25.11. A date without an entry means the last
-    release before it (`Framework.line`), and so does a number where the file is `numbered`.
+    release before it (`Framework.line`), and so does a number where the file is `numbered`. The number of a library
+    that has a line of its own is that library's: trl@0.24 means transformers@trl-0.22.
 
     Raises
     ------
@@ -68,6 +69,8 @@ def _loaded(name: str) -> Framework:
     if at and not release:
         raise UnknownNameError(f"release of {framework_name}", release, release_names(framework_name))
     release = release or (framework if framework in content["releases"] else content["default"])
+    if at and NUMBERED.fullmatch(release) and framework in content["releases"]:
+        release = f"{framework}-{release}"
     lines = {line: _known_line(framework_name, line) for line in release.split("+")}
     known = "+".join(lines.values())
     values = {"name": framework_name, "release": release, **_merged(framework_name, known)}
@@ -94,17 +97,25 @@ def _known_line(name: str, line: str) -> str:
     """
     lines: Mapping[str, Any] = _files()[name]["releases"]
     pattern = NUMBERED if _files()[name].get("numbered") else DATED
-    known = sorted((item for item in lines if pattern.fullmatch(item)), key=_parts)
+    library = _library(line)
+    known = [item for item in lines if _library(item) == library]
+    known = sorted((item for item in known if pattern.fullmatch(item.removeprefix(library))), key=_parts)
     if line in lines:
         return line
-    if not (known and pattern.fullmatch(line)):
+    if not (known and pattern.fullmatch(line.removeprefix(library))):
         raise UnknownNameError(f"release of {name}", line, release_names(name))
     return max((item for item in known if _parts(item) <= _parts(line)), key=_parts, default=known[0])
 
 
+def _library(line: str) -> str:
+    """Return the library whose number a release line has ("trl-" of trl-0.24), or nothing."""
+    name, dash, number = line.rpartition("-")
+    return name + dash if NUMBERED.fullmatch(number) else ""
+
+
 def _parts(release: str) -> tuple[int, ...]:
     """Return the numbers of a release's name."""
-    return tuple(map(int, release.split(".")))
+    return tuple(map(int, release.removeprefix(_library(release)).split(".")))
 
 
 @cache

@@ -10,7 +10,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from forescale.graph.adapters import adapters, parts_of
-from forescale.graph.operator import NARROWEST_GRADIENT_BYTES, Builder, Names, Work, widened
+from forescale.graph.operator import NARROWEST_GRADIENT_BYTES, Builder, Names, ParameterGroup, Work, widened
 from forescale.graph.ops import Collective, Elementwise, Gemm, MeshAxis
 from forescale.graph.sharding import Extent, ShardingRules
 from forescale.numeric import Numeric
@@ -301,12 +301,23 @@ def _frozen_product(
     )
 
 
-def widening(b: Builder, name: str, elements: Numeric, *, kernels: Numeric = 1.0) -> tuple[Work, Names]:
-    """Return the pass that makes a quantised weight wide, and the wide weight; nothing where it is wide already."""
-    stored = b.quantised_bytes
+def widening(
+    b: Builder,
+    name: str,
+    elements: Numeric,
+    *,
+    group: ParameterGroup = "dense",
+    kernels: Numeric = 1.0,
+    at_once: Numeric = 1.0,
+) -> tuple[Work, Names]:
+    """Return the pass that makes a quantised weight wide, and the wide weight; nothing where it is wide already.
+
+    The share `at_once` of it is wide at a time.
+    """
+    stored = b.quantised_bytes(group)
     if stored is None:
         return (), ()
-    wide = b.tensor(f"{name}.wide_weight", elements, differentiable=False)
+    wide = b.tensor(f"{name}.wide_weight", elements * at_once, differentiable=False)
     size = b.sharding.element_bytes
     return (widened(elements, stored_bytes=stored, wide_bytes=size, kernels=kernels),), (wide,)
 

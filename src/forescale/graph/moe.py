@@ -434,12 +434,11 @@ def _grouped(
     groups, kernels = spec.num_experts / sharding.split("experts"), sharding.choices.kernels
     together = kernels.expert_kernels == "one"
     calls = 1.0 if together else groups
-    dtype, active = sharding.expert_type, spec.top_k / spec.num_experts
+    dtype, active, narrow = sharding.expert_type, spec.top_k / spec.num_experts, kernels.narrow_experts
     experts: Extent = ("experts", float(spec.num_experts))
     fused = 2 if spec.gated and name == "moe.up" else 1
     kept = 1 if kernels.joins_gate else fused
     values: dict[str, Any] = {"group": "expert", "active_fraction": active, "tensors": kept}
-    narrow = kernels.narrow_experts
     b.parameter(f"{name}.weight", experts, inputs, outputs, **values, narrow=narrow, matrices=fused)
     if spec.bias:
         b.parameter(f"{name}.bias", experts, outputs, **values)
@@ -448,7 +447,8 @@ def _grouped(
     of_weight = (
         product(n=n, k=k, contract="m", accumulate_bytes=beyond), *summed, *flat_gradient(b, groups * k * n)
     )  # fmt: skip
-    widened, wide = widening(b, name, groups * k * n, kernels=calls)
+    alone = 1.0 if kernels.grouped_experts else 1.0 / (groups * kept)
+    widened, wide = widening(b, name, groups * k * n, group="expert", kernels=calls, at_once=alone)
     of_input, of_gradient = _quantised(b, spec, name, (rows * k, rows * n), kernels=calls)
     made: Names = ()
     if not b.frozen and kernels.gradient_sum != "in_product":  # of all experts, or of one after another

@@ -212,10 +212,10 @@ class Builder:
         """Whether the weights of the current part are not trained."""
         return self.sharding.trainable.freezes(self.part)
 
-    @property
-    def quantised_bytes(self) -> float | None:
-        """Bytes per element of the current part's matrices where they are frozen in less than 16 bits."""
-        return quantised_bytes(self.sharding.precision, self.part) if self.frozen else None
+    def quantised_bytes(self, group: ParameterGroup = "dense") -> float | None:
+        """Return the bytes per element of the current part's matrices where they are frozen in less than 16 bits."""
+        wide = group == "expert" and not self.sharding.choices.kernels.quantises_experts
+        return None if wide or not self.frozen else quantised_bytes(self.sharding.precision, self.part)
 
     def parameter(
         self,
@@ -237,6 +237,7 @@ class Builder:
             local = local * (size / split)
         shape = tuple(size for _, size in dims)
         frozen, matrix = self.frozen and not adapter, len(dims) > 1
+        stored = self.quantised_bytes(more.get("group", "dense"))
         if self.sharding is not self.rules:
             more["narrow"] = False
         self.parameters.append(
@@ -247,7 +248,7 @@ class Builder:
                 matrix=matrix,
                 shape=shape,
                 frozen=frozen,
-                quantised=frozen and matrix and self.quantised_bytes is not None,
+                quantised=frozen and matrix and stored is not None,
                 **more,
             )
         )

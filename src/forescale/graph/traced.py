@@ -6,7 +6,7 @@ in forward and in backward.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from msgspec.structs import replace
@@ -143,7 +143,7 @@ def _block(
         for operator in traced.operators
         for item in _operators(operator, traced, sharding, part, quantised.get(operator.module))
     ]
-    tensors = _memory(traced, sharding, trace, quantised)
+    tensors = _memory(traced, sharding, trace, _wide_elements(parameters, sharding))
     if operators:
         operators[0] = replace(
             operators[0],
@@ -214,6 +214,16 @@ def _quantised_modules(parameters: Iterable[Parameter]) -> dict[str, Numeric]:
     return result
 
 
+def _wide_elements(parameters: Iterable[Parameter], sharding: ShardingRules) -> Numeric:
+    """Return the most elements of quantised weights that are wide at a time: of a matrix, or of one expert's."""
+    most: Numeric = 0.0
+    for parameter in parameters:
+        if parameter.quantised:
+            alone = len(parameter.shape) == EXPERTS and not sharding.choices.kernels.grouped_experts
+            most = maximum(most, parameter.local_elements / (parameter.shape[0] if alone else 1.0))
+    return most
+
+
 def _without_narrowing(block: TracedBlock, quantised: frozenset[str]) -> TracedBlock:
     """Return a block whose quantised weights are not narrowed by autocast, and whose copies are not kept."""
 
@@ -234,16 +244,12 @@ def _without_narrowing(block: TracedBlock, quantised: frozenset[str]) -> TracedB
     )
 
 
-def _memory(
-    traced: TracedBlock, sharding: ShardingRules, trace: Trace, quantised: Mapping[str, Numeric]
-) -> list[Tensor]:
+def _memory(traced: TracedBlock, sharding: ShardingRules, trace: Trace, quantised: Numeric) -> list[Tensor]:
     """Return the tensors whose sums are the recorded bytes at the fullest moments of forward and backward.
 
-    All of them exist while the first operator runs. The wide copy of the largest of `quantised` elements is added.
+    All of them exist while the first operator runs. The wide copy of `quantised` elements is added.
     """
-    wide: Numeric = 0.0
-    for elements in quantised.values():
-        wide = maximum(wide, elements * sharding.element_bytes)
+    wide = quantised * sharding.element_bytes
     width = STREAM_BYTES.get(trace.parameters, 4.0)
     read, written = _at(traced.input_bytes, sharding), _at(traced.output_bytes, sharding)
     saved = maximum(_at(traced.saved_bytes, sharding), 0.0)
@@ -361,6 +367,10 @@ def _sent(
             yield gather if context.ring else replace(gather, kind="reduce_scatter")
 
 
+EXPERTS = 3
+"""Dimensions of a parameter of all experts of a layer."""
+
+
 def _parameters(
     traced: TracedBlock, vocabulary: TracedParameter | None, sharding: ShardingRules, part: Part | None
 ) -> tuple[Parameter, ...]:
@@ -378,8 +388,9 @@ def _parameter(traced: TracedParameter, sharding: ShardingRules, part: Part | No
     One of them has no elements on a device. Linear layers and experts can be quantised, as they multiply by matrices.
     """
     degrees, elements = sharding.degrees, float(traced.elements)
-    multiplies = len(traced.shape) == (2 if traced.name.endswith(".weight") else 3)
-    narrow = quantised_bytes(sharding.precision, part) is not None
+    multiplies = len(traced.shape) == (2 if traced.name.endswith(".weight") else EXPERTS)
+    skipped = len(traced.shape) == EXPERTS and not sharding.choices.kernels.quantises_experts
+    narrow = quantised_bytes(sharding.precision, part) is not None and not skipped
     parameter = Parameter(
         name=traced.name,
         elements=elements,

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from forescale import wording
 from forescale.catalogue.clusters import (
+    CLUSTER_DIMENSIONS,
     DEVICE_DIMENSIONS,
     LINK_DIMENSIONS,
     TIER_DIMENSIONS,
@@ -54,6 +55,7 @@ T = TypeVar("T")
 _UNITS: Units = MappingProxyType(
     {
         Device: DEVICE_DIMENSIONS,
+        Cluster: CLUSTER_DIMENSIONS,
         Tier: TIER_DIMENSIONS,
         LinkParameters: LINK_DIMENSIONS,
         MatrixRates: {field.name: "FLOP/s" for field in fields(MatrixRates)},

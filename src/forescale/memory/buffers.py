@@ -9,7 +9,14 @@ from forescale.graph.sharding import StructuralOptions, several
 from forescale.memory.deferred import drain_buffers
 from forescale.memory.inputs import EvalContext
 from forescale.memory.liveness import largest
-from forescale.memory.parameters import NO_ELEMENTS, BlockParameters, Elements, Sharded, head_copies
+from forescale.memory.parameters import (
+    NO_ELEMENTS,
+    BlockParameters,
+    Elements,
+    Sharded,
+    gathered_bytes,
+    head_copies,
+)
 from forescale.numeric import Numeric, minimum, summed, where
 from forescale.spec.cluster import Device
 from forescale.spec.layout import Kernels, Reshard, state_shards
@@ -26,6 +33,7 @@ def standing_buffers(setting: EvalContext, sharded: Sharded, least: Numeric, las
             elements=setting.choices.kernels.bucket_elements,
             element_bytes=STORAGE_BYTES[setting.workload.precision.gradients],
             zero=sharded.degrees.zero,
+            double=setting.choices.kernels.flat_gradients and setting.choices.overlapped.grad_reduce,
         ),
     }
     return total(parts, name="standing buffers", unit="byte")
@@ -45,6 +53,12 @@ def lasting_buffers(setting: EvalContext, sharded: Sharded) -> Numeric:
         parts["dummy gradients"] = _dummy_gradients(setting, sharded)
     if choices.deferred_head_gradients and choices.sp:
         parts["inputs of deferred weight gradients"] = drain_buffers(setting, sharded)
+    if kernels.offloads_gradients and choices.offload.optimizer:
+        parts["gradient on its way to the host"] = passing_gradient_bytes(
+            parameters=_largest_trained(sharded),
+            element_bytes=STORAGE_BYTES[setting.workload.precision.parameters],
+            zero=sharded.degrees.zero,
+        )
     if kernels.replica_buckets:
         precision = setting.workload.precision
         made = precision.gradients if kernels.gradient_sum == "after_product" else precision.parameters
@@ -62,6 +76,25 @@ def lasting_buffers(setting: EvalContext, sharded: Sharded) -> Numeric:
             microbatches=setting.num_microbatches(sharded.degrees),
         )
     return total(parts, name="lasting buffers", unit="byte")
+
+
+def _largest_trained(sharded: Sharded) -> Numeric:
+    """Return the elements of the largest parameter that is trained."""
+    most: Numeric = 0.0
+    for block in sharded.block_parameters.all():
+        own = block.largest_trained
+        for elements in (block.trained.vocabulary, own.dense, own.expert):
+            most = largest(first=most, second=elements)
+    return most
+
+
+@formula(
+    unit="byte",
+    source="DeepSpeed, runtime/zero/stage_1_and_2.py: temp_grad_buffer_for_gpu_offload, of the largest parameter",
+)
+def passing_gradient_bytes(*, parameters: Numeric, element_bytes: float, zero: Numeric) -> Numeric:
+    """Parameters × bytes at stages 1 and 2, else 0."""
+    return where((zero >= 1) & (zero < 3), parameters * element_bytes, 0.0)
 
 
 def _score_buffer(setting: EvalContext, sharded: Sharded) -> Numeric:
@@ -110,11 +143,13 @@ def replica_bucket_bytes(
 
 @formula(
     unit="byte",
-    source="DeepSpeed, runtime/zero/stage_1_and_2.py and stage3.py: a buffer of reduce_bucket_size elements",
+    source="DeepSpeed, runtime/zero/stage_1_and_2.py and stage3.py: a buffer of reduce_bucket_size elements; "
+    "stage_1_and_2.py, setup_buckets: two where overlap_comm fills one while the other is reduced",
 )
-def bucket_bytes(*, elements: float, element_bytes: float, zero: Numeric) -> Numeric:
-    """Elements × bytes from stage 1."""
-    return where(zero >= 1, elements * element_bytes, 0.0)
+def bucket_bytes(*, elements: float, element_bytes: float, zero: Numeric, double: bool = False) -> Numeric:
+    """Elements × bytes from stage 1, twice below stage 3 where they are filled and reduced in turn."""
+    buffers = where(zero < 3, 2.0, 1.0) if double else 1.0
+    return where(zero >= 1, elements * element_bytes * buffers, 0.0)
 
 
 def _dummy_gradients(setting: EvalContext, sharded: Sharded) -> Numeric:
@@ -161,16 +196,15 @@ class Gathered(Struct, frozen=True, kw_only=True):
 
 def gathered(setting: EvalContext, sharded: Sharded) -> Gathered:
     """Return what stage 3 gathers and what stages 2 and 3 have to reduce, moment by moment."""
-    reshard, degrees = setting.choices.reshard, sharded.degrees
+    reshard, degrees, kernels = setting.choices.reshard, sharded.degrees, setting.choices.kernels
     if degrees.keeps_gradients:
         return Gathered(layers=0.0, loss=0.0, head=0.0)
-    moments = (
-        _by_weight(setting, sharded)
-        if setting.choices.kernels.gathers_each_weight
-        else _by_block(setting, sharded)
-    )
-    whole = sharded.sent(setting.workload.precision)
-    reduced = STORAGE_BYTES[setting.workload.precision.gradients]
+    if kernels.fsdp_unit == "model":
+        return _as_one(setting, sharded)
+    moments = (_by_weight if kernels.gathers_each_weight else _by_block)(setting, sharded)
+    precision = setting.workload.precision
+    whole, size = sharded.sent(precision), gathered_bytes(precision)
+    reduced = STORAGE_BYTES[precision.gradients]
     of_groups = (
         (whole.dense, sharded.trained.dense, state_shards(degrees, setting.choices.tp_kind)),
         (whole.expert, sharded.trained.expert, degrees.expert_shards),
@@ -178,13 +212,20 @@ def gathered(setting: EvalContext, sharded: Sharded) -> Gathered:
     if not isinstance(reshard, str):
         ranks, zero = float(reshard), degrees.zero
         copied = summed(
-            resharded_copy_bytes(parameters=parameters, ranks=ranks, shards=local, zero=zero)
+            resharded_copy_bytes(
+                parameters=parameters, ranks=ranks, shards=local, zero=zero, element_bytes=size
+            )
             for parameters, _, local in of_groups
         )
         return Gathered(**{name: moment + copied for name, moment in moments.items()})
     never = summed(
         whole_parameter_bytes(
-            parameters=parameters, trained=trained, reduced_bytes=reduced, shards=local, zero=degrees.zero
+            parameters=parameters,
+            trained=trained,
+            reduced_bytes=reduced,
+            shards=local,
+            zero=degrees.zero,
+            element_bytes=size,
         )
         for parameters, trained, local in of_groups
     )
@@ -192,6 +233,34 @@ def gathered(setting: EvalContext, sharded: Sharded) -> Gathered:
     return Gathered(
         **{name: resharded_bytes(always=moment, never=never, whole=kept) for name, moment in moments.items()}
     )
+
+
+def _as_one(setting: EvalContext, sharded: Sharded) -> Gathered:
+    """Return all parameters, which stay gathered from forward until backward ends, with the gradient of the head."""
+    sent = sharded.sent(setting.workload.precision)
+    whole = _whole(setting, sharded, 1.0, (sent, NO_ELEMENTS))
+    waiting = NO_ELEMENTS, sharded.block_parameters.head.trained
+    head = _whole(setting, sharded, sharded.stages.last, waiting, ends=True)
+    return Gathered(layers=whole + head, loss=whole, head=whole + head)
+
+
+def reduced_at_once(setting: EvalContext, sharded: Sharded) -> Numeric:
+    """Return what a model that is one unit holds when backward ends: parameters, and gradients before their reduction.
+
+    PyTorch's first FSDP joins gradients to one flat tensor while parameters are gathered; FSDP2 frees these first.
+    """
+    kernels, degrees = setting.choices.kernels, sharded.degrees
+    if kernels.fsdp_unit != "model" or degrees.keeps_gradients:
+        return 0.0
+    sent, trained = sharded.sent(setting.workload.precision), sharded.trained
+    reduced = STORAGE_BYTES[setting.workload.precision.gradients]
+
+    def held(parameters: Elements, copies: float) -> Numeric:
+        both = parameters, trained
+        return _whole(setting, sharded, 1.0, both, reduced=copies)
+
+    joined = held(sent, 2.0 if kernels.flat_parameters else 0.0)
+    return largest(first=joined, second=held(NO_ELEMENTS, reduced))
 
 
 def _by_weight(setting: EvalContext, sharded: Sharded) -> dict[str, Numeric]:
@@ -256,6 +325,7 @@ def _whole(
     """Return the bytes of gathered parameters and of gradients that are whole; at `ends` with the vocabulary."""
     degrees, shards = sharded.degrees, state_shards(sharded.degrees, setting.choices.tp_kind)
     sent, trained = of
+    size = gathered_bytes(setting.workload.precision)
     both = gathered_parameter_bytes(
         parameters=_with_vocabulary(sent) if ends else sent.dense,
         trained=_with_vocabulary(trained) if ends else trained.dense,
@@ -263,6 +333,7 @@ def _whole(
         reduced_bytes=reduced,
         shards=shards,
         zero=degrees.zero,
+        element_bytes=size,
     ) + gathered_parameter_bytes(
         parameters=sent.expert,
         trained=trained.expert,
@@ -270,6 +341,7 @@ def _whole(
         reduced_bytes=reduced,
         shards=degrees.expert_shards,
         zero=degrees.zero,
+        element_bytes=size,
     )
     return present * both
 
@@ -283,14 +355,19 @@ def gathered_aside(setting: EvalContext, sharded: Sharded) -> Numeric:
 
     A group is a block but for its experts, these, or what stands at the root of the model.
     """
-    if not setting.choices.kernels.gathers_aside:
+    kernels = setting.choices.kernels
+    if not kernels.gathers_aside:
         return 0.0
+    if kernels.fsdp_unit == "model":
+        sent = sharded.sent(setting.workload.precision)
+        return _whole(setting, sharded, 1.0, (sent, NO_ELEMENTS))
     stages, degrees = sharded.stages, sharded.degrees
     kept = sharded.block_parameters.map(lambda block: block.sent(setting.workload.precision))
     shards = state_shards(degrees, setting.choices.tp_kind)
+    size = gathered_bytes(setting.workload.precision)
 
     def received(parameters: Numeric, ranks: Numeric = shards) -> Numeric:
-        return gather_stream_bytes(parameters=parameters, shards=ranks, zero=degrees.zero)
+        return gather_stream_bytes(parameters=parameters, shards=ranks, zero=degrees.zero, element_bytes=size)
 
     dense: Numeric = 0.0 * stages.first
     pair = dense
@@ -306,7 +383,7 @@ def gathered_aside(setting: EvalContext, sharded: Sharded) -> Numeric:
         stages.first * summed(ends),
         stages.last * (kept.head.dense + kept.head.vocabulary * copies),
     ]
-    if not setting.choices.kernels.gathers_ends_apart:
+    if not kernels.gathers_ends_apart:
         roots = [summed(roots)]
     for root in roots:
         pair = largest(first=pair, second=received(root) + dense)
@@ -346,14 +423,15 @@ def gathered_parameter_bytes(
     reduced_bytes: float,
     shards: Numeric,
     zero: Numeric,
+    element_bytes: float = 2.0,
 ) -> Numeric:
-    """Parameters × 2·copies at stage 3, and trained × (2 + bytes of the reduction) from 2, with several shards, else 0.
+    """Parameters × bytes·copies at stage 3, and trained × (bytes + those of the reduction) from 2, else 0.
 
-    Parameters count as 16-bit numbers.
+    With one shard 0. Parameters count as numbers of the type that travels.
     """
-    gathered = where(zero >= 3, 2.0 * copies, 0.0)
+    gathered = where(zero >= 3, element_bytes * copies, 0.0)
     needed = (zero >= 2) & (shards > 1)
-    return where(needed, parameters * gathered + trained * (2.0 + reduced_bytes), 0.0)
+    return where(needed, parameters * gathered + trained * (element_bytes + reduced_bytes), 0.0)
 
 
 @formula(
@@ -362,13 +440,20 @@ def gathered_parameter_bytes(
     "backward (set_requires_gradient_sync, set_reshard_after_backward); gradients add up in the reduction's type",
 )
 def whole_parameter_bytes(
-    *, parameters: Numeric, trained: Numeric, reduced_bytes: float, shards: Numeric, zero: Numeric
+    *,
+    parameters: Numeric,
+    trained: Numeric,
+    reduced_bytes: float,
+    shards: Numeric,
+    zero: Numeric,
+    element_bytes: float = 2.0,
 ) -> Numeric:
-    """Parameters × 2 at stage 3, and trained × bytes of accumulated gradients from 2, with several shards, else 0.
+    """Parameters × bytes at stage 3, and trained × bytes of accumulated gradients from 2, with several shards, else 0.
 
-    Of gradients what is beyond their shards, which come to be as the whole ones go. Parameters count as 16-bit numbers.
+    Of gradients what is beyond their shards, which come to be as the whole ones go. Parameters count as numbers of the
+    type that travels.
     """
-    gathered = where(zero >= 3, 2.0, 0.0)
+    gathered = where(zero >= 3, element_bytes, 0.0)
     needed = (zero >= 2) & (shards > 1)
     return where(needed, parameters * gathered + trained * (reduced_bytes * (1.0 - 1.0 / shards)), 0.0)
 
@@ -376,10 +461,12 @@ def whole_parameter_bytes(
 @formula(
     unit="byte", source="PyTorch FSDP2: reshard_after_forward as a number of ranks; ZeRO++, arXiv:2306.10209"
 )
-def resharded_copy_bytes(*, parameters: Numeric, ranks: float, shards: Numeric, zero: Numeric) -> Numeric:
-    """2 bytes × parameters / min(ranks, shards): what stays of a stage's parameters between forward and backward."""
+def resharded_copy_bytes(
+    *, parameters: Numeric, ranks: float, shards: Numeric, zero: Numeric, element_bytes: float = 2.0
+) -> Numeric:
+    """Bytes × parameters / min(ranks, shards): what stays of a stage's parameters between forward and backward."""
     needed = (zero >= 3) & (shards > 1)
-    return where(needed, 2.0 * parameters / minimum(ranks, shards), 0.0)
+    return where(needed, element_bytes * parameters / minimum(ranks, shards), 0.0)
 
 
 @formula(unit="byte", source="torchtitan: parallelism.fsdp_reshard_after_forward")
@@ -393,10 +480,12 @@ def resharded_bytes(*, always: Numeric, never: Numeric, whole: Numeric) -> Numer
     source="PyTorch FSDP2, torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py: gathers are received in memory "
     "of their own stream and copied out; the allocator keeps streams apart",
 )
-def gather_stream_bytes(*, parameters: Numeric, shards: Numeric, zero: Numeric) -> Numeric:
-    """2 bytes × parameters of the largest group at stage 3 with several shards, else 0."""
+def gather_stream_bytes(
+    *, parameters: Numeric, shards: Numeric, zero: Numeric, element_bytes: float = 2.0
+) -> Numeric:
+    """Bytes × parameters of the largest group at stage 3 with several shards, else 0."""
     needed = (zero >= 3) & (shards > 1)
-    return where(needed, 2.0 * parameters, 0.0)
+    return where(needed, element_bytes * parameters, 0.0)
 
 
 def library_workspace_bytes(device: Device, kernels: Kernels, *, grouped: bool) -> float:

@@ -66,7 +66,7 @@ class StateBytes(Struct, frozen=True, kw_only=True):
     frozen: Numeric = 0.0
     """Of the weights, those that are not trained."""
     update: Numeric = 0.0
-    """Fp32 gradients that exist during the update alone."""
+    """What exists when backward is over alone: fp32 gradients of the update, or whole gradients as they are reduced."""
     updated: Numeric = 0.0
     """Parameters that the device updates, those whose states it holds."""
     copied: Numeric = 0.0

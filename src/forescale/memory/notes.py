@@ -7,13 +7,12 @@ from forescale.memory.inputs import EvalContext
 from forescale.memory.overhead import overhead_of
 from forescale.projection.result import MemorySummary
 from forescale.question import Note
-from forescale.spec.cluster import Cluster
 from forescale.units import format_bytes
 
 
 def memory_notes(memory: MemorySummary, setting: EvalContext) -> tuple[Note, ...]:
     """Return the notes on what the host keeps and on segments that grow."""
-    return (*_host_note(memory, setting.cluster), *_fragmentation_note(memory, setting))
+    return (*_host_note(memory), *_fragmentation_note(memory, setting))
 
 
 def _fragmentation_note(memory: MemorySummary, setting: EvalContext) -> tuple[Note, ...]:
@@ -36,14 +35,15 @@ def _fragmentation_note(memory: MemorySummary, setting: EvalContext) -> tuple[No
     return (Note(topic="allocator", text=text),)
 
 
-def _host_note(memory: MemorySummary, cluster: Cluster) -> tuple[Note, ...]:
-    """Say what the host of a node keeps of what is offloaded; how much memory it has is not known."""
-    most = max(stage.host_bytes for stage in memory.stages)
-    if not most:
+def _host_note(memory: MemorySummary) -> tuple[Note, ...]:
+    """Say what the host of a node keeps of what is offloaded, and how much memory it has where that is known."""
+    if not memory.host_bytes:
         return ()
-    ranks = min(cluster.devices_per_node, cluster.num_devices)
+    most, capacity = max(stage.host_bytes for stage in memory.stages), memory.host_capacity_bytes
+    known = f"of {format_bytes(capacity)}; pinned buffers may take up to twice as much"
+    unknown = "which is not compared with what it has (--set cluster.host_memory_bytes=512GiB)"
     text = (
-        f"a node keeps {format_bytes(ranks * most)} in host memory of what is offloaded "
-        f"({format_bytes(most)} of each device), which is not held against what it has"
+        f"a node keeps {format_bytes(memory.host_bytes)} in host memory of what is offloaded "
+        f"({format_bytes(most)} of each device), {known if capacity else unknown}"
     )
     return (Note(topic="host memory", text=text),)

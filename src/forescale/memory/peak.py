@@ -508,7 +508,8 @@ def memory_summary(setting: EvalContext, plan: StagePlan, footprint: Footprint) 
     off = partial(_away, outside, overhead, allocated=allocated, reserved=reserved)
     low = number_of(off("low")) + _returned(worst, overhead)
     high = number_of(off("high"))
-    capacity = setting.cluster.device.hbm_bytes
+    capacity, cluster = setting.cluster.device.hbm_bytes, setting.cluster
+    of_host = max(stage.host_bytes for stage in stages) * min(cluster.devices_per_node, cluster.num_devices)
     return MemorySummary(
         peak_bytes=worst.peak_bytes,
         peak_low_bytes=worst.peak_bytes - low,
@@ -518,8 +519,11 @@ def memory_summary(setting: EvalContext, plan: StagePlan, footprint: Footprint) 
             point_bytes=worst.peak_bytes - low,
             upper_bytes=worst.peak_bytes + high,
             capacity_bytes=capacity,
+            over_host=0.0 < cluster.host_memory_bytes < of_host,
         ),
         stages=stages,
+        host_bytes=of_host,
+        host_capacity_bytes=cluster.host_memory_bytes,
     )
 
 
@@ -577,8 +581,8 @@ def _of_stages(values: object, count: int) -> list[float]:
     return result if len(result) == count else result * count
 
 
-def fit(*, point_bytes: float, upper_bytes: float, capacity_bytes: float) -> Verdict:
-    """Return OOM if the point estimate does not fit, AT RISK if only the upper bound does not, else FITS."""
-    if point_bytes > capacity_bytes:
+def fit(*, point_bytes: float, upper_bytes: float, capacity_bytes: float, over_host: bool = False) -> Verdict:
+    """Return OOM if the point estimate or the host is too large, AT RISK if only the upper bound is, else FITS."""
+    if point_bytes > capacity_bytes or over_host:
         return "OOM"
     return "AT RISK" if upper_bytes > capacity_bytes else "FITS"

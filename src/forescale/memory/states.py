@@ -12,11 +12,17 @@ from forescale.formula import formula
 from forescale.graph.counts import own_parameters
 from forescale.graph.operator import ParameterGroup
 from forescale.graph.stages import over_stages
-from forescale.memory.buffers import gathered, gathered_aside, lasting_buffers, standing_buffers
+from forescale.memory.buffers import (
+    gathered,
+    gathered_aside,
+    lasting_buffers,
+    reduced_at_once,
+    standing_buffers,
+)
 from forescale.memory.inputs import EvalContext, StateBytes
 from forescale.memory.liveness import largest
 from forescale.memory.parameters import Elements, Sharded, gathered_bytes
-from forescale.numeric import Numeric, floor, maximum, where
+from forescale.numeric import Numeric, floor, maximum, minimum, where
 from forescale.spec.cluster import Device
 from forescale.spec.layout import Kernels, Offload, state_shards
 from forescale.spec.model import Model
@@ -37,6 +43,7 @@ def state_bytes(setting: EvalContext, sharded: Sharded) -> StateBytes:
     at_loss, at_layers = absent_gradients(setting, sharded, weights.gradients)
     return replace(
         weights,
+        update=largest(first=weights.update, second=reduced_at_once(setting, sharded)),
         narrow=narrow_weights(setting, sharded),
         buffers=standing_buffers(setting, sharded, least, lasting),
         at_layers=whole.layers - least - at_layers,
@@ -60,10 +67,13 @@ def absent_gradients(setting: EvalContext, sharded: Sharded, gradients: Numeric)
     """
     if not frees_gradients(setting):
         return 0.0, 0.0
-    trained, head = sharded.trained, sharded.block_parameters.head.trained
+    trained, head, zero = sharded.trained, sharded.block_parameters.head.trained, sharded.degrees.zero
     of_head = sharded.stages.last * (head.dense + head.expert + head.vocabulary)
     absent = absent_bytes(gradients=gradients, microbatches=setting.num_microbatches(sharded.degrees))
-    return absent, absent_below(absent=absent, head=of_head, parameters=trained.dense + trained.expert)
+    later = absent_below(absent=absent, head=of_head, parameters=trained.dense + trained.expert)
+    if not setting.choices.kernels.flat_gradients:
+        return absent, later
+    return absent_flat(absent=absent, zero=zero, until=3), absent_flat(absent=later, zero=zero, until=2)
 
 
 @formula(unit="byte", source="PyTorch: backward makes .grad, Optimizer.zero_grad frees it")
@@ -78,11 +88,21 @@ def absent_below(*, absent: Numeric, head: Numeric, parameters: Numeric) -> Nume
     return absent * (1.0 - head / maximum(parameters, 1.0))
 
 
+@formula(
+    unit="byte",
+    source="DeepSpeed, runtime/zero/stage_1_and_2.py, copy_grads_in_partition: one flat tensor from the first gradient "
+    "on; stage3.py, _setup_for_real_optimizer: one that is never freed",
+)
+def absent_flat(*, absent: Numeric, zero: Numeric, until: int) -> Numeric:
+    """Absent gradients below the stage `until` which they are made one by one, else 0."""
+    return where(zero < until, absent, 0.0 * absent)
+
+
 def weights_and_updates(setting: EvalContext, sharded: Sharded) -> StateBytes:
     """Return weights, gradients and optimizer states, and what of them lies on the host."""
     workload, offload = setting.workload, setting.choices.offload
-    precision, trained = workload.precision, sharded.trained
-    beside = STORAGE_BYTES[precision.parameters] if setting.choices.kernels.keeps_product_gradients else 0.0
+    precision, trained, kernels = workload.precision, sharded.trained, setting.choices.kernels
+    beside = STORAGE_BYTES[precision.parameters] if kernels.keeps_product_gradients else 0.0
     moments = moments_per_parameter(setting.model, workload.optimizer, workload.trainable)
     weight, gradient = STORAGE_BYTES[precision.parameters], STORAGE_BYTES[precision.gradients]
     update = update_element_bytes(precision) + stepwise_element_bytes(setting)
@@ -103,12 +123,12 @@ def weights_and_updates(setting: EvalContext, sharded: Sharded) -> StateBytes:
         frozen = frozen + over_shards(weight_bytes, size, size, elements)
     if workload.reference == "copy":
         frozen = frozen + over_shards(weight_bytes, weight, weight, sharded)
-    present = _present_gradients(setting, sharded)
+    present, at_once = _present_gradients(setting, sharded), kernels.sub_group_elements or math.inf
     kept = StateBytes(
         weights=over_shards(weight_bytes, weight, weight) + frozen,
         frozen=frozen,
         gradients=over_shards(partial(gradient_bytes, beside=beside), gradient, gradient, present),
-        update=over_shards(update_bytes, update, update),
+        update=over_shards(partial(update_bytes, at_once=at_once), update, update),
         updated=updated_parameters(parameters=trained.dense, shards=shards, zero=zero)
         + updated_parameters(parameters=trained.expert, shards=degrees.expert_shards, zero=zero),
         received=_received(setting, sharded, weight),
@@ -118,7 +138,8 @@ def weights_and_updates(setting: EvalContext, sharded: Sharded) -> StateBytes:
         return kept
     left = 0.0 if offload.master else optimizer_element_bytes(precision, 0.0)
     sent = over_shards(optimizer_bytes, 1.0, 1.0, sharded.sent(precision)) if sharded.frozen else kept.updated
-    return on_host(kept, offload, zero, left, sent * gathered_bytes(precision))
+    bytes_sent = sent * gathered_bytes(precision)
+    return on_host(kept, offload, zero, left, bytes_sent, gradients=kernels.offloads_gradients)
 
 
 def _present_gradients(setting: EvalContext, sharded: Sharded) -> Elements:
@@ -149,29 +170,40 @@ def _received(setting: EvalContext, sharded: Sharded, size: float) -> Numeric:
     )
 
 
-def on_host(kept: StateBytes, offload: Offload, zero: Numeric, left: float, sent: Numeric) -> StateBytes:
+def on_host(
+    kept: StateBytes,
+    offload: Offload,
+    zero: Numeric,
+    left: float,
+    sent: Numeric,
+    *,
+    gradients: bool = False,
+) -> StateBytes:
     """Return the states with those that are offloaded on the host.
 
-    Of each parameter `left` bytes of states stay, a master copy; `sent` are bytes on their way.
+    Of each parameter `left` bytes of states stay, a master copy; `sent` are bytes on their way. If `gradients`, sharded
+    gradients follow the optimizer, and the host keeps them in addition to the fp32 ones of its update.
     """
     weights = at_stage_3(zero=zero, sharded=1.0, otherwise=0.0) if offload.parameters else 0.0
     whole = weights if offload.states else 0.0
     share = largest(first=offload.optimizer, second=whole)
     updated, moved = share * kept.updated, kept.optimizer - left * kept.updated
     beside = STORAGE_BYTES["fp32"] * (1.0 if offload.master else 2.0)
+    follow = sharded_gradients(zero=zero) if gradients and offload.optimizer else 0.0
+    reduced = largest(first=whole, second=follow)
     return StateBytes(
         weights=kept.weights * (1.0 - weights),
         frozen=kept.frozen * (1.0 - weights),
-        gradients=kept.gradients * (1.0 - whole),
+        gradients=kept.gradients * (1.0 - reduced),
         optimizer=kept.optimizer - share * moved,
         update=kept.update * (1.0 - share),
         updated=kept.updated * (1.0 - share),
         copied=updated if left else 0.0,
-        host=share * moved + beside * updated + weights * kept.weights,
+        host=share * moved + beside * updated + weights * kept.weights + follow * kept.gradients,
         host_updated=updated,
         host_optimizer=share * kept.optimizer,
         host_weights=weights * sent,
-        host_gradients=whole * kept.gradients,
+        host_gradients=reduced * kept.gradients,
     )
 
 
@@ -198,6 +230,15 @@ def narrow_weights(setting: EvalContext, sharded: Sharded) -> Numeric:
 def at_stage_3(*, zero: Numeric, sharded: Numeric, otherwise: Numeric) -> Numeric:
     """With ZeRO 3, the input sharded; with ZeRO 0 to 2, the input otherwise."""
     return where(zero >= 3, sharded, otherwise)
+
+
+@formula(
+    unit="1",
+    source="DeepSpeed, runtime/zero/stage3.py, partition_grads, and stage_1_and_2.py, copy_grads_in_partition",
+)
+def sharded_gradients(*, zero: Numeric) -> Numeric:
+    """1 from stage 2 on, where a rank has gradients of its own shard alone, else 0."""
+    return where(zero >= 2, 1.0, 0.0)
 
 
 @formula(unit="byte", source=ZERO)
@@ -228,11 +269,21 @@ def updated_parameters(*, parameters: Numeric, shards: Numeric, zero: Numeric) -
 
 
 @formula(
-    unit="byte", source="DeepSpeed, Megatron-LM: an fp32 copy of this rank's share of gradients kept in less"
+    unit="byte",
+    source="DeepSpeed, Megatron-LM: an fp32 copy of this rank's share of gradients kept in less; DeepSpeed, "
+    "runtime/zero/stage3.py, step: one sub-group after the other",
 )
-def update_bytes(*, parameters: Numeric, element_bytes: float, shards: Numeric, zero: Numeric) -> Numeric:
-    """Parameters × bytes of the copy that the update makes, over the shards from stage 1."""
-    return parameters * element_bytes / where(zero >= 1, shards, 1.0)
+def update_bytes(
+    *,
+    parameters: Numeric,
+    element_bytes: float,
+    shards: Numeric,
+    zero: Numeric,
+    at_once: float = math.inf,
+) -> Numeric:
+    """Parameters × bytes of the copy that the update makes, over the shards from stage 1; `at_once` most at stage 3."""
+    local = parameters / where(zero >= 1, shards, 1.0)
+    return element_bytes * where(zero >= 3, minimum(local, at_once), local)
 
 
 @formula(

@@ -294,6 +294,10 @@ class MemorySummary(Struct, frozen=True, kw_only=True):
     capacity_bytes: float
     verdict: Verdict
     stages: tuple[StageMemory, ...]
+    host_bytes: float = 0.0
+    """In the host memory of the fullest node: what was offloaded."""
+    host_capacity_bytes: float = 0.0
+    """Memory of a node's host; 0 is not known."""
 
     def __str__(self) -> str:
         """Return the verdict, the fullest device against its capacity, and its parts."""
@@ -306,6 +310,11 @@ class MemorySummary(Struct, frozen=True, kw_only=True):
     def is_over(self) -> bool:
         """Whether the expected peak is more than there is: at best it fits once the allocator has emptied its cache."""
         return self.peak_bytes > self.capacity_bytes
+
+    @property
+    def exceeds_host(self) -> bool:
+        """Whether what was offloaded is more than the host of a node is known to have."""
+        return 0.0 < self.host_capacity_bytes < self.host_bytes
 
     def __getattr__(self, name: str) -> object:
         """Raise an error that names what other libraries' names of attributes are here."""

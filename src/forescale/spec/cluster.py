@@ -193,6 +193,8 @@ class Cluster(SpecStruct, frozen=True, kw_only=True):
     num_devices: Devices
     devices_per_node: Devices
     tiers: tuple[Tier, ...]
+    host_memory_bytes: Measure = 0.0
+    """Memory of the host of one node, which offloaded states must fit; 0 is not known."""
     source: str = ""
 
     def __post_init__(self) -> None:

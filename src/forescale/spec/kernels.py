@@ -12,6 +12,7 @@ CrossEntropy: TypeAlias = Literal[
     "vocab_parallel", "native", "fused", "fused_linear", "compiled", "eager", "loss_parallel"
 ]
 CompileMode: TypeAlias = Literal["none", "default", "reduce-overhead"]
+FsdpUnit: TypeAlias = Literal["layer", "model"]
 GradientSum: TypeAlias = Literal["in_product", "after_product", "apart"]
 
 
@@ -102,6 +103,15 @@ class Kernels(SpecStruct, frozen=True, kw_only=True):
     frees_gradients: bool = False
     """Gradients are freed after the update, and backward makes those of one layer after the other (Megatron-LM with
     torch's FSDP2)."""
+    flat_gradients: bool = False
+    """Shards of gradients are one flat tensor from stage 2 on: all of it is there from a backward's first gradient on,
+    and under stage 3 it is never freed; below stage 3 overlapped reductions have two buckets (DeepSpeed)."""
+    offloads_gradients: bool = False
+    """From stage 2 on shards of gradients go to the host as they are reduced, where the optimizer is there (DeepSpeed);
+    False keeps them on the device until the update (Megatron-Core)."""
+    sub_group_elements: Measure = 0.0
+    """Parameters of a rank that an update takes at a time under stage 3 (DeepSpeed's sub_group_size): fp32 gradients,
+    and what steps of the optimizer make, exist for so many; 0 is all of them."""
     updates_in_backward: bool = False
     """Backward updates each parameter as soon as it has its gradient, and frees that (torchtune's optimizer_in_bwd):
     one gradient exists at a time."""
@@ -156,6 +166,12 @@ class Kernels(SpecStruct, frozen=True, kw_only=True):
     messages_in_turn: bool = False
     """What data-parallel ranks send of experts waits for what they send of other parameters (FSDP2's one stream of
     gathers); False has both on the way, each over its own communicator (Megatron-Core)."""
+    fsdp_unit: Annotated[
+        FsdpUnit,
+        Option("Under zero 2 and 3, what FSDP gathers at once.", flag="fsdp-unit", group="Memory"),
+    ] = "layer"
+    """Under zero 2 and 3, what is gathered and reduced at once: a layer, or the whole model (FSDP without a policy of
+    wrapping, or with one that no class matches). The step time is that of layers."""
     flat_parameters: bool = False
     """The weights of a layer are views of one flat parameter: their gradients are joined to its own, divided by the
     ranks and sent as one message (PyTorch's first FSDP)."""
@@ -184,6 +200,9 @@ class Kernels(SpecStruct, frozen=True, kw_only=True):
     narrow_experts: bool = True
     """8- and 4-bit recipes narrow the products of routed experts too (Transformer Engine); False leaves them in the
     activations' type (Megatron-LM's grouped_gemm library, --moe-use-legacy-grouped-gemm)."""
+    quantises_experts: bool = True
+    """Routed experts are quantised as other frozen matrices are; False leaves them in the type of activations
+    (bitsandbytes replaces linear layers, and transformers keeps the experts of a layer in one parameter since 5.0)."""
     fused_grouped_mlp: bool = False
     """Under MXFP8 and NVFP4 the first product of routed experts, its activation (gated, or `weighted_ungated`) and the
     quantisation of the result are one kernel, as are the gradient of the second product, of the activation and its

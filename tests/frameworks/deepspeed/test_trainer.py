@@ -17,6 +17,7 @@ fsdp_config:
   fsdp_sharding_strategy: FULL_SHARD
 num_processes: 8
 """
+WRAPPED = LAUNCH.replace("num_pro", "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\nnum_pro")
 
 
 DEVICES = "8 devices, from num_processes 8 (line 5)"
@@ -31,9 +32,33 @@ def test_a_table_of_another_kind_is_noted(tmp_path):
         "fsdp_config, such as fsdp_sharding_strategy (line 4), counts under distributed_type FSDP alone; it is MULTI_GPU",
         DEVICES,
     )
-    path.write_text(LAUNCH.format(kind="FSDP"))
+    path.write_text(WRAPPED.format(kind="FSDP"))
     result = AccelerateReader().read(path, Options())
-    assert (result.strategy.zero, result.notes) == (3, (DEVICES,))
+    assert (result.strategy.zero, result.notes) == (3, (DEVICES.replace("5", "6"),))
+
+
+@pytest.mark.parametrize(
+    ("text", "unit"),
+    [
+        (WRAPPED, "layer"),
+        (LAUNCH, "model"),
+        (WRAPPED.replace("TRANSFORMER_BASED_WRAP", "NO_WRAP"), "model"),
+        (LAUNCH.replace("FULL_SHARD", "NO_SHARD"), "layer"),
+    ],
+)
+def test_fsdp_without_a_policy_of_wrapping_is_one_unit(tmp_path, text, unit):
+    """Accelerate, utils/dataclasses.py: FullyShardedDataParallelPlugin's auto_wrap_policy is NO_WRAP by default."""
+    path = tmp_path / "launch.yaml"
+    path.write_text(text.format(kind="FSDP"))
+    result = AccelerateReader().read(path, Options())
+    assert result.layout_fields.get("kernels", {}).get("fsdp_unit", "layer") == unit
+
+
+def test_policies_of_wrapping_that_accelerate_lacks_are_refused(tmp_path):
+    path = tmp_path / "launch.yaml"
+    path.write_text(WRAPPED.format(kind="FSDP").replace("TRANSFORMER_BASED", "ALWAYS"))
+    with raises(ReaderError, "not_one_of fsdp_auto_wrap_policy (line 5)"):
+        AccelerateReader().read(path, Options())
 
 
 def test_keys_of_fsdp_need_no_prefix_and_kinds_no_capitals(tmp_path):
@@ -60,9 +85,9 @@ def test_machines_divide_the_processes_and_cpus_are_said(tmp_path):
     path.write_text(LAUNCH.format(kind="FSDP") + "num_machines: 3\n")
     with raises(ReaderError, "not_divisible num_processes (line 5)"):
         AccelerateReader().read(path, Options())
-    path.write_text(LAUNCH.format(kind="FSDP") + "num_machines: 2\nuse_cpu: true\n")
+    path.write_text(WRAPPED.format(kind="FSDP") + "num_machines: 2\nuse_cpu: true\n")
     (note, _) = AccelerateReader().read(path, Options()).notes
-    assert note.startswith("not expressed: use_cpu (line 7)")
+    assert note.startswith("not expressed: use_cpu (line 8)")
 
 
 @pytest.mark.parametrize(("kind", "compute"), [("bf16", "bf16"), ("no", "tf32"), (None, "bf16")])

@@ -55,6 +55,8 @@ def test_weights_of_few_bits_are_prepared_with_recomputation(read, old, new, kin
 
 
 SFT = "from trl import SFTTrainer\nSFTTrainer(model=model, args=args, peft_config=lora).train()"
+OLDER_SFT = SFT.replace("args=args", "args=args, tokenizer=tokenizer")
+"""A call of TRL before 0.20, whose trainer prepares a quantised model."""
 
 
 @pytest.mark.parametrize(
@@ -68,8 +70,22 @@ SFT = "from trl import SFTTrainer\nSFTTrainer(model=model, args=args, peft_confi
         ),
         (
             {
-                "model = get_peft_model(model, lora)": "",
+                "model = prepare_model_for_kbit_training(model)": "",
                 "Trainer(model=model, args=args).train()": SFT,
+            },
+            "none",
+        ),
+        (
+            {
+                "model = prepare_model_for_kbit_training(model)": "",
+                "Trainer(model=model, args=args).train()": SFT.replace("SFT", "ORPO"),
+            },
+            "unquantised",
+        ),
+        (
+            {
+                "model = get_peft_model(model, lora)": "",
+                "Trainer(model=model, args=args).train()": OLDER_SFT,
                 "fp16=True": "bf16=True",
             },
             "norms",

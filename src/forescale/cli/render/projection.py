@@ -254,7 +254,7 @@ def _peak_interval(memory: MemorySummary) -> str:
 
 def _verdict(memory: MemorySummary) -> TextLine:
     text = f" {memory.peak_bytes / GIB:.2f} of {memory.capacity_bytes / GIB:.2f} GiB"
-    return words.verdict(memory.verdict, text + words.over(memory))
+    return words.verdict(memory.verdict, text + words.over_host(memory) + words.over(memory))
 
 
 def _memory_table(memory: MemorySummary, most: int = MAX_STAGES) -> list[Content]:

@@ -20,6 +20,12 @@ def verdict(text: str, rest: str = "") -> TextLine:
     return line((text, VERDICT_STYLE[text]), rest)
 
 
+def over_host(memory: result.MemorySummary) -> str:
+    """Return what a node's host has too little of, if what was offloaded is more than it has."""
+    host = f"{memory.host_bytes / GIB:.2f} of {memory.host_capacity_bytes / GIB:.2f} GiB"
+    return f", of host memory {host}" if memory.exceeds_host else ""
+
+
 def over(memory: result.MemorySummary) -> str:
     """Return that a layout at risk is likely to run out of memory, if it is."""
     return ", likely too much" if memory.verdict == "AT RISK" and memory.is_over else ""

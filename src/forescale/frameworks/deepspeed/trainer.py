@@ -35,6 +35,8 @@ SHARDING: Final = {
 """fsdp_sharding_strategy by our stage, and whether nodes hold whole states."""
 TABLES: Final[Mapping[str, list[str]]] = packaged("deepspeed", "accelerate")["tables"]
 """Keys of Accelerate's launch files, and of the tables in them by their names."""
+SHARDED_GRADIENTS: Final = 2
+"""The stage from which gradients are sharded."""
 DEGREES: Final = "parallelism_config_"
 CP_KINDS: Final[dict[str, ContextKind]] = framework_names(CONTEXT_KINDS.values(), "accelerate")
 
@@ -217,8 +219,8 @@ def _sharded(settings: Settings, devices: int | None, unknown: tuple[str, ...]) 
     )
     left = (*(name for name in LEFT if name != "recompute"), "overlap", "micro_batch_size")
     fields = explicit_fields(layout, left=left)
-    if full or settings.count("fsdp_version", 1) == 2:  # accelerate's own checkpoints do not reenter
-        fields["kernels"] = {"keeps_layer_inputs": False}
+    if kernels := _fsdp_kernels(settings, zero, full=full):
+        fields["kernels"] = kernels
     return ParsedFile(
         format=AccelerateReader.name,
         framework="torch-fsdp",
@@ -227,6 +229,28 @@ def _sharded(settings: Settings, devices: int | None, unknown: tuple[str, ...]) 
         num_devices=devices,
         **settings.accounted(unknown),
     )
+
+
+def _fsdp_kernels(settings: Settings, zero: int, *, full: bool) -> dict[str, Any]:
+    """Return what FSDP keeps of frozen layers, and what it gathers at once, where that is not as usual."""
+    kernels: dict[str, Any] = {}
+    if full or settings.count("fsdp_version", 1) == 2:  # accelerate's own checkpoints do not reenter
+        kernels["keeps_layer_inputs"] = False
+    if zero >= SHARDED_GRADIENTS and _wraps_nothing(settings):
+        kernels["fsdp_unit"] = "model"
+    return kernels
+
+
+def _wraps_nothing(settings: Settings) -> bool:
+    """Whether FSDP takes the model as one unit, as Accelerate does where no policy is given."""
+    policies = ("NO_WRAP", "TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP")
+    key = "fsdp_auto_wrap_policy"
+    policy = settings.text(key, policies[0]).upper()
+    if policy not in policies:
+        settings.refuse_key(wording.not_one_of, key, policy, policies)
+    if key not in settings:
+        settings.note(f"{key} is not given: FSDP gathers the whole model at once, as NO_WRAP does")
+    return policy == policies[0]
 
 
 def _degrees(settings: Settings) -> dict[str, int]:

@@ -35,8 +35,10 @@ SFT: Final = re.compile(r"(?:^|\.)SFTTrainer$")
 LENGTH: Final = 1024
 """Tokens that TRL cuts sequences and pairs off at where nothing is given, in all releases."""
 CUT: Final = f"max_length is not given: TRL cuts sequences off at {LENGTH} tokens (--seq-len)"
-PREPARES: Final = re.compile(r"(?:SFT|DPO|KTO|ORPO|CPO|Reward)Trainer$")
-"""Trainers of TRL, which prepare a quantised model themselves where they are given the adapters."""
+PREPARES: Final = re.compile(r"(?:BCO|CPO|ORPO)Trainer$")
+"""Trainers of TRL that prepare a quantised model themselves where they are given the adapters."""
+PREPARED_BEFORE: Final = re.compile(r"(?:SFT|Reward|GRPO|RLOO|DPO|KTO)Trainer$")
+"""Trainers that did so before TRL 0.26, and those of preferences before 0.29 (trl/trainer/*_trainer.py)."""
 PREPARED: Final = re.compile(r"prepare_model_for_(?:kbit|int8)_training$")
 
 
@@ -72,11 +74,7 @@ def lay_release(
         return [CUT]
     if not made:
         return []
-    older = any(
-        OLDER & call.fields.keys()
-        for call in calls
-        if re.search(r"(?:Config|Trainer)$", call.name) and call.name != "BitsAndBytesConfig"
-    )
+    older = _is_older(calls)
     samples = any(re.search(r"(?:GRPO|RLOO)Config$", name) for call in calls for name in names_of(call))
     warnings = [PROMPT] * (samples and not {"max_prompt_length", "max_length"} & {*content, *unread})
     whole = any(call.open or None in map(call.fields.get, lengths & call.fields.keys()) for call in made)
@@ -90,6 +88,15 @@ def lay_release(
         content |= {} if older else {"bf16": True}
         warnings.append(TYPES.format(kind="tf32" if older else "bf16"))
     return warnings
+
+
+def _is_older(calls: Sequence[Call]) -> bool:
+    """Whether a program gives arguments that TRL had before 0.20 alone."""
+    return any(
+        OLDER & call.fields.keys()
+        for call in calls
+        if re.search(r"(?:Config|Trainer)$", call.name) and call.name != "BitsAndBytesConfig"
+    )
 
 
 UNSLOTH: Final = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "optim": "adamw_8bit"}
@@ -110,9 +117,16 @@ def lay_unsloth_defaults(
 
 
 def widened_parts(content: Mapping[str, Any], calls: Sequence[Call]) -> str:
-    """Return what a program keeps in fp32 of a quantised model: TRL narrows embedding and head again under bf16."""
+    """Return what a program keeps in fp32 of a quantised model.
+
+    TRL's trainers narrow embedding and head again under bf16; most no longer prepare the model.
+    """
+    trainers = (PREPARES, PREPARED_BEFORE) if _is_older(calls) else (PREPARES,)
     by_trainer = any(
-        PREPARES.search(name) and "peft_config" in call.fields for call in calls for name in names_of(call)
+        kind.search(name) and "peft_config" in call.fields
+        for call in calls
+        for name in names_of(call)
+        for kind in trainers
     )
     if by_trainer and content.get("bf16"):
         return "norms"

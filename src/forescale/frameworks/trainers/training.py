@@ -41,6 +41,10 @@ from forescale.spec.layout import Layout, Offload
 from forescale.spec.model import Model
 from forescale.syntax import parse_mapping
 
+ONE_UNIT: Final = (
+    "fsdp without auto_wrap: transformers 5 wraps each layer; "
+    "before, the model was one unit (--fsdp-unit model)"
+)
 NO_SHARDING: Final = (
     "neither deepspeed nor fsdp is given: plain data parallelism; --config FILE gives accelerate's file"
 )
@@ -235,6 +239,8 @@ def _sharding(run: Training, options: Options, model: Model | None) -> ParsedFil
     zero, hybrid = _stage(settings, words, table) if is_sharded else (0, False)
     if not is_sharded and run.form == "trainer":
         settings.note(NO_SHARDING)
+    if zero > 1 and words and not {"auto_wrap", "fsdp2"} & words and settings.get("fsdp") is not True:
+        settings.note(ONE_UNIT)
     return _data_parallel(run, options, zero, table, hybrid=hybrid, offloads="offload" in words)
 
 
