@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from tests.cli.questions import DENSE, LAYOUT, SEARCH
@@ -534,3 +535,42 @@ def test_a_bandwidth_that_may_be_of_memory_is_refused(forescale):
     question = ("llama-3.1-8b", "--cluster", "h100", "--devices", "16", "--global-batch-size", "64")
     ran = forescale("project", *question, "--set", "cluster.bandwidth=50GB/s")
     assert (ran.code, ran.error.code, ran.error.key) == (2, "unknown_key", "bandwidth")
+
+
+def test_clusters_with_each_number_of_devices_say_how_pairs_are_compared(forescale):
+    line = ("compare", "llama-3.2-1b", "--seq-len", "1024", "--global-batch-size", "64", "--tp", "1")
+    every = " ".join(forescale(*line, "--cluster", "h100,h200", "--devices", "8,16").out.split())
+    pairs = re.search(
+        r"2 clusters × 2 numbers of devices: every combination; (--cluster \S+) compares", every
+    )[1]
+    assert pairs == "--cluster 8xh100-sxm,16xh200-sxm"
+    paired = forescale(*line, *pairs.split())
+    rows = json.loads(forescale(*line, *pairs.split(), "--json").out)["machines"]
+    assert [(row["cluster"], row["devices"]) for row in rows] == [("h100-sxm", 8), ("h200-sxm", 16)]
+    assert "every combination" not in paired.out
+    assert "every combination" not in forescale(*line, "--cluster", "h100", "--devices", "8,16").out
+
+
+def test_machines_are_compared_with_failures_and_checkpoints(forescale):
+    line = (
+        "compare",
+        "llama-3.2-1b",
+        "--cluster",
+        "h100,h200",
+        "--devices",
+        "8",
+        "--global-batch-size",
+        "64",
+    )
+    line += ("--seq-len", "1024", "--tp", "1", "--tokens", "100B")
+    operated = ("--failures", "0.5", "--storage-bandwidth", "2GB/s")
+    one, other = (json.loads(forescale(*line, *more, "--json").out)["machines"] for more in ((), operated))
+    assert [row["days"] for row in one] == [row["days"] for row in other]
+    assert all(often["calendar_days"] > row["calendar_days"] for row, often in zip(one, other, strict=True))
+    text = forescale(*line, *operated).out
+    assert "calendar" in text and f"{other[0]['calendar_days']:.1f}" in text
+    assert "calendar" not in forescale(*line).out
+    varied = forescale(*line, "--vary", "interval=5min,2h", "--json").out
+    days = [row["calendar_days"] for row in json.loads(varied)["machines"]]
+    assert len({*days}) == 4
+    assert "no_effect --interval" in forescale("compare", "a.json", "b.json", "--interval", "30min").refused

@@ -22,6 +22,7 @@ from forescale.cli.options import (
     ClusterOptions,
     CostOptions,
     LaidOut,
+    OperationsOptions,
     PlanOptions,
     Priced,
     given,
@@ -78,17 +79,18 @@ class OnMachines(LaidOut, frozen=True, kw_only=True):
     """One question of several machines; without a layout each has its best."""
 
     model: str | None = argument(
-        "A MODEL, with --cluster A,B; or a plan, JSON of project or search (FILE#2: the second layout), or a trace.",
+        "A MODEL; or a plan, JSON (FILE#2: the second layout), or a trace.",
         "A",
     )
     cluster: SeveralClusters = msgspec.field(default_factory=SeveralClusters)
+    operated: OperationsOptions = msgspec.field(default_factory=OperationsOptions)
 
 
 def compare_command(
     *,
     request: OnMachines,
     b: str | None = argument("What A is compared with: the same kind.", "B"),
-    equal_budget: str | None = option("Of two plans: the soonest run for it, such as 10M.", "AMOUNT"),
+    equal_budget: str | None = option("Soonest run of two plans for it, such as 10M.", "AMOUNT"),
     vary: list[str] | None = option(
         "Values to compare, such as zero=2,3. Repeatable.",
         "NAME=A,B",
@@ -98,7 +100,7 @@ def compare_command(
     cost: CostOptions,
     output: PageOptions,
 ) -> None:
-    """Compare two plans, projections or profiler traces term by term, or one model on several machines."""
+    """Compare two plans, projections or traces, or one model on several machines."""
     from forescale.search.compare import compare
 
     if request.model is None and request.plan.plan is None and request.plan.config is None:
@@ -165,7 +167,7 @@ def _compare_profiles(a: Path, b: Path, output: PageOptions) -> None:
 
 def _refuse_machines(request: OnMachines) -> None:
     """Refuse flags of a question next to two plans, which say everything."""
-    for group in (request.cluster, request.run, request.layout):
+    for group in (request.cluster, request.run, request.layout, request.operated):
         refuse(group, "plans A and B have it", "leave B out to compare machines")
 
 
@@ -199,7 +201,8 @@ def _compare_machines(
     prices = {name: hourly_price(item, given_prices.get(name)) for name, item in clusters.items()}
     varied = [" · ".join(map(" ".join, variant)) for variant, _ in asked]
     result = on_machines(questions, _best, answered, prices, varied=varied, jobs=jobs)
-    show(answer_of(replace(result, priced=bool(given_prices)), machines_view), output)
+    result = replace(result, priced=bool(given_prices), operated=any(given(one.operated) for _, one in asked))
+    show(answer_of(result, machines_view), output)
 
 
 def _prices(text: str | None, clusters: Sequence[str]) -> dict[str, float]:
@@ -313,8 +316,8 @@ def _on_machine(request: OnMachines, cost: CostOptions, usual: str | None = None
     one = Asked(**{**{item: getattr(request, item) for item in Asked.__struct_fields__}, "cost": cost})
     sets = request.plan.sets
     if given(request.layout) or any(text.startswith(("layout.", "strategy.")) for text in sets or ()):
-        return read_question(one, usual_framework=usual)
-    question = read_question(replace(one, layout=None), usual_framework=usual)
+        return read_question(one, operated=request.operated, usual_framework=usual)
+    question = read_question(replace(one, layout=None), operated=request.operated, usual_framework=usual)
     return asked_space(question, SpaceOptions(), sized=True, sets=sets)
 
 
@@ -374,7 +377,7 @@ def _searched_to_fit(
     for several, (variant, one) in zip(names, asked, strict=True):
         fix = [f"{name}={value}" for name, (_, value) in zip(several, variant, strict=True)]
         options = {name: getattr(one, name) for name in Asked.__struct_fields__}
-        question = read_question(Asked(**{**options, "cost": cost, "layout": None}))
+        question = read_question(Asked(**{**options, "cost": cost, "layout": None}), operated=one.operated)
         question = asked_space(question, SpaceOptions(fix=fix), sized=True, sets=one.plan.sets)
         result.append(replace(question, notes=(note, *question.notes)))
     return result
