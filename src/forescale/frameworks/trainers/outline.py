@@ -135,6 +135,18 @@ def _sets(call: Call, row: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
+def unread_optimizer(
+    own: str, program: Program, content: Mapping[str, Any], over: Mapping[str, Any]
+) -> list[str]:
+    """Return the warning of an optimizer that ends the steps of a loop in lines which are not followed."""
+    keys = {key_of(name) for name in content}
+    if not program.loop or "optimizer" in over or keys & {"optim", "deepspeed", "deepspeed_config"}:
+        return []
+    return [
+        f"the optimizer of {own} is made in lines that are not followed: AdamW is projected (--optimizer)"
+    ]
+
+
 def left_open(
     parsed: ParsedFile, program: Program, content: Mapping[str, Any], own: str, kinds: Collection[str]
 ) -> list[MissingFact]:
@@ -158,7 +170,7 @@ def warnings_of(parsed: ParsedFile, own: str, program: Program, values: Mapping[
     if (
         any(map(SHARDS.search, program.names))
         and program.loop
-        and "float16" in str(program.calls.get("dtype", ""))
+        and "16" in str(values.get("dtype", program.calls.get("dtype", "")))
     ):
         yield (
             f"{own} loads weights in 16 bits and shards them itself: master weights and moments may have that type "
@@ -171,11 +183,5 @@ def warnings_of(parsed: ParsedFile, own: str, program: Program, values: Mapping[
             f"{own} copies its model to all devices from one process ({ALL}) and splits its batch: a process "
             "with such a batch for each device is projected (--micro-batch-size)"
         )
-    if (
-        program.loop
-        and "optim" not in {**program.calls, **values}
-        and "optimizer" not in parsed.workload_fields
-    ):
-        yield f"{own} makes its optimizer in lines that are not followed: AdamW is projected (--optimizer)"
     if "deepspeed.initialize" in program.names and types.get("compute") == "tf32":
         yield f"{own} makes DeepSpeed's configuration: its types are not known; tf32 is projected (--precision)"

@@ -34,6 +34,8 @@ MODULES: Final = 12
 DECIDED: Final = frozenset(("use_peft", "load_in_4bit", "load_in_8bit", "gradient_checkpointing"))
 """Keys that tell of a call under a condition whether it is made."""
 ADAPTERS: Final = ("lora_r", "lora_target_modules")
+ENGINE_KEYS: Final = ("deepspeed", "deepspeed_config", "fsdp")
+"""Keys that lay a Trainer's states out."""
 ENGINES: Final = ("nnscaler", "colossalai", "alpa", "bmtrain")
 """Libraries that lay programs out, and that are not read."""
 WRAPS: Final = re.compile(
@@ -143,7 +145,8 @@ class Program(Struct, frozen=True):
         groups: dict[str, list[tuple[str, Any]]] = {}
         for name, value in self.defaults:
             key = _key_of(name, record.keys)
-            if key in KEYS and key not in told and value not in (None, ""):
+            lays = key in ENGINE_KEYS and self.loop  # which its calls do
+            if key in KEYS and key not in told and not lays and value not in (None, ""):
                 groups.setdefault(key, []).append((name, value))
         return list(groups.values())
 
