@@ -13,7 +13,16 @@ from msgspec.structs import replace
 from forescale.errors import MissingFact, ReaderError
 from forescale.frameworks.python.values import Call, Opaque
 from forescale.frameworks.reading import Options, ParsedFile
-from forescale.frameworks.trainers.calls import FACTS, LOADED, SHARDS, TUNES, fields_of, rows_of, sharded_by
+from forescale.frameworks.trainers.calls import (
+    FACTS,
+    LOADED,
+    SHARDS,
+    TUNES,
+    configured_model,
+    fields_of,
+    rows_of,
+    sharded_by,
+)
 from forescale.frameworks.trainers.census import place_of
 from forescale.frameworks.trainers.facts import CONFIGURATION, decided_by
 from forescale.frameworks.trainers.lengths import LENGTH, tokenized
@@ -78,6 +87,7 @@ def _with_calls(program: Program, recorder: Recorder, given: Mapping[str, Any], 
     if kind and TYPES.isdisjoint((*calls, *given, *dict(program.defaults))):
         calls[kind] = True
     calls.pop("device_map", None)
+    calls = {**(configured_model(recorder.calls) if loops else {}), **calls}
     steps = recorder.steps.content if loops else {}
     if recorder.steps.batches:
         calls.pop(MICRO, None)

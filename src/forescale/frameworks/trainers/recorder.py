@@ -262,7 +262,9 @@ def follow_script(path: Path, recorder: Recorder, options: Options) -> Frame:
         if node.name in fires:
             _lay_options(node, recorder.arguments)
     tuning = [node for node in nodes if any(map(DECIDES.search, _called(node)))]
-    for functions in (commands, [node for node in nodes if any(map(makes, _called(node)))], tuning):
+    fired = [node for node in nodes if node.name in fires]
+    trains = [node for node in nodes if any(map(makes, _called(node)))]
+    for functions in (commands, fired, trains, tuning):
         if any(
             makes(name) or name.endswith(".backward") for call in recorder.calls for name in names_of(call)
         ):

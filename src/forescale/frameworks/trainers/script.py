@@ -28,6 +28,7 @@ from forescale.frameworks.trainers.calls import (
     KEYS,
     LOADED,
     MAKES,
+    configured_model,
     is_of,
     loaded_from,
     made_elsewhere,
@@ -228,8 +229,9 @@ def read_script(
     if decides and (stage := sharded_by(recorder.calls)[0]) is not None:
         content["fsdp"] = STAGES[stage]
     sharding = _open_sharding(path, content, unread, options, kinds) if decides else []
-    if "model_name_or_path" not in content and (named := NAMED.search(read_text(path))) is not None:
-        content["model_name_or_path"] = named[1]
+    if "model_name_or_path" not in {**content, **unread}:
+        named = NAMED.search(read_text(path))
+        content |= configured_model(recorder.calls) or ({"model_name_or_path": named[1]} if named else {})
     if MICRO in unread:
         content[MICRO] = options.over.get("micro_batch_size", 1)
     facts = sharding + [OPEN[key]._replace(reason=f"{key} is {unread[key]}") for key in OPEN if key in unread]
