@@ -21,7 +21,7 @@ from forescale.files import is_file, read_text
 from forescale.frameworks.reading import ParsedFile, packaged
 from forescale.frameworks.trainers.calls import KEYS, SHARDS
 from forescale.frameworks.trainers.facts import CONFIGURATION
-from forescale.frameworks.trainers.loop import hold_loop, loop_constants, names_in
+from forescale.frameworks.trainers.loop import hold_loop, names_in, weights_of
 from forescale.frameworks.trainers.record import OFF, Record
 from forescale.frameworks.trainers.run import neighbour_of
 from forescale.frameworks.trainers.steps import decided
@@ -174,7 +174,7 @@ def read_program(file: Path | None) -> Program:
     defaults = tuple(pair for node in nodes for pair in _defaults(node, used))
     imported = (name.partition(".")[0] for node in nodes for name in _imported(node))
     engine = next((name for name in imported if name in ENGINES), "")
-    own = loop_constants(trees) if is_loop(file) else {}
+    own = weights_of(trees) if is_loop(file) else {}
     return Program(
         defaults=defaults,
         calls=calls,
