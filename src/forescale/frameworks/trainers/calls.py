@@ -48,10 +48,17 @@ def model_name(call: Call) -> str:
     return next((item for item in values if isinstance(item, str)), "")
 
 
-def configured_model(calls: Sequence[Call]) -> dict[str, str]:
-    """Return the model whose configuration calls load first, as an argument; nothing where none is known."""
+NAMED: Final = re.compile(
+    r"""(?<!Tokenizer)(?<!Processor)(?<!Config)\.from_pretrained\(\s*["']([^"']+)["']"""
+)
+"""A model that a method of a class names, which nothing calls."""
+
+
+def configured_model(calls: Sequence[Call], text: str = "") -> dict[str, str]:
+    """Return the model whose configuration calls load first, as an argument, else one that a text names."""
     names = (model_name(call) for call in calls if CONFIGURES.fullmatch(call.name))
-    name = next(filter(None, names), "")
+    named = NAMED.search(text)
+    name = next(filter(None, names), named[1] if named else "")
     return {"model_name_or_path": name} if name else {}
 
 

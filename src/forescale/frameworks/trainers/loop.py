@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,10 +39,14 @@ ACCUMULATES: Final = re.compile(r"(?i)accum(?!ulate_fn)|(?:\b|_)acc_steps\b")
 """A text that adds up gradients, however it names how often."""
 
 
-def adds_up(text: str, content: Mapping[str, Any]) -> bool:
-    """Whether a loop of a program's own may add up gradients over a number of steps that `content` does not have."""
+def adds_up(text: str, content: Mapping[str, Any], stepped: Collection[str]) -> bool:
+    """Whether a loop may add up gradients over a number of steps that `content` does not have.
+
+    Of one whose steps are followed, these tell what they have `stepped`.
+    """
     keys = {record_of("trainer").keys.get(name, name) for name in content}
-    return keys.isdisjoint((STEPS, "train_batch_size")) and bool(ACCUMULATES.search(text))
+    counts = not stepped and MICRO in content and keys.isdisjoint((STEPS, "train_batch_size"))
+    return counts and bool(ACCUMULATES.search(text))
 
 
 def hold_loop(files: Sequence[Path]) -> bool:

@@ -70,19 +70,7 @@ def followed(
 
 
 def _with_calls(program: Program, recorder: Recorder, given: Mapping[str, Any], *, loops: bool) -> Program:
-    calls, doubtful, adapters = dict[str, Any](), dict[str, str](), dict[str, Any]()
-    once = set[str]()
-    for call in recorder.calls:
-        for row in rows_of(call, once if call.known else set(once), loops=loops):
-            if not loops and row.get("decides") not in TUNES:
-                continue
-            sets = _sets(call, row)
-            decided = DECIDED.intersection(sets)
-            if call.known and (decided or loops):
-                calls |= sets
-            elif decided and not call.known:
-                doubtful[min(decided)] = f"{call.name.rpartition('.')[2]} ({place_of(call.place)})"
-                adapters |= {key: value for key, value in sets.items() if key in ADAPTERS}
+    calls, doubtful, adapters = _called(recorder, loops=loops)
     kind = FACTS["mixed"].get(str(calls.pop("mixed_precision", "")))
     if kind and TYPES.isdisjoint((*calls, *given, *dict(program.defaults))):
         calls[kind] = True
@@ -115,6 +103,24 @@ def _with_calls(program: Program, recorder: Recorder, given: Mapping[str, Any], 
         stage=stage,
         is_open=recorder.steps.is_open,
     )
+
+
+def _called(recorder: Recorder, *, loops: bool) -> tuple[dict[str, Any], dict[str, str], dict[str, Any]]:
+    """Return what calls set, those under conditions that would set something, and the adapters that these would."""
+    calls, doubtful, adapters = dict[str, Any](), dict[str, str](), dict[str, Any]()
+    once = set[str]()
+    for call in recorder.calls:
+        for row in rows_of(call, once if call.known else set(once), loops=loops):
+            if not loops and row.get("decides") not in TUNES:
+                continue
+            sets = _sets(call, row)
+            decided = DECIDED.intersection(sets)
+            if call.known and (decided or loops):
+                calls |= sets
+            elif decided and not call.known:
+                doubtful[min(decided)] = f"{call.name.rpartition('.')[2]} ({place_of(call.place)})"
+                adapters |= {key: value for key, value in sets.items() if key in ADAPTERS}
+    return calls, doubtful, adapters
 
 
 def _paths(table: Mapping[str, Any], before: str = "") -> Iterator[str]:
@@ -162,7 +168,7 @@ def left_open(
 ) -> list[MissingFact]:
     """Return what a program that is looked through leaves open: its accumulation, or DeepSpeed's configuration."""
     facts = list[MissingFact]()
-    if program.is_open or (MICRO in content and not program.stepped and adds_up(program.loop, content)):
+    if program.is_open or adds_up(program.loop, content, program.stepped):
         facts += decided_by(own, parsed.num_devices)[1:]
     facts = [fact for fact in facts if fact.what not in [other.what for other in parsed.missing]]
     if "deepspeed" in kinds and own and parsed.framework == "transformers":

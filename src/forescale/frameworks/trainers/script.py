@@ -82,11 +82,6 @@ OPEN: Final = {MICRO: MICRO_BATCH, STEPS: BATCH}
 
 USUAL_BATCH: Final = 8
 """Sequences of a device where TrainingArguments are given none."""
-NAMED: Final = re.compile(
-    r"""(?<!Tokenizer)(?<!Processor)(?<!Config)\.from_pretrained\(\s*["']([^"']+)["']"""
-)
-"""A model that a method of a class names, which nothing calls."""
-
 OWN: Final = re.compile(r"lora_|load_in_|use_peft|use_dora|quantization_bit|freeze_|use_bnb")
 """Keys that mean something only to a program that makes adapters or quantised weights of them."""
 FROZEN: Final = (
@@ -203,9 +198,9 @@ def read_script(
         If the script `is_whole`, or `must_train`, and makes no TrainingArguments.
     """
     start = start or Start(launch=None, devices=None, program=path.name)
-    launch, devices = start.launch, start.devices
+    devices = start.devices
     recorder = _followed(path, options, start, given)
-    names = [name for call in recorder.calls for name in names_of(call)]
+    names = (name for call in recorder.calls for name in names_of(call))
     makes_arguments = any(MAKES.search(name) or LIGHTNING.search(name) for name in names)
     loops = STEPS_BACK.search(_text_of(recorder)) is not None
     if (is_whole or (must_train and not loops)) and not makes_arguments:
@@ -226,27 +221,24 @@ def read_script(
     start = replace(start, devices=devices)
     decides = not (options.launch or is_whole or start.leaves_nothing_to_shard(options.num_devices))
     kinds = () if makes_arguments else start.kinds  # a Trainer that is given no configuration shards nothing
-    if decides and (stage := sharded_by(recorder.calls)[0]) is not None:
-        content["fsdp"] = STAGES[stage]
-    sharding = _open_sharding(path, content, unread, options, kinds) if decides else []
+    sharding = _open_sharding(path, recorder.calls, content, unread, options, kinds) if decides else []
     if "model_name_or_path" not in {**content, **unread}:
-        named = NAMED.search(read_text(path))
-        content |= configured_model(recorder.calls) or ({"model_name_or_path": named[1]} if named else {})
+        content |= configured_model(recorder.calls, read_text(path))
     if MICRO in unread:
         content[MICRO] = options.over.get("micro_batch_size", 1)
     facts = sharding + [OPEN[key]._replace(reason=f"{key} is {unread[key]}") for key in OPEN if key in unread]
-    counts = STEPS not in steps and MICRO in content and adds_up(_text_of(recorder), content)
-    if not makes_arguments and (recorder.steps.is_open or counts):
+    is_open = recorder.steps.is_open or adds_up(_text_of(recorder), content, steps)
+    if is_open and not makes_arguments:
         facts += decided_by(path.name, options.num_devices)[1:]
     if "gradient_checkpointing" not in map(target_of, content):
         content["gradient_checkpointing"] = False
     parsed = read_mapping(
-        content, "trainer", path, options, lines={}, launch=launch, devices=devices, program=program
+        content, "trainer", path, options, lines={}, launch=start.launch, devices=devices, program=program
     )
     warnings = (*parsed.warnings, *older, *_warnings(recorder, content, unread))
     parsed = replace(parsed, format=ScriptReader.name, warnings=warnings)
-    is_alone = launch is None and (devices is None or devices.count == 1)
-    parsed = of_one_process(parsed, path, options.num_devices, dealt if is_alone and dealt == ALONE else "")
+    is_alone = dealt == ALONE and start.launch is None and (devices is None or devices.count == 1)
+    parsed = of_one_process(parsed, path, options.num_devices, dealt if is_alone else "")
     return without_facts(parsed, facts)
 
 
@@ -579,9 +571,16 @@ def _distributed(content: dict[str, Any], unread: dict[str, str]) -> dict[str, A
 
 
 def _open_sharding(
-    path: Path, content: dict[str, Any], unread: dict[str, str], options: Options, kinds: Sequence[str]
+    path: Path,
+    calls: Sequence[Call],
+    content: dict[str, Any],
+    unread: dict[str, str],
+    options: Options,
+    kinds: Sequence[str],
 ) -> list[MissingFact]:
     """Return what a program leaves open of how its states are sharded, which its calls may decide anywhere."""
+    if (stage := sharded_by(calls)[0]) is not None:
+        content["fsdp"] = STAGES[stage]
     if text := unread.pop("deepspeed", None):
         return [CONFIGURATION._replace(reason=f"deepspeed is {text}")]
     key = next((key for key in ("fsdp", "strategy") if key in unread), "")
