@@ -205,12 +205,11 @@ def read_script(
     loops = STEPS_BACK.search(_text_of(recorder)) is not None
     if (is_whole or (must_train and not loops)) and not makes_arguments:
         raise ReaderError(path, wording.wrong_format("a script that trains", "it makes no TrainingArguments"))
-    content, unread = _settings(path, recorder, options)
     steps = {} if makes_arguments else recorder.steps.content
-    content, unread = without(content, steps) | steps, without(unread, steps)
+    content, unread = _settings(path, recorder, options, steps)
     dealt = _lay_prepared(content, recorder.calls)
     devices = None if dealt == ALONE and not start.kinds and devices and devices.count > 1 else devices
-    older = lay_release(content, unread, recorder.calls, has_bf16=options.has_bf16)
+    recorder.assumed[:0] = lay_release(content, unread, recorder.calls, has_bf16=options.has_bf16)
     if "max_length" not in map(target_of, (*content, *unread)):
         content |= tokenized(recorder.calls, recorder.lengths)
     devices = devices or _devices(content, dealt, start)
@@ -224,22 +223,22 @@ def read_script(
     sharding = _open_sharding(path, recorder.calls, content, unread, options, kinds) if decides else []
     if "model_name_or_path" not in {**content, **unread}:
         content |= configured_model(recorder.calls, read_text(path))
-    if MICRO in unread:
-        content[MICRO] = options.over.get("micro_batch_size", 1)
+    content |= {MICRO: options.over.get("micro_batch_size", 1)} if MICRO in unread else {}
     facts = sharding + [OPEN[key]._replace(reason=f"{key} is {unread[key]}") for key in OPEN if key in unread]
     is_open = recorder.steps.is_open or adds_up(_text_of(recorder), content, steps)
     if is_open and not makes_arguments:
         facts += decided_by(path.name, options.num_devices)[1:]
-    if "gradient_checkpointing" not in map(target_of, content):
-        content["gradient_checkpointing"] = False
+    content |= (
+        {"gradient_checkpointing": False} if "gradient_checkpointing" not in map(target_of, content) else {}
+    )
     parsed = read_mapping(
         content, "trainer", path, options, lines={}, launch=start.launch, devices=devices, program=program
     )
-    warnings = (*parsed.warnings, *older, *_warnings(recorder, content, unread))
+    warnings = (*parsed.warnings, *_warnings(recorder, content, unread))
     parsed = replace(parsed, format=ScriptReader.name, warnings=warnings)
-    is_alone = dealt == ALONE and start.launch is None and (devices is None or devices.count == 1)
-    parsed = of_one_process(parsed, path, options.num_devices, dealt if is_alone else "")
-    return without_facts(parsed, facts)
+    is_alone = start.launch is None and (devices is None or devices.count == 1)
+    why = dealt if is_alone and dealt == ALONE else ""
+    return without_facts(of_one_process(parsed, path, options.num_devices, why), facts)
 
 
 def _followed(path: Path, options: Options, start: Start, given: Mapping[str, Any] | None) -> Recorder:
@@ -271,8 +270,10 @@ def _warnings(recorder: Recorder, content: Mapping[str, Any], unread: Mapping[st
         yield f"only running the script shows {'; '.join(others)}"
 
 
-def _settings(path: Path, recorder: Recorder, options: Options) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return what calls and arguments set, by the keys of TrainingArguments, and what only running shows.
+def _settings(
+    path: Path, recorder: Recorder, options: Options, steps: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return what calls, arguments and `steps` set, by the keys of TrainingArguments, and what only running shows.
 
     Raises
     ------
@@ -303,7 +304,7 @@ def _settings(path: Path, recorder: Recorder, options: Options) -> tuple[dict[st
         content.setdefault("gradient_checkpointing", True)
     if RANKS.search(unread.pop("device_map", "")):
         content["device_map"] = {}
-    return content, unread
+    return without(content, steps) | dict(steps), without(unread, steps)
 
 
 def _takes_defaults(calls: Sequence[Call]) -> bool:
