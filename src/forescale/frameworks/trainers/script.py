@@ -200,10 +200,8 @@ def read_script(
     start = start or Start(launch=None, devices=None, program=path.name)
     devices = start.devices
     recorder = _followed(path, options, start, given)
-    names = (name for call in recorder.calls for name in names_of(call))
-    makes_arguments = any(MAKES.search(name) or LIGHTNING.search(name) for name in names)
-    loops = STEPS_BACK.search(_text_of(recorder)) is not None
-    if (is_whole or (must_train and not loops)) and not makes_arguments:
+    makes_arguments, text = _makes_arguments(recorder.calls), _text_of(recorder)
+    if (is_whole or (must_train and not STEPS_BACK.search(text))) and not makes_arguments:
         raise ReaderError(path, wording.wrong_format("a script that trains", "it makes no TrainingArguments"))
     steps = {} if makes_arguments else recorder.steps.content
     content, unread = _settings(path, recorder, options, steps)
@@ -225,7 +223,7 @@ def read_script(
         content |= configured_model(recorder.calls, read_text(path))
     content |= {MICRO: options.over.get("micro_batch_size", 1)} if MICRO in unread else {}
     facts = sharding + [OPEN[key]._replace(reason=f"{key} is {unread[key]}") for key in OPEN if key in unread]
-    is_open = recorder.steps.is_open or adds_up(_text_of(recorder), content, steps)
+    is_open = recorder.steps.is_open or adds_up(text, content, steps)
     if is_open and not makes_arguments:
         facts += decided_by(path.name, options.num_devices)[1:]
     content |= (
@@ -239,6 +237,12 @@ def read_script(
     is_alone = start.launch is None and (devices is None or devices.count == 1)
     why = dealt if is_alone and dealt == ALONE else ""
     return without_facts(of_one_process(parsed, path, options.num_devices, why), facts)
+
+
+def _makes_arguments(calls: Sequence[Call]) -> bool:
+    """Whether calls make the arguments of a Trainer, or one of Lightning's."""
+    names = (name for call in calls for name in names_of(call))
+    return any(MAKES.search(name) or LIGHTNING.search(name) for name in names)
 
 
 def _followed(path: Path, options: Options, start: Start, given: Mapping[str, Any] | None) -> Recorder:
