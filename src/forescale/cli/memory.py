@@ -129,14 +129,11 @@ def _view(
         return memory_view(result)
     from forescale.cli.render.memory import anchored_view, deltas_view, timeline_view
 
-    if timeline is not None:
-        over_time = timeline_view(result, timeline)
-        if anchored is None:
-            return over_time
+    over_time = None if timeline is None else timeline_view(result, timeline)
     if anchored is None:
-        return memory_view(result)
+        return over_time or memory_view(result)
     view = anchored_view(result, anchored) if alone is None else deltas_view(alone, anchored)
-    return view if timeline is None else replace(view, contents=(*view.contents, *over_time.contents))
+    return view if over_time is None else extended(view, over_time.contents)
 
 
 def _anchored(question: Question, result: Projection) -> AnchoredMemory:

@@ -205,14 +205,14 @@ def _release_notes(framework: Framework) -> tuple[Note, ...]:
     return (Note(topic="framework", text=text),)
 
 
-def recipe_notes(
+@kept_by_value
+def _recipe_notes(
     framework: Framework,
     layout: Mapping[str, Any],
     workload: Mapping[str, Any],
     model: Model,
     cluster: Cluster,
-    *,
-    named: bool = True,
+    named: bool,
 ) -> tuple[Note, ...]:
     """Return the note that names the recipe, its settings and those that do not apply; none without a recipe.
 
@@ -450,13 +450,13 @@ ASSUMED = (*SETTINGS, *SETTINGS_OF, RECIPE, FRAMEWORK, MASTER)
 """All that a question may leave open; `MASTER` is `precision.master`."""
 
 
-def assumed_settings(
+@kept_by_value
+def _assumed(
     framework: Framework | None,
     layout: Mapping[str, Any],
     workload: Mapping[str, Any],
     model: Model,
     cluster: Cluster,
-    *,
     named: bool,
 ) -> tuple[str, ...]:
     """Return the settings that a question leaves open, in the names of `Assumptions`.
@@ -486,30 +486,6 @@ def assumed_settings(
         names.append(RECIPE)
     is_open = framework is not None and "master" not in (workload.get("precision") or {})
     return (*names, *([] if named or not names else [FRAMEWORK]), *([MASTER] if is_open else []))
-
-
-@kept_by_value
-def _assumed(
-    framework: Framework | None,
-    layout: dict[str, Any],
-    workload: dict[str, Any],
-    model: Model,
-    cluster: Cluster,
-    named: bool,
-) -> tuple[str, ...]:
-    return assumed_settings(framework, layout, workload, model, cluster, named=named)
-
-
-@kept_by_value
-def _recipe_notes(
-    framework: Framework,
-    layout: dict[str, Any],
-    workload: dict[str, Any],
-    model: Model,
-    cluster: Cluster,
-    named: bool,
-) -> tuple[Note, ...]:
-    return recipe_notes(framework, layout, workload, model, cluster, named=named)
 
 
 def _short(value: object) -> str:
