@@ -224,7 +224,8 @@ def test_names_values_and_a_question_give_the_same_answer():
     assert by_name == fs.project(question)
     # A layout by value leaves nothing open, which narrows the interval; all else is the same.
     assert by_value.step_time.low > by_name.step_time.low
-    assert replace(by_value, step_time=by_name.step_time) == by_name
+    same = {"step_time": by_name.step_time, "framework": by_name.framework}
+    assert replace(by_value, **same, framework_assumed=by_name.framework_assumed) == by_name
     assert question == fs.Question(model=model, cluster=devices, workload=work, strategy=layout)
     request = {"model": model, "cluster": devices, "workload": work, "tp": 2, "dp_shard": 4}
     assert fs.project(**request) == by_name

@@ -13,6 +13,7 @@ from forescale.cost.measured import Measurements
 from forescale.cost.select import Costs
 from forescale.cost.timings import MeasuredCollective
 from forescale.errors import SpecError
+from forescale.face import ask
 from forescale.graph.layer import layer_block
 from forescale.graph.ops import AttentionCore
 from forescale.graph.sharding import ShardingRules, split_layout
@@ -440,3 +441,17 @@ def test_a_step_that_waits_for_the_host_says_so():
     filled = fs.project(small, **asked, micro_batch_size=32)
     assert filled.time_s["overhead"] < 0.3 * filled.step_time_s
     assert "host" not in {note.topic for note in filled.notes}
+
+
+@pytest.mark.usefixtures("usual_frameworks")
+def test_the_framework_whose_defaults_apply_is_in_the_result():
+    words = {"devices": 8, "seq_len": 2048, "global_batch_size": 64}
+    assumed, named = (
+        project(ask("llama-3.1-8b", "h100-sxm", **words, **more))
+        for more in ({}, {"framework": "torchtitan"})
+    )
+    assert (assumed.framework_assumed, named.framework_assumed) == (True, False)
+    assert (
+        assumed.framework is not None and named.framework == named.to_json()["framework"] == "torchtitan@0.3"
+    )
+    assert project(ask("llama-3.1-8b", "h100-sxm", framework="none", **words)).framework is None

@@ -383,6 +383,8 @@ def _summarised(prepared: Prepared, evaluation: Evaluation) -> Projection:
         training_days=_ideal_days(workload, step),
         calendar=ends,
         endless=endless,
+        framework=None if question.framework is None else question.framework.label,
+        framework_assumed=question.framework is not None and FRAMEWORK in question.assumed,
         vision=_tower(prepared, per_step),
         notes=(*notes_of(model, layout, workload), *memory_notes(memory, prepared.setting)),
     )

@@ -70,7 +70,7 @@ def framework_of(
         "zero": base.get("zero"),
         "moe": model.is_moe,
         "offload": bool(_on_host(base)),
-        "adapters": _trains_adapters(values.get("workload") or {}),
+        "adapters": _trains_adapters(values.get("workload")),
         "cut": any(base.get(name) not in (None, 1) for name in CUTS),
     }
     return default_stack(cluster.device, facts), False
@@ -80,13 +80,11 @@ CUTS = ("tp", "cp", "pp", "ep")
 """Degrees that cut a model."""
 
 
-def _trains_adapters(workload: Mapping[str, Any]) -> bool:
-    """Return whether the fields of a workload train adapters alone."""
-    trainable = workload.get("trainable")
-    rank = (
-        trainable.get("lora_rank") if isinstance(trainable, Mapping) else getattr(trainable, "lora_rank", 0)
-    )
-    return bool(rank)
+def _trains_adapters(workload: object) -> bool:
+    """Return whether a workload, or the fields of one, trains adapters alone."""
+    for name in ("trainable", "lora_rank"):
+        workload = workload.get(name) if isinstance(workload, Mapping) else getattr(workload, name, None)
+    return bool(workload)
 
 
 def _on_host(layout: Mapping[str, Any]) -> float:

@@ -426,6 +426,10 @@ class Projection(Result, Struct, frozen=True, kw_only=True):
     calendar: Calendar | None = None
     """None where tokens are not known, or the run does not end: `endless` says why."""
     endless: str = ""
+    framework: str | None = None
+    """Label of the framework whose defaults apply; None without one, and under other presets."""
+    framework_assumed: bool = False
+    """Whether nothing names it: it is the usual one of the devices. Of a layout that a search chose, a note says so."""
     notes: tuple[Note, ...] = field(default=())
     sites: Sites | None = None
     """None where all devices take every step together."""

@@ -58,10 +58,12 @@ def _size(value: float | None) -> str:
 
 def headed(result: Projection, contents: Iterable[Content]) -> View:
     """Return a view of a projection: the question, its assumptions, contents and notes."""
-    layout = line(
-        f"{phrases.layout(result.strategy)} · {counted(result.num_microbatches, 'micro-batch')} per step",
-        style="cyan",
+    parts = (
+        phrases.layout(result.strategy),
+        f"{counted(result.num_microbatches, 'micro-batch')} per step",
+        words.trainer(result),
     )
+    layout = line(" · ".join(filter(None, parts)), style="cyan")
     return View(
         title=words.asked(result.model, result.cluster),
         lead=words.lead(result.workload, result.preset),

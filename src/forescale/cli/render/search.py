@@ -55,7 +55,7 @@ def search_view(result: SearchResult, *, again: str = "") -> View:
     folded = FOLDED_LEGEND.format("fast" if result.objective == "step_time" else "small")
     return View(
         title=words.asked(first.model, first.cluster),
-        lead=words.lead(first.workload, first.preset),
+        lead=" · ".join(filter(None, (words.lead(first.workload, first.preset), words.trainer(first)))),
         contents=(
             ranking(rows, cost=result.run_cost),
             *verdict_legend(item.found for item in rows),

@@ -106,6 +106,13 @@ def lead(value: Workload, preset: str) -> str:
     return " · ".join([workload(value), *([] if preset == "default" else [f"preset {preset}"])])
 
 
+def trainer(one: Projection) -> str:
+    """Return the framework whose defaults apply, and whether it is assumed; nothing without one."""
+    if one.framework is None:
+        return ""
+    return f"{one.framework} assumed" if one.framework_assumed else one.framework
+
+
 def _trained(trainable: Trainable) -> list[str]:
     """Return what is trained where that is not all of the model."""
     if trainable.lora_rank:
