@@ -72,6 +72,19 @@ def test_exact_names_of_other_libraries_are_read_with_a_warning() -> None:
         assert renamed(kept, "fs.project", known) is kept
 
 
+def test_a_cluster_may_be_counted_in_its_name() -> None:
+    work = {"global_batch_size": 64, "seq_len": 2048}
+    assert fs.ask("llama-3.1-8b", "8xH100", **work) == fs.ask("llama-3.1-8b", "h100-sxm", devices=8, **work)
+    searched = fs.search("llama-3.1-8b", "h100 x 8", top=1, **work)
+    assert searched.best[0].strategy.dp_shard == 8
+    with raises(
+        SpecError,
+        "unknown_name cluster",
+        fix="write h100-sxm, and give the number of devices separately: devices = 8",
+    ):
+        fs.project("llama-3.1-8b", "8xH100", devices=4, **work)
+
+
 def test_all_missing_parts_are_one_error() -> None:
     with raises(SpecError, "missing cluster, global_batch_size"):
         fs.project("llama-3.1-8b")

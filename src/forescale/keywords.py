@@ -313,9 +313,9 @@ def _read(
         values["strategy"] = strategy or _tables(layout or {})
     if cost:
         values["cost"] = cost
-    present = {name: value for name, value in values.items() if value is not None}
+    present = spelt_out({name: value for name, value in values.items() if value is not None})
     _require(present, laid=laid)
-    return build_question(spelt_out(present), where=WHERE, laid=laid, default_framework=True), parts
+    return build_question(present, where=WHERE, laid=laid, default_framework=True), parts
 
 
 def _operations(overrides: dict[str, Any]) -> Any:  # noqa: ANN401 (a table or a value)

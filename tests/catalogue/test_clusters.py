@@ -285,7 +285,7 @@ def test_a_name_with_a_number_of_devices_is_answered_with_both_apart(name, full)
     with pytest.raises(UnknownNameError) as caught:
         resolve_cluster_name(name)
     assert full in caught.value.fix
-    assert "--devices" in caught.value.fix
+    assert "the number of devices separately: devices = " in caught.value.fix
 
 
 @pytest.mark.parametrize(
