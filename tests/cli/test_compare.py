@@ -470,6 +470,13 @@ def test_rows_of_a_comparison_have_one_framework(forescale, values):
         for zero in values.split(",")
     ]
     assert [row["projection"]["step_time_s"] for row in rows] == steps
+    own = "megatron-bridge" if values[0] == "3" else "torchtitan"
+    said = [any(f"would use {own}" in text for text in texts_of(row["projection"])) for row in rows]
+    assert said == [False, True]
+
+
+def texts_of(projection):
+    return [note["text"] for note in projection["notes"]]
 
 
 @pytest.mark.usefixtures("usual_frameworks")

@@ -44,7 +44,7 @@ from forescale.errors import (
 from forescale.files import is_file, is_folder
 from forescale.io.document import is_written, numbered, read_layout
 from forescale.io.machine import OF_DEVICE
-from forescale.io.recipes import other_frameworks, set_up_alike
+from forescale.io.recipes import alike, other_frameworks, set_up_alike
 from forescale.limits import DEVICES, JOBS, Interval, whole_of, within
 from forescale.positions import COMMAND_LINE
 from forescale.question import Note, Question
@@ -339,7 +339,8 @@ def _questions(asked: Sequence[tuple[Variant, OnMachines]], cost: CostOptions) -
             name, devices = one.cluster.cluster or "", int(one.cluster.devices or 0)
             questions.append(Machine(cluster=name, devices=devices, problem=problem))
     for at, label in other_frameworks(questions).items():
-        questions[at] = _on_machine(asked[at][1], cost, label)
+        alone, one = questions[at], _on_machine(asked[at][1], cost, label)
+        questions[at] = alike(one, alone) if isinstance(alone, Question) else one
     (_, first), *others = asked
     if all(one.layout == first.layout and one.plan == first.plan for _, one in others):
         for at, question in set_up_alike(questions).items():

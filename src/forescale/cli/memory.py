@@ -269,7 +269,7 @@ def compare_command(
 
 def _compared(across: Across, values: list[str], laid_out: LaidOut) -> MemoryComparison:
     """Return the projections of all values; values that make no legal layout are refused one by one."""
-    from forescale.io.recipes import other_frameworks
+    from forescale.io.recipes import alike, other_frameworks
     from forescale.report.memory_compare import ComparedValue, MemoryComparison
 
     questions: dict[str, Question] = {}
@@ -283,7 +283,8 @@ def _compared(across: Across, values: list[str], laid_out: LaidOut) -> MemoryCom
             refused[value], failure = str(error), failure or error
     read = [*questions]
     for at, label in other_frameworks([*questions.values()]).items():
-        questions[read[at]] = read_question(asked[read[at]], usual_framework=label)
+        one = read_question(asked[read[at]], usual_framework=label)
+        questions[read[at]] = alike(one, questions[read[at]])
     rows: list[ComparedValue] = []
     for value, question in questions.items():
         try:
