@@ -25,7 +25,7 @@ from forescale.spec.phrases import recompute
 from forescale.spec.proposal import Constraint, Proposal, violated
 from forescale.spec.recipes import active_width, graphs_of, kind_of, settings_of
 from forescale.spec.space import Space, default_recompute
-from forescale.spec.workload import EXCEPTIONS
+from forescale.spec.workload import EXCEPTIONS, Workload
 from forescale.time.step import step_seconds
 from forescale.units import GIB, format_seconds
 
@@ -80,9 +80,9 @@ CUTS = ("tp", "cp", "pp", "ep")
 """Degrees that cut a model."""
 
 
-def _trains_adapters(workload: Mapping[str, Any]) -> bool:
-    """Return whether the fields of a workload train adapters alone."""
-    trainable = workload.get("trainable")
+def _trains_adapters(workload: Mapping[str, Any] | Workload) -> bool:
+    """Return whether a workload, or its fields, train adapters alone."""
+    trainable = workload.trainable if isinstance(workload, Workload) else workload.get("trainable")
     rank = (
         trainable.get("lora_rank") if isinstance(trainable, Mapping) else getattr(trainable, "lora_rank", 0)
     )
