@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from forescale.catalogue.clusters import counted_cluster, is_cluster_name
 from forescale.errors import (
     ReaderError,
     conflicts,
@@ -169,9 +168,11 @@ def spelt_out(values: dict[str, Any]) -> dict[str, Any]:
 def _with_count(values: dict[str, Any]) -> dict[str, Any]:
     """Return values in which a cluster's name such as 8xH100 is the name and the number of devices."""
     cluster = values.get("cluster")
-    if not isinstance(cluster, str) or {"devices", "nodes"} & values.keys() or is_cluster_name(cluster):
+    if not isinstance(cluster, str) or {"devices", "nodes"} & values.keys():
         return values
-    name, count = counted_cluster(cluster) or ("", "")
+    from forescale.catalogue.clusters import counted_cluster, is_cluster_name
+
+    name, count = ("", "") if is_cluster_name(cluster) else counted_cluster(cluster) or ("", "")
     return {**values, "cluster": name, "devices": int(count)} if count else values
 
 
