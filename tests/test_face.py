@@ -19,8 +19,9 @@ from tests.small import cluster, dense, workload
 import forescale as fs
 from forescale import project as engine
 from forescale.errors import PhysicsError, SpecError, UnknownKeyError
-from forescale.keywords import INSTEAD, renamed
+from forescale.keywords import INSTEAD, _open_types, renamed
 from forescale.spec.space import Space
+from forescale.spec.workload import Precision
 from forescale.syntax import toml_value
 from scripts import api, face
 
@@ -70,6 +71,15 @@ def test_exact_names_of_other_libraries_are_read_with_a_warning() -> None:
             }
     for kept in ({"gpus": 8}, {"gpu": "b200", "cluster": "h100"}, {"gpu": "b200", "foo": 1}):
         assert renamed(kept, "fs.project", known) is kept
+
+
+def test_types_of_a_traced_module_may_be_given_one_by_one() -> None:
+    types = Precision(compute="bf16", parameters="fp32", activations="bf16")
+    assert _open_types(types, {"param_dtype": "bf16", "precision": "bf16"}) == {
+        "compute": "bf16",
+        "activations": "bf16",
+    }
+    assert _open_types(types, {}) == {"compute": "bf16", "parameters": "fp32", "activations": "bf16"}
 
 
 def test_a_cluster_may_be_counted_in_its_name() -> None:

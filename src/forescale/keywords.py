@@ -35,6 +35,8 @@ from forescale.spec.framework import with_recipes
 from forescale.spec.operations import Operations
 from forescale.spec.option import Declared, options
 from forescale.spec.space import NAMES, Space
+from forescale.spec.workload import Precision
+from forescale.struct import attributes
 from forescale.synonyms import EXAMPLES, converted, meant, optimizer_called, with_value
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -170,8 +172,16 @@ def _parts(keywords: Keywords) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
     if isinstance(described, Model) and described is not model and workload is None:
         precision = traced_precision(described)
         if kept.get("precision") in (None, precision.compute):
-            kept["precision"] = precision
+            kept["precision"] = _open_types(precision, kept)
     return described, cluster, strategy, workload, kept
+
+
+def _open_types(precision: Precision, keywords: Keywords) -> dict[str, Any]:
+    """Return the types of a traced module that no keyword of a type, such as `param_dtype`, gives."""
+    paths = (item.path for name, item in nested_fields(Workload).items() if name in keywords)
+    given = {path[1] for path in paths if path[0] == "precision" and len(path) > 1}
+    types = attributes(precision, "compute", "parameters", "activations")
+    return {name: value for name, value in types.items() if name not in given}
 
 
 def model_object(model: object, keywords: Keywords) -> object:

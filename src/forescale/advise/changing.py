@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from forescale.advise.changes import KINDS, Change, changed, changes
+from forescale.advise.changes import KINDS, Change, changed, changes, lost_seconds
 from forescale.advise.check import verdict_within
 from forescale.advise.decide import LEAST_GAIN
 from forescale.arrays import np
@@ -66,7 +66,7 @@ class Fix(Struct, frozen=True, kw_only=True):
     verdict: Verdict
     """Against the limit of the question."""
     lost_s: float
-    """Seconds that a step takes longer; negative where it is shorter."""
+    """Seconds that the tokens of a step take longer; negative where they take less."""
     freed_bytes: float
     """Bytes that the fullest device needs less."""
 
@@ -257,7 +257,7 @@ def _of_run(now: Fit, other: Fit, text: str) -> Fix:
         changes=(Change(kind="run", text=text, overrides={}), *(() if first is None else first.changes)),
         projection=result,
         verdict=verdict_within(result, other.question.memory_limit),
-        lost_s=result.step_time_s - now.now.step_time_s,
+        lost_s=lost_seconds(now.now, result),
         freed_bytes=now.now.memory.peak_bytes - result.memory.peak_bytes,
     )
 
@@ -272,7 +272,7 @@ def _cut(result: Fit) -> Fix | None:
         changes=(Change(kind="run", text=f"--seq-len {result.shorter}", overrides={}),),
         projection=now,
         verdict=verdict_within(now, question.memory_limit),
-        lost_s=now.step_time_s - result.now.step_time_s,
+        lost_s=lost_seconds(result.now, now),
         freed_bytes=result.now.memory.peak_bytes - now.memory.peak_bytes,
     )
 
@@ -561,7 +561,7 @@ def _fix(question: Question, now: Projection, tried: _Tried) -> Fix:
         changes=tried.made,
         projection=result,
         verdict=verdict_within(result, question.memory_limit),
-        lost_s=result.step_time_s - now.step_time_s,
+        lost_s=lost_seconds(now, result),
         freed_bytes=now.memory.peak_bytes - result.memory.peak_bytes,
     )
 
