@@ -397,17 +397,23 @@ def failed(variant: str, error: Exception, variants: list[Any]) -> str:
     return f"{variant}: {type(error).__name__}: {str(error)[:200]}"
 
 
+def attentions_of(name: str) -> tuple[str, ...]:
+    """Return the kinds of attention that the code of a type has, the one that it uses by default first."""
+    has_sdpa = AUTO._model_mapping[type(default_of(name))]._supports_sdpa
+    return ("sdpa", "eager") if has_sdpa else ("eager",)
+
+
 def record_type(name: str) -> dict[str, Any]:
-    kind = Type(name)
+    kind, attentions = Type(name), attentions_of(name)
     if kind.guessed_heads:
         try:
-            recorded(kind, kind.variants("sdpa")[0], "bf16", "sdpa", check=False)
+            recorded(kind, kind.variants(attentions[0])[0], "bf16", attentions[0], check=False)
         except Exception:
             kind = Type(name, free_heads=False)
     store, variants, failures = Store(), list[dict[str, Any]](), list[str]()
-    for precision, attention in itertools.product(("bf16", "autocast"), ("sdpa", "eager")):
+    for precision, attention in itertools.product(("bf16", "autocast"), attentions):
         combinations = [(False, flags) for flags in kind.variants(attention)]
-        if attention == "sdpa" or not variants:
+        if attention == attentions[0]:
             combinations += [(True, flags) for flags in kind.variants("eager")]
         for index, (frozen, flags) in enumerate(combinations):
             try:

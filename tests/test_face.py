@@ -21,8 +21,9 @@ from tests.small import cluster, dense, workload
 import forescale as fs
 from forescale import project as engine
 from forescale.errors import PhysicsError, SpecError, UnknownKeyError
-from forescale.keywords import INSTEAD, renamed
+from forescale.keywords import INSTEAD, _open_types, renamed
 from forescale.spec.space import Space
+from forescale.spec.workload import Precision
 from forescale.syntax import toml_value
 from scripts import api, face
 
@@ -72,6 +73,28 @@ def test_exact_names_of_other_libraries_are_read_with_a_warning() -> None:
             }
     for kept in ({"gpus": 8}, {"gpu": "b200", "cluster": "h100"}, {"gpu": "b200", "foo": 1}):
         assert renamed(kept, "fs.project", known) is kept
+
+
+def test_types_of_a_traced_module_may_be_given_one_by_one() -> None:
+    types = Precision(compute="bf16", parameters="fp32", activations="bf16")
+    assert _open_types(types, {"param_dtype": "bf16", "precision": "bf16"}) == {
+        "compute": "bf16",
+        "activations": "bf16",
+    }
+    assert _open_types(types, {}) == {"compute": "bf16", "parameters": "fp32", "activations": "bf16"}
+
+
+def test_a_cluster_may_be_counted_in_its_name() -> None:
+    work = {"global_batch_size": 64, "seq_len": 2048}
+    assert fs.ask("llama-3.1-8b", "8xH100", **work) == fs.ask("llama-3.1-8b", "h100-sxm", devices=8, **work)
+    searched = fs.search("llama-3.1-8b", "h100 x 8", top=1, **work)
+    assert searched.best[0].strategy.dp_shard == 8
+    with raises(
+        SpecError,
+        "unknown_name cluster",
+        fix="write h100-sxm, and give the number of devices separately: devices = 8",
+    ):
+        fs.project("llama-3.1-8b", "8xH100", devices=4, **work)
 
 
 def test_all_missing_parts_are_one_error() -> None:

@@ -66,6 +66,12 @@ from forescale.units import (
         ("$80/MWh", "money/kWh", 0.08),
         ("0.08 USD/kWh", "money/kWh", 0.08),
         ("2.5 us", "second", 2.5e-6),
+        ("100Gbps", "byte/s", 12.5e9),
+        ("100gbps", "byte/s", 12.5e9),
+        ("800 Mbps", "byte/s", 1e8),
+        ("1.6 Tbps", "byte/s", 2e11),
+        ("50GBps", "byte/s", 5e10),
+        ("900 MBps", "byte/s", 9e8),
         ("15T", "token", 15e12),
         ("1_000", "token", 1000.0),
         ("15,000,000.5", "token", 15_000_000.5),
@@ -95,6 +101,13 @@ def test_parse(text, dimension, value):
 def test_what_is_no_quantity_is_refused_with_the_units_allowed(text, dimension):
     with raises(SpecError, "not_a_quantity"):
         parse(text, dimension)
+
+
+def test_an_error_lists_one_spelling_of_each_rate():
+    with raises(SpecError, "not_a_quantity") as refused:
+        parse("fast", "byte/s")
+    assert "Gb/s" in refused.value.fix
+    assert "ps" not in refused.value.fix
 
 
 @pytest.mark.parametrize(

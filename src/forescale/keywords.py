@@ -42,6 +42,8 @@ from forescale.spec.framework import with_recipes
 from forescale.spec.operations import Operations
 from forescale.spec.option import Declared, options
 from forescale.spec.space import NAMES, Space
+from forescale.spec.workload import Precision
+from forescale.struct import attributes
 from forescale.synonyms import EXAMPLES, converted, meant, optimizer_called, with_value
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -177,8 +179,16 @@ def _parts(keywords: Keywords) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
     if isinstance(described, Model) and described is not model and workload is None:
         precision = traced_precision(described)
         if kept.get("precision") in (None, precision.compute):
-            kept["precision"] = precision
+            kept["precision"] = _open_types(precision, kept)
     return described, cluster, strategy, workload, kept
+
+
+def _open_types(precision: Precision, keywords: Keywords) -> dict[str, Any]:
+    """Return the types of a traced module that no keyword of a type, such as `param_dtype`, gives."""
+    paths = (item.path for name, item in nested_fields(Workload).items() if name in keywords)
+    given = {path[1] for path in paths if path[0] == "precision" and len(path) > 1}
+    types = attributes(precision, "compute", "parameters", "activations")
+    return {name: value for name, value in types.items() if name not in given}
 
 
 def model_object(model: object, keywords: Keywords) -> object:
@@ -325,9 +335,9 @@ def _read(
         values["strategy"] = strategy or _tables(layout or {})
     if cost:
         values["cost"] = cost
-    present = {name: value for name, value in values.items() if value is not None}
+    present = spelt_out({name: value for name, value in values.items() if value is not None})
     _require(present, laid=laid)
-    return build_question(spelt_out(present), where=WHERE, laid=laid, default_framework=True), parts
+    return build_question(present, where=WHERE, laid=laid, default_framework=True), parts
 
 
 def _operations(overrides: dict[str, Any]) -> Any:  # noqa: ANN401 (a table or a value)

@@ -169,6 +169,9 @@ _LISTS: tuple[tuple[str, str], ...] = (
 _VALUES: tuple[tuple[str, str], ...] = (
     ("memory mem peak", "peak_memory"),
     ("time speed fastest throughput latency mfu tokens_per_second tokens_per_s", "step_time"),
+    ("batch_size batch bs bsz micro_batch mbs", "micro_batch_size"),
+    ("gpus num_gpus num_devices", "devices"),
+    ("seqlen seq_length sequence_length context context_length", "seq_len"),
     ("a2a", "all_to_all"),
     ("a2a", "ulysses"),
     ("p2p", "ring"),
@@ -268,7 +271,12 @@ _LEFT_OUT: tuple[tuple[str, str, str], ...] = (
     ("search", "mfu utilization model_flops_utilization", "the MFU is projected, not assumed"),
     ("run", "mfu utilization model_flops_utilization", "the MFU is projected, not assumed"),
     ("run", "goodput availability uptime", "the goodput is projected, from --failures"),
-    ("", "grpo ppo rlhf reinforce", "the training step is projected, without sampling"),
+    (
+        "",
+        "grpo ppo rlhf reinforce rloo num_generations num_samples_per_prompt n_samples_per_prompt rollouts "
+        "num_rollouts rollout_batch_size max_completion_length use_vllm",
+        "the training step is projected, rollouts are not; add their time",
+    ),
     (
         "",
         "inference infer serving generate generation decode decoding prefill kv_cache kv_cache_dtype max_new_tokens "
@@ -339,7 +347,6 @@ _CONVERTED: tuple[tuple[str, str], ...] = (
         "a cluster has its network; --set cluster.tiers.… changes it",
     ),
     ("quantization quantize quantized bnb_4bit quantization_bit", "such as nf4 or int8"),
-    ("dpo ipo", "a pair is two sequences of the batch; with adapters alone, reference=shared"),
     (_HYBRID, "--dp-replicate N gives the replicas"),
     ("finetune finetuning finetuning_type", ""),
 )

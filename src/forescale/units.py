@@ -20,6 +20,8 @@ _SCALES: dict[str, dict[str, float]] = {
         **{f"{p}{bit}/s": f / 8 for p, f in _PREFIX.items() for bit in ("b", "bit")},
         "GiB/s": GIB,
         "TiB/s": TIB,
+        **{f"{p}Bps": f for p, f in _PREFIX.items()},
+        **{f"{p}bps": f / 8 for prefix, f in _PREFIX.items() for p in {prefix, prefix.lower()}},
     },
     "FLOP/s": {f"{p}FLOP/s": f for p, f in _PREFIX.items()},
     "FLOP": {f"{p}FLOP": f for p, f in _PREFIX.items()},
@@ -41,6 +43,8 @@ _SCALES: dict[str, dict[str, float]] = {
     "money/h": {"": 1.0, "/h": 1.0, "/hr": 1.0, "/hour": 1.0},
     "money/kWh": {"": 1.0, "/kWh": 1.0, "/MWh": 1e-3},
 }
+_SHORT = ("bps", "Bps")
+"""Ends of other spellings of rates, which an error does not list."""
 _CURRENCY = pattern(r"^\s*(?:US)?\$\s*|^\s*USD\s*(?=\d)|(?<=[\dKMB])\s*(?:USD|\$)(?=$|[\s/])")
 """The signs of the currency of published prices, which an amount may have."""
 _OF_DEVICE = pattern(r"\s*(?:/|\bper\b)\s*(?:(?:GPU|device|chip)s?\s*[-/]?\s*)?(?=[hkM])")
@@ -78,7 +82,7 @@ def parse(text: str | float, dimension: str) -> float:
     if match is None or (match[2] or "") not in {*scales, ""}:
         if dimension.startswith("money") and written.startswith("."):  # what a shell leaves of $2.50
             raise not_a_quantity(dimension, written, f"write 0{written}; a shell needs '$2.50' in quotes")
-        units = ", ".join(filter(None, scales))
+        units = ", ".join(unit for unit in scales if unit and not unit.endswith(_SHORT))
         more = _MORE.get(dimension.partition("/")[0], "")
         raise not_a_quantity(dimension, written, f"write a number and one of {units}{more}")
     if "," in match[1] and not _THOUSANDS.fullmatch(match[1]):

@@ -155,6 +155,10 @@ def test_a_shorter_sequence_is_a_row_before_adapters_where_nothing_cheap_fits():
     runs = [fix for fix in result.remedies if fix.changes[0].kind == "run"]
     assert runs[0].text == f"--seq-len {result.shorter}"
     assert (runs[0].verdict, runs[0].projection.workload.seq_len) == ("FITS", result.shorter)
+    share = result.now.workload.seq_len / result.shorter
+    assert (
+        runs[0].lost_s == runs[0].projection.step_time_s * share - result.now.step_time_s
+    )  # of as many tokens
     assert runs[0].freed_bytes == result.now.memory.peak_bytes - runs[0].projection.memory.peak_bytes > 0
 
 

@@ -264,6 +264,17 @@ def test_devices_between_powers_of_two_are_tried(forescale):
     assert (answer["value"], answer["next"]["value"]) == (24, 16)
 
 
+def test_a_micro_batch_is_solved_without_a_global_batch(forescale):
+    """Every rank runs one micro-batch, or one for each pipeline stage."""
+    question = ("llama-3.2-1b", "--cluster", "h100", "--devices", "4", "--pp", "2", "--seq-len", "4096")
+    _, said = document(forescale, *question, "--solve", "batch_size")
+    size = said["value"]
+    assert (said["quantity"], said["next"]["value"]) == ("micro_batch_size", size + 1)
+    of_batch = ("--global-batch-size", str(4 * size), "--micro-batch-size", str(size))
+    _, given = document(forescale, *question, *of_batch)
+    assert given["checks"][0]["step_time_s"] == said["checks"][0]["step_time_s"]
+
+
 def test_a_solved_value_has_one_under_full_recompute_too(forescale):
     question = ("llama-3.2-1b", "--cluster", "h100", "--devices", "1", "--seq-len", "4096")
     _, said = document(forescale, *question, "--global-batch-size", "64", "--solve", "micro_batch_size")

@@ -150,8 +150,19 @@ def test_an_option_without_its_value(forescale, words: tuple[str, ...], said: st
 def test_several_unknown_options_are_one_error() -> None:
     text = misspelt(("compare", "m", "--gpu", "h100,b200", "--epochs", "3"))
     assert text == (
-        "No such options: --gpu (did you mean --cluster?), --epochs (did you mean --tokens? tokens = epochs × samples × "
-        "tokens of a sample) (see forescale compare --help)"
+        "No such option: --epochs; did you mean --tokens? tokens = epochs × samples × "
+        "tokens of a sample (see forescale compare --help)"
+    )
+    text = misspelt(("compare", "m", "--tpp", "2", "--foo", "--gpus", "8"))
+    assert text == "No such options: --tpp (did you mean --tp or --pp?), --foo (see forescale compare --help)"
+
+
+def test_rollouts_are_left_out_with_one_sentence() -> None:
+    words = "project m --gpu 8xH100 --grpo --num-generations 8 --bs 64"
+    text = misspelt(words.split())
+    assert text == (
+        "No such options: --grpo, --num-generations (leave them out: the training step is projected, rollouts are not; "
+        "add their time). For example: forescale project m --global-batch-size 64 --cluster h100-sxm --devices 8"
     )
     text = misspelt(("fit", "m", "--max-seq-len"))
     assert text == (
@@ -220,6 +231,10 @@ def test_options_of_a_group_that_takes_its_usual_command() -> None:
             "project m --gpu b200 --bs 4",
             "project m --cluster b200 --micro-batch-size 4 --global-batch-size 4",
         ),
+        (
+            "project m --config accelerate.yaml --cluster a100 --bs 32",
+            "project m --config accelerate.yaml --cluster a100 --global-batch-size 32",
+        ),
         ("search m --devices 1 --bs 4", "search m --devices 1 --global-batch-size 4"),
         ("project m --ac selective --lora 8", "project m --recompute selective --lora-rank 8"),
         ("project m --ulysses 8 --compile", "project m --cp 8 --cp-kind a2a --compile default"),
@@ -235,6 +250,7 @@ def test_options_of_a_group_that_takes_its_usual_command() -> None:
             "memory m --dpo --lora --seq 1k",
             "memory layout m --set workload.reference=shared --lora-rank 16 --seq-len 1k",
         ),
+        ("memory m --dpo --gpu b200", "memory layout m --set workload.reference=copy --cluster b200"),
         ("compare m --gpus h100,b200 --devices 8", "compare m --cluster h100,b200 --devices 8"),
         ("diagnose m --mfu 38% --log t.log", "diagnose m --measured mfu=38% --measured t.log"),
         (
@@ -266,7 +282,6 @@ def test_names_of_other_tools_are_read_as_ours(words: str, read: str) -> None:
         "run m --gpus 8 --mtbf 3h",  # of the job or of a node
         "project m --gpus 8 --sharding-strategy hybrid_shard",  # how many replicas
         "project m --gpus 8 --mbs 2 --gas 4 --gbs 32",  # a batch in two ways
-        "memory m --dpo",  # of pairs or sequences
         "run m --nodes 2 --save-interval 500",  # steps, not seconds
         "project m --gpus 8 --help",
         "project m --cluster 8xh100 --devices 16",  # devices in two ways

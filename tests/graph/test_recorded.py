@@ -6,12 +6,15 @@ from importlib import resources
 import pytest
 from msgspec.structs import replace
 
+from forescale.catalogue.models import load_model, model_names
 from forescale.errors import SpecError
 from forescale.face import ask
 from forescale.frameworks.huggingface.reader import FAMILIES, read_huggingface
 from forescale.graph.counts import count_parameters
-from forescale.graph.recorded import Evaluator, recorded_keys, recorded_traces, recorded_types
+from forescale.graph.recorded import Evaluator, recorded_keys, recorded_model, recorded_traces, recorded_types
+from forescale.graph.traced import trace_of
 from forescale.project import project
+from forescale.spec.workload import Precision, Trainable, Workload
 
 LLAMA = {
     "model_type": "llama",
@@ -72,6 +75,29 @@ def test_every_type_has_two_precisions(kind):
     for trace in traces:
         assert len(trace.layers) == 4
         assert all(block.num_launches > 20 for block in trace.blocks.values())
+
+
+@pytest.mark.parametrize("kind", recorded_types())
+def test_every_type_that_takes_adapters_has_two_precisions(kind):
+    """QLoRA has norms in fp32 under autocast, LoRA weights in bf16."""
+    traces = recorded_traces(small(kind), seq_len=256, frozen=True)
+    assert [trace.precision for trace in traces] in ([], ["bf16", "fp32 under autocast to bf16"])
+    assert all(trace.has_frozen for trace in traces)
+
+
+@pytest.mark.parametrize("frozen", [None, "nf4"], ids=["lora", "qlora"])
+def test_adapters_on_every_catalogue_model_have_a_trace(frozen):
+    """Of each model with recorded operators; others are described by their dimensions."""
+    precision = Precision(frozen=frozen)
+    work = Workload(seq_len=1024, global_batch_size=1, precision=precision, trainable=Trainable(lora_rank=16))
+    answers = {
+        name: recorded_model(load_model(name), seq_len=1024, attention="sdpa", workload=work)
+        for name in model_names()
+        if not load_model(name).traces
+    }
+    recorded = {name: trace_of(model, precision) for name, model in answers.items() if model is not None}
+    assert {"gemma-2-2b", "gemma-2-9b", "gemma-2-27b", "llama-3.1-8b"} <= recorded.keys()
+    assert all(trace.has_frozen for trace in recorded.values())
 
 
 def test_a_dimension_that_is_missing_is_named():

@@ -218,7 +218,9 @@ def test_links_of_a_base_are_named_without_their_tier(tmp_path, text):
         ("[tiers]\nbandwidth = 3\n", "such as tiers.infiniband.bandwidth"),
         ("[tiers.ib]\nbandwidth = 'x2'\n", "did you mean infiniband"),
         ("[tiers]\ninfiniband = 3\n", "tiers.infiniband must be a table"),
-        ("[tiers.infiniband]\nbandwidth = 'y2'\n", "'y2' is not a quantity"),
+        ("[tiers.infiniband]\nbandwidth = 'y2'\n", "tiers.infiniband.bandwidth = 'y2' is not a quantity"),
+        ("network = '100Gxps'\n", ": network = '100Gxps' is not a quantity"),
+        ("[network]\nbandwidth = '100Gxps'\n", ": network.bandwidth = '100Gxps' is not a quantity"),
     ],
 )
 def test_changes_of_tiers_that_the_base_has_not(tmp_path, text, match):

@@ -12,6 +12,7 @@ from forescale.arrays import np
 from forescale.cost.run_calibration import FRAMEWORK
 from forescale.errors import SpecError
 from forescale.numeric import divisors
+from forescale.projection.result import Projection
 from forescale.question import Question
 from forescale.schedule.legality import LEGALITY
 from forescale.schedule.library import family
@@ -247,3 +248,9 @@ def _asked(question: Question, layout: Layout) -> Proposal:
     return Proposal(
         model=question.model, cluster=question.cluster, workload=question.workload, degrees=layout
     )
+
+
+def lost_seconds(now: Projection, then: Projection) -> float:
+    """Return the seconds by which the tokens of a step of `now` take longer as `then`, whose steps may have fewer."""
+    share = now.workload.tokens_per_step / then.workload.tokens_per_step
+    return then.step_time_s * share - now.step_time_s

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from forescale.advise.changes import KINDS, Change, changed, changes
+from forescale.advise.changes import KINDS, Change, changed, changes, lost_seconds
 from forescale.advise.check import verdict_within
 from forescale.advise.decide import LEAST_GAIN
 from forescale.arrays import np
@@ -66,7 +66,7 @@ class Fix(Struct, frozen=True, kw_only=True):
     verdict: Verdict
     """Against the limit of the question."""
     lost_s: float
-    """Seconds that a step takes longer; negative where it is shorter."""
+    """Seconds that the tokens of a step take longer; negative where they take less."""
     freed_bytes: float
     """Bytes that the fullest device needs less."""
 
@@ -77,7 +77,7 @@ class Fix(Struct, frozen=True, kw_only=True):
             changes=changes,
             projection=result,
             verdict=verdict_within(result, limit),
-            lost_s=result.step_time_s - now.step_time_s,
+            lost_s=lost_seconds(now, result),
             freed_bytes=now.memory.peak_bytes - result.memory.peak_bytes,
         )
 

@@ -62,10 +62,17 @@ class Solved(Result, Struct, frozen=True, kw_only=True):
         }
 
 
-def solve(question: Question, quantity: Quantity, checked: Callable[[Question], Check]) -> Solved:
+def solve(
+    question: Question,
+    quantity: Quantity,
+    checked: Callable[[Question], Check],
+    *,
+    batch_is_open: bool = False,
+) -> Solved:
     """Return the largest micro-batch size, sequence length or number of tokens, or the fewest devices, that pass.
 
-    The other degrees of the layout, and the global batch, stay; data parallelism follows from the devices.
+    The other degrees of the layout stay; data parallelism follows from the devices. The global batch stays too, unless
+    it is open: then it follows from the micro-batch, without accumulation.
 
     Raises
     ------
@@ -76,6 +83,8 @@ def solve(question: Question, quantity: Quantity, checked: Callable[[Question], 
         return _longest(question, checked)
     if quantity == "tokens":
         return _most_tokens(question, checked)
+    if quantity == "micro_batch_size" and batch_is_open:
+        return _largest_batch(question, checked)
     variants = _micro_batches(question) if quantity == "micro_batch_size" else _sizes(question)
     previous: tuple[int, Check] | None = None
     for value, variant in variants:
@@ -90,7 +99,13 @@ def solve(question: Question, quantity: Quantity, checked: Callable[[Question], 
     raise _none(quantity, previous)
 
 
-def solve_replayed(question: Question, quantity: Quantity, checked: Callable[[Question], Check]) -> Solved:
+def solve_replayed(
+    question: Question,
+    quantity: Quantity,
+    checked: Callable[[Question], Check],
+    *,
+    batch_is_open: bool = False,
+) -> Solved:
     """Return what `solve` does and, where a question leaves recompute open and has none, the same under full recompute.
 
     Of a number of tokens only the first; where nothing passes without recompute, the second alone.
@@ -102,14 +117,15 @@ def solve_replayed(question: Question, quantity: Quantity, checked: Callable[[Qu
     """
     layout = _layout(question)
     if quantity == "tokens" or layout.recompute.granularity != "none" or "recompute" not in question.assumed:
-        return solve(question, quantity, checked)
+        return solve(question, quantity, checked, batch_is_open=batch_is_open)
     full = question.with_layout(replace(layout, recompute=replace(layout.recompute, granularity="full")))
     try:
-        result = solve(question, quantity, checked)
+        result = solve(question, quantity, checked, batch_is_open=batch_is_open)
     except SpecError:
-        return solve(full, quantity, checked)
+        return solve(full, quantity, checked, batch_is_open=batch_is_open)
     try:
-        return replace(result, replayed=solve(full, quantity, checked))
+        replayed = solve(full, quantity, checked, batch_is_open=batch_is_open)
+        return replace(result, replayed=replayed)
     except SpecError:
         return result
 
@@ -293,19 +309,49 @@ def _longest(question: Question, checked: Callable[[Question], Check]) -> Solved
         tried[length] = checked(replace(question, workload=replace(question.workload, seq_len=length)))
         return tried[length].status == "passes" and not _is_over(question, tried[length])
 
-    low, high = 0, max(1, question.workload.seq_len // granule)
-    longest = int(EXTENT.le or 0) // granule
-    while high <= longest and passes(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if passes(middle) else (low, middle)
+    first = max(1, question.workload.seq_len // granule)
+    low, high = _largest(first, int(EXTENT.le or 0) // granule, passes)
     if not low:
         raise _none("seq_len", (granule, tried.get(granule) or checked(question)))
     value, beyond = low * granule, high * granule
     return Solved(
         quantity="seq_len", value=value, check=tried[value], next_value=beyond, next_check=tried.get(beyond)
     )
+
+
+def _largest_batch(question: Question, checked: Callable[[Question], Check]) -> Solved:
+    """Return the largest micro-batch that passes where every rank runs one, or one for each of its pipeline stages."""
+    tried: dict[int, Check] = {}
+    layout = _layout(question)
+    ranks = layout.dp_replicate * layout.dp_shard * layout.pp
+
+    def passes(size: int) -> bool:
+        work = replace(question.workload, global_batch_size=size * ranks)
+        sized = question.with_layout(replace(layout, micro_batch_size=size))
+        tried[size] = checked(replace(sized, workload=work))
+        return tried[size].status == "passes" and not _is_over(question, tried[size])
+
+    low, high = _largest(1, int(EXTENT.le or 0) // ranks, passes)
+    if not low:
+        raise _none("micro_batch_size", (1, tried[1]))
+    return Solved(
+        quantity="micro_batch_size",
+        value=low,
+        check=tried[low],
+        next_value=high,
+        next_check=tried.get(high),
+    )
+
+
+def _largest(first: int, most: int, passes: Callable[[int], bool]) -> tuple[int, int]:
+    """Return the largest number that passes, 0 where none does, and the next one that was tried."""
+    low, high = 0, first
+    while high <= most and passes(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if passes(middle) else (low, middle)
+    return low, high
 
 
 def _most_tokens(question: Question, checked: Callable[[Question], Check]) -> Solved:

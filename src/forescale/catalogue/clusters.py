@@ -254,7 +254,7 @@ def _refuse_count(name: str) -> None:
     """Refuse a cluster's name that is written with a number of devices."""
     if counted := counted_cluster(name):
         stem, count = counted
-        fix = f"write {stem}, and the number of devices apart from it (--devices {count or 'N'})"
+        fix = f"write {stem}, and give the number of devices separately: devices = {count or 'N'}"
         raise UnknownNameError("cluster", name, (), fix)
 
 

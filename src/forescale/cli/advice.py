@@ -41,6 +41,8 @@ FAILURES, RATE = "--failures", "a rate, failures of a node and day, or a name, n
 MEASURED = "--measured"
 DIAGNOSE = "project takes a folder of what stages took; forescale diagnose takes figures and logs"
 """What is said of figures where a folder is taken."""
+LEAVE = "leave it out"
+"""What is said of an option without effect on an answer."""
 COMPARE = "forescale compare takes several"
 """What is said of several values of an option that takes one."""
 MICROBATCHES = "--microbatches"
@@ -105,14 +107,15 @@ class Advice(NamedTuple):
 
 def _in_context(name: str, path: str, value: str, words: Sequence[str]) -> Advice | None:
     """Return the options that another tool's is for its value or next to others; None if it is none of those."""
-    from forescale.cli.conversions import in_context
+    from forescale.cli.conversions import in_context, is_with_file
 
     values = {
         word.partition("=")[0]: word.partition("=")[2] or after
         for word, after in pairwise((*words, ""))
         if word[:2] == "--"
     }
-    said = in_context(name, values | {name: value}, path, options_of(path), table()["held_by_fix"])
+    held, has_file = table()["held_by_fix"], is_with_file(words)
+    said = in_context(name, values | {name: value}, path, options_of(path), held, has_file=has_file)
     if said is None or name in flags_of(path):
         return None
     is_alone = len(said) == 1
@@ -235,7 +238,7 @@ def _left_out(name: str, path: str, value: str) -> Advice | None:
     """Return that an option has no effect, or what answers it; None for others."""
     is_idle = is_without_effect(name)
     reason = "it changes neither time nor memory" if is_idle else left_out(name, path)
-    said = f"leave it out: {reason}"
+    said = f"{LEAVE}: {reason}"
     return None if reason is None else Advice(said, (), has_value=value[:1] != "-", is_same=is_idle)
 
 

@@ -21,7 +21,7 @@ from forescale.cli.options import OperationsOptions, Priced, complete_models, gi
 from forescale.cli.output import OutputOptions
 from forescale.cli.reproduce import again, has_line
 from forescale.cli.scan import amount, span_of
-from forescale.errors import ForescaleError, SpecError, out_of_range, required_with, wrong_type
+from forescale.errors import ForescaleError, MissingError, SpecError, out_of_range, required_with, wrong_type
 from forescale.io.sizes import is_fewest
 from forescale.limits import PRICE
 
@@ -216,11 +216,18 @@ def _solved(
     machine = request.cluster
     if limit.solve == "devices" and machine.devices is None and not given(request.layout):
         request = replace(request, cluster=replace(machine, nodes=machine.nodes or 1))
-    question = _question(request, limit, operated, subjects[0], searched=searched)
+    try:
+        question, is_open = _question(request, limit, operated, subjects[0], searched=searched), False
+    except MissingError as error:
+        if searched or error.missing != ("--global-batch-size",):
+            raise
+        batch = int(error.facts[0].example.split()[-1])
+        request = replace(request, run=replace(request.run, global_batch_size=batch))
+        question, is_open = _question(request, limit, operated, subjects[0], searched=searched), True
     name = subjects[0] or question.model.name
     gate = partial(_gate, limit=limit, subject=name, strict=strict)
     if question.strategy is not None:
-        return solve_replayed(question, limit.solve, gate), question
+        return solve_replayed(question, limit.solve, gate, batch_is_open=is_open), question
     from forescale.catalogue.frameworks import NONE
 
     framework = None if request.plan.framework == NONE else request.plan.framework
@@ -231,7 +238,7 @@ def _solved(
     if limit.solve == "seq_len":
         smallest = partial(_best, objective="peak_memory", framework=framework)
         return longest(question, smallest, gate), question
-    return solve(fastest(question), limit.solve, gate), question
+    return solve(fastest(question), limit.solve, gate, batch_is_open=is_open), question
 
 
 def _again(question: Question, solved: Solved) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from forescale.synonyms import (
@@ -42,6 +43,10 @@ BATCHES = frozenset(("bs", "bsz", "batch", "batchsize", "batch_size"))
 """Words for a batch that count what a device takes at once where it is accumulated."""
 LAID_OUT = frozenset(("project", "memory layout", "fit", "explain"))
 """Commands about one layout, which a device runs without accumulation where a batch of it is all that is given."""
+RUN_FILES = frozenset(("--plan", "--config", "--preset"))
+"""Options that name a file of a run."""
+OF_RUNS = (".yaml", ".yml", ".toml", ".sh", ".slurm", ".sbatch", ".py")
+"""Endings of files of runs that are given as the model."""
 PREFERENCES = frozenset(("dpo", "ipo"))
 """Switches for methods that compare with a reference model."""
 EPOCHS = frozenset(("epochs", "num_epochs", "num_train_epochs", "max_epochs"))
@@ -160,18 +165,25 @@ def is_accumulated(names: Iterable[str]) -> bool:
 
 
 def in_context(
-    name: str, values: Mapping[str, str], path: str, options: Collection[str], held: Collection[str]
+    name: str,
+    values: Mapping[str, str],
+    path: str,
+    options: Collection[str],
+    held: Collection[str],
+    *,
+    has_file: bool = False,
 ) -> tuple[str, ...] | None:
     """Return the options that another tool's option is for its value or next to others; None if it is none of those.
 
     Where one option is returned alone, the value follows it. `values` are those of all options of the command line,
-    `options` those of the command, and `held` the dimensions that a search holds with --fix.
+    `options` those of the command, and `held` the dimensions that a search holds with --fix. A file of a run may say
+    how many devices there are.
     """
     plain, value = _plain(name), values[name]
     if plain in BATCHES and "--micro-batch-size" in options:
         if is_accumulated(values):
             return ("--micro-batch-size",)
-        if path in LAID_OUT and value.isdecimal() and _is_one_device(values):
+        if path in LAID_OUT and value.isdecimal() and not has_file and _is_one_device(values):
             return ("--micro-batch-size", value, "--global-batch-size", value)
     if value[:1].isalpha() and meant(name, {"devices"}) and "--cluster" in options:
         return ("--cluster",)
@@ -186,6 +198,14 @@ def in_context(
         return tuple(word for pair in pairs if pair[0] in {*options} - values.keys() for word in pair)
     words = tuple((around_value(name, value) or "").split())
     return words if words and {word for word in words if word[:2] == "--"} <= {*options} else None
+
+
+def is_with_file(words: Sequence[str]) -> bool:
+    """Return whether words of a command name a file of a run, which may say how many devices there are."""
+    given = {word.partition("=")[0] for word in words}
+    return bool(given & RUN_FILES) or any(
+        Path(word).suffix.lower() in OF_RUNS and Path(word).is_file() for word in words
+    )
 
 
 def _is_one_device(values: Mapping[str, str]) -> bool:

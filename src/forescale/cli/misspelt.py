@@ -12,6 +12,7 @@ from typing import NamedTuple
 from forescale.cli.advice import (
     ASKING,
     FAILURES,
+    LEAVE,
     MEASURED,
     NAMED,
     advised_of,
@@ -61,6 +62,8 @@ REMARKS = {
     "--global-batch-size": " (sequences of a step over all devices)",
     "--lora-rank 16 --frozen-dtype nf4 --recompute full": " (PEFT prepares such weights with recompute)",
     "--lora-rank 16 --frozen-dtype int8 --recompute full": " (PEFT prepares such weights with recompute)",
+    "--set workload.reference=copy": " (a pair is two sequences of the batch)",
+    "--set workload.reference=shared": " (the model without its adapters; a pair is two sequences of the batch)",
     "--stragglers": " (spread of the speeds of all devices, not one slow device)",
 }
 """What a note adds to an option that others count differently."""
@@ -161,16 +164,30 @@ def misspelt(arguments: Sequence[str]) -> str | None:
     correction = _corrected(path, words)
     if not correction.unknown:
         return None
-    if len(correction.unknown) == 1:
-        [(name, text)] = correction.unknown.items()
+    unread = {name: text for name, text in correction.unknown.items() if name not in correction.read}
+    unread = unread or {**correction.unknown}
+    if len(unread) == 1:
+        [(name, text)] = unread.items()
         is_known = name in flags_of(path)
         said = f"{name}: {text}" if is_known else f"No such option: {name}{text and f'; {text}'}"
     else:
-        named = ", ".join(name + (text and f" ({text})") for name, text in correction.unknown.items())
-        said = f"No such options: {named}"
+        said = f"No such options: {_listed(unread)}"
     if (example := _example(path, words, correction)) is None:
         return f"{said} (see forescale {path} --help)"
     return f"{said}{'' if said[-1] == '?' else '.'} For example: {example}"
+
+
+def _listed(texts: Mapping[str, str]) -> str:
+    """Return options with what to say of each; those of which the same is to be left out share one sentence."""
+    alike: dict[str, list[str]] = {}
+    for name, text in texts.items():
+        alike.setdefault(text if text.startswith(LEAVE) else f"{name} {text}", []).append(name)
+    said = []
+    for names in alike.values():
+        text = texts[names[0]]
+        text = text.replace(LEAVE, "leave them out", 1) if len(names) > 1 else text
+        said.append(", ".join(names) + (text and f" ({text})"))
+    return ", ".join(said)
 
 
 def _example(path: str, words: Sequence[str], correction: Correction) -> str | None:

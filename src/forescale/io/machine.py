@@ -254,16 +254,21 @@ def on_base(values: Mapping[str, Any], record: Callable[[str], Any], where: str)
     if not isinstance(base, str):
         raise wrong_type("base", base, "a catalogue name").at(where)
     below = _plain(record(base))
-    plain = _in_tiers(plain, below.get("tiers", ()))
+    plain = _in_tiers(plain, below.get("tiers", ()), where)
     if isinstance(tiers := plain.get("tiers"), Mapping) and "tiers" in below:
         plain["tiers"] = changed_tiers(below["tiers"], tiers, where)
     return deep_merge(below, scaled(below, plain, DEVICE_DIMENSIONS))
 
 
-def _in_tiers(changes: dict[str, Any], tiers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _in_tiers(changes: dict[str, Any], tiers: Sequence[Mapping[str, Any]], where: str) -> dict[str, Any]:
     """Return changes whose links are among those of `tiers`: by their names, or as `network` the outermost.
 
     A quantity is the bandwidth of its link.
+
+    Raises
+    ------
+    SpecError
+        If a text is not a quantity; the error has the key that was given.
     """
     named = {str(tier["name"]): str(tier["name"]) for tier in tiers}
     if not named or not isinstance(changes.get("tiers", {}), Mapping):
@@ -277,8 +282,24 @@ def _in_tiers(changes: dict[str, Any], tiers: Sequence[Mapping[str, Any]]) -> di
             others[key] = value
             continue
         renamed: dict[str, Any] = {} if key == "network" or link == tier else {"name": link}
-        links[tier] = {**renamed, **(value if isinstance(value, Mapping) else {"bandwidth": value})}
+        is_table = isinstance(value, Mapping)
+        fields = value if is_table else {"bandwidth": value}
+        _check_quantities(
+            {f"{key}.{name}" if is_table else key: (name, fields[name]) for name in fields}, where
+        )
+        links[tier] = {**renamed, **fields}
     return deep_merge(others, {"tiers": links}) if links else changes
+
+
+def _check_quantities(given: Mapping[str, tuple[str, object]], where: str) -> None:
+    """Raise SpecError unless texts are quantities of a tier, or factors; `given` are names and values by key."""
+    for key, (name, value) in given.items():
+        if not isinstance(value, str) or name not in TIER_DIMENSIONS or _FACTOR.fullmatch(value):
+            continue
+        try:
+            parse(value, TIER_DIMENSIONS[name])
+        except SpecError as error:
+            raise error.worded(f"{key} = {error}").at(where) from None
 
 
 def changed_tiers(
@@ -298,6 +319,7 @@ def changed_tiers(
             raise UnknownKeyError.of([name], f"{where}, tiers of the base", names, {}, fix)
         if not isinstance(change, Mapping):
             raise wrong_type(f"tiers.{name}", change, "a table of its values").at(where)
+        _check_quantities({f"tiers.{name}.{key}": (key, change[key]) for key in change}, where)
     return [
         {**tier, **scaled(tier, changes.get(name, {}), TIER_DIMENSIONS)}
         for name, tier in zip(names, tiers, strict=True)

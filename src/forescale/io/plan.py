@@ -154,14 +154,26 @@ def with_fixed_vpp(layout: Any) -> tuple[Any, tuple[Note, ...]]:  # noqa: ANN401
 def spelt_out(values: dict[str, Any]) -> dict[str, Any]:
     """Return values as `build` takes them: lengths such as "128k" are numbers, and selective recompute has modules.
 
-    Selective recompute without modules recomputes core_attn, as in Megatron-LM. The section `layout` is `strategy`.
+    Selective recompute without modules recomputes core_attn, as in Megatron-LM. The section `layout` is `strategy`. A
+    cluster such as 8xH100 gives the number of devices too, where nothing else does.
 
     Raises
     ------
     SpecError
         If both `layout` and `strategy` are given.
     """
-    return _with_length(_with_modules(_with_layout(values)))
+    return _with_length(_with_modules(_with_layout(_with_count(values))))
+
+
+def _with_count(values: dict[str, Any]) -> dict[str, Any]:
+    """Return values in which a cluster's name such as 8xH100 is the name and the number of devices."""
+    cluster = values.get("cluster")
+    if not isinstance(cluster, str) or {"devices", "nodes"} & values.keys():
+        return values
+    from forescale.catalogue.clusters import counted_cluster, is_cluster_name
+
+    name, count = ("", "") if is_cluster_name(cluster) else counted_cluster(cluster) or ("", "")
+    return {**values, "cluster": name, "devices": int(count)} if count else values
 
 
 def _with_layout(values: dict[str, Any]) -> dict[str, Any]:

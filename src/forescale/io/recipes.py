@@ -25,7 +25,7 @@ from forescale.spec.phrases import recompute
 from forescale.spec.proposal import Constraint, Proposal, violated
 from forescale.spec.recipes import active_width, graphs_of, kind_of, settings_of
 from forescale.spec.space import Space, default_recompute
-from forescale.spec.workload import EXCEPTIONS
+from forescale.spec.workload import EXCEPTIONS, Workload
 from forescale.time.step import step_seconds
 from forescale.units import GIB, format_seconds
 
