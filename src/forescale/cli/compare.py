@@ -197,9 +197,18 @@ def _compare_machines(
     clusters = {item.cluster.name: item.cluster for item in questions if isinstance(item, Question)}
     given_prices = _prices(price, list(clusters))
     prices = {name: hourly_price(item, given_prices.get(name)) for name, item in clusters.items()}
+    prices |= {name: None for name in _changed(questions) if name not in given_prices}
     varied = [" · ".join(map(" ".join, variant)) for variant, _ in asked]
     result = on_machines(questions, _best, answered, prices, varied=varied, jobs=jobs)
     show(answer_of(replace(result, priced=bool(given_prices)), machines_view), output)
+
+
+def _changed(questions: Sequence[Question | Machine]) -> set[str]:
+    """Return the clusters that differ between rows in more than their size: a list price is of one of them only."""
+    clusters = [item.cluster for item in questions if isinstance(item, Question)]
+    machines = {(item.name, item.device, item.tiers) for item in clusters}
+    names = [name for name, _, _ in machines]
+    return {name for name in names if names.count(name) > 1}
 
 
 def _prices(text: str | None, clusters: Sequence[str]) -> dict[str, float]:

@@ -267,9 +267,7 @@ class Roofline(Struct, frozen=True, kw_only=True):
         tile_m, tile_n = self._parameters(op.dtype).tiles[0]
         lasting = drained_share(
             share=self.calibration.run.rate("grouped"),
-            tiles=ceil(products.m / tile_m)
-            * ceil(products.n / tile_n)
-            * (op.groups if op.together else 1.0),
+            tiles=ceil(products.m / tile_m) * ceil(products.n / tile_n) * (op.groups if op.together else 1.0),
             num_cores=float(self.device.num_cores),
         )
         share = grouped_share(share=several * lasting, groups=op.groups)
