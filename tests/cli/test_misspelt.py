@@ -578,3 +578,14 @@ def test_options_of_a_command_in_the_same_group_are_suggested_there() -> None:
     ):  # no model, no such command
         text = misspelt(words.split())
         assert text is not None and "For example" not in text
+
+
+def test_options_of_whole_runs_next_to_values_name_the_command_that_has_them():
+    run = ["--cluster", "h200", "--devices", "64", "--global-batch-size", "64", "--tokens", "1T"]
+    varied = ["--storage-bandwidth", "500GB/s", "--vary", "checkpoint-mode=sync,async"]
+    text = misspelt(["compare", "llama-3.1-8b", *run, *varied])
+    assert "infiniband" not in text
+    example = text.partition("For example: ")[2].split()
+    assert example[:2] == ["forescale", "run"]
+    assert example[example.index("--storage-bandwidth") + 1] == "500GB/s"
+    assert example[example.index("--checkpoint-mode") + 1] == "sync"

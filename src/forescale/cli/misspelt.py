@@ -182,8 +182,11 @@ def _example(path: str, words: Sequence[str], correction: Correction) -> str | N
     if correction.words is not None:
         flags = flags_of(path)
         return shlex.join(["forescale", *correction.words, *lacking(correction.words, flags)])
+    words = _with_one_value(words) if path == "compare" else words
     several = any("," in word for word in words)  # machines or values, which few commands take
     usual = ["compare"] if several else _others(correction.unknown)
+    if "--tokens" in words:
+        usual.sort(key=lambda other: other != "run")
     others = ["diagnose"] if MEASURED in correction.unknown else usual
     has_model = "model" in _arguments(path)
     for other in [*_of_group(path, correction.unknown), *others]:
@@ -193,6 +196,26 @@ def _example(path: str, words: Sequence[str], correction: Correction) -> str | N
         if other != path and there.words is not None and _knows(other, there.words):
             return shlex.join(["forescale", *there.words, *lacking(there.words, flags_of(other))])
     return None
+
+
+def _with_one_value(words: Sequence[str]) -> list[str]:
+    """Return words with the first value of each --vary as an option of its own, or as a --set of a key."""
+    left, result = list(words), list[str]()
+    while left:
+        name, assigned, value = (word := left.pop(0)).partition("=")
+        if name != "--vary" or not (assigned or left):
+            result.append(word)
+            continue
+        key, _, values = (value if assigned else left.pop(0)).partition("=")
+        first = values.partition(",")[0].strip()
+        is_key = "." in key
+        result += ["--set", f"{key}={first}"] if is_key else [f"--{key.strip('-').replace('_', '-')}", first]
+    return result
+
+
+def _is_option(name: str) -> bool:
+    """Return whether a command that an error may name has an option."""
+    return any(name in options_of(path) for path in ASKING)
 
 
 def _of_group(path: str, names: Collection[str]) -> list[str]:
@@ -362,7 +385,9 @@ def _converted(
         if "--failures" in options and meant(name, {"failures", "cluster"}) == "failures":
             rate = failure_rate(values[name], values)
             result |= {name: (("--failures", rate), False)} if rate else {}
-        elif tier := network_rates(name, values[name], values):
+        elif (name == "--vary" or not _is_option(name)) and (
+            tier := network_rates(name, values[name], values)
+        ):
             several = "--vary" in options and "," in tier
             result[name] = (("--vary" if several else "--set", tier), name == "--vary")
     return result
