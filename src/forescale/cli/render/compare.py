@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 
+from msgspec.structs import replace
+
 from forescale.cli.render import words
 from forescale.cli.render.search import verdict_legend
 from forescale.projection.result import MemorySummary
@@ -13,7 +15,7 @@ from forescale.report.document import Beside, Cell, Content, TextLine, View, lin
 from forescale.search.compare import Change, Comparison, Difference
 from forescale.search.machines import Machine, Machines
 from forescale.spec.phrases import layout
-from forescale.units import GIB, format_seconds
+from forescale.units import GIB, counted, format_seconds
 from forescale.whole_run.prices import published_prices
 
 SIDES = ("A", "B", "B − A")
@@ -193,9 +195,22 @@ def _layouts_differ(result: Machines) -> bool:
 
 
 def _assumed(result: Machines) -> tuple[Note, ...]:
-    """Return what all rows assume of the run because nothing gives it, and that its compilation has no effect."""
-    notes = (note for item in result.machines if item.projection for note in item.projection.notes)
-    return tuple(dict.fromkeys(note for note in notes if note.topic in ("length", "compile", "framework")))
+    """Return what rows assume of the run because nothing gives it, and that its compilation has no effect.
+
+    Each topic has one note, that of the first row, which says how many others differ.
+    """
+    topics: dict[str, dict[Note, None]] = {}
+    for note in (note for item in result.machines if item.projection for note in item.projection.notes):
+        if note.topic in ("length", "compile", "framework"):
+            topics.setdefault(note.topic, {})[note] = None
+    return tuple(
+        first
+        if not others
+        else replace(
+            first, text=f"{first.text} (first row; {counted(len(others), 'variant')} in other rows: --json)"
+        )
+        for first, *others in topics.values()
+    )
 
 
 def _title(result: Machines) -> str:
