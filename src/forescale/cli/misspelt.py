@@ -213,9 +213,12 @@ def _with_one_value(words: Sequence[str]) -> list[str]:
     return result
 
 
-def _is_option(name: str) -> bool:
-    """Return whether a command that an error may name has an option."""
-    return any(name in options_of(path) for path in ASKING)
+def _rates(name: str, values: Mapping[str, str]) -> str | None:
+    """Return the rates of a network that an option gives; None of an option that another command has."""
+    from forescale.cli.conversions import network_rates
+
+    is_ours = name != "--vary" and any(name in options_of(path) for path in ASKING)
+    return None if is_ours else network_rates(name, values[name], values)
 
 
 def _of_group(path: str, names: Collection[str]) -> list[str]:
@@ -351,7 +354,6 @@ def _converted(
         counted_devices,
         failure_rate,
         halves,
-        network_rates,
         replicas,
         trained_tokens,
         wide_area_link,
@@ -369,25 +371,18 @@ def _converted(
     for name in names:
         if path == "sites" and (link := wide_area_link(name, values[name])) is not None:
             result[name] = (("--sites", link), False)
-            continue
-        if "--devices" in options and (devices := all_devices(name, values[name], values)) is not None:
+        elif "--devices" in options and (devices := all_devices(name, values[name], values)) is not None:
             result[name] = (devices, True)
-            continue
-        if "--input-grad" in options and (passes := halves(name, values[name])) is not None:
+        elif "--input-grad" in options and (passes := halves(name, values[name])) is not None:
             result[name] = (passes, True)
-            continue
-        if "--micro-batch-size" in options and (batch := accumulated(name, values)) is not None:
+        elif "--micro-batch-size" in options and (batch := accumulated(name, values)) is not None:
             result[name] = batch
-            continue
-        if "--dp-replicate" in options and (count := replicas(name, values)) is not None:
+        elif "--dp-replicate" in options and (count := replicas(name, values)) is not None:
             result[name] = (("--dp-replicate", count), False)
-            continue
-        if "--failures" in options and meant(name, {"failures", "cluster"}) == "failures":
+        elif "--failures" in options and meant(name, {"failures", "cluster"}) == "failures":
             rate = failure_rate(values[name], values)
             result |= {name: (("--failures", rate), False)} if rate else {}
-        elif (name == "--vary" or not _is_option(name)) and (
-            tier := network_rates(name, values[name], values)
-        ):
+        elif tier := _rates(name, values):
             several = "--vary" in options and "," in tier
             result[name] = (("--vary" if several else "--set", tier), name == "--vary")
     return result
