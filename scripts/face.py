@@ -22,6 +22,7 @@ from forescale.spec.layout import Layout
 from forescale.spec.option import Declared, declared
 from forescale.spec.space import NAMES
 from forescale.spec.workload import Workload
+from forescale.synonyms import optimizer_names
 
 FACE = Path(__file__).resolve().parent.parent / "src" / "forescale" / "face.py"
 HEAD = '''"""The functions of `import forescale`, with every keyword as a typed parameter.
@@ -213,6 +214,8 @@ def _keywords(*, space: bool) -> Iterator[tuple[str, str]]:
         hint = _written(hints[name], name)
         if name == "images":
             hint = f"int | {hint}"
+        if name == "optimizer":
+            hint = f"Literal[{', '.join(map(_quoted, (*get_args(_bare(hints[name])), *optimizer_names())))}]"
         if name in TEXT:
             hint += f" | {TEXT[name]}"
         if name in ("measurements", "benchmarks"):
@@ -220,6 +223,11 @@ def _keywords(*, space: bool) -> Iterator[tuple[str, str]]:
         if name == "calibration":
             hint = "str | Path"
         yield name, f"{hint} | Collection[{hint}]" if space and name in NAMES else hint
+
+
+def _bare(hint: Any) -> Any:  # noqa: ANN401 (a type)
+    """Return a type without its metadata."""
+    return get_args(hint)[0] if get_origin(hint) is Annotated else hint
 
 
 def _option(item: Declared) -> str:

@@ -11,6 +11,7 @@ from scripts.face import FUNCTIONS
 from tests.errors import raises
 
 import forescale as fs
+from forescale.arguments import in_python
 from forescale.keywords import question_keywords
 
 WORDS: dict[str, Any] = {"devices": 8, "seq_len": 2048, "global_batch_size": 64}
@@ -128,3 +129,30 @@ def test_money_of_limits_has_its_currency() -> None:
     plain = {"max_cost": 1e4, "price_per_device_hour": 2.0}
     assert fs.check(**LAID, tokens="1B", limits=limits) == fs.check(**LAID, tokens="1B", limits=plain)
     assert fs.watch(**LAID, price_per_device_hour="$2.50").price == 2.5
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("give --tokens, such as 15T", "give tokens, such as 15T"),
+        ("give --tokens 15T or --days 30", "give tokens='15T' or days=30"),
+        ("--max-memory changes it", "max_memory changes it"),
+        ("--no-such-option stays", "--no-such-option stays"),
+        (
+            "forescale check --tokens 15T finds it; --tokens says it",
+            "forescale check --tokens 15T finds it; tokens says it",
+        ),
+    ],
+)
+def test_options_are_keywords_in_python(text: str, said: str) -> None:
+    assert in_python(text, ("tokens", "days", "max_memory")) == said
+
+
+def test_errors_of_the_functions_name_no_options() -> None:
+    with raises(fs.ForescaleError, "missing") as refused:
+        fs.run(**LAID)
+    assert "--tokens" not in str(refused.value).partition("forescale ")[0]
+    with raises(fs.ForescaleError, "unknown_name") as refused:
+        fs.project(**{**QUESTION, "model": "allenai/some-model"})
+    assert "--" not in str(refused.value)
+    assert "AutoConfig.from_pretrained('allenai/some-model')" in str(refused.value)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
+import warnings
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -622,6 +624,19 @@ def test_optimizers_of_bitsandbytes_keep_moments_of_8_bits(name: str) -> None:
     typed = fs.project("llama-3.2-3b", "l40s-pcie", optimizer=kind, moment_dtype="int8", **question)
     assert named.workload == typed.workload
     assert named.workload.precision.moments == "fp8"
+
+
+def test_the_type_of_an_optimizer_has_the_names_that_are_read():
+    names = re.search(
+        r"Literal\[([^]]+)\]", str(inspect.signature(fs.ask).parameters["optimizer"].annotation)
+    )
+    assert names is not None
+    listed = ast.literal_eval(f"[{names[1]}]")
+    assert {"adamw", "adamw_8bit", "paged_adamw_8bit", "lion_8bit"} <= {*listed}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in listed:
+            fs.ask("llama-3.2-1b", "h100-sxm", optimizer=name, **WORDS)
 
 
 def test_types_of_instances_have_their_devices_in_python_too() -> None:

@@ -571,10 +571,10 @@ def pipeline(
     passes = {"forward": forward, "input_grad": input_grad, "weight_grad": weight_grad}
     stages = {name: np.array(item) for name, item in passes.items() if isinstance(item, Sequence)}
     shares = {name: item for name, item in passes.items() if not isinstance(item, Sequence)}
-    means = {name: float(item.sum() / pp) for name, item in stages.items()}
+    means: dict[str, Any] = {name: float(item.sum() / pp) for name, item in stages.items()}
     request = Request(
         pp=pp, num_microbatches=microbatches, comm=comm, memory_limit=memory_limit, group_size=group_size,
-        **(shares | means),
+        **(means | shares),
     )  # fmt: skip
     built = build_schedule(schedule, request, vpp=vpp)
     chunks = built.placement.vpp

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -12,11 +13,14 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, Union, get_ar
 from forescale.arrays import is_numpy
 from forescale.errors import SpecError, nearest, not_one_of, wrong_type
 from forescale.limits import DEVICES, PRICE, PUE, SEED, STAGES, TIME, Interval, whole_of, within
+from forescale.patterns import pattern
 from forescale.units import in_days, parse
 from forescale.wording import did_you_mean
 
 Hint: TypeAlias = Any
 """A type as annotations write it."""
+_COMMAND = pattern(r"(\bforescale [a-z][^;,]*)")
+_OPTION = pattern(r"(?<![\w-])--(?P<name>[a-z][a-z0-9-]*)(?: (?P<value>\d[\w.]*))?")
 LISTS = (list, tuple, range, set, frozenset)
 """Values that are lists of others."""
 _WORDS: Mapping[Hint, str] = {
@@ -77,6 +81,21 @@ def checked_arguments(
         except SpecError as error:
             raise error.at(where) from None
     return result
+
+
+def in_python(text: str, known: Collection[str]) -> str:
+    """Return the text of an error in which options of the command line are the `known` keywords; commands stay."""
+
+    def keyword(match: re.Match[str]) -> str:
+        name, value = match["name"].replace("-", "_"), match["value"]
+        if name not in known:
+            return match[0]
+        if value is None:
+            return name
+        return f"{name}={value if value.replace('.', '', 1).isdecimal() else repr(value)}"
+
+    parts = _COMMAND.split(text)
+    return "".join(part if at % 2 else _OPTION.sub(keyword, part) for at, part in enumerate(parts))
 
 
 def number(value: float | str | None) -> float | None:

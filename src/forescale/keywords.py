@@ -13,10 +13,17 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from msgspec.structs import replace
 
 from forescale import wording
-from forescale.arguments import LISTS, checked_arguments
+from forescale.arguments import LISTS, checked_arguments, in_python
 from forescale.arrays import is_numpy
 from forescale.cost.select import Costs
-from forescale.errors import UnknownKeyError, given_twice, needing, wrong_type
+from forescale.errors import (
+    ForescaleError,
+    UnknownKeyError,
+    UnknownNameError,
+    given_twice,
+    needing,
+    wrong_type,
+)
 from forescale.graph.traced import traced_precision
 from forescale.io.measurements import CostSection
 from forescale.io.named import is_uncounted
@@ -260,11 +267,16 @@ def names_checked(function: F) -> F:
         refuse_unknown(keywords, where, known, INSTEAD.get(where, ""))
         places = dict(zip(known, values, strict=False))
         checked = checked_arguments(function, places | keywords, where, read_as_plans)
-        return function(
-            *(checked[name] for name in places),
-            *values[len(places) :],
-            **{name: checked[name] for name in keywords},
-        )
+        left = {name: checked[name] for name in keywords}
+        try:
+            return function(*(checked[name] for name in places), *values[len(places) :], **left)
+        except ForescaleError as error:
+            error.worded(in_python(str(error), known))
+            if isinstance(error, UnknownNameError) and error.fix.startswith(
+                "save "
+            ):  # of a model on huggingface.co
+                error.worded(f"{error}, or transformers.AutoConfig.from_pretrained({error.name!r})")
+            raise
 
     return call  # type: ignore[return-value]
 

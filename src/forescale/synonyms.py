@@ -359,11 +359,23 @@ def spelling(text: str, known: Collection[object], field: str = "") -> str | Non
 
 
 @cache
-def _optimizers() -> Mapping[str, tuple[str, str | None]]:
+def _optimizer_table() -> Mapping[str, tuple[str, str | None]]:
     """Return the optimizer and the type of its moments by the names of transformers, bitsandbytes and torchao."""
     table = Path(__file__).with_name("frameworks") / "trainers/optimizers.json"
-    names = json.loads(table.read_text("utf-8"))["names"]
-    return {_letters(name): (kind, moments) for name, (kind, moments) in names.items()}
+    return {
+        name: (kind, moments)
+        for name, (kind, moments) in json.loads(table.read_text("utf-8"))["names"].items()
+    }
+
+
+@cache
+def _optimizers() -> Mapping[str, tuple[str, str | None]]:
+    return {_letters(name): value for name, value in _optimizer_table().items()}
+
+
+def optimizer_names() -> tuple[str, ...]:
+    """Return the names of optimizers of others that have a type of the moments."""
+    return tuple(sorted(name for name, (_, moments) in _optimizer_table().items() if moments))
 
 
 def optimizer_called(name: str) -> tuple[str, str] | None:

@@ -47,7 +47,7 @@ def pool(jobs: int) -> Iterator[Executor]:
     from multiprocessing import active_children, get_context
 
     context, before = get_context("spawn"), set(active_children())
-    executor = ProcessPoolExecutor(max_workers=jobs, mp_context=context, initializer=_start_worker)
+    executor = ProcessPoolExecutor(max_workers=jobs, mp_context=context, initializer=end_with_parent)
     try:
         yield executor
     except BrokenProcessPool as error:
@@ -61,7 +61,7 @@ def pool(jobs: int) -> Iterator[Executor]:
         executor.shutdown(wait=False, cancel_futures=True)
 
 
-def _start_worker() -> None:
+def end_with_parent() -> None:
     """Leave interrupts to the process that started this one, and end with it: a kill would go unnoticed."""
     signals.signal(signals.SIGINT, signals.SIG_IGN)
     from multiprocessing import parent_process
@@ -79,7 +79,10 @@ def _start_worker() -> None:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Hold interrupts back, also from processes that start meanwhile and do not yet leave them to this one."""
+    """Hold interrupts back, also from processes that start meanwhile and do not yet leave them to this one.
+
+    What it blocks they inherit, while they load modules too; an interrupt of this process comes right after.
+    """
     if not hasattr(signals, "pthread_sigmask"):
         yield
         return

@@ -32,7 +32,7 @@ ISSUE_NAMES = [
     "gb300-nvl72", "h800-sxm", "v100-dgx2", "v100-jean-zay", "mi250x-frontier", "mi300x", "mi325x", "mi350x", "mi355x",
     "mi355x-pods", "perlmutter", "tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-v7", "gaudi2", "gaudi3",
     "trn1", "trn2", "l40s-pcie", "almodel-pod", "a100-nvs4", "h200-nvs8", "b200-nvs64", "rtx-3060", "rtx-3080", "rtx-3090",
-    "rtx-4080", "rtx-4090", "rtx-5080", "rtx-5090",
+    "rtx-4080", "rtx-4080-super", "rtx-4090", "rtx-5080", "rtx-5090",
     "rtx-a6000", "rtx-6000-ada", "rtx-pro-6000", "a10", "a10g", "l4", "t4", "v100-pcie", "h20", "h100-nvl", "gh200", "mi300a",
     "a800-sxm", "a30", "a40", "l20", "dgx-spark",
 ]  # fmt: skip
@@ -171,7 +171,7 @@ SHORT = {
     "h100": "h100-sxm", "h200": "h200-sxm", "h800": "h800-sxm", "a100": "a100-sxm-80gb", "a100-40gb": "a100-sxm-40gb",
     "a100-80gb": "a100-sxm-80gb", "gb200": "gb200-nvl72", "gb300": "gb300-nvl72", "l40s": "l40s-pcie", "v5p": "tpu-v5p",
     "v5e": "tpu-v5e", "v6e": "tpu-v6e", "v4": "tpu-v4", "v7": "tpu-v7", "ironwood": "tpu-v7", "3090": "rtx-3090",
-    "3060": "rtx-3060", "4080": "rtx-4080", "RTX 5080": "rtx-5080", "NVIDIA GeForce RTX 3080": "rtx-3080",
+    "3060": "rtx-3060", "4080": "rtx-4080", "NVIDIA GeForce RTX 4080 SUPER": "rtx-4080-super", "4080 super": "rtx-4080-super", "RTX 5080": "rtx-5080", "NVIDIA GeForce RTX 3080": "rtx-3080",
     "4090": "rtx-4090", "5090": "rtx-5090", "a6000": "rtx-a6000", "6000-ada": "rtx-6000-ada", "pro-6000": "rtx-pro-6000",
     "mi250x": "mi250x-frontier", "trainium2": "trn2", "H100 SXM": "h100-sxm", "RTX_4090": "rtx-4090",
     "NVIDIA H100 80GB HBM3": "h100-sxm", "NVIDIA GeForce RTX 4090": "rtx-4090", "Tesla T4": "t4",
@@ -222,6 +222,7 @@ OWNED = {
     # cluster: 16-bit and 8-bit TFLOP/s with fp32 accumulation, GB/s of memory, GB/s to a neighbour
     "rtx-3090": (71, None, 936, 31.5), "rtx-4090": (165.2, 330.3, 1008, 31.5), "rtx-5090": (209.5, 419, 1792, 63),
     "rtx-3060": (25.5, None, 360, 31.5), "rtx-3080": (59.5, None, 760, 31.5), "rtx-4080": (97.5, 194.9, 716.8, 31.5),
+    "rtx-4080-super": (104.4, 208.9, 736, 31.5),
     "rtx-5080": (112.6, 225.1, 960, 63),
     "rtx-a6000": (154.8, None, 768, 31.5), "rtx-6000-ada": (364.2, 728.5, 960, 31.5),
     "rtx-pro-6000": (503.8, 1007.6, 1792, 63), "a10": (125, None, 600, 31.5), "a10g": (70, None, 600, 31.5),

@@ -69,6 +69,7 @@ PUBLISHED = {
     "nemotron-h-8b": 8.1,
     "nemotron-nano-12b-v2": 12.31,
     "nemotron-nano-9b-v2": 8.888,
+    "olmo-2-1b": 1.485,
     "olmo-2-13b": 13.7,
     "phi-2": 2.78,
     "phi-4": 14.66,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from msgspec.structs import replace
@@ -477,6 +478,13 @@ def test_rows_of_a_comparison_have_one_framework(forescale, values):
         for zero in values.split(",")
     ]
     assert [row["projection"]["step_time_s"] for row in rows] == steps
+    own = "megatron-bridge" if values[0] == "3" else "torchtitan"
+    said = [any(f"would use {own}" in text for text in texts_of(row["projection"])) for row in rows]
+    assert said == [False, True]
+
+
+def texts_of(projection):
+    return [note["text"] for note in projection["notes"]]
 
 
 @pytest.mark.usefixtures("usual_frameworks")
@@ -549,3 +557,42 @@ def test_a_topic_has_one_note_whatever_the_values():
         "bf16 recipe (first row; 2 variants in other rows: --json)",
     )
     assert machines_view(Machines(machines=machines[:1])).notes == (notes[0],)
+
+
+def test_clusters_with_each_number_of_devices_say_how_pairs_are_compared(forescale):
+    line = ("compare", "llama-3.2-1b", "--seq-len", "1024", "--global-batch-size", "64", "--tp", "1")
+    every = " ".join(forescale(*line, "--cluster", "h100,h200", "--devices", "8,16").out.split())
+    pairs = re.search(
+        r"2 clusters × 2 numbers of devices: every combination; (--cluster \S+) compares", every
+    )[1]
+    assert pairs == "--cluster 8xh100-sxm,16xh200-sxm"
+    paired = forescale(*line, *pairs.split())
+    rows = json.loads(forescale(*line, *pairs.split(), "--json").out)["machines"]
+    assert [(row["cluster"], row["devices"]) for row in rows] == [("h100-sxm", 8), ("h200-sxm", 16)]
+    assert "every combination" not in paired.out
+    assert "every combination" not in forescale(*line, "--cluster", "h100", "--devices", "8,16").out
+
+
+def test_machines_are_compared_with_failures_and_checkpoints(forescale):
+    line = (
+        "compare",
+        "llama-3.2-1b",
+        "--cluster",
+        "h100,h200",
+        "--devices",
+        "8",
+        "--global-batch-size",
+        "64",
+    )
+    line += ("--seq-len", "1024", "--tp", "1", "--tokens", "100B")
+    operated = ("--failures", "0.5", "--storage-bandwidth", "2GB/s")
+    one, other = (json.loads(forescale(*line, *more, "--json").out)["machines"] for more in ((), operated))
+    assert [row["days"] for row in one] == [row["days"] for row in other]
+    assert all(often["calendar_days"] > row["calendar_days"] for row, often in zip(one, other, strict=True))
+    text = forescale(*line, *operated).out
+    assert "calendar" in text and f"{other[0]['calendar_days']:.1f}" in text
+    assert "calendar" not in forescale(*line).out
+    varied = forescale(*line, "--vary", "interval=5min,2h", "--json").out
+    days = [row["calendar_days"] for row in json.loads(varied)["machines"]]
+    assert len({*days}) == 4
+    assert "no_effect --interval" in forescale("compare", "a.json", "b.json", "--interval", "30min").refused

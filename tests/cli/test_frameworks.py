@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from tests.cli.questions import DENSE, SEARCH
@@ -139,6 +140,18 @@ def test_what_a_framework_cannot_run_is_said_once(forescale, framework, options,
         ran = forescale(command, *DENSE, *options, "--framework", framework)
         assert (ran.code, ran.out.count("cannot run this"), said in ran.out) == (0, 1, True), ran.out
     assert "cannot run this" not in forescale("project", *DENSE, "--zero", 3, "--framework", framework).out
+
+
+def test_what_a_framework_takes_instead_is_named_once_and_by_its_option(forescale):
+    line = ("project", *DENSE, "--framework", "torchtitan")
+    text = " ".join(forescale(*line, "--recompute", "selective").out.split())
+    takes = re.search(r"recompute selective \(it takes ([^)]+)\)", text)[1]
+    plain, policies = takes.split("; recompute_policy ")
+    for flag, names in (("--recompute", plain.split(", ")), ("--recompute-policy", policies.split(", "))):
+        assert len({*names}) == len(names)
+        for name in names:
+            ran = forescale(*line, flag, name)
+            assert (ran.code, "cannot run this" in ran.out) == (0, False), (flag, name)
 
 
 def test_a_search_says_what_its_framework_cannot_compute_in(forescale):

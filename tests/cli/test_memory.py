@@ -248,3 +248,24 @@ def test_states_of_a_model_are_those_of_its_parameters(forescale):
     assert row["total_bytes"] == 16 * row["parameters"] == 16 * 8_030_261_248
     assert "out_of_range parameters" in forescale("memory", "states", "0").refused
     assert "unknown_name" in forescale("memory", "states", "lama-3.1-8b").refused
+
+
+def test_a_vision_tower_is_named_with_its_memory(forescale):
+    line = (
+        "memory",
+        "qwen2.5-vl-7b",
+        "--cluster",
+        "h100",
+        "--devices",
+        "8",
+        "--global-batch-size",
+        "8",
+        "--zero",
+        "3",
+    )
+    seen = (*line, "--image-size", "448")
+    tower = json.loads(forescale(*seen, "--json").out)["vision"]
+    text = " ".join(forescale(*seen).out.split())
+    assert f"vision tower {tower['parameters'] / 1e6:.1f} M parameters" in text
+    assert f"{tower['states_bytes'] / 2**30:.2f} GiB of states" in text
+    assert "vision tower" not in forescale(*line, "--images", "0").out

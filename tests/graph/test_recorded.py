@@ -56,7 +56,7 @@ def small(kind):
 
 def test_fp16_runs_the_operators_of_bf16_on_as_many_bytes():
     """Volta has no bf16: types that are known by recordings alone are projected in fp16 there."""
-    model = read_huggingface(small("gptj"), name="small", where="here").model
+    model = read_huggingface(small("codegen"), name="small", where="here").model
     asked = {"devices": 1, "seq_len": 256, "micro_batch_size": 1, "global_batch_size": 2, "framework": "none"}
     types = {"compute": "fp16", "parameters": "fp16", "activations": "fp16"}
     half, brain = (project(ask(model, "a100-sxm-40gb", precision=item, **asked)) for item in (types, {}))

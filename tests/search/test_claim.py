@@ -67,6 +67,8 @@ def test_a_margin_is_named_where_the_first_may_not_fit(found):
     first, second = found.best
     risky = replace(first, memory=replace(first.memory, verdict="AT RISK"))
     at_risk = replace(found, best=(risky, second), surest=second)
+    assert "whose expected memory fits" in at_risk.claim and "AT RISK" in at_risk.claim
+    assert "that fits" in found.claim and "AT RISK" not in found.claim
     assert at_risk.margin_cost == second.step_time_s / first.step_time_s - 1.0
     assert "(#2)" in str(at_risk.margin)
     assert "(#" not in str(replace(at_risk, best=(risky,)).margin)

@@ -204,6 +204,23 @@ def test_the_usual_framework_of_sharded_weights(model: str, cluster: str, name: 
 
 
 @pytest.mark.usefixtures("usual_frameworks")
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ({"lora_rank": 16}, "transformers"),
+        ({"lora_rank": 16, "frozen_dtype": "nf4"}, "transformers"),
+        ({"lora_rank": 16, "tp": 2}, "megatron-bridge"),
+        ({"lora_rank": 16, "tp": 1}, "transformers"),
+        ({}, "megatron-bridge"),
+    ],
+)
+def test_adapters_are_trained_with_transformers(words: dict[str, object], name: str) -> None:
+    question = ask("llama-3.1-8b", "h100-sxm", devices=8, **PLAIN, **words)
+    assert question.framework is not None
+    assert question.framework.name == name
+
+
+@pytest.mark.usefixtures("usual_frameworks")
 def test_none_a_plan_and_a_whole_layout_have_neutral_defaults() -> None:
     plain = ask("llama-3.1-8b", "h100-sxm", devices=8, framework="none", **PLAIN)
     assert plain.framework is None

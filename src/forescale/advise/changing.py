@@ -70,6 +70,17 @@ class Fix(Struct, frozen=True, kw_only=True):
     freed_bytes: float
     """Bytes that the fullest device needs less."""
 
+    @classmethod
+    def over(cls, now: Projection, changes: tuple[Change, ...], result: Projection, limit: float) -> Fix:
+        """Return what changes make of the projection of `now`, under a limit of memory [byte]."""
+        return cls(
+            changes=changes,
+            projection=result,
+            verdict=verdict_within(result, limit),
+            lost_s=result.step_time_s - now.step_time_s,
+            freed_bytes=now.memory.peak_bytes - result.memory.peak_bytes,
+        )
+
     @property
     def text(self) -> str:
         """The changes in words."""
@@ -253,13 +264,8 @@ def _of_run(now: Fit, other: Fit, text: str) -> Fix:
     """Return the fix that a changed run is, with the change of its layout that makes it fit."""
     first = None if other.verdict == "FITS" else other.first
     result = other.now if first is None else first.projection
-    return Fix(
-        changes=(Change(kind="run", text=text, overrides={}), *(() if first is None else first.changes)),
-        projection=result,
-        verdict=verdict_within(result, other.question.memory_limit),
-        lost_s=result.step_time_s - now.now.step_time_s,
-        freed_bytes=now.now.memory.peak_bytes - result.memory.peak_bytes,
-    )
+    made = (Change(kind="run", text=text, overrides={}), *(() if first is None else first.changes))
+    return Fix.over(now.now, made, result, other.question.memory_limit)
 
 
 def _cut(result: Fit) -> Fix | None:
@@ -268,13 +274,8 @@ def _cut(result: Fit) -> Fix | None:
         return None
     question = result.question
     now = project(replace(question, workload=replace(question.workload, seq_len=result.shorter)))
-    return Fix(
-        changes=(Change(kind="run", text=f"--seq-len {result.shorter}", overrides={}),),
-        projection=now,
-        verdict=verdict_within(now, question.memory_limit),
-        lost_s=now.step_time_s - result.now.step_time_s,
-        freed_bytes=result.now.memory.peak_bytes - now.memory.peak_bytes,
-    )
+    made = (Change(kind="run", text=f"--seq-len {result.shorter}", overrides={}),)
+    return Fix.over(result.now, made, now, question.memory_limit)
 
 
 class _Tried(Struct, frozen=True, kw_only=True):
@@ -557,13 +558,7 @@ def _first_of_kinds(ordered: Iterable[_Tried]) -> list[_Tried]:
 
 def _fix(question: Question, now: Projection, tried: _Tried) -> Fix:
     result = project(question.with_layout(tried.layout))
-    return Fix(
-        changes=tried.made,
-        projection=result,
-        verdict=verdict_within(result, question.memory_limit),
-        lost_s=result.step_time_s - now.step_time_s,
-        freed_bytes=now.memory.peak_bytes - result.memory.peak_bytes,
-    )
+    return Fix.over(now, tried.made, result, question.memory_limit)
 
 
 def _ranked(fixes: Sequence[Fix], common: Sequence[str] = ("micro_batch_size",)) -> list[Fix]:

@@ -250,16 +250,8 @@ class HuggingFaceBlocks(Blocks):
 
     def learn(self, tokens: Tensor) -> None:
         """Note what the model hands to each layer beside hidden states."""
-        hooks = [
-            layer.register_forward_pre_hook(
-                lambda _, __, parts, at=index: self._words.__setitem__(at, parts), with_kwargs=True
-            )
-            for index, layer in enumerate(self.layers)
-        ]
-        with torch.no_grad():
+        with self.learning(lambda at, _, parts: self._words.__setitem__(at, parts)):
             self._normed(tokens)
-        for hook in hooks:
-            hook.remove()
 
 
 def _built(question: Question) -> Any:  # noqa: ANN401 (a model)

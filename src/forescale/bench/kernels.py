@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, fields
 from functools import partial
@@ -36,6 +35,7 @@ from forescale.inputs import prepare
 from forescale.io.bench import KERNEL_TIMINGS, OPERATORS
 from forescale.memory.parameters import Elements, gathered_bytes, holdings
 from forescale.question import Question
+from forescale.runtime.runner import Moments
 from forescale.spec.context import CONTEXT_KINDS
 from forescale.spec.workload import STORAGE_BYTES
 from forescale.time.data_parallel import stage_3_bytes
@@ -47,11 +47,11 @@ FLUSHED_BYTES, FLUSHES = 256 * 2**20, 4
 enough for the host to start meanwhile what is timed."""
 
 
-class Watch:
-    """The clock of one device: events where it works by itself, the host's elsewhere."""
+class Watch(Moments):
+    """The clock of what is run by itself."""
 
     def __init__(self, device: torch.device) -> None:
-        self.device, self._by_device = device, device.type == "cuda"
+        super().__init__(device)
         self._flushed: torch.Tensor | None = None
         self._nothing: float | None = None
 
@@ -63,35 +63,18 @@ class Watch:
         self.wait()
         return self.between(begin, end)
 
-    def wait(self) -> None:
-        """Wait until the device has done all it was given."""
-        if self._by_device:
-            torch.cuda.synchronize()
-
-    def mark(self) -> Any:  # noqa: ANN401 (a number, or an event)
-        """Return the moment at which the device is done with what it was given so far."""
-        if not self._by_device:
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
-        return event
-
-    def between(self, begin: Any, end: Any) -> float:  # noqa: ANN401
-        """Return the seconds between two moments that are over."""
-        return 1e-3 * float(begin.elapsed_time(end)) if self._by_device else float(end - begin)
-
     def alone(self, run: Callable[[], object]) -> float:
         """Return how long one kernel takes that finds nothing in the device's cache; a CPU's holds what it held.
 
         What two moments lie apart with nothing between them is taken off.
         """
-        if self._by_device and self._nothing is None:
+        if self.by_device and self._nothing is None:
             taken = [self._flushing(lambda: None) for _ in range(EMPTY)]
             self._nothing = float(np.median(taken))
         return self._flushing(run) - (self._nothing or 0.0)
 
     def _flushing(self, run: Callable[[], object]) -> float:
-        if self._by_device:
+        if self.by_device:
             if self._flushed is None:
                 self._flushed = torch.empty(FLUSHED_BYTES, dtype=torch.int8, device=self.device)
             for _ in range(FLUSHES):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -71,6 +71,18 @@ class Blocks(nn.Module):
     def learn(self, tokens: Tensor) -> None:
         """Note what the model hands to each layer beside hidden states."""
 
+    @contextmanager
+    def learning(self, note: Callable[[int, tuple[Any, ...], dict[str, Any]], None]) -> Iterator[None]:
+        """Tell of every layer that runs meanwhile: its index, and the values that it is called with."""
+        hooks = [
+            layer.register_forward_pre_hook(
+                lambda _, values, named, at=index: note(at, values, named), with_kwargs=True
+            )
+            for index, layer in enumerate(self.layers)
+        ]
+        with torch.no_grad(), released(hooks):
+            yield
+
     def forward(self, tokens: Tensor) -> Tensor:
         """Return this rank's part of the mean loss of a micro-batch, (sequences, tokens)."""
         x = self.embed(tokens)
@@ -84,19 +96,31 @@ class Blocks(nn.Module):
         kinds = ("embedding", *self.kinds, "head")
 
         def passed(place: int, x: Tensor) -> None:
-            if torch._C._current_graph_task_id() < 0:  # noqa: SLF001  (no replay inside backward)
-                note((kinds[place], "forward"))
+            if torch._C._current_graph_task_id() >= 0:  # noqa: SLF001  (a replay inside backward)
+                return
+            note((kinds[place], "forward"))
+            if x.requires_grad:
                 x.register_hook(lambda _: note((kinds[place + 1], "backward")))  # type: ignore[no-untyped-call]
 
-        hooks = [
+        with released(self.hooked(passed)):
+            yield
+
+    def hooked(self, passed: Callable[[int, Tensor], None]) -> list[Any]:
+        """Return hooks that tell of hidden states before each layer and behind the last, by their place."""
+        return [
             module.register_forward_pre_hook(lambda _, value, at=place: passed(at, value[0]))
             for place, module in enumerate((*self.layers, self.norm))
         ]
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
+
+
+@contextmanager
+def released(hooks: Iterable[Any]) -> Iterator[None]:
+    """Remove hooks of modules at the end."""
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def untrained_types(question: Question) -> dict[str, bool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -160,16 +160,8 @@ class TracedBlocks(Blocks):
 
     def learn(self, tokens: Tensor) -> None:
         """Note what each block is called with."""
-        hooks = [
-            layer.register_forward_pre_hook(
-                lambda _, args, named, at=index: self._calls.__setitem__(at, (args, named)), with_kwargs=True
-            )
-            for index, layer in enumerate(self.layers)
-        ]
-        with torch.no_grad(), self._cast(tokens):
+        with self.learning(lambda at, *call: self._calls.__setitem__(at, call)), self._cast(tokens):
             self._result(tokens)
-        for hook in hooks:
-            hook.remove()
 
     def start_of(self, index: int, _: Tensor) -> Tensor:
         """Return the stream that a block reads."""
@@ -186,34 +178,21 @@ class TracedBlocks(Blocks):
         result: Tensor = results[_stream(results)]
         return result
 
-    @contextmanager
-    def passing(self, note: Callable[[tuple[str, str]], None]) -> Iterator[None]:
-        """Tell of every block that ends because the next one is called, or its gradient arrives."""
-        kinds = ("embedding", *self.kinds, "head")
+    def hooked(self, passed: Callable[[int, Tensor], None]) -> list[Any]:
+        """Return hooks that tell of the stream before each block and behind the last, by their place."""
 
-        def passed(place: int, items: Any) -> None:  # noqa: ANN401
-            if torch._C._current_graph_task_id() >= 0:  # noqa: SLF001  (a replay inside backward)
-                return
-            note((kinds[place], "forward"))
+        def told(place: int, items: Any) -> None:  # noqa: ANN401
             leaves = tree_leaves(items)
-            stream = leaves[_stream(leaves)]
-            if stream.requires_grad:
-                stream.register_hook(lambda _: note((kinds[place + 1], "backward")))
+            passed(place, leaves[_stream(leaves)])
 
-        hooks = [
+        hooks: list[Any] = [
             layer.register_forward_pre_hook(
-                lambda _, args, named, at=place: passed(at, (args, named)), with_kwargs=True
+                lambda _, args, named, at=place: told(at, (args, named)), with_kwargs=True
             )
             for place, layer in enumerate(self.layers)
         ]
-        hooks.append(
-            self.layers[-1].register_forward_hook(lambda _m, _a, result: passed(len(self.layers), result))
-        )
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
+        last = self.layers[-1]
+        return [*hooks, last.register_forward_hook(lambda _m, _a, result: told(len(self.layers), result))]
 
 
 def _stream(leaves: Sequence[Any]) -> int:

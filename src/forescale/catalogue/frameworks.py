@@ -148,16 +148,21 @@ NONE = "none"
 """Name that stands for the defaults of no framework."""
 
 
+_OF_ROW = ("vendor", "architectures", "framework")
+"""Keys of a row of the table of usual frameworks that are not facts of a question."""
+
+
 def default_stack(device: Device, facts: Mapping[str, object]) -> Framework | None:
     """Return the framework that trains where a question names none; None for devices that the table lacks.
 
-    `facts` are what rows of the table may require: `devices`, `zero`, `moe` and `offload`.
+    `facts` are what rows of the table may require: `devices`, `zero`, `moe`, `offload`, `adapters`, and `cut`: whether
+    degrees other than data parallelism cut the model.
     """
     for row in packaged("default_stacks")["stacks"]:
         known = row["vendor"] == device.vendor and device.architecture in row.get(
             "architectures", (device.architecture,)
         )
-        if known and all(row[name] == value for name, value in facts.items() if name in row):
+        if known and all(facts.get(name) == value for name, value in row.items() if name not in _OF_ROW):
             return load_framework(row["framework"])
     return None
 

@@ -91,9 +91,7 @@ def resolve_model_name(name: str) -> str:
             hub = model_name_on_hub(name)
             names = (*model_names(), *aliases)
             like = _misspelt(plain, names) if hub else _related(plain, names)
-            fix = (
-                f"save {address_of(hub)} and give that file, or add --download" if hub else _of_cluster(name)
-            )
+            fix = f"save {address_of(hub)} and give that file" if hub else _of_cluster(name)
             fix = fix or ("" if like else ELSEWHERE)
             raise UnknownNameError("model", hub or name, like, fix)
     return plain

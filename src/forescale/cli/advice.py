@@ -73,6 +73,12 @@ def rows_of(rows: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield name, row
 
 
+def row_of(name: str, path: str) -> Mapping[str, Any]:
+    """Return the row of an option of a command, such as `pipeline draw`; an empty one if it has none of that name."""
+    rows = rows_of(table()["commands"].get(path, {}))
+    return next((row for _, row in rows if name in row.get("on", ())), {})
+
+
 def flags_of(path: str) -> dict[str, int]:
     """Return the options of a command, such as `pipeline draw`, with how many words follow each as its value."""
     flags = dict.fromkeys(("-h", "--help"), 0)
@@ -138,8 +144,7 @@ def varied_as(field: str, values: str) -> str | None:
 
     Values that differ in another option alone, such as optimizers of 32 and 8 bits, are values of that.
     """
-    rows = (row for _, row in rows_of(table()["commands"]["compare"]) if f"--{field}" in row.get("on", ()))
-    kind = next(rows, {"kind": ""})["kind"]
+    kind = row_of(f"--{field}", "compare").get("kind", "")
     ours = []
     for item in values.split(","):
         words = (with_value(item) or "").split()
@@ -183,8 +188,8 @@ def is_several(name: str, path: str, value: str) -> bool:
     """Return whether an option of one number or word is given several, which --vary takes."""
     if "," not in value or name in COMPARED or "--vary" not in options_of(path):
         return False
-    row = next(row for _, row in rows_of(table()["commands"][path]) if name in row.get("on", ()))
-    return row["kind"] in ("whole", "number", "length") or isinstance(row["kind"], list)
+    kind = row_of(name, path)["kind"]
+    return kind in ("whole", "number", "length") or isinstance(kind, list)
 
 
 def is_listed(name: str, path: str, value: str) -> bool:
@@ -192,8 +197,7 @@ def is_listed(name: str, path: str, value: str) -> bool:
     options = options_of(path)
     if "," not in value or path not in ASKING or "--vary" in options or name not in options:
         return False
-    rows = (row for _, row in rows_of(table()["commands"][path]) if name in row.get("on", ()))
-    return name == COMPARED[0] or next(rows)["kind"] in ("whole", "length")
+    return name == COMPARED[0] or row_of(name, path)["kind"] in ("whole", "length")
 
 
 def options_of(path: str) -> list[str]:
@@ -209,8 +213,7 @@ def instead(name: str, path: str) -> str:
 
 def without_value(name: str, path: str) -> str:
     """Return what to say of an option that was typed without its value."""
-    rows = rows_of(table()["commands"].get(path, {}))
-    row = next((row for _, row in rows if name in row.get("on", ())), {})
+    row = row_of(name, path)
     kind, usual = row.get("kind"), row.get("default")
     allowed = f", one of {', '.join(kind)}" if isinstance(kind, list) else ""
     return f"{name} takes a value{allowed}{'' if usual is None else f'; {usual} where it is left out'}"
@@ -303,8 +306,7 @@ def _alike(name: str, path: str, value: str) -> Advice:
 
 def _is_value(path: str, option: str, value: str) -> bool:
     """Return whether an option takes a value; a number next to a switch of others may count something else."""
-    rows = (row for _, row in rows_of(table()["commands"][path]) if option in row.get("on", ()))
-    kind = next(rows)["kind"]
+    kind = row_of(option, path)["kind"]
     if isinstance(kind, list):
         return value in kind or spelling(value, kind) is not None
     return option == LORA_RANK and value.isdecimal()

@@ -10,7 +10,7 @@ from forescale.cli.console import dropped, refused
 from forescale.cli.front import COMMANDS, completes, front
 from forescale.cli.reproduce import TYPED
 from forescale.cli.words import parsed
-from forescale.errors import ForescaleError, InfeasibleError
+from forescale.errors import ForescaleError, InfeasibleError, UnknownNameError
 
 
 def run(arguments: list[str] | None = None) -> int:
@@ -70,7 +70,13 @@ def _refuse(error: ForescaleError) -> int:
 
 def _with_option(error: ForescaleError) -> str:
     """Return the text of an error, in which a value out of its range has the name of the option that gave it."""
+    from forescale.cli.advice import flags_of
+    from forescale.cli.misspelt import command_in
+
     text, flag = str(error), f"--{error.key.replace('_', '-')}"
     is_typed = any(word.partition("=")[0] == flag for word in TYPED.get())
     is_of_option = error.code == "out_of_range" and is_typed and text.startswith(f"{error.key} ")
+    if isinstance(error, UnknownNameError) and error.fix.startswith("save "):  # of a model on huggingface.co
+        has_option = "--download" in flags_of(command_in(TYPED.get())[0] or "")
+        return f"{text}, or add --download" if has_option else text
     return f"{flag}{text.removeprefix(error.key)}" if is_of_option else text

@@ -22,6 +22,7 @@ from forescale.cli.options import (
     ClusterOptions,
     CostOptions,
     LaidOut,
+    OperationsOptions,
     PlanOptions,
     Priced,
     given,
@@ -44,7 +45,7 @@ from forescale.errors import (
 from forescale.files import is_file, is_folder
 from forescale.io.document import is_written, numbered, read_layout
 from forescale.io.machine import OF_DEVICE
-from forescale.io.recipes import other_frameworks, set_up_alike
+from forescale.io.recipes import alike, other_frameworks, set_up_alike
 from forescale.limits import DEVICES, JOBS, Interval, whole_of, within
 from forescale.positions import COMMAND_LINE
 from forescale.question import Note, Question
@@ -78,17 +79,18 @@ class OnMachines(LaidOut, frozen=True, kw_only=True):
     """One question of several machines; without a layout each has its best."""
 
     model: str | None = argument(
-        "A MODEL, with --cluster A,B; or a plan, JSON of project or search (FILE#2: the second layout), or a trace.",
+        "A MODEL; or a plan, JSON (FILE#2: the second layout), or a trace.",
         "A",
     )
     cluster: SeveralClusters = msgspec.field(default_factory=SeveralClusters)
+    operated: OperationsOptions = msgspec.field(default_factory=OperationsOptions)
 
 
 def compare_command(
     *,
     request: OnMachines,
     b: str | None = argument("What A is compared with: the same kind.", "B"),
-    equal_budget: str | None = option("Of two plans: the soonest run for it, such as 10M.", "AMOUNT"),
+    equal_budget: str | None = option("Soonest run of two plans for it, such as 10M.", "AMOUNT"),
     vary: list[str] | None = option(
         "Values to compare, such as zero=2,3. Repeatable.",
         "NAME=A,B",
@@ -98,7 +100,7 @@ def compare_command(
     cost: CostOptions,
     output: PageOptions,
 ) -> None:
-    """Compare two plans, projections or profiler traces term by term, or one model on several machines."""
+    """Compare two plans, projections or traces, or one model on several machines."""
     from forescale.search.compare import compare
 
     if request.model is None and request.plan.plan is None and request.plan.config is None:
@@ -165,7 +167,7 @@ def _compare_profiles(a: Path, b: Path, output: PageOptions) -> None:
 
 def _refuse_machines(request: OnMachines) -> None:
     """Refuse flags of a question next to two plans, which say everything."""
-    for group in (request.cluster, request.run, request.layout):
+    for group in (request.cluster, request.run, request.layout, request.operated):
         refuse(group, "plans A and B have it", "leave B out to compare machines")
 
 
@@ -200,7 +202,8 @@ def _compare_machines(
     prices |= {name: None for name in _changed(questions) if name not in given_prices}
     varied = [" · ".join(map(" ".join, variant)) for variant, _ in asked]
     result = on_machines(questions, _best, answered, prices, varied=varied, jobs=jobs)
-    show(answer_of(replace(result, priced=bool(given_prices)), machines_view), output)
+    result = replace(result, priced=bool(given_prices), operated=any(given(one.operated) for _, one in asked))
+    show(answer_of(result, machines_view), output)
 
 
 def _changed(questions: Sequence[Question | Machine]) -> set[str]:
@@ -322,8 +325,8 @@ def _on_machine(request: OnMachines, cost: CostOptions, usual: str | None = None
     one = Asked(**{**{item: getattr(request, item) for item in Asked.__struct_fields__}, "cost": cost})
     sets = request.plan.sets
     if given(request.layout) or any(text.startswith(("layout.", "strategy.")) for text in sets or ()):
-        return read_question(one, usual_framework=usual)
-    question = read_question(replace(one, layout=None), usual_framework=usual)
+        return read_question(one, operated=request.operated, usual_framework=usual)
+    question = read_question(replace(one, layout=None), operated=request.operated, usual_framework=usual)
     return asked_space(question, SpaceOptions(), sized=True, sets=sets)
 
 
@@ -348,7 +351,8 @@ def _questions(asked: Sequence[tuple[Variant, OnMachines]], cost: CostOptions) -
             name, devices = one.cluster.cluster or "", int(one.cluster.devices or 0)
             questions.append(Machine(cluster=name, devices=devices, problem=problem))
     for at, label in other_frameworks(questions).items():
-        questions[at] = _on_machine(asked[at][1], cost, label)
+        alone, one = questions[at], _on_machine(asked[at][1], cost, label)
+        questions[at] = alike(one, alone) if isinstance(alone, Question) else one
     (_, first), *others = asked
     if all(one.layout == first.layout and one.plan == first.plan for _, one in others):
         for at, question in set_up_alike(questions).items():
@@ -382,7 +386,7 @@ def _searched_to_fit(
     for several, (variant, one) in zip(names, asked, strict=True):
         fix = [f"{name}={value}" for name, (_, value) in zip(several, variant, strict=True)]
         options = {name: getattr(one, name) for name in Asked.__struct_fields__}
-        question = read_question(Asked(**{**options, "cost": cost, "layout": None}))
+        question = read_question(Asked(**{**options, "cost": cost, "layout": None}), operated=one.operated)
         question = asked_space(question, SpaceOptions(fix=fix), sized=True, sets=one.plan.sets)
         result.append(replace(question, notes=(note, *question.notes)))
     return result

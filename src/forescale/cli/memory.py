@@ -129,14 +129,11 @@ def _view(
         return memory_view(result)
     from forescale.cli.render.memory import anchored_view, deltas_view, timeline_view
 
-    if timeline is not None:
-        over_time = timeline_view(result, timeline)
-        if anchored is None:
-            return over_time
+    over_time = None if timeline is None else timeline_view(result, timeline)
     if anchored is None:
-        return memory_view(result)
+        return over_time or memory_view(result)
     view = anchored_view(result, anchored) if alone is None else deltas_view(alone, anchored)
-    return view if timeline is None else replace(view, contents=(*view.contents, *over_time.contents))
+    return view if over_time is None else extended(view, over_time.contents)
 
 
 def _anchored(question: Question, result: Projection) -> AnchoredMemory:
@@ -269,7 +266,7 @@ def compare_command(
 
 def _compared(across: Across, values: list[str], laid_out: LaidOut) -> MemoryComparison:
     """Return the projections of all values; values that make no legal layout are refused one by one."""
-    from forescale.io.recipes import other_frameworks
+    from forescale.io.recipes import alike, other_frameworks
     from forescale.report.memory_compare import ComparedValue, MemoryComparison
 
     questions: dict[str, Question] = {}
@@ -283,7 +280,8 @@ def _compared(across: Across, values: list[str], laid_out: LaidOut) -> MemoryCom
             refused[value], failure = str(error), failure or error
     read = [*questions]
     for at, label in other_frameworks([*questions.values()]).items():
-        questions[read[at]] = read_question(asked[read[at]], usual_framework=label)
+        one = read_question(asked[read[at]], usual_framework=label)
+        questions[read[at]] = alike(one, questions[read[at]])
     rows: list[ComparedValue] = []
     for value, question in questions.items():
         try:

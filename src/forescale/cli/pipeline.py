@@ -94,8 +94,6 @@ from forescale.schedule.simulation import SCHEMA
 from forescale.schedule.torch_csv import to_csv
 from forescale.struct import attributes
 
-"""Of a picture, where nothing says them."""
-
 pipeline_app = CommandGroup("Pipeline schedules: build, check, time, draw and optimise.")
 pipeline_app.command("partition")(partition_command)
 pipeline_app.command("run")(run_command)

@@ -308,7 +308,7 @@ class StageOptions(Group, frozen=True, kw_only=True):
                 raise ScheduleError(wording.wrong_count(flag, values, "the schedule", allowed))
         return times
 
-    def times(self, num_stages: int, vpp: int, passes: PassOptions) -> dict[str, Any]:
+    def times(self, num_stages: int, vpp: float, passes: PassOptions) -> dict[str, Any]:
         """Return forward, input and weight gradient: of each stage where given, else of a chunk of a full share."""
         shares = {name: getattr(passes, name) / vpp for name in ("forward", "input_grad", "weight_grad")}
         return shares | self.of(num_stages)

@@ -65,8 +65,28 @@ def framework_of(
         return framework_given(values.get("framework"), where), True
     if isinstance(usual, str):
         return load_framework(usual), False
-    facts = {"devices": devices_told(values, folder), "zero": base.get("zero"), "moe": model.is_moe}
-    return default_stack(cluster.device, facts | {"offload": bool(_on_host(base))}), False
+    facts = {
+        "devices": devices_told(values, folder),
+        "zero": base.get("zero"),
+        "moe": model.is_moe,
+        "offload": bool(_on_host(base)),
+        "adapters": _trains_adapters(values.get("workload") or {}),
+        "cut": any(base.get(name) not in (None, 1) for name in CUTS),
+    }
+    return default_stack(cluster.device, facts), False
+
+
+CUTS = ("tp", "cp", "pp", "ep")
+"""Degrees that cut a model."""
+
+
+def _trains_adapters(workload: Mapping[str, Any]) -> bool:
+    """Return whether the fields of a workload train adapters alone."""
+    trainable = workload.get("trainable")
+    rank = (
+        trainable.get("lora_rank") if isinstance(trainable, Mapping) else getattr(trainable, "lora_rank", 0)
+    )
+    return bool(rank)
 
 
 def _on_host(layout: Mapping[str, Any]) -> float:
@@ -96,6 +116,24 @@ def other_frameworks(questions: Sequence[object]) -> dict[int, str]:
     return result
 
 
+def alike(question: Question, alone: Question) -> Question:
+    """Return the question of a row with the note that it would have another framework if it were asked `alone`."""
+    if question.framework is None or alone.framework is None:
+        return question
+    text = (
+        f"{question.framework.label} is used for all that is compared; "
+        f"by itself {question.cluster.num_devices} x {question.cluster.device.name} with "
+        f"{_held(alone)} would use {alone.framework.label}"
+    )
+    return replace(question, notes=(Note(topic="framework", text=text), *question.notes))
+
+
+def _held(question: Question) -> str:
+    """Return how a layout shards states, for a note."""
+    layout = question.strategy
+    return "this layout" if layout is None else f"zero {layout.zero}"
+
+
 def _states_and_devices(question: Question) -> tuple[bool, int]:
     """Return whether states are on the host, and on how many devices a question is: what the framework goes by."""
     layout = question.strategy
@@ -105,7 +143,14 @@ def _states_and_devices(question: Question) -> tuple[bool, int]:
 def is_usual(question: Question, zero: object) -> bool:
     """Return whether a question whose sharding stage is given as `zero` has the usual framework of its devices."""
     on_host, devices = _states_and_devices(question)
-    facts = {"devices": devices, "zero": zero, "moe": question.model.is_moe, "offload": on_host}
+    facts = {
+        "devices": devices,
+        "zero": zero,
+        "moe": question.model.is_moe,
+        "offload": on_host,
+        "adapters": bool(question.workload.trainable.lora_rank),
+        "cut": question.strategy is not None and any(getattr(question.strategy, name) > 1 for name in CUTS),
+    }
     return default_stack(question.cluster.device, facts) == question.framework
 
 
@@ -160,14 +205,14 @@ def _release_notes(framework: Framework) -> tuple[Note, ...]:
     return (Note(topic="framework", text=text),)
 
 
-def recipe_notes(
+@kept_by_value
+def _recipe_notes(
     framework: Framework,
     layout: Mapping[str, Any],
     workload: Mapping[str, Any],
     model: Model,
     cluster: Cluster,
-    *,
-    named: bool = True,
+    named: bool,
 ) -> tuple[Note, ...]:
     """Return the note that names the recipe, its settings and those that do not apply; none without a recipe.
 
@@ -405,13 +450,13 @@ ASSUMED = (*SETTINGS, *SETTINGS_OF, RECIPE, FRAMEWORK, MASTER)
 """All that a question may leave open; `MASTER` is `precision.master`."""
 
 
-def assumed_settings(
+@kept_by_value
+def _assumed(
     framework: Framework | None,
     layout: Mapping[str, Any],
     workload: Mapping[str, Any],
     model: Model,
     cluster: Cluster,
-    *,
     named: bool,
 ) -> tuple[str, ...]:
     """Return the settings that a question leaves open, in the names of `Assumptions`.
@@ -441,30 +486,6 @@ def assumed_settings(
         names.append(RECIPE)
     is_open = framework is not None and "master" not in (workload.get("precision") or {})
     return (*names, *([] if named or not names else [FRAMEWORK]), *([MASTER] if is_open else []))
-
-
-@kept_by_value
-def _assumed(
-    framework: Framework | None,
-    layout: dict[str, Any],
-    workload: dict[str, Any],
-    model: Model,
-    cluster: Cluster,
-    named: bool,
-) -> tuple[str, ...]:
-    return assumed_settings(framework, layout, workload, model, cluster, named=named)
-
-
-@kept_by_value
-def _recipe_notes(
-    framework: Framework,
-    layout: dict[str, Any],
-    workload: dict[str, Any],
-    model: Model,
-    cluster: Cluster,
-    named: bool,
-) -> tuple[Note, ...]:
-    return recipe_notes(framework, layout, workload, model, cluster, named=named)
 
 
 def _short(value: object) -> str:

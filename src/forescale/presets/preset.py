@@ -17,6 +17,7 @@ from forescale.graph.ops import CollectiveKind
 from forescale.graph.stages import layers_per_stage
 from forescale.numeric import Array, Integers, Numeric
 from forescale.projection.result import (
+    MEMORY_PARTS,
     TIME_PARTS,
     Interval,
     MemorySummary,
@@ -330,12 +331,7 @@ def _summary(account: Account, capacity: float) -> MemorySummary:
         StageMemory(
             stage=index,
             num_layers=stage.num_layers,
-            weights_bytes=number_of(stage.weights),
-            gradients_bytes=number_of(stage.gradients),
-            optimizer_bytes=number_of(stage.optimizer),
-            activations_bytes=number_of(stage.activations),
-            buffers_bytes=number_of(stage.buffers),
-            overhead_bytes=number_of(stage.overhead),
+            **{f"{name}_bytes": number_of(getattr(stage, name)) for name in MEMORY_PARTS},
             peak_bytes=number_of(stage.total),
         )
         for index, stage in enumerate(account.stages)

@@ -170,6 +170,8 @@ class View(Struct, frozen=True, kw_only=True):
     lead: str = ""
     """The rest of the first line: the run and its assumptions."""
     contents: tuple[Content, ...]
+    details: tuple[Content, ...] = ()
+    """What the terminal shows with --verbose only, below the contents."""
     notes: tuple[Note, ...] = ()
 
     @property

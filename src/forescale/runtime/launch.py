@@ -6,12 +6,11 @@ import os
 import pickle
 import signal
 import tempfile
-import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from multiprocessing import forkserver, get_all_start_methods, get_context, parent_process, resource_tracker
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
+from multiprocessing import forkserver, get_all_start_methods, get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
@@ -21,6 +20,7 @@ import torch
 import torch.distributed as dist
 
 from forescale.runtime.channels import RunError
+from forescale.workers import end_with_parent, undisturbed
 
 PATIENCE_S = 10.0
 """Seconds that ranks get to say why, after the first one failed, before they are killed."""
@@ -42,7 +42,7 @@ def launch(work: Callable[..., Any], num_ranks: int, *arguments: object, backend
                 mine, theirs = context.Pipe(duplex=False)
                 value = (work, rank, num_ranks, f"{folder}/store", backend, theirs, arguments)
                 process = context.Process(target=_serve, args=value, daemon=True)
-                with _shielded(starts=isinstance(context, SpawnContext)):
+                with undisturbed() if isinstance(context, SpawnContext) else nullcontext():
                     process.start()
                 theirs.close()
                 started.append((process, mine))
@@ -66,25 +66,9 @@ def _context(home: str) -> ForkServerContext | SpawnContext:
     context = get_context("forkserver")
     context.set_forkserver_preload(["torch.distributed", *([] if torch.cuda.is_available() else [home])])
     resource_tracker.ensure_running()  # which unblocks SIGINT once it has started, so it starts first
-    with _shielded():
+    with undisturbed():
         forkserver.ensure_running()
     return context
-
-
-@contextmanager
-def _shielded(*, starts: bool = True) -> Iterator[None]:
-    """Let processes that start meanwhile never see an interrupt: they are ended by the one that started them.
-
-    What it blocks they inherit, while they load modules too; an interrupt of this process comes right after.
-    """
-    if not starts or not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _stop_server() -> None:
@@ -162,7 +146,7 @@ def _serve(
     arguments: tuple[object, ...],
 ) -> None:
     """Run one rank: set up, work, and tell the parent how it went."""
-    _end_with_parent()
+    end_with_parent()
     torch.set_num_threads(1)
     try:
         device = torch.device("cuda", rank) if backend == "nccl" else None
@@ -186,16 +170,3 @@ def _said(rank: int, error: BaseException) -> str:
     where = traceback.extract_tb(error.__traceback__)
     place = f" ({where[-1].name})" if where else ""
     return f"rank {rank}: {type(error).__name__}: {error}{place}"
-
-
-def _end_with_parent() -> None:
-    """Leave interrupts to the process that started this one, and end with it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()

@@ -28,38 +28,46 @@ Mark: TypeAlias = Any
 """A moment: seconds of the host, or an event of the device."""
 
 
-class Clock:
-    """Moments of a step, told in seconds of the host once the step is over."""
+class Moments:
+    """Moments of one device: events where it works by itself, the host's seconds elsewhere."""
 
     def __init__(self, device: torch.device) -> None:
-        self._by_device = device.type == "cuda"
-        self.begin()
+        self.device, self.by_device = device, device.type == "cuda"
 
-    def begin(self) -> None:
-        """Begin a step: moments of the device count from here."""
-        if self._by_device:
+    def wait(self) -> None:
+        """Wait until the device has done all it was given."""
+        if self.by_device:
             torch.cuda.synchronize()
-        self.start_s = time.perf_counter()
-        self._first = self.now()
 
-    def now(self) -> Mark:
-        """Return this moment; of a device, when what it was given so far is done."""
-        if not self._by_device:
+    def mark(self) -> Mark:
+        """Return the moment at which the device is done with what it was given so far."""
+        if not self.by_device:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         return event
 
-    def end(self) -> None:
-        """Wait for all that the device was given."""
-        if self._by_device:
-            torch.cuda.synchronize()
+    def between(self, begin: Mark, end: Mark) -> float:
+        """Return the seconds between two moments that are over."""
+        return 1e-3 * float(begin.elapsed_time(end)) if self.by_device else float(end - begin)
+
+
+class Clock(Moments):
+    """Moments of a step, told in seconds of the host once the step is over."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a step: moments of the device count from here."""
+        self.wait()
+        self.start_s = time.perf_counter()
+        self._first = self.mark()
 
     def seconds(self, moment: Mark) -> float:
         """Return a moment in seconds of the host."""
-        if not self._by_device:
-            return float(moment)
-        return self.start_s + 1e-3 * float(self._first.elapsed_time(moment))
+        return self.start_s + self.between(self._first, moment) if self.by_device else float(moment)
 
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -181,7 +189,7 @@ class Runner:
         self.channels.settle()
         self._sum_copies()
         total = torch.stack(state.losses).sum() if state.losses else None
-        self.clock.end()
+        self.clock.wait()
         if total is not None and self._late_check:
             self._check_loss("the last forward", total)
         return total, [self._pass(*item) for item in state.ran]
@@ -199,14 +207,14 @@ class Runner:
         handler = self._handlers.get(action.kind)
         if handler is None:
             return
-        taken = state.begun = self.clock.now()
+        taken = state.begun = self.clock.mark()
         try:
             handler(action, state)
         except Exception as error:
             if isinstance(error, RunError):
                 raise
             raise RunError(f"rank {self.channels.rank}, {action}: {type(error).__name__}: {error}") from error
-        ended = self.clock.now()
+        ended = self.clock.mark()
         num_bytes = (
             sum(item.saved.num_bytes for item in state.held.values() if item.saved) if self.count_bytes else 0
         )
@@ -215,7 +223,7 @@ class Runner:
     def _forward(self, action: Action, state: State) -> None:
         stage, unit = key = action.stage, action.microbatch
         x = self._input(action, state)
-        state.begun = self.clock.now()
+        state.begun = self.clock.mark()
         piece = state.pieces[key] = Piece(earlier=self._earlier(stage, unit, state))
         saved = Saved(self.stages[stage].parameters()) if self.count_bytes else None
         with running(piece), saved.noting() if saved else nullcontext():
@@ -274,7 +282,7 @@ class Runner:
         kept = state.held[stage, unit]
         roots, grads = kept.piece.roots()
         arrived = self._arrived(action, state)
-        state.begun = self.clock.now()
+        state.begun = self.clock.mark()
         torch.autograd.backward([kept.y, *roots], [arrived, *grads])
         kept.piece.left.clear()
         self.store.collect(self.stages[stage].parameters())

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from forescale.errors import SpecError
-from forescale.projection.result import Projection
+from forescale.projection.result import Projection, Verdict
 from forescale.question import Question
 from forescale.schedule.legality import LEGALITY
 from forescale.search.evaluate import score_layouts
@@ -134,17 +134,19 @@ BEST = {"step_time": ("fastest", "faster"), "peak_memory": ("smallest", "smaller
 """What the best layout is by an objective, and what a better one would be."""
 
 
-def claim(objective: str, *, num_legal: int, gap: float, held: Sequence[Held]) -> str:
-    """Return what is proven of the first layout of a ranking, no more."""
+def claim(objective: str, *, num_legal: int, gap: float, held: Sequence[Held], verdict: Verdict) -> str:
+    """Return what is proven of the first layout of a ranking, no more; `verdict` is that of its memory."""
     best, better = BEST[objective]
+    fitting = "that fits" if verdict == "FITS" else "whose expected memory fits"
     scope = f"of {counted(num_legal, 'legal layout')} of this search space"
     scope += f" ({', '.join(item.dimension for item in held)} held fixed)" if held else ""
     if gap > 0.0:
         return (
-            f"Search stopped early; the {best} layout that fits, {scope}, may be up to "
+            f"Search stopped early; the {best} layout {fitting}, {scope}, may be up to "
             f"{100.0 * gap:.1f} % {better} than #1"
         )
-    return f"#1 is the {best} layout that fits, {scope}"
+    risk = "" if verdict == "FITS" else "; it may run out of memory (AT RISK)"
+    return f"#1 is the {best} layout {fitting}, {scope}{risk}"
 
 
 def margin(best: Sequence[Projection], surest: Projection, cost: float) -> str:

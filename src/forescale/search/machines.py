@@ -60,6 +60,12 @@ class Machine(Struct, frozen=True, kw_only=True):
         return None if self.projection is None else self.projection.training_days
 
     @property
+    def calendar_days(self) -> float | None:
+        """Of the whole run with its failures and checkpoints; None where its tokens are not given, or it never ends."""
+        dates = None if self.projection is None else self.projection.calendar
+        return None if dates is None else dates.days.expected
+
+    @property
     def cost(self) -> float | None:
         """Of the whole run, in the currency of the price; None where its tokens or the price are not known."""
         one, price = self.projection, self.price_per_device_hour
@@ -91,6 +97,7 @@ class Machine(Struct, frozen=True, kw_only=True):
             "tokens_per_s",
             "cost_per_million_tokens",
             "days",
+            "calendar_days",
             "cost",
             "problem",
         )
@@ -103,6 +110,8 @@ class Machines(Result, Struct, frozen=True, kw_only=True):
     machines: tuple[Machine, ...]
     priced: bool = False
     """Whether the prices were given, not those of the catalogue."""
+    operated: bool = False
+    """Whether it was given how the run is operated."""
 
     @property
     def fastest(self) -> Machine | None:
@@ -127,6 +136,14 @@ class Machines(Result, Struct, frozen=True, kw_only=True):
         if best is None or after is None or not best.tokens_per_s or not after.tokens_per_s:
             return None
         return best.tokens_per_s / after.tokens_per_s - 1.0, after
+
+    @property
+    def combined(self) -> tuple[int, int] | None:
+        """How many clusters are combined with how many numbers of devices, each with each; None for other machines."""
+        sizes = {(item.cluster, item.devices) for item in self.machines}
+        clusters, devices = ({item[place] for item in sizes} for place in (0, 1))
+        every = len(clusters) * len(devices) == len(sizes)
+        return (len(clusters), len(devices)) if every and min(len(clusters), len(devices)) > 1 else None
 
     @property
     def headline(self) -> str:

@@ -513,7 +513,8 @@ class SearchResult(Result):
     @property
     def claim(self) -> str:
         """What is proven of the first of `best`."""
-        return claim(self.objective, num_legal=self.num_legal, gap=self.gap, held=held_fixed(self.question))
+        held, verdict = held_fixed(self.question), self.best[0].memory.verdict
+        return claim(self.objective, num_legal=self.num_legal, gap=self.gap, held=held, verdict=verdict)
 
     @property
     def margin_cost(self) -> float | None:

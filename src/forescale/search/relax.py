@@ -70,7 +70,7 @@ def more_memory(
     return tuple(gains)
 
 
-class Relaxed(Struct, frozen=True, kw_only=True):
+class Relaxed(Struct, frozen=True):
     """A question with one constraint relaxed."""
 
     constraint: str
@@ -78,6 +78,25 @@ class Relaxed(Struct, frozen=True, kw_only=True):
     question: Question
     options: tuple[str, ...] = ()
     """Options of the command line that relax it, where some do."""
+
+    @classmethod
+    def in_space(cls, question: Question, constraint: str, change: str, **space: Any) -> Relaxed:  # noqa: ANN401
+        """Return a question with other fields of its space."""
+        return cls(constraint, change, question.with_space(**space))
+
+    @classmethod
+    def in_workload(
+        cls,
+        question: Question,
+        constraint: str,
+        change: str,
+        options: tuple[str, ...] = (),
+        **work: Any,  # noqa: ANN401
+    ) -> Relaxed:
+        """Return a question with other fields of its workload."""
+        return cls(
+            constraint, change, replace(question, workload=replace(question.workload, **work)), options
+        )
 
 
 def relaxations(
@@ -131,18 +150,14 @@ def wider(question: Question) -> Iterator[Relaxed]:
         if idle or local is None or (free is not None and set(free) <= set(local)):
             continue
         if free is None:
-            yield Relaxed(
-                constraint=name, change=f"{name} free", question=question.with_space(**{name: None})
-            )
+            yield Relaxed.in_space(question, name, f"{name} free", **{name: None})
             continue
         more = tuple(value for value in free if value not in local)
         change = f"{name} {', '.join(map(_word, more))} too"
-        yield Relaxed(constraint=name, change=change, question=question.with_space(**{name: (*local, *more)}))
+        yield Relaxed.in_space(question, name, change, **{name: (*local, *more)})
     for rule in question.space.rules:
         left = tuple(item for item in question.space.rules if item != rule)
-        yield Relaxed(
-            constraint=rule.name, change=f"without {rule.name}", question=question.with_space(rules=left)
-        )
+        yield Relaxed.in_space(question, rule.name, f"without {rule.name}", rules=left)
 
 
 def _limits_of_framework(question: Question) -> Space:
@@ -164,7 +179,7 @@ def _without_framework(question: Question) -> Iterator[Relaxed]:
     rules = tuple(rule for rule in question.space.rules if rule not in limits.rules)
     allowed = question.with_space(**free, rules=rules)
     change = f"--framework none, without the limits of {question.framework.name}"
-    yield Relaxed(constraint="framework", change=change, question=replace(allowed, framework=None))
+    yield Relaxed("framework", change, replace(allowed, framework=None))
 
 
 def _uneven(question: Question, refused: dict[str, int]) -> Iterator[Relaxed]:
@@ -172,37 +187,28 @@ def _uneven(question: Question, refused: dict[str, int]) -> Iterator[Relaxed]:
     names = [name for name in UNEVEN if refused.get(name)]
     if names:
         change = "tp that need not divide heads and widths, ideally"
-        yield Relaxed(
-            constraint=" and ".join(names), change=change, question=question.with_space(waived=UNEVEN)
-        )
+        yield Relaxed.in_space(question, " and ".join(names), change, waived=UNEVEN)
 
 
 def _switched_on(question: Question, refused: dict[str, int]) -> Iterator[Relaxed]:
     """Allow what a search does not try unless asked to."""
     space, base = question.space, question.space.base
     if space.schedule == (None,):
-        change = f"schedule {', '.join(SPLIT_BACKWARD)} too"
-        yield Relaxed(
-            constraint="schedule",
-            change=change,
-            question=question.with_space(schedule=(None, *SPLIT_BACKWARD)),
-        )
+        change, schedules = f"schedule {', '.join(SPLIT_BACKWARD)} too", (None, *SPLIT_BACKWARD)
+        yield Relaxed.in_space(question, "schedule", change, schedule=schedules)
     if space.schedule == (None,) and refused.get(INTERLEAVED):
-        allowed = question.with_space(schedule=(None, "interleaved-1f1b"))
         change = "schedule interleaved-1f1b too: any number of micro-batches"
-        yield Relaxed(constraint=INTERLEAVED, change=change, question=allowed)
+        yield Relaxed.in_space(question, INTERLEAVED, change, schedule=(None, "interleaved-1f1b"))
     if "ulysses" not in space.cp_kind:
-        allowed = question.with_space(cp_kind=(*space.cp_kind, "ulysses"))
-        yield Relaxed(constraint="cp_kind", change="cp_kind ulysses too", question=allowed)
-    off = [name for name in Overlap.__dataclass_fields__ if not getattr(base.overlap, name)]
-    for name in off:
-        if name in ("expert", "shared_experts") and not question.model.is_moe:
-            continue
-        allowed = question.with_space(overlap=((name,),))
-        yield Relaxed(constraint="overlap", change=f"overlap {name} too", question=allowed)
+        kinds = (*space.cp_kind, "ulysses")
+        yield Relaxed.in_space(question, "cp_kind", "cp_kind ulysses too", cp_kind=kinds)
+    for name in Overlap.__dataclass_fields__:
+        idle = name in ("expert", "shared_experts") and not question.model.is_moe
+        if not idle and not getattr(base.overlap, name):
+            yield Relaxed.in_space(question, "overlap", f"overlap {name} too", overlap=((name,),))
     if base.offload.optimizer == 0.0 and space.optimizer_offload == (None,):
-        allowed = question.with_space(optimizer_offload=(None, 1.0))
-        yield Relaxed(constraint="optimizer_offload", change="optimizer_offload 1 too", question=allowed)
+        change, shares = "optimizer_offload 1 too", (None, 1.0)
+        yield Relaxed.in_space(question, "optimizer_offload", change, optimizer_offload=shares)
 
 
 def _batches(question: Question) -> Iterator[Relaxed]:
@@ -212,11 +218,8 @@ def _batches(question: Question) -> Iterator[Relaxed]:
     even = -(-batch // power) * power
     for other in dict.fromkeys((even, 2 * batch)):
         if other != batch:
-            work = replace(question.workload, global_batch_size=other)
             change = f"{counted(other, 'sequence')}, per token"
-            yield Relaxed(
-                constraint="global_batch_size", change=change, question=replace(question, workload=work)
-            )
+            yield Relaxed.in_workload(question, "global_batch_size", change, global_batch_size=other)
 
 
 def _network(question: Question) -> Iterator[Relaxed]:
@@ -229,16 +232,14 @@ def _network(question: Question) -> Iterator[Relaxed]:
         link = None if tier.link_bandwidth is None else 2.0 * tier.link_bandwidth
         faster = replace(tier, bandwidth=2.0 * tier.bandwidth, link_bandwidth=link)
         change = f"twice the bandwidth of {tier.name}"
-        yield Relaxed(constraint="network", change=change, question=_with_tier(question, index, faster))
+        yield Relaxed("network", change, _with_tier(question, index, faster))
         whole_site = not outermost and cluster.tiers[index + 1].wide_area
         if not outermost and not whole_site and 0 < tier.size < cluster.num_devices:
             larger = replace(tier, size=2 * tier.size)
             outer = cluster.tiers[index + 1].size
             if not outer or larger.size <= outer:
                 change = f"{counted(larger.size, 'device')} in {tier.name}"
-                yield Relaxed(
-                    constraint="network", change=change, question=_with_tier(question, index, larger)
-                )
+                yield Relaxed("network", change, _with_tier(question, index, larger))
         inside = tier.size or cluster.num_devices
 
 
@@ -254,8 +255,7 @@ def exchanged(question: Question) -> Iterator[Relaxed]:
         (f"bits {few:g}", replace(outer, bits=few)),
     ):
         if other != outer:
-            work = replace(question.workload, outer=other)
-            yield Relaxed(constraint="outer", change=change, question=replace(question, workload=work))
+            yield Relaxed.in_workload(question, "outer", change, outer=other)
 
 
 def _with_tier(question: Question, index: int, tier: Any) -> Question:  # noqa: ANN401 (a Tier)
@@ -390,7 +390,7 @@ def _on_host(question: Question) -> Iterator[Relaxed]:
             change = f"{' and '.join(what for what, _ in words)} on the host"
             options = tuple(chain.from_iterable((f"--offload-{what}", much) for what, much in words))
             moved = question.with_space(**changes)
-            yield Relaxed(constraint="offload", change=change, question=moved, options=options)
+            yield Relaxed("offload", change, moved, options)
 
 
 def _more_devices(question: Question) -> Iterator[Relaxed]:
@@ -406,7 +406,7 @@ def _more_devices(question: Question) -> Iterator[Relaxed]:
             return
         change, options = counted(cluster.num_devices, "device"), ("--devices", str(cluster.num_devices))
         more = replace(question, cluster=cluster)
-        yield Relaxed(constraint="devices", change=change, question=more, options=options)
+        yield Relaxed("devices", change, more, options)
 
 
 def _shorter(question: Question) -> Iterator[Relaxed]:
@@ -415,9 +415,8 @@ def _shorter(question: Question) -> Iterator[Relaxed]:
         length, rest = divmod(question.workload.seq_len, 1 << power)
         if rest or length < SHORTEST:
             return
-        work = replace(question.workload, seq_len=length)
-        shorter, options = replace(question, workload=work), ("--seq-len", str(length))
-        yield Relaxed(constraint="seq_len", change=f"seq_len {length:,}", question=shorter, options=options)
+        change, options = f"seq_len {length:,}", ("--seq-len", str(length))
+        yield Relaxed.in_workload(question, "seq_len", change, options, seq_len=length)
 
 
 class Relaxation(Struct, frozen=True, kw_only=True):

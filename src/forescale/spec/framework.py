@@ -355,7 +355,13 @@ OWN_POLICY: Final = "custom"
 
 
 def _refused(name: str, value: object, known: Iterable[object]) -> str:
-    return f"{name} {choice_word(value)} (it takes {', '.join(map(choice_word, known))})"
+    """Return what a framework refuses, with what it takes, each once and by the option that has it."""
+    options: dict[str, dict[str, None]] = {"": {}}
+    for item in known:
+        option = "recompute_policy " if isinstance(item, Recompute) and item.policy is not None else ""
+        options.setdefault(option, {})[choice_word(item)] = None
+    takes = "; ".join(f"{option}{', '.join(words)}" for option, words in options.items() if words)
+    return f"{name} {choice_word(value)} (it takes {takes})"
 
 
 RULES: Mapping[str, Callable[[Asked], Any]] = {

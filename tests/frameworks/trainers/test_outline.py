@@ -135,15 +135,6 @@ def test_flags_of_megatron_in_python_are_arguments_of_a_program(read, tmp_path):
     assert read(declared).layout_fields["micro_batch_size"] == 4
 
 
-def test_lines_of_a_module_that_run_alone_set_nothing(read):
-    module = (
-        "class Rows:\n    grad_accum_steps = 5\n\n\nif __name__ == '__main__':\n    grad_accum_steps = 3\n"
-    )
-    change = "from rows import Rows\n    for _ in range(Rows.grad_accum_steps): pass"
-    parsed = read(change, modules={"rows.py": module})
-    assert parsed.workload_fields["global_batch_size"] == 4 * 5 * 2
-
-
 def test_functions_that_a_loop_does_not_call_turn_nothing_on(read):
     tunes = "torch.backends.cuda.matmul.allow_tf32 = True\n    if 2 > 3:\n        tune(model)"
     module = "def tune(model):\n    model.gradient_checkpointing_enable()\n    get_peft_model(model, LoraConfig(r=4))\n"

@@ -77,6 +77,15 @@ DRAWN = """for x in batches(load(), 6):
     net(x).backward()
     optimizer.step()
 """
+EITHER = """for step in range(9000):
+    for turn in range(turns):
+        loss = net(shards.take()[0])
+        if scales():
+            scaler.scale(loss).backward()
+        else:
+            loss.backward()
+    optimizer.step()
+"""
 LAST_APART = """for step in range(9000):
     with net.no_sync():
         for turn in range(turns - 1):
@@ -107,6 +116,7 @@ def read(tmp_path):
         (SPLIT, 2, 1024, 8 * 4),
         (DRAWN, 6, 512, 6 * 4),
         (LAST_APART, 8, 1024, 256),
+        (EITHER, 8, 1024, 256),
     ],
 )
 def test_a_step_has_the_micro_batches_that_run_before_its_optimizer(read, body, micro, length, batch):
@@ -153,3 +163,44 @@ def test_one_process_for_all_devices_is_warned_of(read):
     body = f"net = torch.nn.DataParallel(net)\n{ON_REMAINDER}"
     assert any("DataParallel" in text for text in read(body).warnings)
     assert not any("DataParallel" in text for text in read(body, num_devices=1).warnings)
+
+
+def test_ranks_that_the_environment_has_are_known(read):
+    body = COUNTED.replace("for step", 'if "RANK" not in os.environ:\n    turns = 32\nfor step', 1)
+    assert read(body).workload_fields["global_batch_size"] == 256
+    assert read(body, num_devices=1).workload_fields["global_batch_size"] == 256
+    starts = 'if all(name in os.environ for name in ("RANK", "WORLD_SIZE")):\n    turns = 3\n'
+    assert read(starts + COUNTED).workload_fields["global_batch_size"] == 3 * 8 * 4
+
+
+FIRED = """import fire
+import torch
+from torch.utils.data import DataLoader
+from transformers import AutoConfig
+from own import Net
+
+def cycle(loader):
+    while True:
+        for rows in loader:
+            yield rows
+
+def train(batch_size=4, every=3, path="gpt2"):
+    net = Net(AutoConfig.from_pretrained(path))
+    optim = torch.optim.Adam(net.parameters())
+    loader = cycle(DataLoader(data(), batch_size=batch_size))
+    for step in range(int(1e5)):
+        for _ in range(every):
+            loss = net(next(loader))
+            accelerator.backward(loss / every)
+        optim.step()
+
+if __name__ == "__main__":
+    fire.Fire(train)
+"""
+
+
+def test_a_command_of_fire_that_trains_with_a_loop_is_followed(tmp_path):
+    (tmp_path / "train.py").write_text(FIRED)
+    parsed = read_file(tmp_path / "train.py", Options(strict=False, num_devices=2, model_of=load_model))
+    assert (parsed.model.name, parsed.layout_fields["micro_batch_size"]) == ("gpt2", 4)
+    assert parsed.workload_fields["global_batch_size"] == 4 * 3 * 2

@@ -58,10 +58,3 @@ def test_nothing_that_fits_is_an_error():
     small = replace(CLUSTER, device=replace(CLUSTER.device, hbm_bytes=1e9))
     with pytest.raises(InfeasibleError, match="no layout of almodel fits"):
         search_almodel(MODEL, small, WORKLOAD)
-
-
-def test_document(found):
-    document = replace(found, best=found.best[:2]).to_json()
-    assert document["schema"] == "forescale.almodel/1"
-    assert document["terms"] == "measured"
-    assert [one["preset"] for one in document["best"]] == ["almodel", "almodel"]

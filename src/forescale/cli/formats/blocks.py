@@ -73,7 +73,7 @@ class Blocks(ABC):
 
     def view(self, view: View) -> str:
         """Return a view."""
-        parts = [*self.head(view), *self.blocks(view.contents), *self.notes(view.notes)]
+        parts = [*self.head(view), *self.blocks((*view.contents, *view.details)), *self.notes(view.notes)]
         return "\n\n".join(parts) + "\n"
 
     def blocks(self, contents: Iterable[Content]) -> Iterator[str]:

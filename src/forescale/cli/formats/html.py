@@ -48,7 +48,7 @@ class _Page(Blocks):
             *([f"<nav>{self._links}</nav>"] if self._links else []),
             *([self.paragraph(texts)] if texts else []),
             *([gallery(figures)] if figures else []),
-            *self.blocks(view.contents[len(lead) :]),
+            *self.blocks((*view.contents[len(lead) :], *view.details)),
             *self.notes(view.notes),
         ]
         return page(view.title or command, *parts, command=command)

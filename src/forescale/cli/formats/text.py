@@ -18,7 +18,8 @@ def write(answer: Answer) -> str:
 
 def to_text(view: View, *, verbose: bool = False, error: bool = False) -> str:
     """Return a view for the terminal of standard output (or error): at its width, in colour where it has colours."""
-    contents = [*_spaced((*_head(view), *view.contents, *notes(view.notes, verbose=verbose)))]
+    details = view.details if verbose else ()
+    contents = [*_spaced((*_head(view), *view.contents, *details, *notes(view.notes, verbose=verbose)))]
     text = plain(contents, PLAIN_WIDTH) if is_plain(error=error) else None
     if text is not None:
         return text

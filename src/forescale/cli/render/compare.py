@@ -139,9 +139,14 @@ def machines_view(result: Machines) -> View:
         text = f"nothing fits: {fix} forescale fit on one cluster for changes, such as offloading"
         contents.append(line(text))
     if _varies(result) and len(result.reasons) <= MAX_REASONS:
-        contents += [_reason(first, machine, parts) for first, machine, parts in result.reasons]
+        contents += [_reason(*item) for item in result.reasons if any(part.difference for part in item[2])]
     if "comm" in columns:
         contents.append(line(words.COMMUNICATION, style="dim"))
+    if result.combined is not None:
+        clusters, sizes = result.combined
+        pairs = ",".join(f"{item.devices}x{item.cluster}" for item in _diagonal(result))
+        text = f"{clusters} clusters × {sizes} numbers of devices: every combination; --cluster {pairs} compares pairs"
+        contents.append(line(text, style="dim"))
     if _layouts_differ(result):
         contents.append(line("each row has its own best layout; degrees such as --tp 8 hold one in all"))
     if any(item.chosen == "smallest" for item in result.machines if item.projection is not None):
@@ -176,6 +181,15 @@ def _reason(first: Machine, machine: Machine, parts: Sequence[Difference]) -> Te
 def _signed(seconds: float) -> str:
     sign = "+" if seconds > 0.0 else "−" if seconds < 0.0 else ""
     return f"{sign}{format_seconds(abs(seconds))}"
+
+
+def _diagonal(result: Machines) -> list[Machine]:
+    """Return the first machine of each cluster with another number of devices than those before, as an example."""
+    shown: dict[str, Machine] = {}
+    for item in result.machines:
+        if item.cluster not in shown and item.devices not in {one.devices for one in shown.values()}:
+            shown[item.cluster] = item
+    return list(shown.values())
 
 
 def _lead_over(result: Machines) -> str:
@@ -260,7 +274,8 @@ def _columns(result: Machines) -> list[str]:
             else ()
         ),
         "|fit",
-        *((time, "cost") if has_run else ("per M tokens",) if is_priced else ()),
+        *(("calendar",) if result.operated else (time,) if has_run else ()),
+        *(("cost",) if has_run else ("per M tokens",) if is_priced else ()),
     ]
 
 
@@ -293,6 +308,14 @@ def _place(machine: Machine) -> str:
     return f"{text} with {machine.varied}" if machine.varied else text
 
 
+def _calendar(machine: Machine) -> str:
+    """Return the days of a run with its failures and checkpoints."""
+    days = machine.calendar_days
+    if days is not None:
+        return words.days(days)
+    return "endless" if machine.projection is not None and machine.projection.endless else ""
+
+
 def _machines(result: Machines) -> Iterator[Sequence[Cell]]:
     columns = [name.lstrip("|<?") for name in _columns(result)]
     for item in result.machines:
@@ -315,6 +338,7 @@ def _machines(result: Machines) -> Iterator[Sequence[Cell]]:
                 "per M tokens": "" if cost is None else f"{cost:.3g}",
                 "days": "" if item.days is None else words.days(item.days),
                 "hours": "" if item.days is None else f"{words.HOURS * item.days:.2f}",
+                "calendar": _calendar(item),
                 "cost": "" if item.cost is None else f"{item.cost:,.{2 if item.cost < CHEAP else 0}f}",
             }
         yield tuple(cells.get(name, "") for name in columns)

@@ -157,6 +157,7 @@ def memory_view(result: Projection) -> View:
     lines = (
         line(*_verdict(memory).parts, rest),
         line(f"parameters {_parameters(result)}, {on_device} on the fullest device; {_checkpoint(result)}"),
+        *_tower_memory(result),
     )
     return headed(result, [*_memory_table(memory, most=MEMORY_STAGES), *lines])
 
@@ -244,6 +245,15 @@ def _tower(result: Projection) -> list[tuple[str, str]]:
     share = words.percent(tower.model_flops_per_step / result.model_flops_per_step)
     text = f"{format_count(tower.parameters)}, {share} of FLOPs, {tower.image_tokens:,} tokens"
     return [("vision tower", text)]
+
+
+def _tower_memory(result: Projection) -> list[TextLine]:
+    """Return the memory of a vision tower on the first stage, if there is one."""
+    if (tower := result.vision) is None:
+        return []
+    states, activations = format_bytes(tower.states_bytes), format_bytes(tower.activations_bytes)
+    text = f"vision tower {format_count(tower.parameters)} parameters of these, on stage 0"
+    return [line(f"{text}: {states} of states, {activations} of activations per micro-batch")]
 
 
 def _peak_interval(memory: MemorySummary) -> str:

@@ -59,7 +59,7 @@ def search_view(result: SearchResult, *, again: str = "") -> View:
         contents=(
             ranking(rows, cost=result.run_cost),
             *verdict_legend(item.found for item in rows),
-            *([] if result.margin is None else [line(result.margin)]),
+            *_margin(result, sure),
             *([line(folded, style="dim")] if any(result.variants) else []),
             *([line(f"#1: {words.calendar(first)}")] if words.ends(first) else []),
             line(
@@ -72,12 +72,18 @@ def search_view(result: SearchResult, *, again: str = "") -> View:
             line(result.claim, style="yellow" if result.gap > 0.0 else "bold"),
             *([line(f"held fixed: {held}")] if held else []),
             *_needed(result),
-            line(counts),
             *_gains(result),
             *([Code("to reproduce", again)] if again else []),
         ),
+        details=(line(counts),),
         notes=first.notes,
     )
+
+
+def _margin(result: SearchResult, sure: Sequence[RankedRow]) -> list[TextLine]:
+    """Return which layout fits with margin where the first may not, with the mark of its row."""
+    mark = f"{SURE}: " if any(row.place == SURE for row in sure) else ""
+    return [] if result.margin is None else [line(f"{mark}{result.margin}")]
 
 
 def _called(row: RankedRow) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from itertools import accumulate
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from forescale.errors import unsupported_by
 from forescale.frameworks.megatron.run import LAYERS_IN_BF16, has_tower
@@ -22,24 +22,8 @@ from forescale.spec.workload import Workload
 from forescale.struct import Struct
 
 
-class Laid(Protocol):
-    """A model, how it is laid out and what it is trained on: a question, or what a file says."""
-
-    @property
-    def model(self) -> Model:
-        """What is trained."""
-
-    @property
-    def layout(self) -> Layout:
-        """On which ranks."""
-
-    @property
-    def workload(self) -> Workload:
-        """With what."""
-
-
 class ParsedConfig(Struct, frozen=True, kw_only=True):
-    """What a file says of these."""
+    """A model, how it is laid out and what it is trained on: of a question, or as a file says."""
 
     model: Model
     layout: Layout
@@ -49,7 +33,7 @@ class ParsedConfig(Struct, frozen=True, kw_only=True):
 class Law(NamedTuple):
     """One thing that Megatron-LM refuses."""
 
-    breaks: Callable[[Laid], bool]
+    breaks: Callable[[ParsedConfig], bool]
     message: str
     keys: tuple[str, ...]
     """Settings that say it."""
@@ -63,7 +47,7 @@ class Law(NamedTuple):
     """Frameworks on Megatron-Core that have it all the same."""
 
 
-def _reads_from_elsewhere(q: Laid) -> bool:
+def _reads_from_elsewhere(q: ParsedConfig) -> bool:
     """Return whether a virtual stage starts with a layer that picks no keys for itself."""
     sizes = stage_sizes(q.model, q.layout)
     starts = (end - size for end, size in zip(accumulate(sizes), sizes, strict=True) if size)
@@ -213,12 +197,15 @@ def check_laws(question: Question) -> None:
     """
     assert question.framework is not None
     name = question.framework.name
+    laid = ParsedConfig(model=question.model, layout=question.layout, workload=question.workload)
     for law in (*LAWS, *OF_LAUNCHES):
-        if name not in law.but and law.breaks(question):
+        if name not in law.but and law.breaks(laid):
             raise unsupported_by(name, f"this layout: {law.message}")
 
 
-def check_settings(settings: Settings, message: Laid, merged: Collection[str], framework: str) -> None:
+def check_settings(
+    settings: Settings, message: ParsedConfig, merged: Collection[str], framework: str
+) -> None:
     """Refuse settings that Megatron-LM refuses together; what only its newer releases do is noted.
 
     So is what settings that are `merged` the file's break: that is asked, and no program has it. Megatron-Bridge has

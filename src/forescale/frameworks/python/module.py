@@ -81,6 +81,8 @@ class World:
         """Whether methods of classes that can be read are followed."""
         self.loops: list[tuple[ast.stmt, int | None]] = []
         """Loops around the lines that run, each with the turns that one run of its lines stands for."""
+        self.branches: list[tuple[ast.If, bool]] = []
+        """Conditions that are not known around the lines that run, each with whether it is taken as met."""
         self.depth = 0
         self.steps, self.entries = Budget(STEPS, "steps"), Budget(ENTRIES, "entries of lists")
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from forescale.frameworks.python.module import source_of
 from forescale.frameworks.python.values import MISSING, known, truth
+
+EXITS: Final = re.compile(r"raise (?:\w+\.)?(?:SystemExit|exit)\(\w+\(")
+"""A line that ends a program with what a function of it returns."""
+TURNS: Final = 100
+"""Turns of a loop over numbers that are run one by one where classes are followed; one stands for more."""
 
 
 def tested(subject: ast.expr, pattern: ast.pattern) -> ast.expr:

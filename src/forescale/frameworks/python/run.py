@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Final
 
+from forescale.frameworks.python import nodes
 from forescale.frameworks.python.builtin import listed, path_part
 from forescale.frameworks.python.calls import Caller, part_of, turn_of
 from forescale.frameworks.python.module import Class, Function, Module, imported, source_of, text_of
-from forescale.frameworks.python.nodes import distance, entry, is_key, loaded, set_of, signed, tested
 from forescale.frameworks.python.tensors import cut, gathered, item_of, shape
 from forescale.frameworks.python.values import (
     LONGEST,
@@ -33,10 +32,7 @@ from forescale.frameworks.python.values import (
 RETURN, BREAK, CONTINUE = "return", "break", "continue"
 FILLS = ("append", "add", "extend", "insert", "update", "remove", "discard", "pop", "clear")
 """Methods that change a list, a set or a table."""
-EXITS: Final = re.compile(r"raise (?:\w+\.)?(?:SystemExit|exit)\(\w+\(")
-"""A line that ends a program with what a function of it returns."""
-TURNS: Final = 100
-"""Turns of a loop over numbers that are run one by one where classes are followed; one stands for more."""
+ENVIRONMENT: Final = "os.environ"
 CONFIGURES = "hydra.main"
 """A decorator that gives a function its configuration."""
 
@@ -82,7 +78,7 @@ class Frame:
             self.assign(line.target, self.value(line.value))
 
     def _augassign(self, line: ast.AugAssign) -> None:
-        before = self.value(loaded(line.target))
+        before = self.value(nodes.loaded(line.target))
         self.assign(line.target, self.made(computed(line.op, before, self.value(line.value)), line))
 
     def _expr(self, line: ast.Expr) -> None:
@@ -154,19 +150,24 @@ class Frame:
             lines = node.body if selected else node.orelse
             self.world.skip(node.orelse if selected else node.body)
             checks = self.world.opens_classes and bool(lines) and isinstance(lines[-1], ast.Raise)
-            return None if checks and not EXITS.match(source_of(lines[-1])) else self.body(lines)
+            return None if checks and not nodes.EXITS.match(source_of(lines[-1])) else self.body(lines)
         before = self.world.doubt
         self.world.doubt = self.condition(node.test, test)
-        parts = []
-        for lines in (node.body, node.orelse):
-            try:
-                parts.append(self.body(lines))
-            except Stopped:
-                parts.append(None)
+        parts = [self.branch(node, lines) for lines in (node.body, node.orelse)]
         turns = set(parts) - {None}
         if not turns or (turns <= {BREAK, CONTINUE} and self.world.turns_once and not self.world.doubt.every):
             self.world.doubt = before  # lines below run in the turns that come to them
         return parts[0] if parts[0] is not None and parts[0] == parts[1] else None
+
+    def branch(self, node: ast.If, lines: Sequence[ast.stmt]) -> str | None:
+        """Run the lines of one branch of a condition that is not known."""
+        self.world.branches.append((node, lines is node.body))
+        try:
+            return self.body(lines)
+        except Stopped:
+            return None
+        finally:
+            self.world.branches.pop()
 
     def condition(self, test: ast.expr, value: object = None) -> Opaque:
         """Return the condition, not known, under which lines run: the first, and how often any of them is met."""
@@ -180,7 +181,7 @@ class Frame:
         """Run the case that a value chooses, as a chain of conditions."""
         chain: list[ast.stmt] = []
         for case in reversed(node.cases):
-            test = tested(node.subject, case.pattern)
+            test = nodes.tested(node.subject, case.pattern)
             test = test if case.guard is None else ast.BoolOp(ast.And(), [test, case.guard])
             chain = [ast.copy_location(ast.If(ast.copy_location(test, node.subject), case.body, chain), node)]
         return self.body(chain)
@@ -189,7 +190,7 @@ class Frame:
         """Run a loop over what is known."""
         over = self.value(node.iter)
         items = listed(over)
-        is_long = self.world.opens_classes and isinstance(over, range) and len(over) > TURNS
+        is_long = self.world.opens_classes and isinstance(over, range) and len(over) > nodes.TURNS
         if items is None or is_long:
             self._while(node, over)
             return None
@@ -285,7 +286,7 @@ class Frame:
     def enter(self, target: ast.Subscript, value: Any) -> None:  # noqa: ANN401
         """Set an entry of a list or a table; where it is not known which, all are unknown."""
         result, at = self.value(target.value), self.value(target.slice)
-        if isinstance(result, dict) and is_key(at):
+        if isinstance(result, dict) and nodes.is_key(at):
             result[at] = self.kept(result.get(at, MISSING), value)
         elif isinstance(result, list) and isinstance(at, int) and -len(result) <= at < len(result):
             result[at] = self.kept(result[at], value)
@@ -354,7 +355,7 @@ class Frame:
         return tuple(self.items(node.elts))
 
     def _set(self, node: ast.Set) -> Any:  # noqa: ANN401
-        return set_of(self.items(node.elts))
+        return nodes.set_of(self.items(node.elts))
 
     def _dict(self, node: ast.Dict) -> dict[Any, Any]:
         return self.table(node.keys, node.values)
@@ -367,7 +368,7 @@ class Frame:
 
     def _unaryop(self, node: ast.UnaryOp) -> Any:  # noqa: ANN401
         operand = self.value(node.operand)
-        return operand if getattr(operand, "every", 0) else signed(node.op, operand)
+        return operand if getattr(operand, "every", 0) else nodes.signed(node.op, operand)
 
     def _ifexp(self, node: ast.IfExp) -> Any:  # noqa: ANN401
         selected = truth(self.value(node.test))
@@ -470,7 +471,7 @@ class Frame:
             raw = self.value(value)
             if key is None:
                 result |= raw if isinstance(raw, dict) else {}
-            elif is_key(name := self.value(key)):
+            elif nodes.is_key(name := self.value(key)):
                 result[name] = raw
         return result
 
@@ -496,6 +497,9 @@ class Frame:
             right = self.value(comparator)
             if getattr(left, "every", 0) and isinstance(op, ast.Eq | ast.NotEq):
                 return left
+            if isinstance(op, ast.In | ast.NotIn) and getattr(right, "text", "") == ENVIRONMENT:
+                made = self.variable(left, right, node)
+                return made if made is MISSING else (made is None) is isinstance(op, ast.NotIn)
             result = compared(op, left, right)
             if result is MISSING or not result:
                 return result
@@ -510,13 +514,15 @@ class Frame:
             inside = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
             return cut(owner, [self.width(at) for at in inside], self.module.place(node))
         if isinstance(owner, Opaque) and isinstance(key, str):
-            if owner.text == "os.environ":
-                asked = Call(f"{owner.text}.get", self.module.place(node), [key], origin=owner.origin)
-                made = self.world.hooks.call(asked, owner)
-                if made not in (MISSING, None):
-                    return made
+            if owner.text == ENVIRONMENT and (made := self.variable(key, owner, node)) not in (MISSING, None):
+                return made
             return self.attribute(owner, key, node)
-        return entry(owner, key)
+        return nodes.entry(owner, key)
+
+    def variable(self, name: object, owner: Opaque, node: ast.expr) -> Any:  # noqa: ANN401
+        """Return a variable of the environment; None of one that is not set, MISSING where that is not known."""
+        asked = Call(f"{ENVIRONMENT}.get", self.module.place(node), [name], origin=owner.origin)
+        return self.world.hooks.call(asked, owner)
 
     def part(self, key: ast.expr) -> Any:  # noqa: ANN401
         """Return the place of an entry, or of several."""
@@ -532,7 +538,7 @@ class Frame:
         ends = self.part(key)
         if ends is not MISSING or key.lower is None or key.upper is None:
             return ends
-        return distance(key.lower, key.upper, self.value)
+        return nodes.distance(key.lower, key.upper, self.value)
 
     def _yield(self, node: ast.Yield) -> None:
         """Keep what a generator yields first."""
@@ -556,7 +562,7 @@ class Frame:
 
     def _setcomp(self, node: ast.SetComp) -> Any:  # noqa: ANN401
         result = self.each(node.generators, lambda inner: inner.value(node.elt))
-        return set_of(result) if isinstance(result, list) else result
+        return nodes.set_of(result) if isinstance(result, list) else result
 
     def _dictcomp(self, node: ast.DictComp) -> Any:  # noqa: ANN401
         result = self.each(node.generators, lambda inner: (inner.value(node.key), inner.value(node.value)))

@@ -36,7 +36,7 @@ LOADED: Final = re.compile(
     r".*\.(?:from_pretrained|_?from_config)$"
 )
 """Calls that make a model; adapters are laid on one that another call makes."""
-CONFIGURES: Final = re.compile(r"(?:\w+\.)*\w*Config\.from_pretrained")
+CONFIGURES: Final = re.compile(r"(?:\w+\.)*\w*Config\.from_(?:pretrained|json_file)")
 """Calls that load a model's configuration alone."""
 WRAPPED: Final = 8
 """Calls around a model that are looked through for the one that loads it."""
@@ -46,6 +46,20 @@ def model_name(call: Call) -> str:
     """Return the model that a call loads; "" of one that only running shows."""
     values = (*call.args, *map(call.fields.get, NAMES))
     return next((item for item in values if isinstance(item, str)), "")
+
+
+NAMED: Final = re.compile(
+    r"""(?<!Tokenizer)(?<!Processor)(?<!Config)\.from_pretrained\(\s*["']([^"']+)["']"""
+)
+"""A model that a method of a class names, which nothing calls."""
+
+
+def configured_model(calls: Sequence[Call], text: str = "") -> dict[str, str]:
+    """Return the model whose configuration calls load first, as an argument, else one that a text names."""
+    names = (model_name(call) for call in calls if CONFIGURES.fullmatch(call.name))
+    named = NAMED.search(text)
+    name = next(filter(None, names), named[1] if named else "")
+    return {"model_name_or_path": name} if name else {}
 
 
 def loaded_from(value: object) -> Any:  # noqa: ANN401

@@ -43,6 +43,7 @@ def follow_data(call: Call, world: World) -> Iterator[tuple[str, int]]:
     """
     values = (*call.args, *call.fields.values())
     made = [value for value in values if isinstance(value, Call) and value.of is not None]
+    names: tuple[str, ...]
     if MAPS.fullmatch(call.name):
         names, given = ("__call__",), call.fields.get("fn_kwargs")
     elif TAKES.fullmatch(call.name):

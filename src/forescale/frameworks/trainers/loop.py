@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -40,10 +39,14 @@ ACCUMULATES: Final = re.compile(r"(?i)accum(?!ulate_fn)|(?:\b|_)acc_steps\b")
 """A text that adds up gradients, however it names how often."""
 
 
-def adds_up(text: str, content: Mapping[str, Any]) -> bool:
-    """Whether a loop of a program's own may add up gradients over a number of steps that `content` does not have."""
+def adds_up(text: str, content: Mapping[str, Any], stepped: Collection[str]) -> bool:
+    """Whether a loop may add up gradients over a number of steps that `content` does not have.
+
+    Of one whose steps are followed, these tell what they have `stepped`.
+    """
     keys = {record_of("trainer").keys.get(name, name) for name in content}
-    return keys.isdisjoint((STEPS, "train_batch_size")) and bool(ACCUMULATES.search(text))
+    counts = not stepped and MICRO in content and keys.isdisjoint((STEPS, "train_batch_size"))
+    return counts and bool(ACCUMULATES.search(text))
 
 
 def hold_loop(files: Sequence[Path]) -> bool:
@@ -52,23 +55,11 @@ def hold_loop(files: Sequence[Path]) -> bool:
     return any(map(TRAINS.search, texts)) and any(map(STEPS_BACK.search, texts))
 
 
-def loop_constants(trees: Sequence[ast.Module]) -> dict[str, Any]:
-    """Return what the text of a loop sets, by keys; a name that is set twice says nothing."""
-    used = names_in(trees)
-    parts = [*trees[:1], *map(_imported, trees[1:])]
-    found = [pair for tree in parts for pair in _assigned(tree, used)]
-    counts = Counter(name for name, _ in found)
-    values = {
-        name: value.value for name, value in found if counts[name] == 1 and isinstance(value, ast.Constant)
-    }
-    values = {
-        name if NAMES[name] == "max_length" else NAMES[name]: value
-        for name, value in values.items()
-        if value and type(value) is (str if NAMES[name] == "model_name_or_path" else int)
-    }
+def weights_of(trees: Sequence[ast.Module]) -> dict[str, Any]:
+    """Return the type of the weights of a program that loads none, which is PyTorch's own, by its key."""
     nodes = [node for tree in trees[:1] for node in ast.walk(tree)]
     loads = any(isinstance(node, ast.Attribute) and node.attr == "from_pretrained" for node in nodes)
-    return {**({} if loads else {"dtype": "float32"}), **values}
+    return {} if loads else {"dtype": "float32"}
 
 
 def key_of(name: str) -> str:
@@ -102,31 +93,7 @@ def _leaves(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield str(name), value
 
 
-def _imported(tree: ast.Module) -> ast.Module:
-    """Return the lines of a module that run when it is imported, and its functions."""
-    lines = [
-        line for line in tree.body if not (isinstance(line, ast.If) and "__main__" in ast.unparse(line.test))
-    ]
-    return ast.Module(lines, [])
-
-
 def names_in(trees: Iterable[ast.AST]) -> set[str]:
     """Return the names that programs use."""
     nodes = (node for tree in trees for node in ast.walk(tree))
     return {str(getattr(node, "id", getattr(node, "attr", ""))) for node in nodes}
-
-
-def _assigned(tree: ast.AST, used: Collection[str]) -> Iterator[tuple[str, ast.expr]]:
-    """Yield each name that a loop sets, and its value, wherever it does, but in a class that nothing has `used`."""
-    for node in ast.iter_child_nodes(tree):
-        if not isinstance(node, ast.ClassDef) or node.name in used:
-            yield from _assigned(node, used)
-        targets = node.targets if isinstance(node, ast.Assign) else []
-        if isinstance(node, ast.AnnAssign | ast.AugAssign):
-            targets = [node.target]
-        value = getattr(node, "value", None)
-        yield from (
-            (name.id, value)
-            for name in targets
-            if isinstance(name, ast.Name) and name.id in NAMES and value is not None
-        )

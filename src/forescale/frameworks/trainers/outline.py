@@ -13,7 +13,16 @@ from msgspec.structs import replace
 from forescale.errors import MissingFact, ReaderError
 from forescale.frameworks.python.values import Call, Opaque
 from forescale.frameworks.reading import Options, ParsedFile
-from forescale.frameworks.trainers.calls import FACTS, LOADED, SHARDS, TUNES, fields_of, rows_of, sharded_by
+from forescale.frameworks.trainers.calls import (
+    FACTS,
+    LOADED,
+    SHARDS,
+    TUNES,
+    configured_model,
+    fields_of,
+    rows_of,
+    sharded_by,
+)
 from forescale.frameworks.trainers.census import place_of
 from forescale.frameworks.trainers.facts import CONFIGURATION, decided_by
 from forescale.frameworks.trainers.lengths import LENGTH, tokenized
@@ -61,23 +70,12 @@ def followed(
 
 
 def _with_calls(program: Program, recorder: Recorder, given: Mapping[str, Any], *, loops: bool) -> Program:
-    calls, doubtful, adapters = dict[str, Any](), dict[str, str](), dict[str, Any]()
-    once = set[str]()
-    for call in recorder.calls:
-        for row in rows_of(call, once if call.known else set(once), loops=loops):
-            if not loops and row.get("decides") not in TUNES:
-                continue
-            sets = _sets(call, row)
-            decided = DECIDED.intersection(sets)
-            if call.known and (decided or loops):
-                calls |= sets
-            elif decided and not call.known:
-                doubtful[min(decided)] = f"{call.name.rpartition('.')[2]} ({place_of(call.place)})"
-                adapters |= {key: value for key, value in sets.items() if key in ADAPTERS}
+    calls, doubtful, adapters = _called(recorder, loops=loops)
     kind = FACTS["mixed"].get(str(calls.pop("mixed_precision", "")))
     if kind and TYPES.isdisjoint((*calls, *given, *dict(program.defaults))):
         calls[kind] = True
     calls.pop("device_map", None)
+    calls = {**(configured_model(recorder.calls) if loops else {}), **calls}
     steps = recorder.steps.content if loops else {}
     if recorder.steps.batches:
         calls.pop(MICRO, None)
@@ -105,6 +103,24 @@ def _with_calls(program: Program, recorder: Recorder, given: Mapping[str, Any], 
         stage=stage,
         is_open=recorder.steps.is_open,
     )
+
+
+def _called(recorder: Recorder, *, loops: bool) -> tuple[dict[str, Any], dict[str, str], dict[str, Any]]:
+    """Return what calls set, those under conditions that would set something, and the adapters that these would."""
+    calls, doubtful, adapters = dict[str, Any](), dict[str, str](), dict[str, Any]()
+    once = set[str]()
+    for call in recorder.calls:
+        for row in rows_of(call, once if call.known else set(once), loops=loops):
+            if not loops and row.get("decides") not in TUNES:
+                continue
+            sets = _sets(call, row)
+            decided = DECIDED.intersection(sets)
+            if call.known and (decided or loops):
+                calls |= sets
+            elif decided and not call.known:
+                doubtful[min(decided)] = f"{call.name.rpartition('.')[2]} ({place_of(call.place)})"
+                adapters |= {key: value for key, value in sets.items() if key in ADAPTERS}
+    return calls, doubtful, adapters
 
 
 def _paths(table: Mapping[str, Any], before: str = "") -> Iterator[str]:
@@ -135,12 +151,24 @@ def _sets(call: Call, row: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
+def unread_optimizer(
+    own: str, program: Program, content: Mapping[str, Any], over: Mapping[str, Any]
+) -> list[str]:
+    """Return the warning of an optimizer that ends the steps of a loop in lines which are not followed."""
+    keys = {key_of(name) for name in content}
+    if not program.loop or "optimizer" in over or keys & {"optim", "deepspeed", "deepspeed_config"}:
+        return []
+    return [
+        f"the optimizer of {own} is made in lines that are not followed: AdamW is projected (--optimizer)"
+    ]
+
+
 def left_open(
     parsed: ParsedFile, program: Program, content: Mapping[str, Any], own: str, kinds: Collection[str]
 ) -> list[MissingFact]:
     """Return what a program that is looked through leaves open: its accumulation, or DeepSpeed's configuration."""
     facts = list[MissingFact]()
-    if program.is_open or (MICRO in content and not program.stepped and adds_up(program.loop, content)):
+    if program.is_open or adds_up(program.loop, content, program.stepped):
         facts += decided_by(own, parsed.num_devices)[1:]
     facts = [fact for fact in facts if fact.what not in [other.what for other in parsed.missing]]
     if "deepspeed" in kinds and own and parsed.framework == "transformers":
@@ -158,7 +186,7 @@ def warnings_of(parsed: ParsedFile, own: str, program: Program, values: Mapping[
     if (
         any(map(SHARDS.search, program.names))
         and program.loop
-        and "float16" in str(program.calls.get("dtype", ""))
+        and "16" in str(values.get("dtype", program.calls.get("dtype", "")))
     ):
         yield (
             f"{own} loads weights in 16 bits and shards them itself: master weights and moments may have that type "
@@ -171,11 +199,5 @@ def warnings_of(parsed: ParsedFile, own: str, program: Program, values: Mapping[
             f"{own} copies its model to all devices from one process ({ALL}) and splits its batch: a process "
             "with such a batch for each device is projected (--micro-batch-size)"
         )
-    if (
-        program.loop
-        and "optim" not in {**program.calls, **values}
-        and "optimizer" not in parsed.workload_fields
-    ):
-        yield f"{own} makes its optimizer in lines that are not followed: AdamW is projected (--optimizer)"
     if "deepspeed.initialize" in program.names and types.get("compute") == "tf32":
         yield f"{own} makes DeepSpeed's configuration: its types are not known; tf32 is projected (--precision)"

@@ -21,7 +21,7 @@ from forescale.files import is_file, read_text
 from forescale.frameworks.reading import ParsedFile, packaged
 from forescale.frameworks.trainers.calls import KEYS, SHARDS
 from forescale.frameworks.trainers.facts import CONFIGURATION
-from forescale.frameworks.trainers.loop import hold_loop, loop_constants, names_in
+from forescale.frameworks.trainers.loop import hold_loop, names_in, weights_of
 from forescale.frameworks.trainers.record import OFF, Record
 from forescale.frameworks.trainers.run import neighbour_of
 from forescale.frameworks.trainers.steps import decided
@@ -34,6 +34,8 @@ MODULES: Final = 12
 DECIDED: Final = frozenset(("use_peft", "load_in_4bit", "load_in_8bit", "gradient_checkpointing"))
 """Keys that tell of a call under a condition whether it is made."""
 ADAPTERS: Final = ("lora_r", "lora_target_modules")
+ENGINE_KEYS: Final = ("deepspeed", "deepspeed_config", "fsdp")
+"""Keys that lay a Trainer's states out."""
 ENGINES: Final = ("nnscaler", "colossalai", "alpa", "bmtrain")
 """Libraries that lay programs out, and that are not read."""
 WRAPS: Final = re.compile(
@@ -143,7 +145,8 @@ class Program(Struct, frozen=True):
         groups: dict[str, list[tuple[str, Any]]] = {}
         for name, value in self.defaults:
             key = _key_of(name, record.keys)
-            if key in KEYS and key not in told and value not in (None, ""):
+            lays = key in ENGINE_KEYS and self.loop  # which its calls do
+            if key in KEYS and key not in told and not lays and value not in (None, ""):
                 groups.setdefault(key, []).append((name, value))
         return list(groups.values())
 
@@ -171,7 +174,7 @@ def read_program(file: Path | None) -> Program:
     defaults = tuple(pair for node in nodes for pair in _defaults(node, used))
     imported = (name.partition(".")[0] for node in nodes for name in _imported(node))
     engine = next((name for name in imported if name in ENGINES), "")
-    own = loop_constants(trees) if is_loop(file) else {}
+    own = weights_of(trees) if is_loop(file) else {}
     return Program(
         defaults=defaults,
         calls=calls,

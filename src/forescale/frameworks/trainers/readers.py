@@ -43,7 +43,7 @@ from forescale.frameworks.trainers.devices import (
 )
 from forescale.frameworks.trainers.facts import CONFIGURATION, of_one_process, without_facts
 from forescale.frameworks.trainers.megatron import flags_of, read_megatron
-from forescale.frameworks.trainers.outline import followed, left_open, warnings_of
+from forescale.frameworks.trainers.outline import followed, left_open, unread_optimizer, warnings_of
 from forescale.frameworks.trainers.performance import long_options, read_performance
 from forescale.frameworks.trainers.precision import compute_of
 from forescale.frameworks.trainers.program import (
@@ -512,7 +512,7 @@ def _outlined(
         warnings.append(
             f"{own} calls {called} under a condition, taken as not met (--lora-rank, --recompute)"
         )
-    warnings.extend(program.warnings)
+    warnings += [*program.warnings, *unread_optimizer(own, program, content, options.over)]
     told = next(((name, value) for name, value in content.items() if value in PREFERRING), None)
     if told is not None and own and not {"stage", "rl", "rlhf_type"} & content.keys():
         warnings.append(f"{told[0]}: {told[1]} is projected as examples of one sequence and no other model")

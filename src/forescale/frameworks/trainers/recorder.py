@@ -189,6 +189,8 @@ class Recorder:
         if ranks is not None and last in RANKED:
             size = int(ranks.get("WORLD_SIZE", 1))
             return {"get_rank": 0, "is_initialized": "WORLD_SIZE" in ranks}.get(last, size)
+        if call.name == "torch.device" and isinstance(kind := next(iter(call.args), None), str):
+            return Call(call.name, call.place, call.args, {"type": kind.partition(":")[0]}, known=False)
         if last in PREPARES and last != call.name and call.args:
             return tuple(call.args) if len(call.args) > 1 else call.args[0]
         return MISSING if self.world is None else loader_of(call, self.world)
@@ -198,7 +200,8 @@ class Recorder:
         """The names of the program at its end, and the configurations that it loads or makes."""
         modules = self.world.modules.values() if self.world is not None else ()
         made = [call for call in self.calls if call.kinds and call.known and HOLDS.search(call.name)]
-        objects = ({**call.defaults, **call.fields} for call in made)
+        objects = [{**call.defaults, **call.fields} for call in made]
+        objects += [dict(call.fields) for call in self.arguments.made]
         return [*self.tables, *objects, *(module.names for module in modules if module.is_main)]
 
     def warnings(self, *, must_train: bool = True) -> list[str]:
@@ -259,7 +262,9 @@ def follow_script(path: Path, recorder: Recorder, options: Options) -> Frame:
         if node.name in fires:
             _lay_options(node, recorder.arguments)
     tuning = [node for node in nodes if any(map(DECIDES.search, _called(node)))]
-    for functions in (commands, [node for node in nodes if any(map(makes, _called(node)))], tuning):
+    fired = [node for node in nodes if node.name in fires]
+    trains = [node for node in nodes if any(map(makes, _called(node)))]
+    for functions in (commands, fired, trains, tuning):
         if any(
             makes(name) or name.endswith(".backward") for call in recorder.calls for name in names_of(call)
         ):

@@ -28,6 +28,7 @@ from forescale.frameworks.trainers.calls import (
     KEYS,
     LOADED,
     MAKES,
+    configured_model,
     is_of,
     loaded_from,
     made_elsewhere,
@@ -81,11 +82,6 @@ OPEN: Final = {MICRO: MICRO_BATCH, STEPS: BATCH}
 
 USUAL_BATCH: Final = 8
 """Sequences of a device where TrainingArguments are given none."""
-NAMED: Final = re.compile(
-    r"""(?<!Tokenizer)(?<!Processor)(?<!Config)\.from_pretrained\(\s*["']([^"']+)["']"""
-)
-"""A model that a method of a class names, which nothing calls."""
-
 OWN: Final = re.compile(r"lora_|load_in_|use_peft|use_dora|quantization_bit|freeze_|use_bnb")
 """Keys that mean something only to a program that makes adapters or quantised weights of them."""
 FROZEN: Final = (
@@ -202,19 +198,16 @@ def read_script(
         If the script `is_whole`, or `must_train`, and makes no TrainingArguments.
     """
     start = start or Start(launch=None, devices=None, program=path.name)
-    launch, devices = start.launch, start.devices
+    devices = start.devices
     recorder = _followed(path, options, start, given)
-    names = [name for call in recorder.calls for name in names_of(call)]
-    makes_arguments = any(MAKES.search(name) or LIGHTNING.search(name) for name in names)
-    loops = STEPS_BACK.search(_text_of(recorder)) is not None
-    if (is_whole or (must_train and not loops)) and not makes_arguments:
+    makes_arguments, text = _makes_arguments(recorder.calls), _text_of(recorder)
+    if (is_whole or (must_train and not STEPS_BACK.search(text))) and not makes_arguments:
         raise ReaderError(path, wording.wrong_format("a script that trains", "it makes no TrainingArguments"))
-    content, unread = _settings(path, recorder, options)
     steps = {} if makes_arguments else recorder.steps.content
-    content, unread = without(content, steps) | steps, without(unread, steps)
+    content, unread = _settings(path, recorder, options, steps)
     dealt = _lay_prepared(content, recorder.calls)
     devices = None if dealt == ALONE and not start.kinds and devices and devices.count > 1 else devices
-    older = lay_release(content, unread, recorder.calls, has_bf16=options.has_bf16)
+    recorder.assumed[:0] = lay_release(content, unread, recorder.calls, has_bf16=options.has_bf16)
     if "max_length" not in map(target_of, (*content, *unread)):
         content |= tokenized(recorder.calls, recorder.lengths)
     devices = devices or _devices(content, dealt, start)
@@ -225,27 +218,31 @@ def read_script(
     start = replace(start, devices=devices)
     decides = not (options.launch or is_whole or start.leaves_nothing_to_shard(options.num_devices))
     kinds = () if makes_arguments else start.kinds  # a Trainer that is given no configuration shards nothing
-    if decides and (stage := sharded_by(recorder.calls)[0]) is not None:
-        content["fsdp"] = STAGES[stage]
-    sharding = _open_sharding(path, content, unread, options, kinds) if decides else []
-    if "model_name_or_path" not in content and (named := NAMED.search(read_text(path))) is not None:
-        content["model_name_or_path"] = named[1]
-    if MICRO in unread:
-        content[MICRO] = options.over.get("micro_batch_size", 1)
+    sharding = _open_sharding(path, recorder.calls, content, unread, options, kinds) if decides else []
+    if "model_name_or_path" not in {**content, **unread}:
+        content |= configured_model(recorder.calls, read_text(path))
+    content |= {MICRO: options.over.get("micro_batch_size", 1)} if MICRO in unread else {}
     facts = sharding + [OPEN[key]._replace(reason=f"{key} is {unread[key]}") for key in OPEN if key in unread]
-    counts = STEPS not in steps and MICRO in content and adds_up(_text_of(recorder), content)
-    if not makes_arguments and (recorder.steps.is_open or counts):
+    is_open = recorder.steps.is_open or adds_up(text, content, steps)
+    if is_open and not makes_arguments:
         facts += decided_by(path.name, options.num_devices)[1:]
-    if "gradient_checkpointing" not in map(target_of, content):
-        content["gradient_checkpointing"] = False
-    parsed = read_mapping(
-        content, "trainer", path, options, lines={}, launch=launch, devices=devices, program=program
+    content |= (
+        {"gradient_checkpointing": False} if "gradient_checkpointing" not in map(target_of, content) else {}
     )
-    warnings = (*parsed.warnings, *older, *_warnings(recorder, content, unread))
+    parsed = read_mapping(
+        content, "trainer", path, options, lines={}, launch=start.launch, devices=devices, program=program
+    )
+    warnings = (*parsed.warnings, *_warnings(recorder, content, unread))
     parsed = replace(parsed, format=ScriptReader.name, warnings=warnings)
-    is_alone = launch is None and (devices is None or devices.count == 1)
-    parsed = of_one_process(parsed, path, options.num_devices, dealt if is_alone and dealt == ALONE else "")
-    return without_facts(parsed, facts)
+    is_alone = start.launch is None and (devices is None or devices.count == 1)
+    why = dealt if is_alone and dealt == ALONE else ""
+    return without_facts(of_one_process(parsed, path, options.num_devices, why), facts)
+
+
+def _makes_arguments(calls: Sequence[Call]) -> bool:
+    """Whether calls make the arguments of a Trainer, or one of Lightning's."""
+    names = (name for call in calls for name in names_of(call))
+    return any(MAKES.search(name) or LIGHTNING.search(name) for name in names)
 
 
 def _followed(path: Path, options: Options, start: Start, given: Mapping[str, Any] | None) -> Recorder:
@@ -277,8 +274,10 @@ def _warnings(recorder: Recorder, content: Mapping[str, Any], unread: Mapping[st
         yield f"only running the script shows {'; '.join(others)}"
 
 
-def _settings(path: Path, recorder: Recorder, options: Options) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return what calls and arguments set, by the keys of TrainingArguments, and what only running shows.
+def _settings(
+    path: Path, recorder: Recorder, options: Options, steps: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return what calls, arguments and `steps` set, by the keys of TrainingArguments, and what only running shows.
 
     Raises
     ------
@@ -309,7 +308,7 @@ def _settings(path: Path, recorder: Recorder, options: Options) -> tuple[dict[st
         content.setdefault("gradient_checkpointing", True)
     if RANKS.search(unread.pop("device_map", "")):
         content["device_map"] = {}
-    return content, unread
+    return without(content, steps) | dict(steps), without(unread, steps)
 
 
 def _takes_defaults(calls: Sequence[Call]) -> bool:
@@ -577,9 +576,16 @@ def _distributed(content: dict[str, Any], unread: dict[str, str]) -> dict[str, A
 
 
 def _open_sharding(
-    path: Path, content: dict[str, Any], unread: dict[str, str], options: Options, kinds: Sequence[str]
+    path: Path,
+    calls: Sequence[Call],
+    content: dict[str, Any],
+    unread: dict[str, str],
+    options: Options,
+    kinds: Sequence[str],
 ) -> list[MissingFact]:
     """Return what a program leaves open of how its states are sharded, which its calls may decide anywhere."""
+    if (stage := sharded_by(calls)[0]) is not None:
+        content["fsdp"] = STAGES[stage]
     if text := unread.pop("deepspeed", None):
         return [CONFIGURATION._replace(reason=f"deepspeed is {text}")]
     key = next((key for key in ("fsdp", "strategy") if key in unread), "")

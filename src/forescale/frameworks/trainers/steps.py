@@ -57,8 +57,8 @@ class Steps:
         """What the model was last given."""
         self.around: list[ast.stmt] = []
         """The loops around the lines that gave it that."""
-        self.added: list[tuple[str, tuple[Any, ...], Opaque | None]] = []
-        """The places of `backward` since the last step, with the loops and the condition around each."""
+        self.added: list[tuple[str, tuple[Any, ...], Opaque | None, tuple[Any, ...]]] = []
+        """The places of `backward` since the last step, with the loops, the condition and the branches around each."""
         self.counts: set[int | None] = set()
         """Micro-batches of each step; None where that is not known."""
         self.batches: list[Tensor] = []
@@ -75,7 +75,7 @@ class Steps:
         last = call.name.rpartition(".")[2]
         self.is_dealt |= last == "accumulate" or call.name == "deepspeed.initialize"
         if BACK.fullmatch(call.name):
-            self.added.append((call.place, tuple(world.loops), world.doubt))
+            self.added.append((call.place, tuple(world.loops), world.doubt, tuple(world.branches)))
             around = [line for line, _ in world.loops]
             batch = self.batch if self.around == around[: len(self.around)] else None
             self.batches += [found] if (found := _inside(owner) or batch) is not None else []
@@ -90,14 +90,17 @@ class Steps:
     def _count(self, loops: tuple[Any, ...], doubt: Opaque | None) -> int | None:
         """Return the micro-batches of a step that an optimizer ends inside `loops`; None where that is not known."""
         counts = Counter[str]()
-        for place, around, _ in self.added:
+        met = {node for *_, branches in self.added for node, is_met in branches if is_met}
+        for place, around, _, branches in self.added:
+            if any(node in met for node, is_met in branches if not is_met):
+                continue  # of a condition whose other branch does so too
             turns = [turns for line, turns in around if line not in [line for line, _ in loops]]
             self.is_counted |= bool(turns)
             if None in turns:
                 return None
             counts[place] += prod(turns)
         same = doubt is not None and all(
-            other is not None and other.place == doubt.place for _, _, other in self.added
+            other is not None and other.place == doubt.place for _, _, other, _ in self.added
         )
         if doubt is not None and doubt.every:
             self.is_counted = True

@@ -54,7 +54,7 @@ from forescale.spec.layout import Layout, Recompute, RematPolicy
 from forescale.spec.model import Model
 from forescale.spec.proposal import ManyLayouts, Proposal
 from forescale.spec.workload import Workload
-from forescale.struct import Struct, attributes
+from forescale.struct import Struct
 from forescale.units import counted, format_bytes
 
 OTHERS = ("torch_per_op", "torch_per_op_compiled", "torch_per_mm_compiled", "custom")
@@ -67,7 +67,6 @@ POLICIES = (
 """save_all, MaxText's policies and full, in the order of the analysis."""
 LARGEST_CP = 8
 """The analysis has no layout with more: at 16 one would be slower than its slowest."""
-SCHEMA = "forescale.almodel/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -90,16 +89,6 @@ class AlmodelResult(ReprMixin):
     """Layouts of which something fits."""
     refused: dict[str, int]
     elapsed_s: float = field(compare=False)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the `forescale.almodel/1` document."""
-        return {
-            "schema": SCHEMA,
-            "terms": self.preset.terms.name,
-            **attributes(self, "num_candidates", "num_feasible", "num_layouts", "refused", "elapsed_s"),
-            "best": [one.projection.to_json() for one in self.best],
-            "slowest": [one.projection.to_json() for one in self.slowest],
-        }
 
 
 def search_almodel(
