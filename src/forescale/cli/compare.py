@@ -351,8 +351,8 @@ def _questions(asked: Sequence[tuple[Variant, OnMachines]], cost: CostOptions) -
             name, devices = one.cluster.cluster or "", int(one.cluster.devices or 0)
             questions.append(Machine(cluster=name, devices=devices, problem=problem))
     for at, label in other_frameworks(questions).items():
-        alone, one = questions[at], _on_machine(asked[at][1], cost, label)
-        questions[at] = alike(one, alone) if isinstance(alone, Question) else one
+        alone, labelled = questions[at], _on_machine(asked[at][1], cost, label)
+        questions[at] = alike(labelled, alone) if isinstance(alone, Question) else labelled
     (_, first), *others = asked
     if all(one.layout == first.layout and one.plan == first.plan for _, one in others):
         for at, question in set_up_alike(questions).items():
