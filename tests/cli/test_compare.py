@@ -4,10 +4,17 @@ import json
 import re
 
 import pytest
+from msgspec.structs import replace
 from tests.cli.questions import DENSE, LAYOUT, SEARCH
 from tests.golden.documents import GOLDEN
+from tests.small import cluster, dense, workload
 
 from forescale.cli.misspelt import translated
+from forescale.cli.render.compare import machines_view
+from forescale.project import project
+from forescale.question import Note
+from forescale.search.machines import Machine, Machines
+from forescale.spec import Layout
 
 PLAN_A, PLAN_B = GOLDEN / "plan_a.toml", GOLDEN / "plan_b.toml"
 
@@ -535,6 +542,21 @@ def test_a_bandwidth_that_may_be_of_memory_is_refused(forescale):
     question = ("llama-3.1-8b", "--cluster", "h100", "--devices", "16", "--global-batch-size", "64")
     ran = forescale("project", *question, "--set", "cluster.bandwidth=50GB/s")
     assert (ran.code, ran.error.code, ran.error.key) == (2, "unknown_key", "bandwidth")
+
+
+def test_a_topic_has_one_note_whatever_the_values():
+    one = project(dense(), cluster(4), Layout(dp_shard=4), workload(global_batch_size=16))
+    notes = [Note(topic="framework", text=text) for text in ("bf16 recipe", "fp8 recipe", "mxfp8 recipe")]
+    machines = tuple(
+        Machine(cluster="h100-sxm", devices=4, projection=replace(one, notes=(note,)), varied=note.text)
+        for note in notes
+    )
+    [shown] = machines_view(Machines(machines=machines)).notes
+    assert (shown.topic, shown.text) == (
+        "framework",
+        "bf16 recipe (first row; 2 variants in other rows: --json)",
+    )
+    assert machines_view(Machines(machines=machines[:1])).notes == (notes[0],)
 
 
 def test_clusters_with_each_number_of_devices_say_how_pairs_are_compared(forescale):

@@ -173,3 +173,13 @@ def test_every_line_has_a_name(forescale):
     named = [line.partition(" = ")[0].lstrip("│├└─ ") for line in lines if " = " in line]
     assert len(named) > 3
     assert all(named)
+
+
+def test_a_table_of_operators_says_what_limits_each(forescale):
+    words = (DENSE[0], *MACHINE, *RUN, *LAYOUT, "--table")
+    rows = json.loads(forescale("explain", *words, "--json").out)["operations"]
+    assert {row["bound"] for row in rows} <= {"compute", "memory", "launch", "network"}
+    ran = forescale("explain", *words)
+    assert ran.code == 0, ran.err
+    assert all(row["name"] in ran.out for row in rows)
+    assert max(map(len, ran.out.splitlines())) <= 100

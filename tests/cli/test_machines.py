@@ -7,6 +7,8 @@ import json
 import pytest
 
 from forescale.catalogue.clusters import load_cluster
+from forescale.units import format_seconds
+from forescale.whole_run.prices import published_prices
 
 ON = ["--seq-len", "2048", "--global-batch-size", "8", "--json"]
 DEVICE = """
@@ -77,3 +79,50 @@ def test_sizes_of_a_cluster_have_a_scaling_efficiency(forescale):
     assert 0.3 < many["scaling_efficiency"] < 1.0
     other = forescale("compare", "llama-3.1-8b", "--cluster", "h100,b200", "--devices", 8, "--global-batch-size", 64, "--zero", 2, "--json")  # fmt: skip
     assert [row["scaling_efficiency"] for row in json.loads(other.out)["machines"]] == [None, None]
+
+
+def test_sizes_of_a_cluster_show_the_share_of_communication_and_bubble(forescale):
+    words = ("llama-3.1-8b", "--cluster", "h100", "--devices", "8,64", "--global-batch-size", 64, "--pp", 2)
+    rows = json.loads(forescale("compare", *words, "--json").out)["machines"]
+    for row in rows:
+        parts, step = row["projection"]["time_s"], row["step_time_s"]
+        messages = sum(parts[name] for name in parts if name.endswith("_comm") and name != "host_comm")
+        assert row["communication_share"] == pytest.approx(messages / step)
+        assert row["bubble_share"] == pytest.approx(parts["bubble"] / step)
+        assert row["bubble_share"] > 0.0
+    shown = forescale("compare", *words).out
+    assert f"{100.0 * rows[1]['communication_share']:.1f} %" in shown
+    assert f"{100.0 * rows[1]['bubble_share']:.1f} %" in shown
+    assert "scaling" in shown and "no room" not in shown
+
+
+def test_values_say_which_parts_of_the_step_differ(forescale):
+    words = ("llama-3.1-8b", "--cluster", "h100", "--devices", 64, "--global-batch-size", 64, "--vary")
+    many = forescale("compare", *words, "zero=1,3")
+    first, second = json.loads(forescale("compare", *words, "zero=1,3", "--json").out)["machines"]
+    apart = second["projection"]["time_s"]["data_comm"] - first["projection"]["time_s"]["data_comm"]
+    assert "difference: zero 3 against zero 1: step " in many.out
+    assert f"data_comm {'+' if apart > 0 else '−'}{format_seconds(abs(apart))}" in many.out
+    assert "difference" not in forescale("compare", *words, "micro-batch-size=1,2,4,8,16").out
+
+
+def test_list_prices_have_their_sources_and_are_of_the_machine_as_it_is_sold(forescale):
+    words = (
+        "compare",
+        "llama-3.1-8b",
+        "--cluster",
+        "h200",
+        "--devices",
+        8,
+        "--global-batch-size",
+        64,
+        "--vary",
+    )
+    listed = forescale(*words, "zero=1,2")
+    figures = published_prices().device_hour["h200-sxm"]
+    assert f"h200-sxm {published_prices().listed('h200-sxm')}" in " ".join(listed.out.split())
+    assert all(f"{item.value:g}" in listed.out and item.date in listed.out for item in figures)
+    rows = json.loads(forescale(*words, "hbm_bytes=x1,x2", "--json").out)["machines"]
+    assert [row["cost_per_million_tokens"] for row in rows] == [None, None]
+    priced = json.loads(forescale(*words, "hbm_bytes=x1,x2", "--price", 3, "--json").out)["machines"]
+    assert all(row["cost_per_million_tokens"] > 0.0 for row in priced)

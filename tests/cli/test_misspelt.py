@@ -12,7 +12,7 @@ from scripts.flags import TABLE, written
 
 from forescale.cli.advice import flags_of
 from forescale.cli.memory import DEFAULT
-from forescale.cli.misspelt import USUAL, command_in, misspelt, started, translated
+from forescale.cli.misspelt import USUAL, _rates, command_in, misspelt, started, translated
 from forescale.cli.words import values_of
 from forescale.synonyms import _WITH_VALUES
 
@@ -593,3 +593,20 @@ def test_options_of_a_command_in_the_same_group_are_suggested_there() -> None:
     ):  # no model, no such command
         text = misspelt(words.split())
         assert text is not None and "For example" not in text
+
+
+def test_an_option_next_to_values_names_the_command_that_has_it():
+    run = ["--cluster", "h200", "--devices", "64", "--global-batch-size", "64", "--tokens", "1T"]
+    text = misspelt(["compare", "llama-3.1-8b", *run, "--electricity-price", "0.08", "--vary", "zero=1,3"])
+    example = text.partition("For example: ")[2].split()
+    assert example[:2] == ["forescale", "run"]
+    assert example[example.index("--electricity-price") + 1] == "0.08"
+    assert example[example.index("--zero") + 1] == "1"
+
+
+def test_an_option_of_another_command_is_no_rate_of_a_network():
+    text = misspelt(["fit", "m", "--cluster", "h200", "--devices", "64", "--storage-bandwidth", "500GB/s"])
+    assert text is None or "infiniband" not in text
+    values = {"--cluster": "h200", "--storage-bandwidth": "500GB/s", "--fabric-bandwidth": "50GB/s"}
+    assert _rates("--storage-bandwidth", values) is None
+    assert _rates("--network-bandwidth", {**values, "--network-bandwidth": "50GB/s"}) is not None

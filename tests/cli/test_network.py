@@ -78,3 +78,10 @@ def test_sizes_in_the_spelling_of_nccl_tests_are_binary(forescale):
     words = ("network", "--cluster", "h100-sxm", "--ranks", 8, "--collectives", "all_gather", "--sizes")
     one, other = (json.loads(forescale(*words, size, "--json").out)["prices"] for size in ("512M", "512MiB"))
     assert one == other and one[0]["num_bytes"] == 512 * 2**20
+
+
+@pytest.mark.parametrize(("ranks", "used"), [(8, ""), (64, " (64 of 72 devices used)")])
+def test_groups_that_leave_devices_of_a_rack_idle_say_so(forescale, ranks, used):
+    words = ("--devices", 2048, "--ranks", ranks, "--sizes", "448MiB", "--collectives", "all_to_all")
+    ran = forescale("network", "--cluster", "gb200-nvl72", *words)
+    assert f"{ranks} ranks, {ranks} a nvlink{used}\n" in ran.out

@@ -564,3 +564,13 @@ def test_tokens_for_each_parameter(forescale):
     assert phase["tokens"] == 20 * 6_738_415_616
     read, _ = translated([*map(str, question), "--tokens", "chinchilla"])
     assert read[-2:] == ["--tokens", "20x"]
+
+
+def test_causes_of_interruptions_add_up_and_the_pue_is_shown(forescale):
+    words = ("run", "llama-3.1-8b", "--cluster", "b200", "--devices", 2048, "--global-batch-size", 2048)
+    ran = forescale(*words, "--zero", 1, "--tokens", "100T", "--pue", "1.2")
+    text = " ".join(ran.out.split())
+    total, causes = re.search(r"(\d+) unexpected, one every [^(]*\(([^)]*)\)", text).groups()
+    assert sum(int(cause.rsplit(" ", 1)[1]) for cause in causes.split(", ")) == int(total) > 0
+    assert "at their rated power of 1,000 W" in text and "PUE 1.2 included" in text
+    assert "training that counts" in text and "infrastructure_recovery_from_disruption" not in text

@@ -3,13 +3,20 @@ from __future__ import annotations
 import csv
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace as replace_fields
 from tests.cli.questions import DENSE, SEARCH
+from tests.small import cluster, dense, workload
 
+from forescale.cli.emit import EmitOptions
+from forescale.cli.search import FileOptions, _answer
+from forescale.search import search
 from forescale.spec import Layout
 from forescale.spec.phrases import replicas
+from forescale.spec.space import Space
 
 SURE = (
     "--cluster",
@@ -294,3 +301,13 @@ def test_a_limit_of_host_memory_that_cannot_hold_is_refused(forescale, more, exp
     ran = forescale("search", *SEARCH, *more)
     assert ran.code == 2
     assert expected in ran.refused
+
+
+def test_the_line_to_reproduce_names_the_row_that_fits_with_margin(capsys):
+    """A search in several processes returns that row as an object of its own."""
+    space = Space(cp=(1,), zero=(1,), micro_batch_size=(1,))
+    found = search(dense(), cluster(4), workload(global_batch_size=16), space=space, top=2)
+    surest = replace_fields(found.best[1])
+    assert surest is not found.best[1] and surest == found.best[1]
+    _answer(found.question, replace(found, surest=surest), EmitOptions(), FileOptions())
+    assert "best.json#2" in capsys.readouterr().out

@@ -126,8 +126,8 @@ def test_a_layer_as_a_table(forescale):
     assert "(b,h/nt,l,eh)" in ran.out
     refused = forescale("explain", QUESTION[0], "step_time", *QUESTION[1:], *layout, "--table")
     assert (refused.code, refused.out) == (2, "")
-    other = forescale("explain", *QUESTION, "--seq-len", "2048", "--table")
-    assert "preset default does not support table of operations" in other.err
+    other = forescale("explain", *QUESTION, "--seq-len", "2048", "--table", "--preset", "playbook")
+    assert "preset playbook does not support table of operations" in other.err
 
 
 def test_the_report_of_the_search(forescale):

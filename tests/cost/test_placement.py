@@ -47,6 +47,23 @@ def test_domains_of_72_hold_whole_groups_of_64():
     assert float(ranks_per_tier(Group(size=32.0, stride=8.0), rack)[0]) == 8.0
 
 
+@pytest.mark.parametrize("num_devices", [512, 576, 640, 1024, 1152, 2048, 2304])
+@pytest.mark.parametrize("ranks", [8, 16, 32, 64])
+def test_groups_lie_within_domains_of_72_on_any_number_of_devices(num_devices, ranks):
+    rack = cluster(fast(72), slow(), num_devices=num_devices, per_node=4)
+    assert float(ranks_per_tier(Group(size=float(ranks)), rack)[0]) == ranks
+
+
+def test_groups_straddle_domains_where_the_network_joins_no_more_of_them():
+    rack = cluster(fast(72), slow(size=576), num_devices=576, per_node=4)
+    assert float(ranks_per_tier(Group(size=64.0), rack)[0]) == 32.0
+    assert float(ranks_per_tier(Group(size=8.0), rack)[0]) == 8.0
+
+
+def test_nodes_are_used_in_full():
+    assert float(ranks_per_tier(Group(size=3.0), two_level(24))[0]) == 1.5
+
+
 def test_a_group_that_cannot_be_packed_whole_straddles():
     assert float(ranks_within(size=3.0, stride=1.0, tier_size=8.0, num_devices=24.0)) == 1.5
     # With spare devices the groups of three stay whole: two per node.

@@ -199,10 +199,19 @@ def _compare_machines(
     clusters = {item.cluster.name: item.cluster for item in questions if isinstance(item, Question)}
     given_prices = _prices(price, list(clusters))
     prices = {name: hourly_price(item, given_prices.get(name)) for name, item in clusters.items()}
+    prices |= {name: None for name in _changed(questions) if name not in given_prices}
     varied = [" · ".join(map(" ".join, variant)) for variant, _ in asked]
     result = on_machines(questions, _best, answered, prices, varied=varied, jobs=jobs)
     result = replace(result, priced=bool(given_prices), operated=any(given(one.operated) for _, one in asked))
     show(answer_of(result, machines_view), output)
+
+
+def _changed(questions: Sequence[Question | Machine]) -> set[str]:
+    """Return the clusters that differ between rows in more than their size: a list price is of one of them only."""
+    clusters = [item.cluster for item in questions if isinstance(item, Question)]
+    machines = {(item.name, item.device, item.tiers) for item in clusters}
+    names = [name for name, _, _ in machines]
+    return {name for name in names if names.count(name) > 1}
 
 
 def _prices(text: str | None, clusters: Sequence[str]) -> dict[str, float]:
@@ -342,8 +351,8 @@ def _questions(asked: Sequence[tuple[Variant, OnMachines]], cost: CostOptions) -
             name, devices = one.cluster.cluster or "", int(one.cluster.devices or 0)
             questions.append(Machine(cluster=name, devices=devices, problem=problem))
     for at, label in other_frameworks(questions).items():
-        alone, one = questions[at], _on_machine(asked[at][1], cost, label)
-        questions[at] = alike(one, alone) if isinstance(alone, Question) else one
+        alone, labelled = questions[at], _on_machine(asked[at][1], cost, label)
+        questions[at] = alike(labelled, alone) if isinstance(alone, Question) else labelled
     (_, first), *others = asked
     if all(one.layout == first.layout and one.plan == first.plan for _, one in others):
         for at, question in set_up_alike(questions).items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forescale.cli.console import show
 from forescale.cli.declare import Bounded, Group, argument
-from forescale.cli.formats import Answer
+from forescale.cli.formats import Answer, answer_of
 from forescale.cli.inputs import read_question
 from forescale.cli.options import (
     ClusterOptions,
@@ -38,7 +38,7 @@ class TreeOptions(Group, frozen=True, kw_only=True):
     )
     cite: bool = output_option("List the sources of all formulas behind it.", default=False)
     table: bool = output_option(
-        "Instead of a quantity: the operations of a layer with shapes, collectives and counts per device.",
+        "Instead of a quantity: the operators of each block with FLOP, bytes, time and what limits them.",
         default=False,
     )
 
@@ -131,13 +131,19 @@ def _full_name(text: str) -> str:
 
 
 def _operations(priced: Priced, quantity: str | None, output: OutputOptions) -> None:
-    """Print the operations of a layer as the preset defines them."""
+    """Print the operators of every block; under a preset, the operations of a layer as it defines them."""
     from forescale.cli.render.explain import operations_view
     from forescale.presets import preset_of, project_as
 
     if quantity is not None:
         raise no_effect(quantity, "--table shows the operations of a layer")
     question = read_question(priced)
+    if question.preset == "default":
+        from forescale.cli.render.operations import operators_view
+        from forescale.report.operations import operators_of
+
+        show(answer_of(operators_of(question), operators_view), output)
+        return
     operations = preset_of(question, "operations").operations(question)
     project_as(question)
     rows = [asdict(item) for item in operations]

@@ -199,8 +199,11 @@ def _example(path: str, words: Sequence[str], correction: Correction) -> str | N
     if correction.words is not None:
         flags = flags_of(path)
         return shlex.join(["forescale", *correction.words, *lacking(correction.words, flags)])
+    words = _with_one_value(words) if path == "compare" else words
     several = any("," in word for word in words)  # machines or values, which few commands take
     usual = ["compare"] if several else _others(correction.unknown)
+    if "--tokens" in words:
+        usual.sort(key=lambda other: other != "run")
     others = ["diagnose"] if MEASURED in correction.unknown else usual
     has_model = "model" in _arguments(path)
     for other in [*_of_group(path, correction.unknown), *others]:
@@ -210,6 +213,29 @@ def _example(path: str, words: Sequence[str], correction: Correction) -> str | N
         if other != path and there.words is not None and _knows(other, there.words):
             return shlex.join(["forescale", *there.words, *lacking(there.words, flags_of(other))])
     return None
+
+
+def _with_one_value(words: Sequence[str]) -> list[str]:
+    """Return words with the first value of each --vary as an option of its own, or as a --set of a key."""
+    left, result = list(words), list[str]()
+    while left:
+        name, assigned, value = (word := left.pop(0)).partition("=")
+        if name != "--vary" or not (assigned or left):
+            result.append(word)
+            continue
+        key, _, values = (value if assigned else left.pop(0)).partition("=")
+        first = values.partition(",")[0].strip()
+        is_key = "." in key
+        result += ["--set", f"{key}={first}"] if is_key else [f"--{key.strip('-').replace('_', '-')}", first]
+    return result
+
+
+def _rates(name: str, values: Mapping[str, str]) -> str | None:
+    """Return the rates of a network that an option gives; None of an option that another command has."""
+    from forescale.cli.conversions import network_rates
+
+    is_ours = name != "--vary" and any(name in options_of(path) for path in ASKING)
+    return None if is_ours else network_rates(name, values[name], values)
 
 
 def _of_group(path: str, names: Collection[str]) -> list[str]:
@@ -345,7 +371,6 @@ def _converted(
         counted_devices,
         failure_rate,
         halves,
-        network_rates,
         replicas,
         trained_tokens,
         wide_area_link,
@@ -363,23 +388,18 @@ def _converted(
     for name in names:
         if path == "sites" and (link := wide_area_link(name, values[name])) is not None:
             result[name] = (("--sites", link), False)
-            continue
-        if "--devices" in options and (devices := all_devices(name, values[name], values)) is not None:
+        elif "--devices" in options and (devices := all_devices(name, values[name], values)) is not None:
             result[name] = (devices, True)
-            continue
-        if "--input-grad" in options and (passes := halves(name, values[name])) is not None:
+        elif "--input-grad" in options and (passes := halves(name, values[name])) is not None:
             result[name] = (passes, True)
-            continue
-        if "--micro-batch-size" in options and (batch := accumulated(name, values)) is not None:
+        elif "--micro-batch-size" in options and (batch := accumulated(name, values)) is not None:
             result[name] = batch
-            continue
-        if "--dp-replicate" in options and (count := replicas(name, values)) is not None:
+        elif "--dp-replicate" in options and (count := replicas(name, values)) is not None:
             result[name] = (("--dp-replicate", count), False)
-            continue
-        if "--failures" in options and meant(name, {"failures", "cluster"}) == "failures":
+        elif "--failures" in options and meant(name, {"failures", "cluster"}) == "failures":
             rate = failure_rate(values[name], values)
             result |= {name: (("--failures", rate), False)} if rate else {}
-        elif tier := network_rates(name, values[name], values):
+        elif tier := _rates(name, values):
             several = "--vary" in options and "," in tier
             result[name] = (("--vary" if several else "--set", tier), name == "--vary")
     return result

@@ -192,12 +192,12 @@ def _answer(question: Question, result: SearchResult, emission: EmitOptions, out
     }
     best, surest = tuple(noted[id(item)] for item in result.best), noted.get(id(result.surest))
     result = replace_fields(result, best=best, surest=surest)
-    places = {id(item): place for place, item in enumerate(best, start=1)}
-    first = surest if surest and (id(surest) in places or has_line(question, surest)) else best[0]
+    first = surest if surest and (surest in best or has_line(question, surest)) else best[0]
+    place = best.index(first) + 1 if first in best else None
     written = None if emission.emit is None else emitted(question, first, emission)
     aside = emission.output is not None
     if written is None or aside or not output.is_text:
-        line = again("project", question, first, saved="best.json", place=places.get(id(first)))
+        line = again("project", question, first, saved="best.json", place=place)
         _write(answer_of(result, partial(search_view, again=line), question=question), output)
     if written is not None and (aside or output.is_text):
         put(written, emission.output, force=emission.force, aside=not output.is_text)

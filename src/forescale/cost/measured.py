@@ -201,6 +201,10 @@ class MeasuredCompute(Struct, frozen=True, kw_only=True):
             return seconds
         return where_timed(timed=find.covered, measured=seconds, otherwise=self.fallback.seconds(op))
 
+    def num_bytes(self, op: Compute) -> Numeric:
+        """Return the bytes that `op` reads from and writes to device memory."""
+        return self.fallback.num_bytes(op)
+
     def provenance(self, op: Compute) -> Provenance:
         """Return that of the least certain candidate of `op`."""
         find = self.table.find(op)

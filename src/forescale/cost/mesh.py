@@ -123,14 +123,16 @@ def innermost(group: Group, count: float) -> Group:
 @formula(
     unit="1", source="Subramanian et al. 2024, arXiv:2410.00273, section 3 (devices of a group in one domain)"
 )
-def ranks_within(*, size: Numeric, stride: Numeric, tier_size: float, num_devices: float) -> Numeric:
+def ranks_within(
+    *, size: Numeric, stride: Numeric, tier_size: float, num_devices: float, capacity: float | None = None
+) -> Numeric:
     """Size / blocks; blocks = ceil(size·stride / tier), one if the group fits whole into a tier.
 
-    Groups that fit into a tier are packed whole as long as the tiers then still hold all devices (the
-    practice on 72-device domains: 64 are used); otherwise one group straddles two, and it sets the pace.
+    Groups that fit into a tier are packed whole as long as the tiers, `capacity` devices or else as few as hold all,
+    then still hold all groups; otherwise one group straddles two, and it sets the pace.
     """
     tier = min(tier_size, num_devices)
-    num_tiers = -(-num_devices // tier)
+    num_tiers = -(-(capacity or num_devices) // tier)
     span = size * stride
     whole = tier // minimum(span, tier) * span * num_tiers
     blocks = cast("Numeric", -(-span // tier) + (whole < num_devices))
@@ -154,8 +156,9 @@ def ranks_per_node(group: Group, cluster: Cluster) -> Numeric:
 def _sharing(group: Group, cluster: Cluster, devices: int) -> Numeric:
     """Return how many ranks of one group lie within so many devices."""
     most = float(cluster.num_devices)
+    capacity = float(cluster.capacity_of(devices))
     per_axis = (
-        ranks_within(size=size, stride=stride, tier_size=float(devices), num_devices=most)
+        ranks_within(size=size, stride=stride, tier_size=float(devices), num_devices=most, capacity=capacity)
         for size, stride in group.axes
     )
     return reduce(mul, per_axis)

@@ -44,6 +44,10 @@ class ComputeModel(Protocol):
         """Return where that duration comes from."""
         ...
 
+    def num_bytes(self, op: Compute) -> Numeric:
+        """Return the bytes that `op` reads from and writes to device memory."""
+        ...
+
 
 class Priced(Protocol):
     """Prices one collective in one group."""

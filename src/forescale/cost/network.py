@@ -13,7 +13,7 @@ from forescale.cost.select import Costs
 from forescale.errors import SpecError
 from forescale.graph.ops import CollectiveKind
 from forescale.results import Result
-from forescale.spec.cluster import Cluster
+from forescale.spec.cluster import Cluster, Tier
 from forescale.struct import Struct, attributes
 from forescale.units import GB, KIB, MIB
 from forescale.view.axes import value_axis
@@ -90,6 +90,13 @@ class NetworkPrices(Result, Struct, frozen=True, kw_only=True):
             **({"preset": self.preset} if self.preset else {}),
             "prices": self.rows(),
         }
+
+    def used(self, ranks: int, tier: Tier) -> int:
+        """Return the devices of a tier that whole groups of `ranks` use, such as 64 of a rack of 72."""
+        span = ranks * self.stride
+        size = tier.size or self.cluster.num_devices
+        lies_within = size >= span and self.shared[ranks][self.cluster.tiers.index(tier)] == ranks
+        return size // span * span if lies_within and size < self.cluster.num_devices else size
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per price."""

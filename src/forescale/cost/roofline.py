@@ -23,7 +23,15 @@ from forescale.cost.calibration import (
 from forescale.cost.model import Provenance
 from forescale.errors import incomplete, not_one_of, unsupported_by
 from forescale.formula import formula, value_of
-from forescale.graph.ops import AttentionCore, Compute, Elementwise, Gemm, GroupedGemm
+from forescale.graph.ops import (
+    EXTENTS,
+    AttentionCore,
+    Compute,
+    EagerKernel,
+    Elementwise,
+    Gemm,
+    GroupedGemm,
+)
 from forescale.numeric import Numeric, all_true, any_true, ceil, maximum, minimum, where
 from forescale.spec import Device
 from forescale.spec.workload import MATRIX_RATE
@@ -156,6 +164,28 @@ def output_bytes(op: Gemm) -> float:
     return max(2.0, OPERAND_BYTES[op.dtype]) + op.accumulate_bytes
 
 
+def product_bytes(op: Gemm) -> Numeric:
+    """Return the bytes of the operands and the output of a product."""
+    extents = {name: getattr(op, name) for name in EXTENTS[Gemm]}
+    return gemm_bytes(**extents, operand_bytes=OPERAND_BYTES[op.dtype], output_bytes=output_bytes(op))
+
+
+def products_of(op: GroupedGemm) -> Gemm:
+    """Return the products of experts as a batch of equal ones."""
+    rows = op.m / op.groups
+    m, n, k = (rows, op.n, op.k) if op.contract == "k" else (op.k, op.n, rows)
+    return Gemm(m=m, n=n, k=k, batch=op.groups, dtype=op.dtype, accumulate_bytes=op.accumulate_bytes)
+
+
+def _head_widths(op: AttentionCore) -> tuple[Numeric, ...]:
+    """Return the contracted width of each product of unfused attention."""
+    return (op.qk_dim, op.v_dim) if not op.backward else (op.qk_dim, op.qk_dim, op.v_dim, op.v_dim)
+
+
+def _head_product(op: AttentionCore, width: Numeric, dtype: str) -> Gemm:
+    return Gemm(m=op.q_len, n=op.kv_len, k=width, batch=op.batch * op.heads, dtype=dtype)
+
+
 class Roofline(Struct, frozen=True, kw_only=True):
     """Fitted roofline of one device."""
 
@@ -182,6 +212,22 @@ class Roofline(Struct, frozen=True, kw_only=True):
         """Return the seconds of `op` where the kernels of a recurrence multiply."""
         fitted = self.calibration.scan.get(op.kernel)
         return seconds if fitted is None else scan_seconds(seconds=seconds, share=fitted.share)
+
+    def num_bytes(self, op: Compute) -> Numeric:
+        """Return the bytes that `op` reads from and writes to device memory: operands once, outputs once."""
+        if isinstance(op, EagerKernel):
+            return op.kernels * op.bytes_moved
+        if isinstance(op, Elementwise):
+            return self._moved(op)
+        if isinstance(op, GroupedGemm):
+            return product_bytes(products_of(op))
+        if isinstance(op, Gemm):
+            return product_bytes(op)
+        dtype = attention_dtype(self.device, op.dtype)
+        if op.flash:
+            return attention_bytes(op)
+        products = (product_bytes(_head_product(op, width, dtype)) for width in _head_widths(op))
+        return functools.reduce(lambda total, part: total + part, products, self._score_bytes(op))
 
     def provenance(self, op: Compute) -> Provenance:
         """Return the fit behind `op`'s family and data type, with the spread it had where it was checked.
@@ -216,17 +262,15 @@ class Roofline(Struct, frozen=True, kw_only=True):
 
     def _of_experts(self, op: GroupedGemm) -> tuple[Gemm, Numeric, Numeric]:
         """Return the products of experts as of one kind, their share of the dense rate, and seconds beside them."""
-        grouped, rows = self.calibration.grouped, op.m / op.groups
-        m, n, k = (rows, op.n, op.k) if op.contract == "k" else (op.k, op.n, rows)
+        grouped, products = self.calibration.grouped, products_of(op)
         several = grouped.fraction * (grouped.contract_m if op.contract == "m" else 1.0)
         tile_m, tile_n = self._parameters(op.dtype).tiles[0]
         lasting = drained_share(
             share=self.calibration.run.rate("grouped"),
-            tiles=ceil(m / tile_m) * ceil(n / tile_n) * (op.groups if op.together else 1.0),
+            tiles=ceil(products.m / tile_m) * ceil(products.n / tile_n) * (op.groups if op.together else 1.0),
             num_cores=float(self.device.num_cores),
         )
         share = grouped_share(share=several * lasting, groups=op.groups)
-        products = Gemm(m=m, n=n, k=k, batch=op.groups, dtype=op.dtype, accumulate_bytes=op.accumulate_bytes)
         return products, share, op.groups * grouped.group_s
 
     def _product(self, op: Gemm, *, share: Numeric = 1.0, extra_s: Numeric = 0.0) -> Numeric:
@@ -246,16 +290,13 @@ class Roofline(Struct, frozen=True, kw_only=True):
             )
             for rows, columns in fitted.tiles
         ]
-        operand = OPERAND_BYTES[dtype]
-        output = output_bytes(op)
-        shown = output * fitted.accumulation if op.accumulate_bytes else 0.0
-        num_bytes = gemm_bytes(m=m, n=n, k=k, batch=batch, operand_bytes=operand, output_bytes=output)
+        shown = output_bytes(op) * fitted.accumulation if op.accumulate_bytes else 0.0
         return gemm_seconds(
             step_flops=functools.reduce(minimum, costs),
             k=k,
             fill_k=fitted.fill_k,
             rate=self._sustained(op, rate * fitted.fraction * share),
-            num_bytes=num_bytes,
+            num_bytes=product_bytes(op),
             shown_bytes=shown * m * n * batch,
             bandwidth=self._bandwidth(fitted.bandwidth),
             launch_s=fitted.launch_s + extra_s,
@@ -301,12 +342,10 @@ class Roofline(Struct, frozen=True, kw_only=True):
         )
 
     def _unfused(self, op: AttentionCore, dtype: str) -> Numeric:
-        unfused, calls = self.calibration.unfused, op.batch * op.heads
-        products = (op.qk_dim, op.v_dim) if not op.backward else (op.qk_dim, op.qk_dim, op.v_dim, op.v_dim)
-        matmul = [self._head_product(op, k, calls, dtype) for k in products]
-        per_score = op.score_bytes or (unfused.backward_bytes if op.backward else unfused.forward_bytes)
+        unfused = self.calibration.unfused
+        matmul = [self._head_seconds(op, width, dtype) for width in _head_widths(op)]
         scores = memory_bound_seconds(
-            num_bytes=calls * op.computed_pairs * per_score,
+            num_bytes=self._score_bytes(op),
             kernels=1.0,
             launch_s=unfused.launch_s,
             bandwidth=self._bandwidth(self.calibration.memory["softmax"].bandwidth)
@@ -314,11 +353,17 @@ class Roofline(Struct, frozen=True, kw_only=True):
         )
         return functools.reduce(lambda total, part: total + part, matmul, scores)
 
-    def _head_product(self, op: AttentionCore, width: Numeric, calls: Numeric, dtype: str) -> Numeric:
+    def _score_bytes(self, op: AttentionCore) -> Numeric:
+        """Return the bytes of scores that the steps between the products of unfused attention move."""
+        unfused = self.calibration.unfused
+        per_score = op.score_bytes or (unfused.backward_bytes if op.backward else unfused.forward_bytes)
+        return op.batch * op.heads * op.computed_pairs * per_score
+
+    def _head_seconds(self, op: AttentionCore, width: Numeric, dtype: str) -> Numeric:
         """Price one product of unfused attention; heads whose rows are not aligned are left to the vector units."""
 
         def price(dtype: str) -> Numeric:
-            return self._product(Gemm(m=op.q_len, n=op.kv_len, k=width, batch=calls, dtype=dtype))
+            return self._product(_head_product(op, width, dtype))
 
         unaligned = value_of(width) * OPERAND_BYTES[dtype] % VECTOR_LOAD_BYTES > 0.0
         if not any_true(unaligned):
@@ -329,13 +374,15 @@ class Roofline(Struct, frozen=True, kw_only=True):
 
     def _memory(self, op: Elementwise) -> Numeric:
         fitted = self.calibration.memory[op.family]
-        transposed = op.transposed_bytes if self.device.needs_transposes else 0.0
         return memory_bound_seconds(
-            num_bytes=op.bytes_moved + transposed,
+            num_bytes=self._moved(op),
             bandwidth=self._bandwidth(fitted.bandwidth) * self.calibration.run.rate(op.family),
             kernels=op.kernels,
             launch_s=fitted.launch_s,
         )
+
+    def _moved(self, op: Elementwise) -> Numeric:
+        return op.bytes_moved + (op.transposed_bytes if self.device.needs_transposes else 0.0)
 
     def _parameters(self, dtype: str) -> GemmParameters:
         return entry_of(self.calibration.gemm, dtype, "gemm", self.calibration.name)

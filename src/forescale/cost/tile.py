@@ -20,9 +20,9 @@ from forescale.cost.roofline import (
     Roofline,
     attention_bytes,
     entry_of,
-    gemm_bytes,
     output_bytes,
     padded,
+    product_bytes,
 )
 from forescale.formula import Term, formula, value_of
 from forescale.graph.ops import EXTENTS, AttentionCore, Compute, Gemm, GroupedGemm
@@ -226,9 +226,8 @@ class _Limits(Struct, frozen=True, kw_only=True):
 
     def _systolic(self, op: Gemm, extra_s: Numeric) -> Numeric:
         extents = {name: getattr(op, name) for name in EXTENTS[Gemm]}
-        num_bytes = gemm_bytes(**extents, operand_bytes=self.operand_bytes, output_bytes=self.output_bytes)
         return systolic_seconds(
-            **extents, array=float(self.fitted.systolic), rate=self.rate, num_bytes=num_bytes,
+            **extents, array=float(self.fitted.systolic), rate=self.rate, num_bytes=product_bytes(op),
             bandwidth=self.bandwidth, launch_s=self.fitted.launch_s + extra_s,
         )  # fmt: skip
 

@@ -169,6 +169,8 @@ TIME_PARTS = (
     "overhead",
 )
 """Parts of the step, in the order of reports; those that are absent are zero."""
+COMMUNICATION_PARTS = ("tensor_comm", "context_comm", "expert_comm", "pipeline_comm", "data_comm")
+"""Parts of the step in which devices wait for messages between them."""
 MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "buffers", "overhead")
 """Parts of the memory of a stage."""
 
@@ -456,6 +458,16 @@ class Projection(Result, Struct, frozen=True, kw_only=True):
     def step_time_s(self) -> float:
         """Expected seconds per optimizer step."""
         return self.step_time.expected
+
+    @property
+    def communication_share(self) -> float:
+        """Share of the step in which devices wait for messages of each other."""
+        return sum(self.time_s.get(part, 0.0) for part in COMMUNICATION_PARTS) / self.step_time_s
+
+    @property
+    def bubble_share(self) -> float:
+        """Share of the step that is pipeline bubble."""
+        return self.time_s.get("bubble", 0.0) / self.step_time_s
 
     @property
     def model_flops_per_token(self) -> float:

@@ -32,16 +32,18 @@ def components_of(question: Question) -> tuple[ComponentBytes, ...]:
     if question.preset != "default":
         listed = getattr(load_preset(question.preset), "components", None)
         return () if listed is None else listed(question)
-    prepared = prepare(question)
-    priced = prepared.priced.priced
-    kinds = [question.model.layers.count(kind) for kind in question.model.layer_kinds]
-    ends = [priced.head, *([priced.mtp] if priced.mtp else [])]
-    return (
-        _block(priced.embedding, 1),
-        *(_block(block, count) for block, count in zip(priced.layers, kinds, strict=True)),
-        *(_block(block, 1) for block in ends),
-        *(_block(block, count) for count, block in priced.vision),
-    )
+    return tuple(_block(block, times) for block, times in counted_blocks(prepare(question)))
+
+
+def counted_blocks(prepared: Prepared) -> Iterator[tuple[PricedBlock, int]]:
+    """Yield the embedding, layers by kind, the head, multi-token prediction and a vision tower, with their counts."""
+    priced, model = prepared.priced.priced, prepared.question.model
+    yield priced.embedding, 1
+    yield from zip(priced.layers, (model.layers.count(kind) for kind in model.layer_kinds), strict=True)
+    yield priced.head, 1
+    if priced.mtp:
+        yield priced.mtp, 1
+    yield from ((block, count) for count, block in priced.vision)
 
 
 def _block(priced: PricedBlock, times: int) -> ComponentBytes:

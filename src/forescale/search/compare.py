@@ -178,7 +178,7 @@ def compare(
             question=_changes(one, other, QUESTION),
             layout=_changes(one, other, ("strategy",)),
             figures=tuple(_difference(name, one[name], other[name]) for name in FIGURES),
-            time_parts=tuple(_time_parts(one["time_s"], other["time_s"])),
+            time_parts=tuple(time_parts(one["time_s"], other["time_s"])),
             memory=_memory(one["memory"], other["memory"]),
         )
     except _ContradictionError:
@@ -247,7 +247,8 @@ def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
         yield path, list(value) if isinstance(value, tuple) else value
 
 
-def _time_parts(a: Mapping[str, float], b: Mapping[str, float]) -> Iterator[Difference]:
+def time_parts(a: Mapping[str, float], b: Mapping[str, float]) -> Iterator[Difference]:
+    """Yield the parts of two steps [s] that either has, in the order of reports."""
     for name in dict.fromkeys([*TIME_PARTS, *a, *b]):
         difference = _difference(name, a.get(name, 0.0), b.get(name, 0.0))
         if difference.a or difference.b:

@@ -12,6 +12,7 @@ from forescale.errors import InfeasibleError, SpecError
 from forescale.projection.result import Projection, cost_per_token
 from forescale.question import Question
 from forescale.results import Result
+from forescale.search.compare import Difference, time_parts
 from forescale.spec.phrases import layout
 from forescale.struct import Struct, attributes
 from forescale.units import counted
@@ -73,9 +74,19 @@ class Machine(Struct, frozen=True, kw_only=True):
     def row(self) -> dict[str, Any]:
         """Return the figures that machines are compared by."""
         one = self.projection
-        known: dict[str, Any] = dict.fromkeys(("layout", "step_time_s", "mfu", "peak_bytes", "verdict"))
+        names = (
+            "layout",
+            "step_time_s",
+            "mfu",
+            "communication_share",
+            "bubble_share",
+            "peak_bytes",
+            "verdict",
+        )
+        known: dict[str, Any] = dict.fromkeys(names)
         if one is not None:
-            known = {"layout": layout(one.strategy), **attributes(one, "step_time_s", "mfu")}
+            shares = attributes(one, "communication_share", "bubble_share")
+            known = {"layout": layout(one.strategy), **attributes(one, "step_time_s", "mfu"), **shares}
             known |= attributes(one.memory, "peak_bytes", "verdict")
         figures = attributes(
             self,
@@ -140,6 +151,19 @@ class Machines(Result, Struct, frozen=True, kw_only=True):
         fastest = None if self.fastest is None else self.fastest.projection
         result = "no layout fits on any" if fastest is None else f"fastest: {fastest.headline}"
         return f"{counted(len(self.machines), 'machine')}; {result}"
+
+    @property
+    def reasons(self) -> tuple[tuple[Machine, Machine, tuple[Difference, ...]], ...]:
+        """The first machine with each further one, and the parts in which their steps differ, the largest first."""
+        known = [(item, item.projection.time_s) for item in self.machines if item.projection is not None]
+        return tuple(
+            (
+                known[0][0],
+                item,
+                tuple(sorted(time_parts(known[0][1], parts), key=lambda part: -abs(part.difference or 0.0))),
+            )
+            for item, parts in known[1:]
+        )
 
     def scaling(self, machine: Machine) -> float | None:
         """Return the tokens/s of a device over those on the fewest of its cluster; None where there is one number."""

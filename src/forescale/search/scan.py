@@ -84,7 +84,13 @@ def days_of(one: Projection) -> float | None:
     return one.training_days if one.calendar is None else one.calendar.days.expected
 
 
-FIGURES = ("step_time_s", "tokens_per_s_per_device", "training_days")
+FIGURES = (
+    "step_time_s",
+    "tokens_per_s_per_device",
+    "communication_share",
+    "bubble_share",
+    "training_days",
+)
 """Figures of the best layout that a point repeats."""
 
 

@@ -263,6 +263,17 @@ class Cluster(SpecStruct, frozen=True, kw_only=True):
         """Devices that share the fastest tier."""
         return min(self.tiers[0].size or self.num_devices, self.num_devices)
 
+    def capacity_of(self, tier_size: int) -> int:
+        """Return the devices of all tiers of a size that the job may be spread over, idle ones included.
+
+        Schedulers allocate whole nodes: nodes and sites are used in full. A tier in between, such as a rack of 72, can
+        be used in part (64 of 72), as far as the outermost tier joins so many.
+        """
+        wide_area = self.tiers[-1].wide_area
+        if tier_size <= self.devices_per_node or (wide_area and tier_size >= self._of_site):
+            return self.num_devices
+        return (0 if wide_area else self.tiers[-1].size) or self.num_devices * tier_size
+
     @property
     def num_sites(self) -> int:
         """Sites that a wide-area link joins; 0 without one.

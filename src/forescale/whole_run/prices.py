@@ -54,6 +54,14 @@ class PriceList:
         explicit = "; ".join(f"{item.source} ({item.date})" for item in result)
         return Interval(low=values[0], expected=middle, high=values[-1]), explicit
 
+    def listed(self, device: str) -> str:
+        """Return the price of a device and hour that is expected, and those that it is the middle of."""
+        price, figures = self.price(device), self.device_hour.get(device, ())
+        if price is None:
+            return ""
+        sources = ", ".join(f"{item.value:g} {item.source.partition(',')[0]} {item.date}" for item in figures)
+        return f"{price[0].expected:.4g} ({'middle of ' if len(figures) > 1 else ''}{sources})"
+
     def carbon(self, place: str) -> Figure:
         """Return the intensity of a place's electricity [kg of CO2 per MWh], of its newest year where it names none.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 
+from msgspec.structs import replace
+
 from forescale.cli.render import words
 from forescale.cli.render.search import verdict_legend
 from forescale.projection.result import MemorySummary
@@ -13,7 +15,8 @@ from forescale.report.document import Beside, Cell, Content, TextLine, View, lin
 from forescale.search.compare import Change, Comparison, Difference
 from forescale.search.machines import Machine, Machines
 from forescale.spec.phrases import layout
-from forescale.units import GIB, format_seconds
+from forescale.units import GIB, counted, format_seconds
+from forescale.whole_run.prices import published_prices
 
 SIDES = ("A", "B", "B − A")
 STATES = frozenset(
@@ -26,6 +29,8 @@ CHEAP = 100.0
 """Cost below which its hundredths are shown."""
 _PATH = re.compile(r"\bcluster\.(?:device\.|tiers\.)?")
 """What a key of the cluster begins with, which a table leaves out."""
+MAX_REASONS, MAX_PARTS, SMALLEST = 3, 4, 0.02
+"""Rows whose differences are shown, parts of the step of each, and the least share of the difference of a part."""
 NAMED = 3
 """Models that a title names."""
 MAX_CHANGES = 8
@@ -112,7 +117,8 @@ def _outcome(result: Comparison) -> TextLine:
 
 def machines_view(result: Machines) -> View:
     """Return one row per machine or value, and which is the fastest and the cheapest."""
-    contents: list[Content] = [table(*_columns(result), rows=_machines(result))]
+    columns = _columns(result)
+    contents: list[Content] = [table(*columns, rows=_machines(result), gap=1 if "comm" in columns else 2)]
     best = result.fastest
     if best is not None:
         rate = "" if best.projection is None else words.rate(best.projection)
@@ -126,11 +132,16 @@ def machines_view(result: Machines) -> View:
         others = f" ({', '.join(unpriced)} not counted: no list price, --price)" if unpriced else ""
         text = f": {_place(cheapest)}, {cost:.3g} {unit}{others}"
         contents.append(line(("cheapest", "bold"), text))
+        contents += [] if result.priced else _list_prices(result)
     if best is None:
         is_given = all(item.chosen == "given" and not item.problem for item in result.machines)
         fix = "leave options of the layout out for the best one of each, or ask" if is_given else "ask"
         text = f"nothing fits: {fix} forescale fit on one cluster for changes, such as offloading"
         contents.append(line(text))
+    if _varies(result) and len(result.reasons) <= MAX_REASONS:
+        contents += [_reason(*item) for item in result.reasons if any(part.difference for part in item[2])]
+    if "comm" in columns:
+        contents.append(line(words.COMMUNICATION, style="dim"))
     if result.combined is not None:
         clusters, sizes = result.combined
         pairs = ",".join(f"{item.devices}x{item.cluster}" for item in _diagonal(result))
@@ -143,6 +154,33 @@ def machines_view(result: Machines) -> View:
     illegal = (item for item in result.machines if item.problem and item.projection is None)
     contents += [line(f"{_place(item)}: {item.problem}") for item in illegal]
     return View(title=_title(result), lead=_lead(result), contents=tuple(contents), notes=_assumed(result))
+
+
+def _list_prices(result: Machines) -> list[TextLine]:
+    """Return the list prices of the devices, with sources and dates; nothing of prices that files give."""
+    clusters = [
+        item.projection.cluster
+        for item in result.machines
+        if item.projection and item.cost_per_million_tokens
+    ]
+    devices = dict.fromkeys(item.device.name for item in clusters if not item.device.price_per_hour)
+    texts = [f"{name} {published_prices().listed(name)}" for name in devices]
+    return [line(f"list prices in USD per device-hour: {', '.join(texts)}", style="dim")] if texts else []
+
+
+def _reason(first: Machine, machine: Machine, parts: Sequence[Difference]) -> TextLine:
+    """Return how the step of a row differs from that of the first, and the parts of the step that contribute most."""
+    whole = sum(part.difference or 0.0 for part in parts)
+    largest = [part for part in parts if abs(part.difference or 0.0) >= SMALLEST * abs(whole)][:MAX_PARTS]
+    terms = ", ".join(f"{words.time_part(part.name)} {_signed(part.difference or 0.0)}" for part in largest)
+    name, base = (_PATH.sub("", item.varied or _place(item)) for item in (machine, first))
+    text = f"{name} against {base}: step {_signed(whole)}; {terms or 'no part differs'}"
+    return line(("difference", "bold"), f": {text}")
+
+
+def _signed(seconds: float) -> str:
+    sign = "+" if seconds > 0.0 else "−" if seconds < 0.0 else ""
+    return f"{sign}{format_seconds(abs(seconds))}"
 
 
 def _diagonal(result: Machines) -> list[Machine]:
@@ -171,9 +209,22 @@ def _layouts_differ(result: Machines) -> bool:
 
 
 def _assumed(result: Machines) -> tuple[Note, ...]:
-    """Return what all rows assume of the run because nothing gives it, and that its compilation has no effect."""
-    notes = (note for item in result.machines if item.projection for note in item.projection.notes)
-    return tuple(dict.fromkeys(note for note in notes if note.topic in ("length", "compile", "framework")))
+    """Return what rows assume of the run because nothing gives it, and that its compilation has no effect.
+
+    Each topic has one note, that of the first row, which says how many others differ.
+    """
+    topics: dict[str, dict[Note, None]] = {}
+    for note in (note for item in result.machines if item.projection for note in item.projection.notes):
+        if note.topic in ("length", "compile", "framework"):
+            topics.setdefault(note.topic, {})[note] = None
+    return tuple(
+        first
+        if not others
+        else replace(
+            first, text=f"{first.text} (first row; {counted(len(others), 'variant')} in other rows: --json)"
+        )
+        for first, *others in topics.values()
+    )
 
 
 def _title(result: Machines) -> str:
@@ -214,6 +265,8 @@ def _columns(result: Machines) -> list[str]:
         "tok/s/dev" if is_scaled else "tok/s",
         *(("scaling",) if any(map(result.scaling, result.machines)) else ()),
         "MFU",
+        *(("comm",) if is_scaled else ()),
+        *(("?bubble",) if is_scaled and any(_bubble(item) for item in result.machines) else ()),
         "GiB",
         *(
             ("optim GiB",)
@@ -224,6 +277,11 @@ def _columns(result: Machines) -> list[str]:
         *(("calendar",) if result.operated else (time,) if has_run else ()),
         *(("cost",) if has_run else ("per M tokens",) if is_priced else ()),
     ]
+
+
+def _bubble(machine: Machine) -> str:
+    one = machine.projection
+    return words.percent(one.bubble_share) if one is not None and one.strategy.pp > 1 else ""
 
 
 def _varies(result: Machines) -> bool:
@@ -259,7 +317,7 @@ def _calendar(machine: Machine) -> str:
 
 
 def _machines(result: Machines) -> Iterator[Sequence[Cell]]:
-    columns = [name.lstrip("|<") for name in _columns(result)]
+    columns = [name.lstrip("|<?") for name in _columns(result)]
     for item in result.machines:
         one, cost = item.projection, item.cost_per_million_tokens
         cells: dict[str, Cell] = {"with": _PATH.sub("", item.varied), "cluster": item.cluster}
@@ -272,6 +330,8 @@ def _machines(result: Machines) -> Iterator[Sequence[Cell]]:
                 "tok/s/dev": f"{one.tokens_per_s_per_device:,.0f}",
                 "scaling": words.percent(scaling) if (scaling := result.scaling(item)) else "",
                 "MFU": words.percent(one.mfu),
+                "comm": words.percent(one.communication_share),
+                "bubble": _bubble(item),
                 "GiB": f"{one.memory.peak_bytes / GIB:.1f}",
                 "optim GiB": f"{_optimizer_bytes(one.memory) / GIB:.1f}" if one.memory.stages else "",
                 "fit": words.verdict(one.memory.verdict),

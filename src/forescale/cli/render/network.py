@@ -8,6 +8,7 @@ from itertools import groupby
 from forescale.cost.network import CollectivePrice, NetworkPrices
 from forescale.question import Note
 from forescale.report.document import Section, Table, View, table
+from forescale.spec.cluster import Tier
 from forescale.units import GB, format_seconds
 
 UNITS = (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0))
@@ -28,11 +29,17 @@ def network_view(network_prices: NetworkPrices, *, notes: Sequence[Note] = ()) -
 
 def _group(network_prices: NetworkPrices, ranks: int, shares: Sequence[float]) -> Section:
     tiers = ", ".join(
-        f"{share:.4g} a {tier.name}"
+        f"{share:.4g} a {tier.name}{_used(network_prices, ranks, tier)}"
         for tier, share in zip(network_prices.cluster.tiers[:-1], shares, strict=False)
     )
     title = f"{ranks:,} ranks" + (f", {tiers}" if tiers else "")
     return Section(title, (_table(network_prices, ranks),), 2)
+
+
+def _used(network_prices: NetworkPrices, ranks: int, tier: Tier) -> str:
+    """Return how many devices of a tier are used, where some are idle so that groups lie within it."""
+    used = network_prices.used(ranks, tier)
+    return "" if used == (tier.size or used) else f" ({used} of {tier.size} devices used)"
 
 
 def size_word(num_bytes: float) -> str:

@@ -200,7 +200,7 @@ def _days(result: RunProjection) -> list[Table]:
     """Return where the days go, without what takes next to none of them; nothing where all of them train."""
     total = sum(result.parts_days.values())
     rows = [
-        (f"{name}: {PARTS[name]}", f"{days:.2f}", f"{days / total:.1%}")
+        (PARTS[name], f"{days:.2f}", f"{days / total:.1%}")
         for name, days in result.parts_days.items()
         if days > SEEN * total
     ]
@@ -210,17 +210,13 @@ def _days(result: RunProjection) -> list[Table]:
 
 def _facts(result: RunProjection) -> list[tuple[str, str]]:
     saved = result.checkpoint
-    causes = sorted(result.interruptions.items(), key=lambda item: -item[1])
-    named = ", ".join(f"{cause} {count:.0f}" for cause, count in causes[:CAUSES] if count >= 1.0)
-    apart = f", one every {format_span(result.mttf_s)}" if isfinite(result.mttf_s) else ""
-    unexpected = f"{sum(result.interruptions.values()):.0f} unexpected{apart}{f' ({named})' if named else ''}"
     rows = [
         (
             "days",
             f"{_range(result.days, words.days)}{_hours(result)}; {words.days(result.ideal_days)} without failures; "
             f"goodput {result.goodput:.1%} (steps that count, of all time){_causes(result.spread)}",
         ),
-        ("interruptions", f"{unexpected}; {result.planned:.0f} planned"),
+        ("interruptions", f"{_unexpected(result)}; {result.planned:.0f} planned"),
         (
             "checkpoints",
             f"{words.decimal_bytes(saved.bytes)} every {format_span(result.interval_s)}; training stops for "
@@ -245,6 +241,18 @@ def _facts(result: RunProjection) -> list[tuple[str, str]]:
     return rows
 
 
+def _unexpected(result: RunProjection) -> str:
+    """Return the number of unexpected interruptions, by cause; the counts shown add up to it."""
+    causes = sorted(result.interruptions.items(), key=lambda item: -item[1])
+    counts = {cause: round(count) for cause, count in causes[:CAUSES] if count >= 1.0}
+    total = round(sum(result.interruptions.values()))
+    if counts and (others := total - sum(counts.values())) > 0:
+        counts["others"] = others
+    named = ", ".join(f"{cause} {count}" for cause, count in counts.items())
+    apart = f", one every {format_span(result.mttf_s)}" if isfinite(result.mttf_s) else ""
+    return f"{total} unexpected{apart}{f' ({named})' if named else ''}"
+
+
 def _energy(result: RunProjection) -> str:
     """Return what whole nodes draw at most, where that is known, and what the devices do at their rated power."""
     hours, devices = words.HOURS * result.days.expected, result.device_hours.expected
@@ -258,12 +266,14 @@ def _energy(result: RunProjection) -> str:
         if result.electricity is None
         else f"; electricity costs {_electricity(result.node_electricity, result.electricity)}"
     )
-    rated = (
-        f"devices at their rated power {figure(result.mwh)} ({1e6 * result.mwh / devices:,.0f} W per device)"
-    )
+    power = result.phases[0].projection.cluster.device.power_w
+    pue = 1e6 * result.mwh / devices / power
+    rated = f"devices at their rated power of {power:,.0f} W {figure(result.mwh)}"
     if result.node_mwh:
-        return f"whole nodes, with hosts, up to {figure(result.node_mwh)}; {rated}; PUE included{bill}"
-    return f"{rated}; PUE included, hosts are not counted{bill}"
+        return (
+            f"whole nodes, with hosts, up to {figure(result.node_mwh)}; {rated}; PUE {pue:.3g} included{bill}"
+        )
+    return f"{rated}; PUE {pue:.3g} included, hosts are not counted{bill}"
 
 
 def _electricity(nodes: float | None, devices: float) -> str:

@@ -63,6 +63,8 @@ _FIGURES: dict[str, Callable[[Point, Projection], str | None]] = {
     "step": lambda _, one: format_seconds(one.step_time_s),
     "tok/s/dev": lambda _, one: f"{one.tokens_per_s_per_device:,.0f}",
     "?MFU": lambda _, one: words.percent(one.mfu),
+    "comm": lambda _, one: words.percent(one.communication_share),
+    "?bubble": lambda _, one: words.percent(one.bubble_share) if one.strategy.pp > 1 else None,
     "GiB": lambda _, one: words.gib(one.memory.peak_bytes) + (" " if one.memory.verdict == "FITS" else "!"),
     "?days": lambda _, one: None if one.training_days is None else f"{one.training_days:,.1f}",
     "calendar": lambda _, one: None if one.training_days is None else words.ends(one),
@@ -138,4 +140,4 @@ def _basis(result: ScanResult, first: Projection) -> list[TextLine]:
             f"J/tok: devices at their rated {power:g} W throughout, an upper bound; nothing else counted"
         )
     searched = f"{counted(len(result.points), 'search')} in {result.elapsed_s:.2f} s"
-    return [line(" · ".join([searched, *lines]), style="dim")]
+    return [line(" · ".join([searched, *lines, words.COMMUNICATION]), style="dim")]

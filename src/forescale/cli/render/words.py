@@ -14,6 +14,9 @@ from forescale.units import GIB, format_bytes, format_count, format_number
 
 VERDICT_STYLE = {"FITS": "bold green", "AT RISK": "bold yellow", "OOM": "bold red"}
 
+COMMUNICATION = "comm: exposed communication, % of the step"
+"""Legend of a column."""
+
 
 def verdict(text: str, rest: str = "") -> TextLine:
     """Return whether a layout fits, in its colour, and more after it."""
