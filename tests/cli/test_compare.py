@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 from tests.cli.questions import DENSE, LAYOUT, SEARCH
@@ -527,3 +528,29 @@ def test_a_bandwidth_that_may_be_of_memory_is_refused(forescale):
     question = ("llama-3.1-8b", "--cluster", "h100", "--devices", "16", "--global-batch-size", "64")
     ran = forescale("project", *question, "--set", "cluster.bandwidth=50GB/s")
     assert (ran.code, ran.error.code, ran.error.key) == (2, "unknown_key", "bandwidth")
+
+
+def test_the_fastest_row_can_be_projected_again(forescale):
+    """Its dispatcher and overlap are in the line, which nothing else of the table says."""
+    asks = (
+        "--cluster",
+        "h200",
+        "--devices",
+        "16,32",
+        "--seq-len",
+        4096,
+        "--global-batch-size",
+        256,
+        "--tp",
+        2,
+    )
+    answer = forescale("compare", "llama-3.1-8b", *asks, "--framework", "megatron-bridge@26.08")
+    (asked,) = [row for row in answer.out.splitlines() if "forescale project" in row]
+    words = shlex.split(asked.partition("forescale ")[2])
+    assert words[:2] == ["project", "llama-3.1-8b"]
+    again = json.loads(forescale(*words, "--json").out)
+    rows = json.loads(
+        forescale("compare", "llama-3.1-8b", *asks, "--framework", "megatron-bridge@26.08", "--json").out
+    )
+    fastest = max(rows["machines"], key=lambda row: row["tokens_per_s"])
+    assert again["step_time_s"] == fastest["step_time_s"]

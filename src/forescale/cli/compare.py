@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -29,6 +30,7 @@ from forescale.cli.options import (
     refuse,
 )
 from forescale.cli.output import PageOptions
+from forescale.cli.reproduce import again, has_line
 from forescale.cli.scan import amount
 from forescale.cli.space import SpaceOptions, asked_space
 from forescale.cli.words import option_value, with_option
@@ -48,7 +50,7 @@ from forescale.io.recipes import other_frameworks, set_up_alike
 from forescale.limits import DEVICES, JOBS, Interval, whole_of, within
 from forescale.positions import COMMAND_LINE
 from forescale.question import Note, Question
-from forescale.search.machines import Machine
+from forescale.search.machines import Machine, Machines
 from forescale.synonyms import device_field, with_value
 from forescale.units import in_thousands, parse
 
@@ -199,7 +201,17 @@ def _compare_machines(
     prices = {name: hourly_price(item, given_prices.get(name)) for name, item in clusters.items()}
     varied = [" · ".join(map(" ".join, variant)) for variant, _ in asked]
     result = on_machines(questions, _best, answered, prices, varied=varied, jobs=jobs)
-    show(answer_of(replace(result, priced=bool(given_prices)), machines_view), output)
+    view = partial(machines_view, again=_fastest_again(questions, result))
+    show(answer_of(replace(result, priced=bool(given_prices)), view), output)
+
+
+def _fastest_again(questions: Sequence[Question | Machine], result: Machines) -> str:
+    """Return the line that projects the fastest row again; empty where none fits, or options cannot ask for it."""
+    for question, machine in zip(questions, result.machines, strict=True):
+        found = machine.projection
+        if machine is result.fastest and found is not None and not isinstance(question, Machine):
+            return again("project", question, found, saved="") if has_line(question, found) else ""
+    return ""
 
 
 def _prices(text: str | None, clusters: Sequence[str]) -> dict[str, float]:
