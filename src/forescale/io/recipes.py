@@ -205,6 +205,8 @@ def recipe_notes(
 def notes_of_search(question: Question, space: Space) -> tuple[Note, ...]:
     """Return the notes of a question for a search of a space, whose recipe does not settle what the search chooses."""
     names = [name for name in CHOSEN if len(space.values_of(name)) > 1]
+    if not question.model.is_moe:
+        names = [name for name in names if name != "dispatcher"]
     if question.framework is None or not names:
         return question.notes
     end = f" of {question.framework.label}"
