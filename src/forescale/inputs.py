@@ -23,7 +23,7 @@ from forescale.graph.layer import block_name
 from forescale.graph.ops import MeshAxis
 from forescale.graph.per_block import PerBlock, RecomputeSplit
 from forescale.graph.sharding import Degrees, StructuralOptions, split_layout
-from forescale.graph.stages import StagePlan, stack_plans
+from forescale.graph.stages import StagePlan, even_stage_layers, stack_plans
 from forescale.memory.in_flight import InFlight
 from forescale.memory.inputs import EvalContext, MemoryInputs, StateBytes
 from forescale.memory.liveness import BlockBytes
@@ -175,7 +175,7 @@ def _without_batch(question: Question, batch: int) -> Question:
 def _prepared(question: Question, recorded: bool) -> tuple[Question, Evaluated]:
     question = with_high_precision_layers(recorded_question(question))
     model, cluster, workload = question.model, question.cluster, question.workload
-    layout = settled(question.layout, cluster.domain)
+    layout = with_dealt_layers(question, settled(question.layout, cluster.domain))
     degrees, choices = split_layout(layout, domain=cluster.domain)
     plan, pipeline = lay_out(model, layout, workload)
     order = order_of(layout)
@@ -197,6 +197,20 @@ def _prepared(question: Question, recorded: bool) -> tuple[Question, Evaluated]:
     inputs = ready.under(setting, built.under(choices.recompute))
     known = Evaluated(setting=setting, inputs=inputs, plan=plan, priced=built)
     return question.with_layout(layout), known
+
+
+def with_dealt_layers(question: Question, layout: Layout) -> Layout:
+    """Return a layout with its evenly dealt layers as `stage_layers` where its framework would deal them otherwise.
+
+    A framework completes a layout that has no `stage_layers`; this one means the same to whoever reads it.
+    """
+    framework, model = question.framework, question.model
+    if framework is None or layout.stage_layers is not None or layout.pp == 1:
+        return layout
+    dealt, _ = framework.applied(layout, question.workload, model, question.cluster)
+    if dealt.stage_layers is None:
+        return layout
+    return replace(layout, stage_layers=even_stage_layers(model.num_layers, layout.pp, layout.vpp))
 
 
 def with_high_precision_layers(question: Question) -> Question:

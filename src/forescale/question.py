@@ -44,6 +44,8 @@ class Note(Struct, frozen=True, kw_only=True):
 MIDDLE = 2
 TO_FIT = "to fit"
 """Topic of the note on the recompute with which a layout fits."""
+IGNORED = "ignored"
+"""Topic of the note on keys of a file that do not change a projection, which an export does not carry over."""
 TOPICS: tuple[tuple[str, ...], ...] = (
     ("left out", "environment", "sizes"),
     (
@@ -79,7 +81,7 @@ TOPICS: tuple[tuple[str, ...], ...] = (
         *("flops", "network", "data_comm", "expert_comm", "components", "sequence"),
     ),
     ("layout", "schedule", "model"),
-    ("reader", "file"),
+    ("reader", "file", IGNORED),
 )
 """Topics of notes by rank: the model is incomplete, or the environment changes the question; the figures are of
 something else than was asked, or do not hold; assumptions of the figures; settings without effect; how files were

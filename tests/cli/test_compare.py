@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 
 import pytest
 from msgspec.structs import replace
@@ -596,3 +597,29 @@ def test_machines_are_compared_with_failures_and_checkpoints(forescale):
     days = [row["calendar_days"] for row in json.loads(varied)["machines"]]
     assert len({*days}) == 4
     assert "no_effect --interval" in forescale("compare", "a.json", "b.json", "--interval", "30min").refused
+
+
+def test_the_fastest_row_can_be_projected_again(forescale):
+    """Its dispatcher and overlap are in the line, which nothing else of the table says."""
+    asks = (
+        "--cluster",
+        "h200",
+        "--devices",
+        "16,32",
+        "--seq-len",
+        4096,
+        "--global-batch-size",
+        256,
+        "--tp",
+        2,
+    )
+    answer = forescale("compare", "llama-3.1-8b", *asks, "--framework", "megatron-bridge@26.08")
+    (asked,) = [row for row in answer.out.splitlines() if "forescale project" in row]
+    words = shlex.split(asked.partition("forescale ")[2])
+    assert words[:2] == ["project", "llama-3.1-8b"]
+    again = json.loads(forescale(*words, "--json").out)
+    rows = json.loads(
+        forescale("compare", "llama-3.1-8b", *asks, "--framework", "megatron-bridge@26.08", "--json").out
+    )
+    fastest = max(rows["machines"], key=lambda row: row["tokens_per_s"])
+    assert again["step_time_s"] == fastest["step_time_s"]

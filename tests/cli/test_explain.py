@@ -183,3 +183,38 @@ def test_a_table_of_operators_says_what_limits_each(forescale):
     assert ran.code == 0, ran.err
     assert all(row["name"] in ran.out for row in rows)
     assert max(map(len, ran.out.splitlines())) <= 100
+
+
+def test_utilisations_are_listed_in_percent(forescale):
+    question = (
+        "llama-3.1-8b",
+        "--cluster",
+        "h100",
+        "--devices",
+        8,
+        "--seq-len",
+        4096,
+        "--global-batch-size",
+        64,
+    )
+    rows = [row.split() for row in forescale("explain", *question).out.splitlines()]
+    shown = {row[0]: row[1:] for row in rows if row}
+    assert [shown[name][-1] for name in ("mfu", "mfu_full_attention", "hfu")] == ["%", "%", "%"]
+
+
+def test_a_way_without_alternatives_is_not_called_the_fastest(forescale):
+    question = (
+        "--cluster",
+        "gb200",
+        "--devices",
+        64,
+        "--seq-len",
+        4096,
+        "--global-batch-size",
+        64,
+        "--ep",
+        8,
+    )
+    answer = " ".join(forescale("explain", "qwen3-235b-a22b", "step_time.expert_comm", *question).out.split())
+    assert "expert_comm" in answer
+    assert "of 1 ways" not in answer

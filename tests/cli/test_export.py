@@ -251,3 +251,16 @@ def test_several_files_need_the_name_of_a_folder(forescale, tmp_path):
     assert not (tmp_path / "ds.json").exists()
     assert forescale("export", *asked, "--output", tmp_path / "ds").code == 0
     assert (tmp_path / "ds" / "ds_config.json").exists()
+
+
+def test_keys_of_a_source_that_are_not_carried_over_are_listed(forescale, tmp_path):
+    """A converted script loses its learning rate and paths, which no projection depends on: its head lists all of them."""
+    script, recipe = tmp_path / "run.sh", tmp_path / "nemo.py"
+    machine = ("--cluster", "h100", "--devices", 8)
+    forescale("export", *DENSE, "--to", "megatron", "--output", script)
+    answer = forescale("export", script, *machine, "--to", "nemo", "--output", recipe)
+    head = " ".join(recipe.read_text().replace("\n# ", " ").split())
+    _, found, keys = head.partition("not carried over: run.sh: ")
+    assert found
+    assert {"--lr", "--min-lr", "--weight-decay", "--tokenizer-model"} <= set(keys.replace(",", " ").split())
+    assert "not carried over" in answer.out

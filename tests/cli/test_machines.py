@@ -126,3 +126,25 @@ def test_list_prices_have_their_sources_and_are_of_the_machine_as_it_is_sold(for
     assert [row["cost_per_million_tokens"] for row in rows] == [None, None]
     priced = json.loads(forescale(*words, "hbm_bytes=x1,x2", "--price", 3, "--json").out)["machines"]
     assert all(row["cost_per_million_tokens"] > 0.0 for row in priced)
+
+
+def test_a_cluster_file_over_a_base_is_called_by_its_own_name(forescale, tmp_path):
+    """The note states the links in force, not those of the base."""
+    file = tmp_path / "mine.toml"
+    file.write_text('base = "h200"\nnetwork = "100 Gbit/s"\n')
+    run = ("--seq-len", 4096, "--global-batch-size", 64)
+    answer = json.loads(
+        forescale("project", "llama-3.1-8b", "--cluster", file, "--devices", 16, *run, "--json").out
+    )
+    assert (answer["cluster"]["name"], answer["cluster"]["device"]) == ("mine", "h200-sxm")
+    (note,) = [note["text"] for note in answer["notes"] if note["topic"] == "cluster"]
+    assert "mine, over the base h200-sxm" in note
+    assert "infiniband 12.5 GB/s" in note
+    network = " ".join(forescale("network", "--cluster", file, "--devices", 16).out.split())
+    assert "infiniband 12.5 GB/s" in network
+    assert "infiniband 50 GB/s" not in network
+    file.write_text('base = "h200"\nname = "slow"\nnetwork = "100 Gbit/s"\n')
+    answer = json.loads(
+        forescale("project", "llama-3.1-8b", "--cluster", file, "--devices", 16, *run, "--json").out
+    )
+    assert answer["cluster"]["name"] == "slow"

@@ -255,7 +255,7 @@ def test_the_safest_layout_is_shown_once_whatever_file_the_question_came_from(fo
     folder = Path(__file__).parents[1] / "data" / "huggingface" / "llama-like"
     ran = forescale("search", folder, *SEARCH[1:])
     assert ran.code == 0, ran.err
-    assert "note (reader)" in ran.out
+    assert "note (ignored)" in ran.out
     assert "✓" not in ran.out  # the best layout is the safest, too
     assert document(forescale("search", folder, *SEARCH[1:], "--json"))["surest"]["notes"]
 
@@ -311,3 +311,14 @@ def test_the_line_to_reproduce_names_the_row_that_fits_with_margin(capsys):
     assert surest is not found.best[1] and surest == found.best[1]
     _answer(found.question, replace(found, surest=surest), EmitOptions(), FileOptions())
     assert "best.json#2" in capsys.readouterr().out
+
+
+def test_the_note_on_the_recipe_does_not_settle_what_the_search_chooses(forescale):
+    """The row shown has another dispatcher and overlap than the recipe of the framework."""
+    asks = ("--cluster", "h200", "--devices", 64, "--seq-len", 4096, "--global-batch-size", 256)
+    asks = (*asks, "--framework", "megatron-bridge@26.08")
+    fixed = ("--fix", "tp=1", "--fix", "cp=1", "--fix", "pp=4", "--fix", "ep=16", "--fix", "vpp=1")
+    answer = " ".join(forescale("search", "qwen3-235b-a22b", *asks, *fixed, "--top", 1).out.split())
+    assert "except those that the search chooses (dispatcher, graphs, overlap)" in answer
+    assert "not applicable to this layout" not in answer
+    assert "overlap expert off" not in answer

@@ -182,3 +182,33 @@ def test_a_tower_that_cannot_be_written_is_called_one() -> None:
     )
     with raises(SpecError, "unsupported_by primus | kimi-vl-a3b"):
         export(question)
+
+
+SAME_RUN = ("megatron-core", "megatron-bridge", "nemo", "primus")
+"""Frameworks whose files say the same of a run on Megatron-Core."""
+
+
+@pytest.mark.parametrize("source", SAME_RUN)
+@pytest.mark.parametrize("to", SAME_RUN)
+def test_a_converted_run_is_the_same_run(source: str, to: str) -> None:
+    """Defaults of the other framework (capacity of experts, types of gradients) do not replace those of the run."""
+    question = ask(
+        "qwen3-235b-a22b", "h200-sxm", devices=512, seq_len=4096, global_batch_size=2048, tp=4, ep=8, pp=8,
+        framework=source,
+    )  # fmt: skip
+    result = export(question, to)
+    given, written = question.layout, result.question.layout
+    kept = ("routing", "recompute", "overlap", "stage_layers", "dispatcher", "graphs", "schedule", "zero")
+    assert [getattr(written, name) for name in kept] == [getattr(given, name) for name in kept]
+    assert result.question.workload == question.workload
+    assert result.unsaid == ()
+    assert result.read_back.memory.peak_bytes == result.projection.memory.peak_bytes
+    assert result.read_back.step_time_s == result.projection.step_time_s
+
+
+def test_point_to_point_overlap_is_written_as_it_is_without_virtual_stages() -> None:
+    question = ask(
+        "llama-3.1-8b", "h100-sxm", devices=16, seq_len=4096, global_batch_size=64, pp=2, framework="nemo"
+    )
+    result = export(question)
+    assert "cfg.model.overlap_p2p_comm = False" in result.texts[result.main]

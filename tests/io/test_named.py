@@ -160,7 +160,7 @@ def test_yaml_with_a_device_in_place(tmp_path):
 def test_json_on_a_base(tmp_path):
     text = json.dumps({"base": "b200", "device": {"hbm_bytes": "100 GiB"}})
     cluster = read_cluster_file(written(tmp_path, "lab.json", text), 16)
-    assert cluster.name == "b200"
+    assert cluster.name == "lab"  # its file
     assert cluster.device.hbm_bytes == 100 * 2**30
     assert cluster.device.num_cores == load_device("b200").num_cores
     assert cluster.tiers == load_cluster("b200", 16).tiers

@@ -8,9 +8,11 @@ from tests.errors import raises
 
 from forescale.catalogue.frameworks import load_framework
 from forescale.errors import SpecError
+from forescale.search import search
 from forescale.spec import Layout, Workload
 from forescale.spec.framework import Framework, Limits, Variant, check_choice, rule_of, searched
 from forescale.spec.layout import Kernels, Overlap, Recompute
+from forescale.spec.proposal import Proposal
 from forescale.spec.space import Space
 
 WORKLOAD = Workload(seq_len=4096, global_batch_size=32)
@@ -167,3 +169,32 @@ def test_rules_of_a_framework_reach_other_processes() -> None:
     again = pickle.loads(pickle.dumps(rule))
     assert again.name == rule.name == "megatron-core: equal stages"
     assert again.holds is rule.holds
+
+
+@pytest.mark.parametrize(
+    ("kind", "tp", "cp", "inner", "legal"),
+    [
+        ("ulysses", 1, 4, None, True),  # 4 key/value heads
+        ("ulysses", 2, 2, None, True),
+        ("ulysses", 2, 4, None, False),  # 2 heads on each tensor-parallel rank
+        ("ulysses", 8, 2, None, False),  # one, as tp repeats them
+        ("ulysses", 8, 1, None, True),
+        ("hierarchical", 2, 4, 2, True),  # two ranks exchange heads
+        ("hierarchical", 4, 4, 2, False),
+        ("ring", 8, 8, None, True),
+    ],
+)
+def test_exchanged_heads_of_keys_are_whole_under_transformer_engine(kind, tp, cp, inner, legal):
+    """Transformer Engine asserts that the heads of queries, keys and values are divisible by the ranks of its a2a."""
+    layout = Layout(tp=tp, cp=cp, cp_kind=kind, cp_inner=inner, dp_shard=max(1, 64 // (tp * cp)))
+    proposal = Proposal(model=small.dense(), cluster=small.cluster(64), workload=WORKLOAD, degrees=layout)
+    broken = [text for text in load_framework("megatron-core").cannot(proposal) if "a2a" in text]
+    assert bool(broken) is not legal
+    assert not [text for text in load_framework("maxtext").cannot(proposal) if "a2a" in text]
+
+
+def test_a_search_leaves_out_exchanged_heads_that_are_not_whole():
+    framework = load_framework("megatron-core")
+    space = searched(framework, Space(tp=(2,), cp=(2, 4), pp=(1,), cp_kind=("ulysses",)), limited=False)
+    result = search(small.dense(), small.cluster(64), WORKLOAD, space=space, top=200)
+    assert {row.strategy.cp for row in result.best} == {2}

@@ -183,10 +183,23 @@ def meaning_of(name: str) -> str:
     full = resolve_cluster_name(name)
     if full == name:
         return ""
-    cluster = _of_one(full)
+    return f"{name} means {full}: {_sizes(_of_one(full))}"
+
+
+def meaning_within(cluster: Cluster, base: str) -> str:
+    """Return a sentence that states what a cluster over a base is; empty if the base is a full name and unchanged."""
+    full = resolve_cluster_name(base)
+    if full == base and _sizes(cluster) == _sizes(_of_one(full)):
+        return ""
+    start = f"{base} means {full}" if cluster.name == full else f"{cluster.name}, over the base {full}"
+    return f"{start}: {_sizes(cluster)}"
+
+
+def _sizes(cluster: Cluster) -> str:
+    """Return the nodes, the memory and the links of a cluster."""
     tiers = ", ".join(f"{tier.name} {tier.bandwidth / GB:g} GB/s" for tier in cluster.tiers)
     memory = format_bytes(cluster.device.hbm_bytes)
-    return f"{name} means {full}: {cluster.devices_per_node} devices of {memory} per node, {tiers} per device"
+    return f"{cluster.devices_per_node} devices of {memory} per node, {tiers} per device"
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -30,6 +31,7 @@ from forescale.cli.options import (
     refuse,
 )
 from forescale.cli.output import PageOptions
+from forescale.cli.reproduce import again, has_line
 from forescale.cli.scan import amount
 from forescale.cli.space import SpaceOptions, asked_space
 from forescale.cli.words import option_value, with_option
@@ -49,7 +51,7 @@ from forescale.io.recipes import alike, other_frameworks, set_up_alike
 from forescale.limits import DEVICES, JOBS, Interval, whole_of, within
 from forescale.positions import COMMAND_LINE
 from forescale.question import Note, Question
-from forescale.search.machines import Machine
+from forescale.search.machines import Machine, Machines
 from forescale.synonyms import device_field, with_value
 from forescale.units import in_thousands, parse
 
@@ -203,7 +205,8 @@ def _compare_machines(
     varied = [" · ".join(map(" ".join, variant)) for variant, _ in asked]
     result = on_machines(questions, _best, answered, prices, varied=varied, jobs=jobs)
     result = replace(result, priced=bool(given_prices), operated=any(given(one.operated) for _, one in asked))
-    show(answer_of(result, machines_view), output)
+    view = partial(machines_view, again=_fastest_again(questions, result))
+    show(answer_of(result, view), output)
 
 
 def _changed(questions: Sequence[Question | Machine]) -> set[str]:
@@ -212,6 +215,15 @@ def _changed(questions: Sequence[Question | Machine]) -> set[str]:
     machines = {(item.name, item.device, item.tiers) for item in clusters}
     names = [name for name, _, _ in machines]
     return {name for name in names if names.count(name) > 1}
+
+
+def _fastest_again(questions: Sequence[Question | Machine], result: Machines) -> str:
+    """Return the line that projects the fastest row again; empty where none fits, or options cannot ask for it."""
+    for question, machine in zip(questions, result.machines, strict=True):
+        found = machine.projection
+        if machine is result.fastest and found is not None and not isinstance(question, Machine):
+            return again("project", question, found, saved="") if has_line(question, found) else ""
+    return ""
 
 
 def _prices(text: str | None, clusters: Sequence[str]) -> dict[str, float]:

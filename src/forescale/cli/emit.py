@@ -15,6 +15,7 @@ from forescale.cli.output import command_line
 from forescale.cli.reproduce import TYPED
 from forescale.errors import missing, no_effect, required_with
 from forescale.files import is_folder
+from forescale.question import IGNORED
 from forescale.report.document import Bullets, Code, Section, View
 from forescale.units import counted
 
@@ -91,7 +92,9 @@ def put(result: Export, output: Path | None, *, force: bool, aside: bool = False
     place(result, output, force=force)
     folder = output if is_folder(output) else output.parent
     written = output / result.main if is_folder(output) and len(result.texts) == 1 else output
-    text = f"wrote {written} ({_lost(result.unsaid)}{_read_with(result.options)}; its head says more)"
+    left = any(note.topic == IGNORED for note in result.projection.notes)
+    apart = "; hyperparameters and paths of the source are not carried over" if left else ""
+    text = f"wrote {written} ({_lost(result.unsaid)}{apart}{_read_with(result.options)}; its head says more)"
     lines = [row for content in result.texts.values() for row in content.splitlines() if PLACEHOLDER in row]
     if marked := sum(f"marked {PLACEHOLDER}" not in row for row in lines):  # which is said in the head
         text += f"; {counted(marked, 'line')} marked {PLACEHOLDER} to fill in"

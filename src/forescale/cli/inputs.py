@@ -522,7 +522,7 @@ def _known_devices(values: dict[str, Any], folder: Path | None) -> int | None:
 
 
 def _notes(path: Path, reading: ParsedFile) -> tuple[Note, ...]:
-    from forescale.question import Note
+    from forescale.question import IGNORED, Note
 
     left_out = (*reading.warnings, *filter(None, [reading.phase]))
     warnings = [Note(topic="left out", text=f"{path.name}: {text}") for text in left_out]
@@ -530,10 +530,10 @@ def _notes(path: Path, reading: ParsedFile) -> tuple[Note, ...]:
     warned = " ".join(reading.warnings)
     if unknown := [key for key in reading.unknown if key not in warned]:
         texts.append(f"{path.name}: keys that are not known, without effect here: {_listed(unknown)}")
-    if reading.ignored:
-        texts.append(f"{path.name}: keys that do not change the projection: {_listed(reading.ignored)}")
+    ignored = f"{path.name}: keys that do not change the projection: {', '.join(reading.ignored)}"
+    idle = (Note(topic=IGNORED, text=ignored),) if reading.ignored else ()
     topic = "sizes" if reading.format == "described" else "reader"
-    return (*warnings, *(Note(topic=topic, text=text) for text in texts))
+    return (*warnings, *(Note(topic=topic, text=text) for text in texts), *idle)
 
 
 def _listed(keys: Sequence[str]) -> str:

@@ -45,6 +45,7 @@ def spaced(
     """
     from forescale.catalogue.frameworks import load_framework
     from forescale.cli.unused import idle_notes, refuse_chosen, told_fields
+    from forescale.io.recipes import notes_of_search
     from forescale.io.space import held_space, read_space, wider_space
     from forescale.spec.framework import searched, with_recipes
 
@@ -73,7 +74,7 @@ def spaced(
     if question.framework is not None:
         space = with_recipes(question.framework, space, question.model, question.cluster, question.assumed)
     flags = {name: f"--allow {name}" for name in allowed} | {name: f"--fix {name}" for name in kept}
-    notes = (*question.notes, *idle_notes(told_fields(sets) | flags, space, question.model))
+    notes = (*notes_of_search(question, space), *idle_notes(told_fields(sets) | flags, space, question.model))
     return replace(question, strategy=None, space=space, notes=notes)
 
 

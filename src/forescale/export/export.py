@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from forescale.atomic_write import writable, write_text, writing
 from forescale.catalogue.frameworks import load_framework
 from forescale.catalogue.models import load_model, vocabulary_of
+from forescale.cost.run_calibration import FRAMEWORK
 from forescale.errors import ForescaleError, SpecError, file_exists, missing, unsupported_by, wrong_format
 from forescale.export.text import SLURM, Unsaid, headed, slurm_script, told_beside, words_of
 from forescale.files import exists, is_file, is_folder
@@ -273,8 +274,15 @@ def _refusal(question: Question) -> SpecError | None:
     return None
 
 
+IMPLEMENTATION = ("software", "kernels", "allocator")
+"""Fields of a layout that say how a framework computes, not what each device trains."""
+
+
 def under(question: Question, framework: Framework) -> Question:
-    """Return a question as a framework trains it: explicit settings and the ZeRO stage stay, others follow."""
+    """Return a question as a framework trains it: explicit settings and the ZeRO stage stay, others follow.
+
+    The run of another framework stays the same run: all of its workload, and of its layout all but `IMPLEMENTATION`.
+    """
     if question.framework == framework:
         return question
     explicit = told_words(question)
@@ -282,7 +290,11 @@ def under(question: Question, framework: Framework) -> Question:
     values: dict[str, Any] = {name: explicit[name] for name in sections if name in explicit}
     if question.strategy is not None:
         values["strategy"] = {"zero": question.strategy.zero, **values.get("strategy", {})}
-    return completed(question, values, framework)
+    result = completed(question, values, framework)
+    if question.framework is None or question.strategy is None or FRAMEWORK in question.assumed:
+        return result
+    implementation = {name: getattr(result.layout, name) for name in IMPLEMENTATION}
+    return replace(result, strategy=replace(question.strategy, **implementation), workload=question.workload)
 
 
 def completed(

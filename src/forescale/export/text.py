@@ -14,7 +14,7 @@ from forescale.frameworks.writers import writer_of
 from forescale.frameworks.writing import PLACEHOLDER, Files, nodes_of
 from forescale.io.line import project_line
 from forescale.projection.result import MemorySummary, Projection
-from forescale.question import Question
+from forescale.question import IGNORED, Question
 from forescale.spec.model import Images
 from forescale.struct import Struct
 from forescale.units import GIB, counted
@@ -55,7 +55,7 @@ def headed(
         return {README: _readme(question, facts, losses)}
     lines = [_title(question), ""]
     for name, text in facts:
-        start = f"{name + ':':<14}"
+        start = f"{name + ': ':<14}"
         lines += [start + text] if name in COMMANDS else _hanging(start, text)
     lines += ["", *[line for loss in losses for line in _hanging("", loss)]]
     comments = "".join(f"{files.comment} {line}".rstrip() + "\n" for line in lines)
@@ -108,7 +108,8 @@ def _facts(
     files: Files, question: Question, projection: Projection, together: Projection
 ) -> list[tuple[str, str]]:
     """Return what is to know of the files: first what they are projected to do, then what was asked if that differs."""
-    assumed = [note.text for note in projection.notes]
+    left = [note.text for note in projection.notes if note.topic == IGNORED]
+    assumed = [note.text for note in projection.notes if note.topic != IGNORED]
     request = f"{_speed(question, projection)}; {_memory(projection.memory)}"
     written = f"{_speed(question, together)}; {_memory(together.memory)}"
     facts = [
@@ -120,6 +121,7 @@ def _facts(
         (LAUNCH, files.command),
         *[("to know", note) for note in files.notes],
         *[("assumed", text) for text in assumed],
+        *[("not carried over", text) for text in left],
     ]
     marked = sum(text.count(PLACEHOLDER) for text in files.texts.values())
     return [*facts, ("to fill in", f"{counted(marked, 'line')} marked {PLACEHOLDER}")] if marked else facts

@@ -155,6 +155,11 @@ def layers_per_chunk(num_layers: int, num_chunks: int, *, spare_ends: bool) -> C
     return tuple(tuple(range(low, high)) for low, high in pairwise(accumulate(sizes, initial=0)))
 
 
+def even_stage_layers(num_layers: int, pp: int, vpp: int) -> tuple[int, ...]:
+    """Return the `stage_layers` of every virtual stage that mean the same as none: layers dealt evenly."""
+    return tuple(map(len, layers_per_chunk(num_layers, pp * vpp, spare_ends=vpp > 1)))
+
+
 @lru_cache(maxsize=1024)
 def virtual_stages(
     model: Model,

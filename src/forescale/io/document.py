@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from forescale import wording
-from forescale.catalogue.frameworks import load_framework
 from forescale.errors import ReaderError, refuse_misspelt
 from forescale.files import exists, is_file, parse_json, place_of, read_text
 from forescale.limits import whole_of
@@ -121,18 +120,7 @@ def read_asked(text: str | Path) -> dict[str, Any]:
         name: value for name, value in question.items() if name not in ("space", "objective", "precision")
     }
     kept |= {"devices": layout["cluster"]["num_devices"], "workload": layout["workload"]}
-    return {**kept, "strategy": _even(kept.get("framework"), layout)}
-
-
-def _even(framework: str | None, layout: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a layout whose evenly dealt layers a framework that deals otherwise does not deal again."""
-    strategy = dict(layout["strategy"])
-    if not isinstance(framework, str) or strategy.get("stage_layers") is not None:
-        return strategy
-    if strategy.get("pp", 1) == 1:
-        return strategy
-    layers = [stage["num_layers"] for stage in layout["memory"]["stages"]]
-    return {**strategy, "stage_layers": layers} if load_framework(framework).stages != "even" else strategy
+    return {**kept, "strategy": layout["strategy"]}
 
 
 @says_lines

@@ -63,6 +63,10 @@ _FILES = frozenset({".json", ".toml", ".yaml", ".yml"})
 _REMARKS = ("date", "estimated", "paper")
 
 
+UNNAMED = "cluster"
+"""Name of a cluster that neither a table nor a file names."""
+
+
 class Fields(Struct, frozen=True, kw_only=True):
     """The fields of a cluster, and what of them are defaults."""
 
@@ -96,7 +100,9 @@ class Fields(Struct, frozen=True, kw_only=True):
         return f"defaults of {cluster.name}: {', '.join(parts)}" if parts else ""
 
 
-def cluster_fields(values: Mapping[str, Any], *, where: str, name: str, folder: Path | None = None) -> Fields:
+def cluster_fields(
+    values: Mapping[str, Any], *, where: str, name: str | None, folder: Path | None = None
+) -> Fields:
     """Return the fields of the cluster that a table describes, or of a cluster of the one device that it describes.
 
     Parameters
@@ -106,7 +112,7 @@ def cluster_fields(values: Mapping[str, Any], *, where: str, name: str, folder: 
     where
         Its origin, for messages.
     name
-        Name of a cluster that has none.
+        Name of a cluster that has none, such as that of its file; if it is None, that of its base.
     folder
         Folder that the file of a device is in.
     """
@@ -130,19 +136,22 @@ def cluster_fields(values: Mapping[str, Any], *, where: str, name: str, folder: 
     elif isinstance(device, Mapping):
         below = device.get("base") or (base and cluster_record(base)["device"])
         inside = {"base": below, **device} if below else device
-        shown = resolve_device_name(below) if isinstance(below, str) else name
+        shown = resolve_device_name(below) if isinstance(below, str) else name or UNNAMED
         entry["device"] = {"name": shown, **on_base(inside, device_record, f"{where}, device")}
         local = not below
     if base is not None and "tiers" not in values and "devices_per_node" in values:
         before, now = cluster_record(base)["devices_per_node"], values["devices_per_node"]
         entry["tiers"] = tiers_of_node(entry["tiers"], before, now, where)
-    entry = {"name": resolve_cluster_name(base) if isinstance(base, str) else name, **entry}
+    usual = resolve_cluster_name(base) if isinstance(base, str) else UNNAMED
+    entry = {"name": name or usual, **entry}
     if local and base is None:
         return _completed(entry)
     return Fields(values=entry, doubled=() if base is None else _doubled(entry["tiers"], base))
 
 
-def _of_nodes(values: Mapping[str, Any], count: str, where: str, name: str, folder: Path | None) -> Fields:
+def _of_nodes(
+    values: Mapping[str, Any], count: str, where: str, name: str | None, folder: Path | None
+) -> Fields:
     """Return the fields of a cluster whose table counts nodes in place of devices."""
     nodes = values[count]
     if not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 1:

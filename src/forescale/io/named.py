@@ -25,6 +25,7 @@ from forescale.catalogue.clusters import (
     is_cluster_name,
     load_cluster,
     meaning_of,
+    meaning_within,
 )
 from forescale.catalogue.frameworks import NONE, load_framework
 from forescale.catalogue.models import hub_name, load_model, model_names, vocabulary_of
@@ -242,7 +243,7 @@ def cluster_given(
         cluster = cluster_of(values, folder=folder)
     elif isinstance(values, Mapping):
         inside = {key: value for key, value in values.items() if key != "num_devices"}
-        cluster = build_cluster(inside, 1, where=f"{where}, cluster", name="cluster", folder=folder)
+        cluster = build_cluster(inside, 1, where=f"{where}, cluster", name=None, folder=folder)
     else:
         raise wording.wrong_type("cluster", values, "a name, a file or a table").at(where)
     if config is None:
@@ -395,9 +396,14 @@ def _of_hardware_config(values: Mapping[str, Any], file: Path) -> Cluster:
 
 
 def build_cluster(
-    values: Mapping[str, Any], num_devices: int | None, *, where: str, name: str, folder: Path | None = None
+    values: Mapping[str, Any],
+    num_devices: int | None,
+    *,
+    where: str,
+    name: str | None,
+    folder: Path | None = None,
 ) -> Cluster:
-    """Return the cluster that a table describes (see `read_cluster_file`); `name` is its default name."""
+    """Return the cluster that a table describes (see `read_cluster_file`); `name` is its file's, None without one."""
     from forescale.io.machine import cluster_fields
 
     if values.get("base") is None:
@@ -418,7 +424,7 @@ def build_cluster(
 
 def cluster_notes(value: object, where: str, folder: Path | None = None) -> tuple[Note, ...]:
     """Return what a short name of a cluster means, or which defaults a file or table of one has."""
-    name, place = "cluster", folder
+    name, place = None, folder
     file = None if not isinstance(value, str) else file_of(value, folder, known=is_cluster_name(value))
     if isinstance(value, str) and file is None:
         return _cluster_said(meaning_of(value))
@@ -432,10 +438,11 @@ def cluster_notes(value: object, where: str, folder: Path | None = None) -> tupl
     if not isinstance(value, Mapping):
         return ()
     result = cluster_fields(value, where=where, name=name, folder=place)
-    base = value.get("base")
-    stated = result.stated(build_cluster(value, None, where=where, name=name, folder=place))
+    cluster = build_cluster(value, None, where=where, name=name, folder=place)
+    stated = result.stated(cluster)
     defaults = (Note(topic="hardware", text=stated),) if stated else ()
-    return (*defaults, *_cluster_said(meaning_of(base) if isinstance(base, str) else ""))
+    base = value.get("base")
+    return (*defaults, *_cluster_said(meaning_within(cluster, base) if isinstance(base, str) else ""))
 
 
 def _cluster_said(text: str) -> tuple[Note, ...]:

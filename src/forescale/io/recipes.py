@@ -25,10 +25,13 @@ from forescale.spec.phrases import recompute
 from forescale.spec.proposal import Constraint, Proposal, violated
 from forescale.spec.recipes import active_width, graphs_of, kind_of, settings_of
 from forescale.spec.space import Space, default_recompute
-from forescale.spec.workload import EXCEPTIONS, Workload
+from forescale.spec.workload import EXCEPTIONS
 from forescale.time.step import step_seconds
 from forescale.units import GIB, format_seconds
 
+FOLLOWED = "open settings follow the recipe"
+CHOSEN = ("dispatcher", "graphs", "overlap")
+"""Settings of recipes that a search chooses where its space has several values of them."""
 SAME_WIDTH = 0.1
 """Relative difference of active widths up to which a recipe is of the same model, or one like it."""
 
@@ -235,11 +238,30 @@ def _recipe_notes(
     if not filled and named:
         return ()
     name = recipe.name(compute)
-    text = f"{unnamed}open settings follow the recipe {name} of {framework.label}: {filled or 'none apply'}"
+    text = f"{unnamed}{FOLLOWED} {name} of {framework.label}: {filled or 'none apply'}"
     left_out = [name for name in dropped if name.partition(".")[0] not in layout]
     if left_out:
         text += f"; not applicable to this layout: {', '.join(left_out)}"
     return (Note(topic="framework", text=text),)
+
+
+def notes_of_search(question: Question, space: Space) -> tuple[Note, ...]:
+    """Return the notes of a question for a search of a space, whose recipe does not settle what the search chooses."""
+    names = [name for name in CHOSEN if len(space.values_of(name)) > 1]
+    if not question.model.is_moe:
+        names = [name for name in names if name != "dispatcher"]
+    if question.framework is None or not names:
+        return question.notes
+    end = f" of {question.framework.label}"
+    notes = []
+    for note in question.notes:
+        before, found, _ = note.text.partition(f"{end}: ")
+        if found and FOLLOWED in before:
+            text = f"{before}{end}, except those that the search chooses ({', '.join(names)})"
+            notes.append(replace(note, text=text))
+        else:
+            notes.append(note)
+    return tuple(notes)
 
 
 def as_set_up(question: Question) -> Question:

@@ -50,6 +50,15 @@ def exchanged_heads_divide(model: Model, tp: Values, cp: Values, kind: ContextKi
     return _all([_divides(tp * ranks, heads) for heads, _ in _heads(model)]) | (ranks == 1)
 
 
+def exchanges_whole_keys(q: Proposal) -> Values:
+    """Return where ranks that exchange heads divide the key/value heads of a tensor-parallel rank, without repeats."""
+    d, kind = q.degrees, _context(q)
+    if kind.exchanges is None:
+        return d.cp >= 1
+    ranks = minimum(d.cp, _inner(q)) if kind.halves else d.cp
+    return _all([_divides(ranks, maximum(kv // d.tp, 1)) for _, kv in _heads(q.model)]) | (ranks == 1)
+
+
 PROJECTED_KEYS: tuple[LoraTarget, ...] = ("k_proj", "v_proj", "qkv_proj")
 """Targets of adapters that lie beside the projections of keys and values."""
 

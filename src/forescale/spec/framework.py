@@ -16,6 +16,7 @@ from forescale.limits import Devices
 from forescale.numeric import all_true, truth
 from forescale.records import kept_by_value
 from forescale.spec.cluster import Cluster, Device
+from forescale.spec.constraints import exchanges_whole_keys
 from forescale.spec.context import ContextKind
 from forescale.spec.dispatchers import Dispatcher
 from forescale.spec.framework_options import Limits, Variant
@@ -372,6 +373,7 @@ RULES: Mapping[str, Callable[[Asked], Any]] = {
     ),
     "experts under tp need sp": lambda q: (_of(q, "tp") == 1) | truth(_of(q, "sp")) | (not q.model.is_moe),
     "a key/value head for every rank of tp": lambda q: _kv_heads(q.model) % _of(q, "tp") == 0,
+    "exchanged key/value heads are whole": exchanges_whole_keys,
     "sharded states have no replicas": lambda q: (_of(q, "zero") == 0) | (_of(q, "dp_replicate") == 1),
     "stage 0 is plain replication": lambda q: (
         (_of(q, "zero") > 0) | (_of(q, "cp") * _of(q, "tp") * _of(q, "pp") * _of(q, "ep") == 1)
@@ -402,6 +404,8 @@ RULES: Mapping[str, Callable[[Asked], Any]] = {
     "equal stages": lambda q: q.model.num_layers % (_of(q, "pp") * _of(q, "vpp")) == 0,
 }
 """What the limits of a framework may ask of degrees, by name."""
+CHOICES: Mapping[str, tuple[str, ...]] = {"exchanged key/value heads are whole": ("cp_kind",)}
+"""The choices of a search that a rule depends on, where it depends on some (`Constraint.choices`)."""
 
 
 TOLD: Mapping[str, Callable[[Asked], Any]] = {
@@ -560,7 +564,10 @@ def _moved(spec: S, before: S, after: S) -> S:
 def rule_of(framework: str, name: str, text: str) -> Constraint:
     """Return a rule of a framework's limits, one object for each: spaces that have it are equal."""
     made = rule_of, (framework, name, text)
-    return Constraint(name=f"{framework}: {name}", holds=RULES[name], message=lambda _: text, made=made)
+    choices = CHOICES.get(name, ())
+    return Constraint(
+        name=f"{framework}: {name}", holds=RULES[name], message=lambda _: text, choices=choices, made=made
+    )
 
 
 def _limits(framework: Framework) -> Limits:

@@ -11,7 +11,7 @@ from forescale.cli.render import words
 from forescale.cli.render.search import verdict_legend
 from forescale.projection.result import MemorySummary
 from forescale.question import Note
-from forescale.report.document import Beside, Cell, Content, TextLine, View, line, styled, table
+from forescale.report.document import Beside, Cell, Code, Content, TextLine, View, line, styled, table
 from forescale.search.compare import Change, Comparison, Difference
 from forescale.search.machines import Machine, Machines
 from forescale.spec.phrases import layout
@@ -115,8 +115,8 @@ def _outcome(result: Comparison) -> TextLine:
     )
 
 
-def machines_view(result: Machines) -> View:
-    """Return one row per machine or value, and which is the fastest and the cheapest."""
+def machines_view(result: Machines, again: str = "") -> View:
+    """Return one row per machine or value, which is the fastest and the cheapest, and the line that asks it again."""
     columns = _columns(result)
     contents: list[Content] = [table(*columns, rows=_machines(result), gap=1 if "comm" in columns else 2)]
     best = result.fastest
@@ -153,6 +153,7 @@ def machines_view(result: Machines) -> View:
         contents.append(line("OOM: no layout fits on this machine; the row has the smallest"))
     illegal = (item for item in result.machines if item.problem and item.projection is None)
     contents += [line(f"{_place(item)}: {item.problem}") for item in illegal]
+    contents += [Code("to reproduce the fastest", again)] if again else []
     return View(title=_title(result), lead=_lead(result), contents=tuple(contents), notes=_assumed(result))
 
 

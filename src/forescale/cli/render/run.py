@@ -205,7 +205,11 @@ def _days(result: RunProjection) -> list[Table]:
         if days > SEEN * total
     ]
     last = styled("bold", ("on the calendar", f"{total:.2f}", "100.0%"))
-    return [table("<where the days go", "days", "share", rows=[*rows, last])] if len(rows) > 1 else []
+    return (
+        [table("<where the days go, mean of the simulated runs", "days", "share", rows=[*rows, last])]
+        if len(rows) > 1
+        else []
+    )
 
 
 def _facts(result: RunProjection) -> list[tuple[str, str]]:

@@ -185,7 +185,7 @@ def _named_after_winner(least: Numeric, choices: Mapping[str, Numeric], by: Mapp
         return least
     way = _winner(by)
     how = "the fastest" if _winner(choices) == way else "which the library picks"
-    text = f"{way}, {how} of {len(choices)} ways"
+    text = f"{way}, {how} of {len(choices)} ways" if len(choices) > 1 else way
     return cast("Numeric", term.renamed(term.name, text=text))
 
 

@@ -86,7 +86,10 @@ def _files(question: Question, text: str) -> Files:
 
 def _body(question: Question, settings: dict[str, object]) -> str:
     """Return the lines that set fields, whatever made the model."""
-    text = "".join(f"    cfg.{line}\n" for line in _lines(_known(settings)))
+    layout = question.layout
+    overlaps = layout.overlap.pipeline and layout.vpp > 1  # Megatron-Core turns it off without virtual stages
+    known = _known({**settings, "overlap_p2p_comm": overlaps})
+    text = "".join(f"    cfg.{line}\n" for line in _lines(known))
     dtype = DTYPES[question.workload.precision.activations]
     text += "".join(
         f"    cfg.mixed_precision.{name} = torch.{dtype}\n" for name in ("params_dtype", "pipeline_dtype")
