@@ -65,14 +65,14 @@ UTILISATIONS = ("mfu", "mfu_full_attention", "hfu")
 """Quantities that are shown in percent."""
 
 
-def _value(item: Quantity) -> str:
+def _listed_value(item: Quantity) -> str:
     """Return the value of a quantity with its unit."""
     return words.percent(item.value) if item.name in UTILISATIONS else format_quantity(item.value, item.unit)
 
 
 _QUANTITIES: tuple[Column[Quantity], ...] = (
     Column("<quantity", lambda item: item.name),
-    Column("value", _value),
+    Column("value", _listed_value),
 )
 
 
