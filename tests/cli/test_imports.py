@@ -77,7 +77,7 @@ PLAIN = {
     "explain": (("explain", PROJECT[1], "mfu", *PROJECT[2:]), 415),
     "search": (SEARCH, 440),
     "catalogue": (("catalogue", "clusters"), 365),
-    "formats": (("formats",), 512),
+    "formats": (("formats",), 518),
 }
 """Command lines that need no parser of typer, and the most modules that each loads, of all packages."""
 WITHOUT_ARRAYS = ("project", "memory", "check")

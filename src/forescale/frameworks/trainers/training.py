@@ -577,9 +577,8 @@ def _assume_of_program(run: Training) -> None:
     assume(run, "gradient_checkpointing", "recompute", "no recomputation (--recompute)")
     named = re.search(r"(?:^|[_-])(dpo|orpo|rm|reward|ppo|grpo)", run.program)
     if named is not None and stage_of(run.settings) == "sft":
-        run.assumed.append(
-            f"examples of one sequence and no other model, though it is named after {named[1]}"
-        )
+        text = f"examples of one sequence and no other model, though it is named after {named[1]}"
+        run.assumed.append(text)
 
 
 def _assumed(run: Training) -> tuple[str, ...]:
