@@ -18,7 +18,7 @@ from forescale.records import kept_by_value
 from forescale.spec.cluster import Cluster, Device
 from forescale.spec.context import ContextKind
 from forescale.spec.dispatchers import Dispatcher
-from forescale.spec.framework_options import Limits, Variant
+from forescale.spec.framework_options import Limits, Variant, exchanges_whole_keys
 from forescale.spec.layout import Allocator, Kernels, LaunchGraphs, Layout, Overlap, Recompute
 from forescale.spec.model import Model
 from forescale.spec.proposal import Constraint
@@ -364,13 +364,6 @@ def _refused(name: str, value: object, known: Iterable[object]) -> str:
     return f"{name} {choice_word(value)} (it takes {takes})"
 
 
-def _exchanges_whole_keys(asked: Asked) -> Any:  # noqa: ANN401 (a value, or one of each candidate)
-    """Return where heads that are exchanged need no repeats, by the rule of the layout's constraints."""
-    from forescale.spec.constraints import exchanges_whole_keys
-
-    return exchanges_whole_keys(asked)
-
-
 RULES: Mapping[str, Callable[[Asked], Any]] = {
     "stages 2 and 3 have no pipeline": lambda q: (_of(q, "zero") < 2) | (_of(q, "pp") == 1),
     "stage 3 has no tensor parallelism": lambda q: (_of(q, "zero") < 3) | (_of(q, "tp") == 1),
@@ -379,7 +372,7 @@ RULES: Mapping[str, Callable[[Asked], Any]] = {
     ),
     "experts under tp need sp": lambda q: (_of(q, "tp") == 1) | truth(_of(q, "sp")) | (not q.model.is_moe),
     "a key/value head for every rank of tp": lambda q: _kv_heads(q.model) % _of(q, "tp") == 0,
-    "exchanged key/value heads are whole": _exchanges_whole_keys,
+    "exchanged key/value heads are whole": exchanges_whole_keys,
     "sharded states have no replicas": lambda q: (_of(q, "zero") == 0) | (_of(q, "dp_replicate") == 1),
     "stage 0 is plain replication": lambda q: (
         (_of(q, "zero") > 0) | (_of(q, "cp") * _of(q, "tp") * _of(q, "pp") * _of(q, "ep") == 1)

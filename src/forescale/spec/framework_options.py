@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import field
 
+from forescale.spec.proposal import Proposal
 from forescale.spec.workload import ComputeType
 from forescale.struct import Struct
 
@@ -40,3 +41,10 @@ class Variant(Struct, frozen=True, kw_only=True):
     """Values of the fields of `Precision` in which it has them."""
     kernels: Mapping[str, Any]
     """Fields of `Kernels`."""
+
+
+def exchanges_whole_keys(asked: Proposal) -> Any:  # noqa: ANN401 (a value, or one of each candidate)
+    """Return where heads that context-parallel ranks exchange need no repeats, by the constraint of layouts."""
+    from forescale.spec import constraints
+
+    return constraints.exchanges_whole_keys(asked)
