@@ -54,6 +54,7 @@ TOPICS: tuple[tuple[str, ...], ...] = (
         "platform",
         "hardware",
         "sites",
+        "compared",
         "framework",
         "length",
         "tokens",

@@ -482,6 +482,8 @@ def test_rows_of_a_comparison_have_one_framework(forescale, values):
     own = "megatron-bridge" if values[0] == "3" else "torchtitan"
     said = [any(f"would use {own}" in text for text in texts_of(row["projection"])) for row in rows]
     assert said == [False, True]
+    shown = " ".join(forescale("compare", *question, "--vary", f"zero={values}").out.split())
+    assert f"would use {own}" in shown
 
 
 def texts_of(projection):

@@ -126,7 +126,7 @@ def alike(question: Question, alone: Question) -> Question:
         f"by itself {question.cluster.num_devices} x {question.cluster.device.name} with "
         f"{_held(alone)} would use {alone.framework.label}"
     )
-    return replace(question, notes=(Note(topic="framework", text=text), *question.notes))
+    return replace(question, notes=(Note(topic="compared", text=text), *question.notes))
 
 
 def _held(question: Question) -> str:
@@ -226,19 +226,21 @@ def _recipe_notes(
     """
     recipe = framework.recipe(layout, workload, model, cluster)
     unnamed = "" if named else f"no framework is named (--framework NAME, or {NONE} for neutral defaults): "
+    defaults = Note(
+        topic="framework", text=f"{unnamed}unspecified settings use the defaults of {framework.label}"
+    )
     if recipe is None:
-        text = f"{unnamed}unspecified settings use the defaults of {framework.label}"
-        return (Note(topic="framework", text=text),) if unnamed else ()
+        return (defaults,) if unnamed else ()
     settings, dropped = settings_of(recipe, model, layout)
     compute, given = framework.compute_of(workload), dict(workload.get("precision") or {})
     types = recipe.types(compute)
     wide = {name: types[name] for name in EXCEPTIONS if name in types and name not in given}
     open_settings = {name: value for name, value in settings.items() if name not in layout}
     filled = ", ".join(f"{name} {_short(value)}" for name, value in {**open_settings, **wide}.items())
-    if not filled and named:
-        return ()
+    if not filled:
+        return () if named else (defaults,)
     name = recipe.name(compute)
-    text = f"{unnamed}{FOLLOWED} {name} of {framework.label}: {filled or 'none apply'}"
+    text = f"{unnamed}{FOLLOWED} {name} of {framework.label}: {filled}"
     left_out = [name for name in dropped if name.partition(".")[0] not in layout]
     if left_out:
         text += f"; not applicable to this layout: {', '.join(left_out)}"

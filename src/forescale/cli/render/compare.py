@@ -216,7 +216,7 @@ def _assumed(result: Machines) -> tuple[Note, ...]:
     """
     topics: dict[str, dict[Note, None]] = {}
     for note in (note for item in result.machines if item.projection for note in item.projection.notes):
-        if note.topic in ("length", "compile", "framework"):
+        if note.topic in ("length", "compile", "compared", "framework"):
             topics.setdefault(note.topic, {})[note] = None
     return tuple(
         first
