@@ -23,7 +23,7 @@ transformers = pytest.importorskip("transformers")
 
 SAME_CLASS = {"kimi_k2": "deepseek_v3", "kimi_vl": "kimi_k25", "minimax_text_01": "minimax", "mimo": "qwen2"}
 """Architectures outside transformers whose weights are those of a class inside it."""
-OTHER = {"grok-1", "internlm", "mpt"}
+OTHER = {"baichuan", "grok-1", "internlm", "mpt"}
 """Not in transformers, or not the same model there: its MPT has neither biases nor learned positions."""
 MIXED = {
     "exaone4",

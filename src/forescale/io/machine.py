@@ -116,7 +116,7 @@ def cluster_fields(
     folder
         Folder that the file of a device is in.
     """
-    count = next((key for key in values if meant(key, {"nodes"}) == "nodes"), None)
+    count = _called(values, "nodes")
     if count is not None and "num_devices" not in values:
         return _of_nodes(values, count, where, name, folder)
     if is_device(values := in_our_words(values)):
@@ -204,7 +204,7 @@ def in_our_words(values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _of_known_device(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a cluster of a device of the catalogue over the cluster of this device, where it gives no tiers."""
-    key = next((key for key in values if meant(key, {"device"}) == "device"), None)
+    key = _called(values, "device")
     device = values.get(key) if key else None
     if not isinstance(device, str) or is_file(device) or "tiers" in values or "base" in values:
         return values
@@ -214,6 +214,11 @@ def _of_known_device(values: Mapping[str, Any]) -> Mapping[str, Any]:
         return values
     size = {name: "devices_per_node" for name in values if device_field(name) == "devices_per_node"}
     return {"base": base, **{size.get(name, name): value for name, value in values.items() if name != key}}
+
+
+def _called(values: Mapping[str, Any], field: str) -> str | None:
+    """Return the key of a table that people use for a field; None where it has none."""
+    return next((key for key in values if isinstance(key, str) and meant(key, {field}) == field), None)
 
 
 def _with_device(values: Mapping[str, Any]) -> Mapping[str, Any]:
