@@ -102,7 +102,7 @@ def compare_command(
     cost: CostOptions,
     output: PageOptions,
 ) -> None:
-    """Compare two plans, projections or profiler traces term by term, or one model on several machines."""
+    """Compare two plans, projections or traces, or one model on several machines."""
     from forescale.search.compare import compare
 
     if request.model is None and request.plan.plan is None and request.plan.config is None:

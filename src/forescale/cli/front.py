@@ -20,7 +20,7 @@ COMMANDS: dict[str, str] = {
     "run": "Project a whole run: days on the calendar, failures, money, energy.",
     "sites": "Train on sites with slow links between them: the bandwidth that each use of their devices needs.",
     "sweep": "Explore designs: a full search at every point of a grid or sample of cluster and workload parameters.",
-    "compare": "Compare two plans, projections or profiler traces term by term, or one model on several machines.",
+    "compare": "Compare two plans, projections or traces, or one model on several machines.",
     "explain": "Show how a number comes about: formula, inputs, units and source.",
     "report": "Search and write a report: headers, ranking with legend, details, slowest layouts, summary.",
     "study": "Compute a figure or table of a published analysis anew, and compare it with what the publication states.",
