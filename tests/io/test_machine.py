@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+import forescale as fs
 from forescale.catalogue.clusters import cluster_record, load_cluster, load_device
 from forescale.errors import ReaderError, SpecError, UnknownNameError
 from forescale.io.named import cluster_notes, cluster_of, read_cluster_file
@@ -277,3 +278,14 @@ def test_a_link_of_both_directions_is_noted(tmp_path):
     assert "nvlink 900 GB/s" in note.text
     usual = written(tmp_path, "usual.toml", 'device = "h100"\nnvlink = "450 GB/s"\n')
     assert cluster_notes(str(usual), "cluster") == ()
+
+
+def test_nodes_of_a_cluster_are_the_devices_of_a_question(tmp_path):
+    text = 'device = "h100"\ngpus_per_node = 4\nnodes = 6\n'
+    file = written(tmp_path, "lab.toml", text)
+    asked = {"seq_len": 2048, "global_batch_size": 48}
+    assert fs.ask("llama-3.1-8b", str(file), **asked).cluster.num_devices == 24
+    table = {"device": "h100", "gpus_per_node": 4, "nodes": 6}
+    assert fs.ask("llama-3.1-8b", table, **asked).cluster.num_devices == 24
+    with pytest.raises(SpecError):
+        fs.ask("llama-3.1-8b", table, devices=8, **asked)

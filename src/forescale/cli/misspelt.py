@@ -178,7 +178,7 @@ def misspelt(arguments: Sequence[str]) -> str | None:
 
 
 def _listed(texts: Mapping[str, str]) -> str:
-    """Return options with what to say of each; those of which the same is to be left out share one sentence."""
+    """Return the options, each with its explanation; options to leave out for the same reason share one explanation."""
     alike: dict[str, list[str]] = {}
     for name, text in texts.items():
         alike.setdefault(text if text.startswith(LEAVE) else f"{name} {text}", []).append(name)

@@ -85,7 +85,7 @@ def run_command(
     nodes: int | None = option("Nodes that the Slurm script asks for, 1 by default.", check=Bounded(DEVICES)),
     printed: OutputOptions,
 ) -> None:
-    """Run a schedule on processes of this machine, and set the simulation of what was measured beside it.
+    """Run a schedule on processes of this machine, and compare it with its simulation.
 
     Under torchrun its ranks are the pipeline's. Input and weight gradients run apart, each in its place. With
     --measured, it says what the schedule gained against that run, and stages of --model sleep take as long as its

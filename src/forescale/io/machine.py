@@ -149,6 +149,19 @@ def cluster_fields(
     return Fields(values=entry, doubled=() if base is None else _doubled(entry["tiers"], base))
 
 
+def devices_in(values: Mapping[str, Any], where: str, folder: Path | None = None) -> object:
+    """Return how many devices the table of a cluster counts, by nodes too; None if it counts none."""
+    if "num_devices" in values or _called(values, "nodes") is None:
+        return values.get("num_devices")
+    return cluster_fields(values, where=where, name="cluster", folder=folder).values["num_devices"]
+
+
+def uncounted(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the table of a cluster without its number of devices or nodes."""
+    counts = ("num_devices", _called(values, "nodes"))
+    return {key: value for key, value in values.items() if key not in counts}
+
+
 def _of_nodes(
     values: Mapping[str, Any], count: str, where: str, name: str | None, folder: Path | None
 ) -> Fields:

@@ -154,15 +154,21 @@ def cluster_of(text: str, num_devices: int | None = None, *, folder: Path | None
 
 def devices_told(values: Mapping[str, Any], folder: Path | None = None) -> object:
     """Return how many devices a question says there are; where it counts nothing, its cluster's table or file."""
-    cluster = values.get("cluster")
+    cluster, where = values.get("cluster"), "cluster"
     if values.get("devices") is not None or values.get("nodes") is not None:
         return values.get("devices")
     if isinstance(cluster, Cluster):
         return cluster.num_devices
     if isinstance(cluster, str):
         file = file_of(cluster, folder, known=is_cluster_name(cluster))
-        cluster = None if file is None else load_mapping(file)
-    return cluster.get("num_devices") if isinstance(cluster, Mapping) else None
+        if file is None:
+            return None
+        where, cluster, folder = str(file), load_mapping(file), file.parent
+    if not isinstance(cluster, Mapping):
+        return None
+    from forescale.io.machine import devices_in
+
+    return devices_in(cluster, where, folder)
 
 
 def devices_of_node(values: Mapping[str, Any]) -> int | None:
@@ -242,8 +248,9 @@ def cluster_given(
     elif isinstance(values, str):
         cluster = cluster_of(values, folder=folder)
     elif isinstance(values, Mapping):
-        inside = {key: value for key, value in values.items() if key != "num_devices"}
-        cluster = build_cluster(inside, 1, where=f"{where}, cluster", name=None, folder=folder)
+        from forescale.io.machine import uncounted
+
+        cluster = build_cluster(uncounted(values), 1, where=f"{where}, cluster", name=None, folder=folder)
     else:
         raise wording.wrong_type("cluster", values, "a name, a file or a table").at(where)
     if config is None:

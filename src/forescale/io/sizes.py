@@ -115,6 +115,12 @@ def _with_compute(workload: dict[str, Any], device: Device) -> tuple[dict[str, A
     return {**workload, "precision": {**types, "compute": "fp16"}}, (note,)
 
 
+def _devices_in(values: Mapping[str, Any], where: str, folder: Path | None) -> object:
+    from forescale.io.machine import devices_in
+
+    return devices_in(values, where, folder)
+
+
 def sized_cluster(
     values: Mapping[str, Any],
     cluster: Cluster,
@@ -164,7 +170,7 @@ def sized_cluster(
         origin = f"{counted(nodes, 'node')} × {counted(cluster.devices_per_node, 'device')} per node of {cluster.name}"
     elif values.get("devices") is None and not origin and not isinstance(value, Cluster):
         origin = "num_devices of the cluster"
-    if isinstance(value, Mapping) and value.get("num_devices", count) != count:
+    if isinstance(value, Mapping) and _devices_in(value, where, folder) not in (None, count):
         fix = "leave cluster.num_devices out"
         raise conflicts(["cluster.num_devices", f"{count} devices"], fix=fix).at(where)
     sized = cluster.sized(count) if link is None else cluster.over_sites(link, count)

@@ -1,4 +1,4 @@
-"""Weights, gradients and optimizer states of one device, and what stands beside them."""
+"""Weights, gradients and optimizer states of one device, and the buffers that go with them."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def weights_and_updates(setting: EvalContext, sharded: Sharded) -> StateBytes:
     """Return weights, gradients and optimizer states, and what of them lies on the host."""
     workload, offload = setting.workload, setting.choices.offload
     precision, trained, kernels = workload.precision, sharded.trained, setting.choices.kernels
-    beside = STORAGE_BYTES[precision.parameters] if kernels.keeps_product_gradients else 0.0
+    product_bytes = STORAGE_BYTES[precision.parameters] if kernels.keeps_product_gradients else 0.0
     moments = moments_per_parameter(setting.model, workload.optimizer, workload.trainable)
     weight, gradient = STORAGE_BYTES[precision.parameters], STORAGE_BYTES[precision.gradients]
     update = update_element_bytes(precision) + stepwise_element_bytes(setting)
@@ -127,7 +127,9 @@ def weights_and_updates(setting: EvalContext, sharded: Sharded) -> StateBytes:
     kept = StateBytes(
         weights=over_shards(weight_bytes, weight, weight) + frozen,
         frozen=frozen,
-        gradients=over_shards(partial(gradient_bytes, beside=beside), gradient, gradient, present),
+        gradients=over_shards(
+            partial(gradient_bytes, product_bytes=product_bytes), gradient, gradient, present
+        ),
         update=over_shards(partial(update_bytes, at_once=at_once), update, update),
         updated=updated_parameters(parameters=trained.dense, shards=shards, zero=zero)
         + updated_parameters(parameters=trained.expert, shards=degrees.expert_shards, zero=zero),
@@ -188,7 +190,7 @@ def on_host(
     whole = weights if offload.states else 0.0
     share = largest(first=offload.optimizer, second=whole)
     updated, moved = share * kept.updated, kept.optimizer - left * kept.updated
-    beside = STORAGE_BYTES["fp32"] * (1.0 if offload.master else 2.0)
+    fp32_copies = STORAGE_BYTES["fp32"] * (1.0 if offload.master else 2.0)
     follow = sharded_gradients(zero=zero) if gradients and offload.optimizer else 0.0
     reduced = largest(first=whole, second=follow)
     return StateBytes(
@@ -199,7 +201,7 @@ def on_host(
         update=kept.update * (1.0 - share),
         updated=kept.updated * (1.0 - share),
         copied=updated if left else 0.0,
-        host=share * moved + beside * updated + weights * kept.weights + follow * kept.gradients,
+        host=share * moved + fp32_copies * updated + weights * kept.weights + follow * kept.gradients,
         host_updated=updated,
         host_optimizer=share * kept.optimizer,
         host_weights=weights * sent,
@@ -249,10 +251,10 @@ def weight_bytes(*, parameters: Numeric, element_bytes: float, shards: Numeric, 
 
 @formula(unit="byte", source=ZERO)
 def gradient_bytes(
-    *, parameters: Numeric, element_bytes: float, shards: Numeric, zero: Numeric, beside: Numeric = 0.0
+    *, parameters: Numeric, element_bytes: float, shards: Numeric, zero: Numeric, product_bytes: Numeric = 0.0
 ) -> Numeric:
-    """Parameters × bytes, over the shards from stage 2; below it with the gradients of products kept beside them."""
-    whole = parameters * (element_bytes + beside)
+    """Parameters × bytes, over the shards from stage 2; below it with the gradients of products kept in addition."""
+    whole = parameters * (element_bytes + product_bytes)
     return where(zero >= 2, parameters * element_bytes / shards, whole)
 
 
@@ -314,7 +316,7 @@ def received_bytes(
 
 
 def update_element_bytes(precision: Precision) -> float:
-    """Return bytes per parameter of the fp32 gradients that the update needs beside the accumulated ones."""
+    """Return bytes per parameter of the fp32 gradients that the update needs in addition to the accumulated ones."""
     stored = STORAGE_BYTES[precision.gradients]
     return STORAGE_BYTES["fp32"] if precision.master == "fp32" and stored < STORAGE_BYTES["fp32"] else 0.0
 

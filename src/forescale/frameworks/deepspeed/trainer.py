@@ -232,7 +232,7 @@ def _sharded(settings: Settings, devices: int | None, unknown: tuple[str, ...]) 
 
 
 def _fsdp_kernels(settings: Settings, zero: int, *, full: bool) -> dict[str, Any]:
-    """Return what FSDP keeps of frozen layers, and what it gathers at once, where that is not as usual."""
+    """Return the kernels of FSDP that differ from the defaults: what it keeps of frozen layers and gathers at once."""
     kernels: dict[str, Any] = {}
     if full or settings.count("fsdp_version", 1) == 2:  # accelerate's own checkpoints do not reenter
         kernels["keeps_layer_inputs"] = False
