@@ -102,7 +102,6 @@ def weights_and_updates(setting: EvalContext, sharded: Sharded) -> StateBytes:
     """Return weights, gradients and optimizer states, and what of them lies on the host."""
     workload, offload = setting.workload, setting.choices.offload
     precision, trained, kernels = workload.precision, sharded.trained, setting.choices.kernels
-    product_bytes = STORAGE_BYTES[precision.parameters] if kernels.keeps_product_gradients else 0.0
     moments = moments_per_parameter(setting.model, workload.optimizer, workload.trainable)
     weight, gradient = STORAGE_BYTES[precision.parameters], STORAGE_BYTES[precision.gradients]
     update = update_element_bytes(precision) + stepwise_element_bytes(setting)
@@ -124,12 +123,11 @@ def weights_and_updates(setting: EvalContext, sharded: Sharded) -> StateBytes:
     if workload.reference == "copy":
         frozen = frozen + over_shards(weight_bytes, weight, weight, sharded)
     present, at_once = _present_gradients(setting, sharded), kernels.sub_group_elements or math.inf
+    of_gradients = partial(gradient_bytes, product_bytes=weight if kernels.keeps_product_gradients else 0.0)
     kept = StateBytes(
         weights=over_shards(weight_bytes, weight, weight) + frozen,
         frozen=frozen,
-        gradients=over_shards(
-            partial(gradient_bytes, product_bytes=product_bytes), gradient, gradient, present
-        ),
+        gradients=over_shards(of_gradients, gradient, gradient, present),
         update=over_shards(partial(update_bytes, at_once=at_once), update, update),
         updated=updated_parameters(parameters=trained.dense, shards=shards, zero=zero)
         + updated_parameters(parameters=trained.expert, shards=degrees.expert_shards, zero=zero),
@@ -140,8 +138,8 @@ def weights_and_updates(setting: EvalContext, sharded: Sharded) -> StateBytes:
         return kept
     left = 0.0 if offload.master else optimizer_element_bytes(precision, 0.0)
     sent = over_shards(optimizer_bytes, 1.0, 1.0, sharded.sent(precision)) if sharded.frozen else kept.updated
-    bytes_sent = sent * gathered_bytes(precision)
-    return on_host(kept, offload, zero, left, bytes_sent, gradients=kernels.offloads_gradients)
+    sent = sent * gathered_bytes(precision)
+    return on_host(kept, offload, zero, left, sent, gradients=kernels.offloads_gradients)
 
 
 def _present_gradients(setting: EvalContext, sharded: Sharded) -> Elements:
